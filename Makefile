@@ -1,0 +1,37 @@
+# demo: the main job on this machine    test: all tests    check: format, lint, types, tests    bench: figures
+.PHONY: demo test check lint bench testbed-up testbed-down clean
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+# Made once, and again when the requirements change. TORCH_INDEX may name another index for torch (cu126, rocm, …).
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "launch needs Python 3.11 or newer: make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt -e '.[train,dev]'
+	touch $@
+
+demo: .venv/ready
+	$(BIN)/launch
+
+test: .venv/ready
+	$(BIN)/python -m pytest
+
+lint: .venv/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+check: lint test
+
+bench: .venv/ready
+	$(BIN)/python tests/bench/bench.py
+
+testbed-up: .venv/ready
+	$(BIN)/python tests/testbed/machine.py up
+
+testbed-down: .venv/ready
+	$(BIN)/python tests/testbed/machine.py down
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

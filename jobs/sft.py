@@ -1,0 +1,342 @@
+"""Fine-tune a language model on prompts and answers, with LoRA or in full, on whatever card is at hand.
+
+    launch --host local                             # the demo: makes its own small model and data
+    launch --host lambda --profile titan_rtx --job sft
+    python sft.py                                   # by hand, outside a run: the demo again, results in ./out
+    torchrun --nproc-per-node 2 sft.py              # several cards; only rank 0 evaluates and saves
+
+Data is JSONL with {"prompt": ..., "answer": ...} a line. The loss counts the answer alone, which is trained
+as `<answer>...</answer>` and an end mark. Held-out prompts are answered greedily before and after the training:
+`accuracy` is the share whose text between the tags is exactly right (numbers too are compared as text), and
+`answer_rate` the share with one well-formed pair of tags.
+
+What comes out, in the artifacts folder: `adapter/` (or `model/` for a full fine-tune) and `result.json`.
+SIGTERM ends the current step, saves a checkpoint and leaves with 0; the next start goes on from there.
+
+Not covered: several turns, packing, sharded models, preference data.
+"""
+
+import json
+import re
+import signal
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import launcher_worker as worker
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainingArguments,
+    set_seed,
+)
+
+IGNORED = -100  # the label that torch's cross entropy leaves out
+SEPARATOR = "\n"  # between prompt and answer where the tokenizer has no chat template
+ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+# ---- settings: the table [settings] of the job file
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What can be set, and what it is if nobody says."""
+
+    learning_rate: float = 2e-4  # usual for LoRA on a model of billions; ten times less for a full fine-tune
+    scheduler: str = "cosine"  # transformers' lr_scheduler_type
+    warmup_steps: float = 0.03  # steps, or a share of all steps if below 1
+    epochs: float = 1.0  # passes over the data, where the job names no steps
+    lora_rank: int = 16
+    lora_alpha: int = 32  # twice the rank
+    lora_dropout: float = 0.0
+    max_length: int = 1024  # tokens; longer examples are left out
+    logging_steps: int = 10
+    eval_limit: int = 100  # held-out prompts to answer
+    max_new_tokens: int = 64  # for one answer
+
+
+DEMO_SETTINGS = {"learning_rate": 5e-3}  # a model this small wants a large rate
+
+
+def read_settings(own: dict[str, object]) -> Settings:
+    """Check names and give the settings in force; SystemExit names an unknown one."""
+    names = [field.name for field in fields(Settings)]
+    unknown = [name for name in own if name not in names]
+    if unknown:
+        raise SystemExit(f"[settings] has no {unknown[0]!r}; it has {' '.join(names)}")
+    return Settings(**own)
+
+
+# ---- data
+
+
+def read_examples(path: str) -> list[dict[str, str]]:
+    """Read a JSONL file of prompts and answers; SystemExit names the line that is wrong and how."""
+    examples = []
+    with open(path, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                examples.append(read_example(line, f"{path}, line {number}"))
+    if not examples:
+        raise SystemExit(f"{path}: no examples")
+    return examples
+
+
+def read_example(line: str, where: str) -> dict[str, str]:
+    """Read one line; an answer may be a number, which becomes its text."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise SystemExit(f"{where}: not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise SystemExit(f'{where}: not an object with "prompt" and "answer"')
+    for key, kinds in (("prompt", (str,)), ("answer", (str, int, float))):
+        if key not in row:
+            raise SystemExit(f'{where}: no "{key}"')
+        if not isinstance(row[key], kinds) or isinstance(row[key], bool) or not str(row[key]).strip():
+            raise SystemExit(f'{where}: "{key}" is {row[key]!r}, not a text')
+    return {"prompt": row["prompt"], "answer": str(row["answer"]).strip()}
+
+
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
+    """Give the tokens before the answer: by the chat template where there is one."""
+    if tokenizer.chat_template:
+        turns = [{"role": "user", "content": prompt}]
+        text = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        return tokenizer(text, add_special_tokens=False)["input_ids"]  # the template has written them
+    return tokenizer(prompt + SEPARATOR)["input_ids"]
+
+
+def encode_example(tokenizer: PreTrainedTokenizerBase, example: dict[str, str]) -> dict[str, list[int]]:
+    """Give tokens and labels of an example; the prompt carries no loss."""
+    prompt = encode_prompt(tokenizer, example["prompt"])
+    answer = tokenizer(f"<answer>{example['answer']}</answer>", add_special_tokens=False)["input_ids"]
+    answer = [*answer, tokenizer.eos_token_id]
+    return {"input_ids": prompt + answer, "labels": [IGNORED] * len(prompt) + answer}
+
+
+def encode_examples(
+    tokenizer: PreTrainedTokenizerBase, examples: list[dict[str, str]], max_length: int
+) -> list[dict[str, list[int]]]:
+    """Encode all that fit: a cut example would teach to stop in the middle."""
+    rows = [encode_example(tokenizer, example) for example in examples]
+    fitting = [row for row in rows if len(row["input_ids"]) <= max_length]
+    if len(fitting) < len(rows):
+        print(f"left out {len(rows) - len(fitting)} of {len(rows)} examples: longer than {max_length} tokens")
+    if not fitting:
+        raise SystemExit(f"all {len(rows)} examples are longer than max_length = {max_length} tokens")
+    return fitting
+
+
+def pad(rows: list[list[int]], value: int, side: str = "right") -> torch.Tensor:
+    """Make one tensor of rows of different lengths."""
+    return torch.nn.utils.rnn.pad_sequence(
+        [torch.tensor(row) for row in rows], batch_first=True, padding_value=value, padding_side=side
+    )
+
+
+def collate(rows: list[dict[str, list[int]]], pad_id: int) -> dict[str, torch.Tensor]:
+    """Make a batch; padding is neither attended to nor counted in the loss."""
+    return {
+        "input_ids": pad([row["input_ids"] for row in rows], pad_id),
+        "attention_mask": pad([[1] * len(row["input_ids"]) for row in rows], 0),
+        "labels": pad([row["labels"] for row in rows], IGNORED),
+    }
+
+
+# ---- evaluation
+
+
+def read_answer(text: str) -> str | None:
+    """Give what stands between the tags of an output, stripped; None without one well-formed pair."""
+    found = ANSWER.findall(text)
+    well_formed = len(found) == 1 and text.count("<answer>") == text.count("</answer>") == 1
+    return found[0].strip() if well_formed else None
+
+
+@torch.inference_mode()
+def answer_prompts(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: list[str], max_new_tokens: int
+) -> list[str]:
+    """Generate greedily, all prompts as one batch padded on the left."""
+    encoded = [encode_prompt(tokenizer, prompt) for prompt in prompts]
+    tokens = pad(encoded, tokenizer.pad_token_id, side="left").to(model.device)
+    mask = pad([[1] * len(row) for row in encoded], 0, side="left").to(model.device)
+    output = model.generate(
+        input_ids=tokens,
+        attention_mask=mask,
+        max_new_tokens=max_new_tokens,
+        do_sample=False,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    return tokenizer.batch_decode(output[:, tokens.shape[1] :], skip_special_tokens=True)
+
+
+@torch.inference_mode()
+def mean_loss(model: PreTrainedModel, rows: list[dict[str, list[int]]], pad_id: int) -> tuple[float, int]:
+    """Give the loss a counted token, and how many tokens were counted."""
+    batch = {name: tensor.to(model.device) for name, tensor in collate(rows, pad_id).items()}
+    counted = int((batch["labels"] != IGNORED).sum())
+    return model(**batch).loss.item(), counted
+
+
+def evaluate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: list[dict[str, str]],
+    batch: int,
+    settings: Settings,
+) -> dict[str, float]:
+    """Give eval_loss, accuracy and answer_rate on held-out examples."""
+    model.eval()
+    loss_sum, counted, right, answered = 0.0, 0, 0, 0
+    for start in range(0, len(examples), batch):
+        part = examples[start : start + batch]
+        rows = [encode_example(tokenizer, example) for example in part]
+        loss, tokens = mean_loss(model, rows, tokenizer.pad_token_id)
+        loss_sum, counted = loss_sum + loss * tokens, counted + tokens
+        prompts = [example["prompt"] for example in part]
+        outputs = answer_prompts(model, tokenizer, prompts, settings.max_new_tokens)
+        answers = [read_answer(output) for output in outputs]
+        answered += sum(answer is not None for answer in answers)
+        right += sum(answer == example["answer"] for answer, example in zip(answers, part, strict=True))
+        worker.progress("evaluation", start + len(part), len(examples))
+    return {
+        "eval_loss": loss_sum / counted,
+        "accuracy": right / len(examples),
+        "answer_rate": answered / len(examples),
+    }
+
+
+# ---- stopping
+
+
+class Stop(TrainerCallback):
+    """SIGTERM ends a training after the current step, with a checkpoint; elsewhere it ends the program at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._training = False
+        signal.signal(signal.SIGTERM, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self.requested = True
+        if not self._training:
+            sys.exit(0)  # nothing to save yet, or all is saved
+
+    def on_train_begin(self, *_: object, **__: object) -> None:
+        """From here on there are steps to finish."""
+        self._training = True
+
+    def on_train_end(self, *_: object, **__: object) -> None:
+        """From here on there is nothing to finish."""
+        self._training = False
+
+    def on_step_end(
+        self, args: TrainingArguments, _state: object, control: TrainerControl, **_: object
+    ) -> None:
+        """Stop after this step if any rank was asked: one that stopped alone would leave the others waiting."""
+        if torch.distributed.is_initialized():
+            asked = torch.tensor(int(self.requested), device=args.device)
+            torch.distributed.all_reduce(asked, op=torch.distributed.ReduceOp.MAX)
+            self.requested = bool(asked)
+        if self.requested:
+            control.should_save = control.should_training_stop = True
+
+
+# ---- the job
+
+
+def main() -> None:
+    """Train, evaluate, save."""
+    # set-up
+    stop = Stop()
+    plan = worker.knobs()
+    is_demo = plan.model in (None, "demo")
+    settings = read_settings({**(DEMO_SETTINGS if is_demo else {}), **plan.settings})
+    arguments = TrainingArguments(
+        **worker.training_arguments(
+            learning_rate=settings.learning_rate,
+            lr_scheduler_type=settings.scheduler,
+            warmup_steps=settings.warmup_steps,
+            num_train_epochs=settings.epochs,
+            logging_steps=settings.logging_steps,
+            logging_first_step=True,
+            remove_unused_columns=False,
+        )
+    )
+    set_seed(plan.seed)
+
+    # data and model; the demo is made by one rank while the others wait
+    model_path, data = plan.model, dict(plan.data)
+    if is_demo or "demo" in data.values():
+        import demo
+
+        with arguments.main_process_first():
+            parts = demo.ensure(plan.cache)
+        model_path = parts.model if is_demo else model_path
+        defaults = data or {"train": "demo", "eval": "demo"}
+        data = {use: getattr(parts, use) if name == "demo" else name for use, name in defaults.items()}
+    tokenizer = AutoTokenizer.from_pretrained(model_path)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    train_rows = encode_examples(tokenizer, read_examples(data["train"]), settings.max_length)
+    held_out = read_examples(data["eval"])[: settings.eval_limit] if "eval" in data else []
+    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=getattr(torch, plan.precision.base_dtype))
+    if plan.method == "lora":
+        lora = LoraConfig(
+            task_type="CAUSAL_LM",
+            target_modules="all-linear",
+            r=settings.lora_rank,
+            lora_alpha=settings.lora_alpha,
+            lora_dropout=settings.lora_dropout,
+        )
+        model = get_peft_model(model, lora)
+    model = worker.prepare(model)
+
+    # training
+    trainer = Trainer(
+        model,
+        arguments,
+        train_dataset=train_rows,
+        data_collator=lambda rows: collate(rows, tokenizer.pad_token_id),
+        processing_class=tokenizer,
+        callbacks=[worker.trainer_callback(), stop],
+    )
+    if plan.run is None:
+        trainer.remove_callback(PrinterCallback)  # by hand the worker prints the same lines
+    is_main = trainer.is_world_process_zero()
+    checkpoint = worker.resume_from()
+    if is_main and held_out and checkpoint is None:
+        worker.log(0, **evaluate(model, tokenizer, held_out, plan.split.micro_batch, settings))
+    trainer.train(resume_from_checkpoint=checkpoint)
+    if stop.requested or not is_main:
+        return
+
+    # evaluation and saving
+    artifacts = Path(plan.artifacts)
+    folder = artifacts / ("adapter" if plan.method == "lora" else "model")
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    step = trainer.state.global_step
+    losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+    result = {"steps": step, "loss_first": losses[0], "loss_last": losses[-1]}
+    if held_out:
+        scores = evaluate(model, tokenizer, held_out, plan.split.micro_batch, settings)
+        worker.log(step, **scores)
+        result.update(scores)
+    (artifacts / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    worker.done(step)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""The root command: verbs, and the options of a launch where no verb comes first."""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from launcher import __version__
+from launcher.cli import (
+    attach,
+    execute,
+    gc,
+    hosts,
+    launch,
+    logs,
+    metrics,
+    plot,
+    probe,
+    profile,
+    ps,
+    pull,
+    rm,
+    stop,
+)
+from launcher.cli.quick import QuickCommand, QuickGroup
+from launcher.cli.say import complain
+from launcher.errors import LaunchError, UsageError
+
+DEFAULT = "run"
+_OWN = ("--help", "-h", "--version", "--install-completion", "--show-completion")
+
+
+def _host_names() -> list[str]:
+    from launcher.runs import resolve
+
+    return [*resolve.hosts(), *resolve.aliases()]
+
+
+def _run_ids() -> list[str]:
+    from launcher.runs.mirror import mirrors
+
+    return ["last", *(mirror.run for mirror in mirrors())]
+
+
+def _profile_names() -> list[str]:
+    from launcher.runs.catalogue import files
+
+    return ["auto", *files("profiles")]
+
+
+def _job_names() -> list[str]:
+    from launcher.runs.catalogue import files
+
+    return [*files("jobs")]
+
+
+_NAMES = {"HOST": _host_names, "PROFILE": _profile_names, "JOB": _job_names, "RUN": _run_ids}
+"""What a word may be, by what help calls it."""
+
+
+def _complete(_ctx: Any, param: Any, incomplete: str) -> list[str]:
+    """Return the names that may end a word; none where a file of the user's is wrong: the command itself will say so."""
+    try:
+        return [name for name in _NAMES[param.metavar]() if name.startswith(incomplete)]
+    except LaunchError:
+        return []
+
+
+def _let_names_complete(group: Any) -> None:
+    """Let every option and argument that takes a name complete it, in all verbs."""
+    for command in group.commands.values():
+        if hasattr(command, "commands"):
+            _let_names_complete(command)
+        for param in command.params:
+            if param.metavar in _NAMES:
+                param._custom_shell_complete = _complete  # noqa: SLF001 - once built, it offers no other way
+
+
+class RootGroup(QuickGroup):
+    """A group that means its hidden default command when the first word is an option, or there is none."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the default command in front, and keep the words behind `--` for it as they are."""
+        if ctx.resilient_parsing:  # a shell asks how a word may end
+            _let_names_complete(self)
+            is_default = bool(args) and args[0].startswith("-")
+            return super().parse_args(ctx, [DEFAULT, *args] if is_default else args)
+        if not args or (args[0].startswith("-") and args[0] not in _OWN):
+            if "--" in args:
+                ctx.obj = args[args.index("--") + 1 :]
+                if not ctx.obj:
+                    raise UsageError(
+                        "there is no command behind --\n  give one   launch --host HOST -- python train.py"
+                    )
+                args = args[: args.index("--")]
+            args = [DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the root's options; the two for completion get a plain default, as in quick.py."""
+        for param in self.params:
+            if param.name in ("install_completion", "show_completion"):
+                param.default = False
+        return super().get_params(ctx)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Complete verbs, and the options of a launch as the root's own."""
+        launching = self.commands[DEFAULT]
+        with launching.make_context(DEFAULT, [], parent=ctx, resilient_parsing=True) as inner:
+            found = [*launching.shell_complete(inner, incomplete), *super().shell_complete(ctx, incomplete)]
+        return list({item.value: item for item in found}.values())
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the default command's options as the root's own."""
+        whole = copy.copy(self)
+        shown = [param for param in self.commands[DEFAULT].params if param.name != "stray"]
+        whole.params = [*shown, *self.params]
+        QuickGroup.format_help(whole, ctx, formatter)
+
+
+app = typer.Typer(
+    cls=RootGroup,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help=launch.HELP,
+)
+
+
+def _say_version(value: bool) -> None:
+    if value:
+        print(f"launch {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+app.command(DEFAULT, hidden=True, cls=QuickCommand)(launch.launch)
+app.command("ps", cls=QuickCommand)(ps.ps)
+app.command("attach", cls=QuickCommand)(attach.attach)
+app.command("logs", cls=QuickCommand)(logs.logs)
+app.command("metrics", cls=QuickCommand)(metrics.metrics)
+app.command("plot", cls=QuickCommand)(plot.plot)
+app.command("stop", cls=QuickCommand)(stop.stop)
+app.command("pull", cls=QuickCommand)(pull.pull)
+app.command("exec", cls=execute.ExecuteCommand)(execute.execute)
+app.command("rm", cls=QuickCommand)(rm.rm)
+app.command("gc", cls=QuickCommand)(gc.gc)
+app.command("probe", cls=QuickCommand)(probe.probe)
+app.command("hosts", cls=QuickCommand)(hosts.hosts)
+app.add_typer(profile.app, name="profile")
+
+
+def main() -> None:
+    """Run the command line. Our own errors become a message and their exit code; anything else is a bug and shows."""
+    try:
+        app(prog_name="launch")
+    except LaunchError as error:
+        complain(str(error))
+        sys.exit(error.exit_code)
+    except FileNotFoundError:
+        if _has_working_directory():
+            raise
+        complain("the current directory has been removed\n  go to one that is there   cd FOLDER")
+        sys.exit(UsageError.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read us has left, as `launch logs | head` does
+        sys.exit(0)
+
+
+def _has_working_directory() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True

@@ -1,0 +1,97 @@
+"""exec: a command beside a run."""
+
+from __future__ import annotations
+
+import codecs
+import re
+import sys
+from typing import Annotated, Any, TextIO
+
+import typer
+
+from launcher.cli.quick import QuickCommand
+from launcher.cli.say import complain, without_escapes
+from launcher.cli.words import AcceptFlag, HostOption, RunWord
+from launcher.errors import AgentError, UsageError
+
+_CODES = {"not-found": 127, "not-executable": 126}
+_OPEN_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c\n]*\x1b?|[ -/]*)\Z")
+_LONGEST_ESCAPE = 1000
+
+
+class ExecuteCommand(QuickCommand):
+    """A verb whose words behind `--` are a command's."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the words behind `--` as they are."""
+        if "--" in args:
+            ctx.obj = args[args.index("--") + 1 :]
+            args = args[: args.index("--")]
+        return super().parse_args(ctx, args)
+
+
+def execute(
+    ctx: typer.Context,
+    run: RunWord,
+    stray: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    host: HostOption = None,
+    _accept: AcceptFlag = False,
+) -> None:
+    """Run a command on a run's host, in its code's folder and with its environment; it gets no input and no secrets.
+
+    What it prints comes as it is printed, and its exit code is ours. Ctrl-C ends it, as does the end of this command
+    or of the link: nothing that it started stays behind.
+
+    Examples:  launch exec last -- nvidia-smi     launch exec w8q2 -- ls -la ../artifacts
+    """
+    words: list[str] = ctx.obj or []
+    if stray or not words:
+        given = " ".join(stray or ["nvidia-smi"])
+        raise UsageError(f"the command goes behind --\n  as in   launch exec {run} -- {given}")
+    from launcher.hosts import connect
+    from launcher.runs.control import execute as run_there
+    from launcher.runs.control import locate
+
+    place, mirror = locate(run, host)
+    outputs = {1: _Output(sys.stdout), 2: _Output(sys.stderr)}
+    try:
+        with connect(place) as agent:
+            code = run_there(agent, mirror.run, words, lambda stream, data: outputs[stream].write(data))
+    except AgentError as error:
+        if error.code not in _CODES:
+            raise
+        complain(str(error))
+        code = _CODES[error.code]
+    for output in outputs.values():
+        output.finish()
+    raise typer.Exit(code)
+
+
+class _Output:
+    """One of our streams: the command's bytes as they are, or as a log's text where it is a terminal."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._is_terminal = file.isatty()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest = ""
+
+    def write(self, data: bytes) -> None:
+        """Pass on what came; a character or an escape that is not whole yet waits for its rest."""
+        if not self._is_terminal:
+            self._file.buffer.write(data)
+            self._file.buffer.flush()
+            return
+        text = self._rest + self._decoder.decode(data)
+        begun = _OPEN_ESCAPE.search(text, max(0, len(text) - _LONGEST_ESCAPE))
+        cut = begun.start() if begun else len(text)
+        self._rest = text[cut:]
+        self._show(text[:cut])
+
+    def finish(self) -> None:
+        """Pass on what was held back: no more will come."""
+        self._show(self._rest + self._decoder.decode(b"", final=True))
+
+    def _show(self, text: str) -> None:
+        self._file.write(without_escapes(text))
+        self._file.flush()

@@ -1,0 +1,45 @@
+"""gc: free the room that no run needs any more."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Annotated
+
+import typer
+
+from launcher.cli.words import AcceptFlag, HostOption, JsonFlag
+
+
+def gc(
+    host: HostOption = None,
+    _accept: AcceptFlag = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Remove from a host what none of its runs names any more: files of code and data, broken uploads, old agents.
+
+    Runs stay until `launch rm`; so do the caches of models.  Example:  launch gc --host lab --dry-run
+    """
+    from launcher.cli.say import say
+    from launcher.hosts import connect
+    from launcher.runs import resolve
+    from launcher.runs.cleaning import collect_garbage
+    from launcher.runs.launching import size_text
+
+    place = resolve.host(host)
+    with connect(place) as agent:
+        items = collect_garbage(agent, dry_run=dry_run)
+    total = sum(item.bytes for item in items)
+    if as_json:
+        found = [item.model_dump() for item in items]
+        print(
+            json.dumps({"version": 1, "host": place.name, "dry_run": dry_run, "bytes": total, "items": found})
+        )
+        return
+    sizes: Counter[str] = Counter()
+    for item in items:
+        sizes[item.kind] += item.bytes
+    for kind, size in sizes.most_common():
+        say(f"  {sum(item.kind == kind for item in items):>6} x {kind:<14} {size_text(size)}")
+    say(f"{place.name}: {size_text(total)} {'would be freed' if dry_run else 'freed'}, {len(items)} things")

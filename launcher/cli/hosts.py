@@ -1,0 +1,101 @@
+"""hosts: the machines we know, and what they have."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.cli.say import say
+from launcher.cli.words import AcceptFlag, JsonFlag
+
+if TYPE_CHECKING:
+    from launcher.runs.launching import Probed
+
+PATIENCE_S = 1.0
+
+
+def hosts(
+    every: Annotated[bool, typer.Option("--all", help="Name the aliases of ~/.ssh/config, too.")] = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the hosts of launch.toml and ~/.config/launch/hosts.toml, and this machine; all are probed at once.
+
+    Examples:  launch hosts     launch hosts --json
+    """
+    from launcher.runs import resolve
+    from launcher.runs.launching import probe_all
+
+    known = resolve.hosts()
+    aliases = [name for name in resolve.aliases() if name not in known] if every else []
+    rows: list[Probed] = []
+    with _patience(rows, list(known)):
+        rows.extend(probe_all(list(known.values())))
+    rows.sort(key=lambda row: list(known).index(row.host.name))
+    if as_json:
+        print(json.dumps({"version": 1, "hosts": [_values(row) for row in rows], "aliases": aliases}))
+        return
+    _show(rows)
+    if aliases:
+        say(f"aliases of ~/.ssh/config, not asked: {', '.join(aliases)}")
+
+
+@contextlib.contextmanager
+def _patience(rows: list[Probed], names: list[str]) -> Iterator[None]:
+    """Say on standard error, once it takes longer than a moment, who is waited for."""
+    is_over = threading.Event()
+
+    def tell() -> None:
+        if not is_over.wait(PATIENCE_S):
+            missing = sorted(set(names) - {row.host.name for row in rows})
+            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            say(f"waiting for {', '.join(missing[:5])}{more}", file=sys.stderr)
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _values(row: Probed) -> dict[str, object]:
+    facts = row.facts.model_dump(mode="json") if row.facts else {}
+    return {**facts, "host": row.host.name, "profile": row.profile, "problem": row.problem}
+
+
+def _show(rows: list[Probed]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from launcher.hosts.agent import printable
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("HOST", "CARDS", "EACH", "DRIVER", "MEMORY", "FREE", ""):
+        table.add_column(title, overflow="ellipsis", no_wrap=title in ("EACH", "DRIVER", "MEMORY", "FREE"))
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in (row.host.name, *_cells(row))))
+    Console(highlight=False).print(table)
+
+
+def _cells(row: Probed) -> tuple[str, ...]:
+    facts = row.facts
+    if facts is None:
+        return "-", "-", "-", "-", "-", row.problem or ""
+    sizes = dict.fromkeys(f"{gpu.memory_mib / 1024:.0f} GiB" if gpu.memory_mib else "?" for gpu in facts.gpus)
+    return (
+        facts.cards or ("Apple GPU" if facts.has_apple_gpu else "-"),
+        ", ".join(sizes) or "-",
+        (facts.gpus[0].driver if facts.gpus else None) or "-",
+        f"{facts.memory_gb:.0f} GB" if facts.memory_gb is not None else "-",
+        f"{facts.room_gb:,.0f} GB" if facts.room_gb is not None else "-",
+        row.problem or facts.gpu_error or facts.file_system.error or "",
+    )

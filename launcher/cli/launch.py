@@ -1,0 +1,124 @@
+"""launch: take a job to a host and follow it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from launcher.cli.say import complain, say
+from launcher.cli.words import AcceptFlag, HostOption, JsonFlag
+from launcher.errors import UsageError
+
+if TYPE_CHECKING:
+    from launcher.runs.launching import Request
+    from launcher.runs.view import View
+
+HELP = """Take a fine-tune to whichever GPU is at hand, and bring the adapter home.
+
+Without a verb this launches a job:
+
+\b
+launch                                    our demo, on this machine
+launch --host lab --profile titan_rtx     on a host, for that card
+launch --host lab -- python train.py      your own command, in this folder
+launch --job sft --set model=org/name --set data.train=./my.jsonl
+"""
+
+
+def launch(
+    ctx: typer.Context,
+    stray: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    host: HostOption = None,
+    profile: Annotated[
+        str | None, typer.Option(metavar="PROFILE", help="The card; by default the one that is found.")
+    ] = None,
+    job: Annotated[str | None, typer.Option(metavar="JOB", help="A job's name or TOML file.")] = None,
+    runtime: Annotated[Literal["auto", "native"] | None, typer.Option(help="How it runs there.")] = None,
+    precision: Annotated[
+        Literal["auto", "bf16", "fp16", "fp32"], typer.Option(help="Begin the ladder here.")
+    ] = "auto",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the job.")
+    ] = None,
+    secrets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--secret", metavar="NAME", help="Give the job this variable of yours; it is never recorded."
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The run's name, in place of the job's.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Start, say how to attach, and leave.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and what the gate says; send nothing.")
+    ] = False,
+    probe: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --dry-run: ask no host, but this `launch probe --json`."),
+    ] = None,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Launch a job: the one of --job, else the words after --, else the project's, else our sft demo."""
+    words: list[str] = ctx.obj or []
+    if stray:
+        complain(
+            f"unexpected words: {' '.join(stray)}\n"
+            f"  a command for the host goes behind --   launch … -- {' '.join(stray)}\n"
+            "  a verb comes first                      launch ps --host HOST"
+        )
+        raise typer.Exit(2)
+    if probe and not dry_run:
+        raise UsageError("--probe is for --dry-run: a launch asks its host itself")
+    from launcher.runs.launching import Request
+
+    request = Request(host, profile, job, runtime, precision, settings or (), name, words, secrets or ())
+    if dry_run:
+        _preview(request, probe, as_json)
+        return
+    from launcher.cli.view import make_view
+
+    _launch(request, make_view(as_json), detach)
+
+
+def _launch(request: Request, view: View, detach: bool) -> None:
+    from launcher.cli.follow import follow_to_end
+    from launcher.runs.launching import launch as start
+
+    try:
+        begun = start(request, view)
+    except KeyboardInterrupt:
+        view.note("interrupted before the run began; nothing is left on the host")
+        raise typer.Exit(130) from None
+    mirror = begun.mirror
+    if detach or begun.is_interrupted:
+        begun.agent.close()
+        view.note(f"detached; the run goes on.   launch attach {mirror.short} · launch stop {mirror.short}")
+        view.started(mirror.run)
+        return
+    follow_to_end(begun.host, mirror, view, begun.agent)
+
+
+def _preview(request: Request, probe: Path | None, as_json: bool) -> None:
+    from launcher.runs.launching import preview, saved_probe
+
+    plan, findings = preview(request, saved_probe(probe) if probe else None)
+    if as_json:
+        said = [finding.model_dump() for finding in findings]
+        values = {"version": 1, "plan": plan.model_dump(mode="json"), "digest": plan.digest, "findings": said}
+        print(json.dumps(values, sort_keys=True, separators=(",", ":")))
+        return
+    from launcher.cli.view import show_plan
+
+    show_plan(plan, findings)
+    if plan.secrets:
+        say(f"  secrets    {', '.join(plan.secrets)}   (from your environment, when it is launched)")
+    for finding in findings:
+        mark = "would refuse" if finding.level == "refuse" else "note"
+        say(*f"{mark}: {finding.message}".split("\n"), *([f"  {finding.mend}"] if finding.mend else []))
+    if not any(finding.level == "refuse" for finding in findings):
+        say("the gate would let it pass; nothing was sent")

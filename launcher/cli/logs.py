@@ -1,0 +1,36 @@
+"""logs: what the training printed."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Annotated
+
+import typer
+
+from launcher.cli.words import AcceptFlag, HostOption, RunWord
+
+
+def logs(
+    run: RunWord = "last",
+    host: HostOption = None,
+    _accept: AcceptFlag = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run ends.")] = False,
+) -> None:
+    """Print a run's log, all attempts; terminal escapes are left out.
+
+    Examples:  launch logs last     launch logs w8q2 -f
+    """
+    from launcher.cli.fetch import fetch
+    from launcher.cli.view import LogView
+    from launcher.runs.following import follow as follow_run
+
+    mirror = fetch(run, host)
+    view = LogView(mirror)
+    view.show()
+    if not follow:
+        return
+    try:
+        with contextlib.closing(view):
+            follow_run(mirror.host(), mirror, view, pulls=False)
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None

@@ -1,0 +1,41 @@
+"""metrics: what the training measured."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from launcher.cli.say import say
+from launcher.cli.words import AcceptFlag, HostOption, JsonFlag, RunWord
+
+
+def metrics(
+    run: RunWord = "last",
+    host: HostOption = None,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values.")] = False,
+) -> None:
+    """Print a run's metrics; where several attempts passed a step, the latest counts.
+
+    Examples:  launch metrics last     launch metrics w8q2 --csv > w8q2.csv
+    """
+    from launcher.cli.fetch import fetch
+    from launcher.hosts.agent import printable
+    from launcher.runs import curves
+
+    mirror = fetch(run, host)
+    found = curves.curve(mirror.events())
+    if as_json:
+        for point in found:
+            print(json.dumps(curves.record(mirror.run, point)))
+    elif as_csv:
+        names_as_text = (point._replace(name=printable(point.name)) for point in found)
+        sys.stdout.write(curves.table(mirror.run, names_as_text))
+    elif not found:
+        say(f"{mirror.run} has measured nothing yet", f"  look   launch logs {mirror.short}")
+    else:
+        say(*(f"step {point.step:>6}  {point.name:<16} {point.value:.6g}" for point in found))

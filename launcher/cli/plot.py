@@ -1,0 +1,20 @@
+"""plot: the loss as a picture."""
+
+from __future__ import annotations
+
+from launcher.cli.say import say
+from launcher.cli.words import AcceptFlag, HostOption, RunWord
+
+
+def plot(run: RunWord = "last", host: HostOption = None, _accept: AcceptFlag = False) -> None:
+    """Draw a run's loss and say where the picture is.
+
+    Example:  launch plot last
+    """
+    from launcher.cli.fetch import fetch
+    from launcher.runs.curves import curve
+    from launcher.runs.picture import draw
+
+    mirror = fetch(run, host)
+    draw(mirror.run, curve(mirror.events()), mirror.picture)
+    say(str(mirror.picture))

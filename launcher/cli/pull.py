@@ -1,0 +1,25 @@
+"""pull: bring a run's artifacts home."""
+
+from __future__ import annotations
+
+from launcher.cli.say import say
+from launcher.cli.words import AcceptFlag, HostOption, RunWord
+
+
+def pull(run: RunWord = "last", host: HostOption = None, _accept: AcceptFlag = False) -> None:
+    """Fetch what a run has put into its artifacts, each file verified.
+
+    Example:  launch pull last
+    """
+    from rich.console import Console
+
+    from launcher.hosts import connect
+    from launcher.runs.control import locate
+    from launcher.runs.following import pull as fetch
+    from launcher.runs.following import refresh
+
+    place, mirror = locate(run, host)
+    with connect(place) as agent, Console(stderr=True).status(f"fetching from {place.name}"):
+        refresh(agent, mirror)
+        files = fetch(agent, mirror)
+    say(f"{files} files   {mirror.artifacts}" if files else f"{mirror.run} has no artifacts")

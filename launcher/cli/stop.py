@@ -1,0 +1,47 @@
+"""stop: end a run."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from launcher.cli.say import say
+from launcher.cli.words import AcceptFlag, HostOption, JsonFlag, RunWord
+
+
+def stop(
+    run: RunWord,
+    host: HostOption = None,
+    _accept: AcceptFlag = False,
+    now: Annotated[bool, typer.Option("--now", help="No checkpoint, no grace.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Stop a run: it saves a checkpoint if it can, then ends. Return when it has.
+
+    Examples:  launch stop w8q2     launch stop --now last
+    """
+    from launcher.hosts import connect
+    from launcher.runs.control import locate
+    from launcher.runs.control import stop as ask
+
+    place, mirror = locate(run, host)
+    from rich.console import Console
+
+    grace_s = float(mirror.plan().get("stop_grace_s") or 30.0)
+    with connect(place) as agent, Console(stderr=True).status(f"stopping {mirror.run} on {place.name}"):
+        values = ask(agent, mirror.run, now=now, grace_s=grace_s)
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    "version": 1,
+                    "run": mirror.run,
+                    "state": values.get("state"),
+                    "reason": values.get("reason"),
+                }
+            )
+        )
+        return
+    say(f"{mirror.run} {values.get('state')}: {values.get('reason')}, step {values.get('step') or '-'}")

@@ -1,0 +1,431 @@
+"""How a run looks: in a terminal, in a pipe, as JSON."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from launcher.cli.say import say, without_escapes
+from launcher.errors import HostError
+from launcher.hosts.agent import printable
+from launcher.runs.curves import as_json, points, record
+from launcher.runs.mirror import Mirror, News
+from launcher.runs.view import Result, View
+from launcher.spec.plan import Finding, Plan
+from launcher.spec.record import Event
+
+ACCENT = "cyan"
+LOG_TAIL = 15
+TAIL_CHARS = 8192
+_SHOWN = {"loss": "loss", "grad_norm": "grad", "learning_rate": "lr", "tokens_per_s": "tok/s"}
+_SUMMARY = ("train_", "total_", "epoch")  # a Trainer's closing line, kept on record, of no use while watching
+
+
+def make_view(as_json_lines: bool) -> View:
+    """Return the view that fits standard output: JSON lines if asked, a live one in a terminal, else plain lines."""
+    if as_json_lines:
+        return JsonView()
+    console = Console(highlight=False)
+    return TerminalView(console) if console.is_terminal else PlainView()
+
+
+def show_plan(plan: Plan, findings: tuple[Finding, ...]) -> None:
+    """Print a plan for people."""
+    split = plan.split
+    say(
+        headline(plan),
+        *(
+            f"  rung {number}     {rung.title}   ({rung.why})"
+            for number, rung in enumerate(plan.ladder, start=1)
+        ),
+        f"  batch      micro-batch {split.micro_batch} x {split.accumulation} = {split.global_batch}",
+        f"  command    {' '.join(plan.command)}",
+        f"  env        {plan.env or 'the python that is found there'}",
+        f"  plan       sha256 {plan.digest[:16]}   ({len(findings)} findings; the whole of it: --json)",
+    )
+
+
+def headline(plan: Plan) -> str:
+    """Return what runs where and how, in one line."""
+    return f"{plan.job} on {plan.host} · {plan.profile.title} · {plan.ladder[0].title}"
+
+
+class _Stage:
+    text = ""
+
+
+class Progress:
+    """Where a run stands, gathered from its events."""
+
+    def __init__(self, run: str, steps: int | None) -> None:
+        self.run = run
+        self.steps = steps
+        self.step: int | None = None
+        self.values: dict[str, float] = {}
+        self.phase: str | None = None
+        self.phase_share = 0.0
+        self._first: tuple[float, int] | None = None
+        self._last_time = 0.0
+
+    def take(self, event: Event) -> bool:
+        """Take an event; return whether it was a metric of the training itself."""
+        if event.kind == "begin" and isinstance(event.values.get("steps"), int):
+            self.steps = event.values["steps"]
+            self._first = None
+        if event.kind == "progress":
+            done, total = event.values.get("done"), event.values.get("total")
+            if isinstance(done, int) and isinstance(total, int) and total > 0:
+                self.phase = None if done >= total else str(event.values.get("stage"))
+                self.phase_share = min(1.0, done / total)
+        if event.kind == "state" and event.values.get("state") == "running":
+            self._first, self.phase = None, None
+        found = [point for point in points(event) if point.rank == 0]
+        if not found:
+            return False
+        self.step = event.step
+        self.values.update({point.name: point.value for point in found})
+        if "loss" in event.values and event.step is not None:
+            self.phase = None
+            self._first = self._first or (event.time, event.step)
+            self._last_time = event.time
+        return True
+
+    def eta_s(self) -> float | None:
+        """Return the seconds to the last step at the pace so far, None where it cannot be told."""
+        if self._first is None or self.step is None or not self.steps or self.step <= self._first[1]:
+            return None
+        pace = (self._last_time - self._first[0]) / (self.step - self._first[1])
+        return max(0.0, pace * (self.steps - self.step))
+
+    def words(self) -> list[str]:
+        """Return the values that matter while training, each in a word or two."""
+        found = [
+            f"{label} {number(self.values[name])}" for name, label in _SHOWN.items() if name in self.values
+        ]
+        eta = self.eta_s()
+        return [*found, f"eta {clock(eta)}"] if eta is not None else found
+
+    def where(self) -> str:
+        """Return the step, of how many where that is known."""
+        return "-" if self.step is None else f"{self.step}/{self.steps}" if self.steps else str(self.step)
+
+
+def number(value: float) -> str:
+    """Return a metric for a person: four digits, thousands with commas; a non-finite one by its name."""
+    if not math.isfinite(value):
+        return str(as_json(value))
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def clock(seconds: float) -> str:
+    """Return seconds as 9:40 or 1:02:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class PlainView:
+    """Plain lines, for a pipe or a file; the terminal's view builds on it."""
+
+    def __init__(self) -> None:
+        self.progress = Progress("", None)
+        self._state: list[Any] = []
+        self._log = ""
+
+    def write(self, text: str, style: str = "") -> None:
+        """Write one line."""
+        say(text)
+
+    def head(self, plan: Plan) -> None:
+        """Show what will run where."""
+        self.write(headline(plan), "bold")
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[_Stage]:
+        """Show a stage when it is done."""
+        stage = _Stage()
+        began = time.monotonic()
+        with self.busy(name):
+            yield stage
+        self.write(f"  ✓ {name:<8} {time.monotonic() - began:5.1f} s   {stage.text}")
+
+    @contextmanager
+    def busy(self, name: str) -> Iterator[None]:
+        """Show that something goes on; in a pipe, nothing."""
+        yield
+
+    def note(self, text: str) -> None:
+        """Say something worth knowing."""
+        self.write(f"  · {text}", "dim")
+
+    def finding(self, finding: Finding) -> None:
+        """Show what the gate says."""
+        self.write(f"  ! {finding.message}")
+
+    def started(self, run: str) -> None:
+        """Say the run's id last, alone, for who reads the last line."""
+        self.write(run)
+
+    def begin(self, run: str, plan: dict[str, Any], events: list[Event]) -> None:
+        """Begin to show a run."""
+        steps = plan.get("steps")
+        self.progress = Progress(run, steps if isinstance(steps, int) else None)
+        for event in events:
+            self.progress.take(event)
+
+    def news(self, news: News) -> None:
+        """Show what an answer brought."""
+        self._log = (self._log + news.log)[-TAIL_CHARS:]
+        state = [news.state.get("state"), news.state.get("attempt")]
+        if state != self._state and state[0] in ("resuming", "stopping", "waiting", "interrupted"):
+            self.note(f"{state[0]} {news.state.get('reason') or ''}".rstrip())
+        self._state = state
+        for event in news.events:
+            self.event(event)
+
+    def event(self, event: Event) -> None:
+        """Show one event."""
+        if event.kind == "state" and event.values.get("state") == "running" and (event.attempt or 1) > 1:
+            self.note(f"attempt {event.attempt} running")
+        phase = self.progress.phase
+        if self.progress.take(event):
+            self.metric(event)
+        elif self.progress.phase != phase and self.progress.phase:
+            self.phase()
+
+    def phase(self) -> None:
+        """Say that a phase without steps has begun."""
+        self.write(f"  · {self.progress.phase}")
+
+    def metric(self, event: Event) -> None:
+        """Show a metric event as a line."""
+        if "loss" in event.values:
+            self.write(f"    step {self.progress.where():>9}  {'  '.join(self.progress.words())}")
+            return
+        words = [
+            f"{one.name} {number(one.value)}" for one in points(event) if not one.name.startswith(_SUMMARY)
+        ]
+        if words:
+            self.write(f"    step {self.progress.where():>9}  {'  '.join(words)}")
+
+    def lost(self, error: HostError, tries: int, wait_s: float) -> None:
+        """Say that the link is lost."""
+        why = str(error).splitlines()[0]
+        self.write(
+            f"  · no link to {error.host}: the run is not affected. Retrying ({tries}) in {wait_s:.0f} s … {why}"
+        )
+
+    def back(self) -> None:
+        """Say that the link is back."""
+        self.note("the link is back")
+
+    def end(self, run: str, state: dict[str, Any], found: Result) -> None:
+        """Show how the run ended and what it left."""
+        short = run.rpartition("-")[2]
+        name, reason = state.get("state"), state.get("reason")
+        took = clock(found.seconds) if found.seconds is not None else ""
+        if name == "succeeded":
+            self.write(f"  ✓ succeeded {took}   {', '.join(_outcome(self.progress, found))}", "bold")
+            self.write(f"  run      {run}")
+            for label, path in (("adapter", found.adapter), ("curve", found.picture)):
+                if path is not None:
+                    self.write(f"  {label:<8} {path}")
+            self.write(f"  metrics  launch metrics {short}      tensorboard --logdir runs")
+            return
+        self.write(f"  ✗ {name} {took}   {reason or 'nobody holds it'}, step {self.progress.where()}", "bold")
+        evidence = state.get("evidence") or {}
+        if evidence:
+            self.write(
+                f"    {', '.join(f'{key} {value}' for key, value in evidence.items() if value is not None)}"
+            )
+        if name == "failed":
+            for line in without_escapes(self._log).splitlines()[-LOG_TAIL:]:
+                self.write(f"    | {line[:200]}", "dim")
+            self.write(f"  next     launch logs {short}")
+        elif name == "interrupted":
+            self.write(f"  next     launch attach {short}     goes on from the last checkpoint")
+
+    def close(self) -> None:
+        """Lines leave nothing to end."""
+
+
+def _outcome(progress: Progress, found: Result) -> list[str]:
+    words = [f"{progress.step} steps"] if progress.step is not None else []
+    if "loss" in found.metrics and found.first_loss is not None:
+        words.append(f"loss {number(found.first_loss)} → {number(found.metrics['loss'])}")
+    words += [
+        f"{name.replace('_', ' ')} {found.metrics[name]:.2f}"
+        for name in ("accuracy", "answer_rate")
+        if name in found.metrics
+    ]
+    return words
+
+
+class TerminalView(PlainView):
+    """Lines that stay, and below them a live bar."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+        self._live: Live | None = None
+
+    def write(self, text: str, style: str = "") -> None:
+        """Write one line, above the bar where there is one."""
+        line = Text(printable(text), style=style)
+        if text.startswith("  ✓"):
+            line.stylize(ACCENT, 2, 3)
+        self._console.print(line, soft_wrap=True)
+
+    @contextmanager
+    def busy(self, name: str) -> Iterator[None]:
+        """Show a spinner, in the place of the bar."""
+        self.close()
+        with self._console.status(name, spinner_style=ACCENT):
+            yield
+
+    def begin(self, run: str, plan: dict[str, Any], events: list[Event]) -> None:
+        """Begin the live bar."""
+        super().begin(run, plan, events)
+        self._live = Live(
+            get_renderable=self._bar, console=self._console, refresh_per_second=8, transient=True
+        )
+        self._live.start()
+
+    def phase(self) -> None:
+        """The bar says it."""
+
+    def metric(self, event: Event) -> None:
+        """Show evaluations as lines; the bar shows the rest."""
+        if "loss" not in event.values:
+            super().metric(event)
+
+    def end(self, run: str, state: dict[str, Any], found: Result) -> None:
+        """End the bar and show the end."""
+        self.close()
+        super().end(run, state, found)
+
+    def close(self) -> None:
+        """End the bar, which gives the cursor back."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _bar(self) -> Group:
+        progress = self.progress
+        share = (
+            progress.phase_share if progress.phase else (progress.step or 0) / (progress.steps or math.inf)
+        )
+        row = Table.grid(padding=(0, 2))
+        words = [progress.phase] if progress.phase else [progress.where(), *progress.words()]
+        name = progress.run.split("-", 1)[-1].rpartition("-")[0]
+        bar = ProgressBar(total=1.0, completed=share, width=26, complete_style=ACCENT, finished_style=ACCENT)
+        row.add_row(
+            Text(f"  {name}"), bar, Text(printable("  ".join(words)), no_wrap=True, overflow="ellipsis")
+        )
+        return Group(row)
+
+
+class JsonView(PlainView):
+    """One JSON object a line."""
+
+    def _put(self, **values: Any) -> None:
+        print(json.dumps({"version": 1, **values}), flush=True)
+
+    def write(self, text: str, style: str = "") -> None:
+        """Lines for people are not for scripts."""
+
+    def head(self, plan: Plan) -> None:
+        """Put the plan."""
+        self._put(kind="plan", plan=plan.model_dump(mode="json"), digest=plan.digest)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[_Stage]:
+        """Put a stage when it is done."""
+        stage = _Stage()
+        began = time.monotonic()
+        yield stage
+        self._put(kind="stage", name=name, seconds=round(time.monotonic() - began, 3), text=stage.text)
+
+    def note(self, text: str) -> None:
+        """Put a note."""
+        self._put(kind="note", text=text)
+
+    def finding(self, finding: Finding) -> None:
+        """Put a finding."""
+        self._put(kind="finding", **finding.model_dump())
+
+    def started(self, run: str) -> None:
+        """Put the id of the run that was left."""
+        self._put(kind="started", run=run)
+
+    def event(self, event: Event) -> None:
+        """Put metrics as metric lines, anything else as it is."""
+        if event.kind == "metric":
+            for point in points(event):
+                print(json.dumps(record(self.progress.run, point)), flush=True)
+        else:
+            self._put(**{**event.model_dump(exclude={"version"}), "run": self.progress.run})
+
+    def lost(self, error: HostError, tries: int, wait_s: float) -> None:
+        """Put the loss of the link."""
+        self._put(
+            kind="link", state="lost", host=error.host, tries=tries, wait_s=round(wait_s, 1), why=str(error)
+        )
+
+    def back(self) -> None:
+        """Put the link's return."""
+        self._put(kind="link", state="back")
+
+    def end(self, run: str, state: dict[str, Any], found: Result) -> None:
+        """Put the end."""
+        metrics = {name: as_json(value) for name, value in found.metrics.items()}
+        paths = {"adapter": found.adapter, "picture": found.picture}
+        self._put(
+            kind="end",
+            run=run,
+            state=state.get("state"),
+            reason=state.get("reason"),
+            metrics=metrics,
+            **{name: str(path) if path else None for name, path in paths.items()},
+        )
+
+
+class LogView(PlainView):
+    """Only the log: what the mirror holds beyond what was shown, so that nothing is shown twice or left out."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        super().__init__()
+        self._mirror = mirror
+        self._shown: dict[Path, int] = {}
+
+    def write(self, text: str, style: str = "") -> None:
+        """What is no log goes to standard error."""
+        say(text, file=sys.stderr)
+
+    def news(self, news: News) -> None:
+        """Show the log's next piece, which lies in the mirror by now."""
+        self.show()
+
+    def show(self) -> None:
+        """Show what is new, of all attempts; a character that is not whole yet waits for its rest."""
+        for path in self._mirror.logs():
+            shown = self._shown.get(path, 0)
+            with path.open("rb") as file:
+                file.seek(shown)
+                text, size = codecs.utf_8_decode(file.read(), "replace")
+            self._shown[path] = shown + size
+            sys.stdout.write(without_escapes(text))
+        sys.stdout.flush()

@@ -1,0 +1,33 @@
+"""Arguments and options that several verbs share, each said once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def _accept_new_host_keys(value: bool) -> bool:
+    if value:
+        from launcher.cli.say import complain
+        from launcher.hosts.new_keys import NEW_KEYS
+
+        NEW_KEYS.accept(complain)
+    return value
+
+
+RunWord = Annotated[
+    str, typer.Argument(metavar="RUN", help="The start of a run's id, or of its last letters; or `last`.")
+]
+HostOption = Annotated[
+    str | None, typer.Option("--host", metavar="HOST", help="A name from launch.toml or ~/.ssh/config.")
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="For scripts: JSON on standard output.")]
+AcceptFlag = Annotated[
+    bool,
+    typer.Option(
+        "--accept-new-host-key",
+        callback=_accept_new_host_keys,
+        help="Believe a host key that no known_hosts file holds yet, and note it; never a changed one.",
+    ),
+]

@@ -1,0 +1,90 @@
+"""The error tree: one branch for each answer to "whose move is it?".
+
+LaunchError                    exit 1
+├── UsageError                 exit 2   yours: a command line or a file that you wrote
+│   ├── BadFileError                    a key or value in it
+│   └── UnknownNameError                a host, profile, job or run that nobody knows
+├── RefusedError               exit 3   the gate: this plan cannot work there
+├── HostError                  exit 4   the host's, or the way to it
+│   ├── UnreachableError                no answer
+│   │   └── ConnectionLostError         it answered, then fell silent
+│   ├── AuthRefusedError                it does not let us in
+│   ├── HostKeyError                    it is not (yet) known to be itself
+│   └── AgentError                      our agent there said no
+├── RunError                   exit 1   the run's own
+└── InterruptedRunError        exit 5   waiting or interrupted: resumable
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class LaunchError(Exception):
+    """Raised when something went wrong that a person can act on; the message says what, where and what next."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(LaunchError):
+    """Raised when a command line or a file that a person wrote cannot be used."""
+
+    exit_code = 2
+
+
+class BadFileError(UsageError):
+    """Raised when a file that a person wrote holds an unknown key or a wrong value."""
+
+
+class UnknownNameError(UsageError):
+    """Raised when a host, profile, job or run is named that nobody knows."""
+
+
+class RefusedError(LaunchError):
+    """Raised when the gate finds that a plan cannot work on a host; nothing has been sent."""
+
+    exit_code = 3
+
+
+class HostError(LaunchError):
+    """Raised when a host, or the way to it, is in the way. `host` is its name."""
+
+    exit_code = 4
+
+    def __init__(self, host: str, message: str) -> None:
+        super().__init__(message)
+        self.host = host
+
+
+class UnreachableError(HostError):
+    """Raised when a host does not answer. Unreachable is not failed: its runs go on."""
+
+
+class ConnectionLostError(UnreachableError):
+    """Raised when an open connection ends or misses its deadline."""
+
+
+class AuthRefusedError(HostError):
+    """Raised when a host refuses every key that we may offer."""
+
+
+class HostKeyError(HostError):
+    """Raised when a host's key is unknown, or is not the known one."""
+
+
+class AgentError(HostError):
+    """Raised when the agent on a host refuses a request; `code` is its word for it."""
+
+    def __init__(self, host: str, code: str, message: str) -> None:
+        super().__init__(host, message)
+        self.code = code
+
+
+class RunError(LaunchError):
+    """Raised when a run, or what it left, is not as the command needs it."""
+
+
+class InterruptedRunError(LaunchError):
+    """Raised when a run waits for someone, or was interrupted and can go on."""
+
+    exit_code = 5

@@ -1,0 +1,330 @@
+"""The client's end of an agent's channel: requests and answers, with a deadline on every wait."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import IO, Any, Protocol, Self, cast
+
+from launcher.errors import AgentError, ConnectionLostError, HostError
+from launcher.hosts.agent_file import MAGIC, agent_file
+
+DEADLINE_S = 30.0
+PING_S = 15.0
+POLL_S = 0.1
+HASHING_S = 600.0
+MAX_LINE = 16 * 1024 * 1024
+MAX_PAYLOAD = 256 * 1024 * 1024
+MAX_NOISE = 64 * 1024
+MAX_SEEN = 500
+
+
+class Link(Protocol):
+    """A two-way stream of bytes to an agent, with a socket's manners; `close` frees everything behind it."""
+
+    about: str
+
+    def settimeout(self, timeout: float | None, /) -> None:
+        """Bound the waits of recv and sendall, in seconds."""
+
+    def recv(self, size: int, /) -> bytes:
+        """Return some bytes; none at the end of the stream."""
+
+    def sendall(self, data: bytes, /) -> None:
+        """Send all bytes."""
+
+    def close(self) -> None:
+        """Close the stream and what carries it."""
+
+
+class Answer:
+    """What an agent answered: the values, and the raw bytes behind them."""
+
+    def __init__(self, values: dict[str, Any], payload: bytes) -> None:
+        self.values = values
+        self.payload = payload
+
+
+class Agent:
+    """An agent on a host. One request at a time; a ping by itself while nothing else is said."""
+
+    def __init__(self, host: str, link: Link) -> None:
+        """Take over a fresh link: pass over what a noisy login prints, hand the agent's file over if asked.
+
+        Raises HostError when no agent answers.
+        """
+        self.host = host
+        self.about = link.about
+        self._link = link
+        self._rest = bytearray()
+        self._lock = threading.Lock()
+        self._next_id = 0
+        self._last_said = time.monotonic()
+        self._is_closed = threading.Event()
+        try:
+            self._greet()
+        except BaseException:
+            link.close()
+            raise
+        threading.Thread(target=self._keep_alive, name=f"ping {host}", daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up. The agent leaves, the runs go on."""
+        self._is_closed.set()
+        self._link.close()
+
+    def call(self, verb: str, payload: bytes = b"", *, deadline_s: float = DEADLINE_S, **args: Any) -> Answer:
+        """Ask for a verb and return the answer.
+
+        Raises AgentError when the agent refuses, ConnectionLostError when the link ends or the deadline passes.
+        """
+        with self._lock, self._link_errors():
+            self._request(verb, payload, args, deadline_s)
+            return self._answer()
+
+    def send_stream(
+        self, verb: str, payload: bytes, fill: Callable[[IO[bytes]], None], **args: Any
+    ) -> Answer:
+        """Ask for a verb that takes a stream after its request; `fill` writes it.
+
+        When `fill` raises, the stream is torn: the link is closed, and the agent removes what it had of it.
+        """
+        with self._lock, self._link_errors():
+            self._request(verb, payload, args, DEADLINE_S)
+            try:
+                fill(cast("IO[bytes]", _ChunkWriter(self._link.sendall)))
+            except BaseException:
+                self.close()
+                raise
+            self._link.sendall(b'{"chunk":0}\n')
+            self._link.settimeout(HASHING_S)
+            return self._answer()
+
+    def receive_stream(self, verb: str, take: Callable[[IO[bytes]], None], **args: Any) -> Answer:
+        """Ask for a verb that sends a stream before its answer; `take` reads it.
+
+        Raises AgentError when the agent refuses, in the stream's place too. What `take` raises comes out as it is.
+        """
+        with self._lock:
+            with self._link_errors():
+                self._request(verb, b"", args, HASHING_S)
+            reader = _ChunkReader(self._chunk)
+            try:
+                take(cast("IO[bytes]", reader))
+                while reader.read(1 << 20):
+                    continue  # what a tar carries behind its end
+            except BaseException:
+                self.close()
+                raise
+            with self._link_errors():
+                return self._answer()
+
+    def execute(
+        self, take: Callable[[int, bytes], None], is_enough: Callable[[], bool], **args: Any
+    ) -> Answer:
+        """Have a command run; `take` gets what it prints as (1 or 2, bytes) while it does. The link is closed then.
+
+        Once `is_enough`, the agent ends the command; it does as well when this returns or raises before the command's
+        own end. Raises AgentError when the agent refuses, ConnectionLostError when the link ends or falls silent. What
+        `take` raises comes out as it is.
+        """
+        with self._lock:
+            with self._link_errors():
+                self._request("exec", b"", args, DEADLINE_S)
+            threading.Thread(target=self._accompany, args=(is_enough,), daemon=True).start()
+            try:
+                while True:
+                    with self._link_errors():
+                        message, payload = self._message()
+                        if "stream" not in message:
+                            return self._unwrap(message, payload)
+                    if payload and message["stream"] in (1, 2):
+                        take(message["stream"], payload)
+            finally:
+                self.close()
+
+    def _accompany(self, is_enough: Callable[[], bool]) -> None:
+        """Let the agent hear, until the link is closed, that we listen, and once that it is enough."""
+        is_said = False
+        next_ping = time.monotonic() + PING_S
+        while not self._is_closed.wait(POLL_S):
+            words = []
+            if is_enough() and not is_said:
+                is_said = True
+                words.append("end")
+            if time.monotonic() >= next_ping:
+                next_ping = time.monotonic() + PING_S
+                words.append("ping")
+            try:
+                for word in words:
+                    self._link.sendall(b'{"verb":"%s"}\n' % word.encode())
+            except (OSError, HostError):
+                return  # whoever reads finds the link broken, and says so
+
+    # the wire
+
+    def _greet(self) -> None:
+        self._link.settimeout(DEADLINE_S)
+        with self._link_errors():
+            word, more = self._magic()
+            if word == "need":
+                self._link.sendall(agent_file().data)
+                word, more = self._magic()
+            if word == "no-python":
+                there = f", but {printable(more)[:MAX_SEEN]}" if more else ""
+                raise HostError(
+                    self.host,
+                    f"{self.host}: no Python >= 3.8 was found there{there}\n"
+                    f'  install one, or name it: python = "/path/to/python3" under [hosts.{self.host}]',
+                )
+            if word == "error":
+                raise HostError(
+                    self.host,
+                    f'{self.host}: {printable(more)}\n  set root = "/a/writable/folder" for this host',
+                )
+
+    def _magic(self) -> tuple[str, str]:
+        """Return the next word of the agent's boot line and what it says with it, past whatever a login prints."""
+        noise = 0
+        while not (line := self._line()).startswith(MAGIC):
+            noise += len(line) + 1
+            if noise > MAX_NOISE:
+                raise HostError(self.host, f"{self.host}: its login prints without end; no agent was heard")
+        word, _, more = line.removeprefix(MAGIC).decode("utf-8", "replace").strip().partition(" ")
+        return word, more
+
+    def _request(self, verb: str, payload: bytes, args: dict[str, Any], deadline_s: float) -> None:
+        self._next_id += 1
+        request: dict[str, Any] = {"id": self._next_id, "verb": verb, "args": args}
+        if payload:
+            request["size"] = len(payload)
+        self._link.settimeout(deadline_s)
+        self._link.sendall(json.dumps(request).encode() + b"\n" + payload)
+        self._last_said = time.monotonic()
+
+    def _answer(self) -> Answer:
+        return self._unwrap(*self._message())
+
+    def _unwrap(self, message: dict[str, Any], payload: bytes) -> Answer:
+        if message.get("id") != self._next_id:
+            raise ConnectionLostError(self.host, f"{self.host}: the agent answered another question")
+        error = message.get("error")
+        if isinstance(error, dict):
+            code, text = str(error.get("code")), printable(str(error.get("message")))
+            raise AgentError(self.host, code, f"{self.host}: {text}")
+        values = message.get("ok")
+        if not isinstance(values, dict):
+            raise ConnectionLostError(self.host, f"{self.host}: the agent's answer is none")
+        return Answer(values, payload)
+
+    def _message(self) -> tuple[dict[str, Any], bytes]:
+        line = self._line()
+        try:
+            message = json.loads(line)
+            size = int(message.get("size", 0))
+            if not 0 <= size <= MAX_PAYLOAD:
+                raise ValueError(size)
+        except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
+            raise ConnectionLostError(
+                self.host, f"{self.host}: the agent's answer is no message: {printable(repr(line[:80]))}"
+            ) from error
+        return message, self._exactly(size)
+
+    def _chunk(self) -> bytes:
+        """Return the next piece of a stream; none at its end."""
+        with self._link_errors():
+            message, payload = self._message()
+        if "chunk" not in message:
+            self._unwrap(message, payload)
+            raise ConnectionLostError(
+                self.host, f"{self.host}: the agent answered before its stream had ended"
+            )
+        return payload
+
+    def _line(self) -> bytes:
+        searched = 0
+        while (end := self._rest.find(b"\n", searched)) < 0:
+            searched = len(self._rest)
+            if searched > MAX_LINE:
+                raise ConnectionLostError(self.host, f"{self.host}: a line without end")
+            self._fill()
+        line = bytes(self._rest[:end])
+        del self._rest[: end + 1]
+        return line
+
+    def _exactly(self, size: int) -> bytes:
+        while len(self._rest) < size:
+            self._fill()
+        data = bytes(self._rest[:size])
+        del self._rest[:size]
+        return data
+
+    def _fill(self) -> None:
+        piece = self._link.recv(1 << 18)
+        if not piece:
+            raise ConnectionLostError(self.host, f"{self.host}: the connection ended")
+        self._rest += piece
+
+    @contextlib.contextmanager
+    def _link_errors(self) -> Iterator[None]:
+        """The one place where a link's own errors become ours."""
+        try:
+            yield
+        except TimeoutError as error:
+            raise ConnectionLostError(self.host, f"{self.host}: no answer within the deadline") from error
+        except (OSError, EOFError) as error:
+            raise ConnectionLostError(self.host, f"{self.host}: the connection broke: {error}") from error
+
+    def _keep_alive(self) -> None:
+        while not self._is_closed.wait(PING_S / 3):
+            if time.monotonic() - self._last_said < PING_S:
+                continue
+            try:
+                self.call("ping")
+            except HostError:
+                return  # whoever asks next finds the link broken, and says so
+
+
+class _ChunkWriter:
+    """The writing end of a stream in chunks."""
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send = send
+
+    def write(self, data: bytes) -> int:
+        self._send(b'{"chunk":%d}\n' % len(data) + data)
+        return len(data)
+
+
+class _ChunkReader:
+    """The reading end of a stream in chunks."""
+
+    def __init__(self, chunk: Callable[[], bytes]) -> None:
+        self._chunk = chunk
+        self._rest = b""
+        self._is_over = False
+
+    def read(self, size: int) -> bytes:
+        while len(self._rest) < size and not self._is_over:
+            piece = self._chunk()
+            self._is_over = not piece
+            self._rest += piece
+        piece, self._rest = self._rest[:size], self._rest[size:]
+        return piece
+
+
+def printable(text: str) -> str:
+    """Return a host's text fit for a terminal: control characters, escapes among them, become spaces."""
+    return "".join(char if char.isprintable() else " " for char in text)[:2000]

@@ -1,0 +1,124 @@
+"""Packs launcher/remote into the one file that travels, named by its content, and the line that starts it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import re
+import shlex
+import zipfile
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher import remote
+
+MAGIC = b"LAUNCH-AGENT 1 "
+PYTHONS = (
+    "python3",
+    "python3.14",
+    "python3.13",
+    "python3.12",
+    "python3.11",
+    "python3.10",
+    "python3.9",
+    "python3.8",
+    "python",
+)
+
+_MAIN = "import sys\nfrom launch_agent.main import main\nsys.exit(main(sys.argv[1:]))\n"
+
+# Runs on the host, on whatever Python >= 3.8 is there: takes the agent's file from standard input if the host does not
+# have it whole, then becomes `serve`. Its magic line begins a line of its own, whatever a login printed before. It reads with os.read, so that nothing of the requests behind it is swallowed.
+_BOOT = """
+import hashlib, os, sys
+root, digest, size = os.path.abspath(os.path.expanduser(sys.argv[1])), sys.argv[2], int(sys.argv[3])
+folder = os.path.join(root, "agent", digest[:16])
+path = os.path.join(folder, "agent.pyz")
+def whole(data): return hashlib.sha256(data).hexdigest() == digest
+try:
+    with open(path, "rb") as f: have = whole(f.read())
+except OSError: have = False
+try: os.makedirs(folder, mode=0o700, exist_ok=True)
+except OSError as e:
+    os.write(1, ("\\nLAUNCH-AGENT 1 error %s: %s\\n" % (folder, e.strerror)).encode()); sys.exit(3)
+os.write(1, b"\\nLAUNCH-AGENT 1 have\\n" if have else b"\\nLAUNCH-AGENT 1 need\\n")
+if not have:
+    data = b""
+    while len(data) < size:
+        piece = os.read(0, size - len(data))
+        if not piece: sys.exit(3)
+        data += piece
+    if not whole(data): sys.exit(3)
+    part = "%s.%d" % (path, os.getpid())
+    try:
+        with open(part, "wb") as f:
+            f.write(data); f.flush(); os.fsync(f.fileno())
+        os.replace(part, path)
+    except OSError as e:
+        try: os.unlink(part)
+        except OSError: pass
+        os.write(1, ("\\nLAUNCH-AGENT 1 error %s: %s\\n" % (folder, e.strerror)).encode()); sys.exit(3)
+    os.write(1, b"\\nLAUNCH-AGENT 1 have\\n")
+os.execv(sys.executable, [sys.executable, "-I", path, "serve", root])
+"""
+# One line, for a csh takes no line break between quotes.
+_BOOT_LINE = f'import base64; exec(base64.b64decode("{base64.b64encode(_BOOT.encode()).decode()}"))'
+
+
+class AgentFile(NamedTuple):
+    """The zipapp's bytes and their SHA-256 in hex."""
+
+    data: bytes
+    digest: str
+
+
+@cache
+def agent_file() -> AgentFile:
+    """Pack the agent: the same sources give the same bytes, whoever packs them and when."""
+    folder = Path(remote.__file__).parent
+    members = {f"launch_agent/{path.name}": path.read_bytes() for path in folder.glob("*.py")}
+    members["__main__.py"] = _MAIN.encode()
+    members["launcher_worker.py"] = _worker_source(folder)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(members):
+            archive.writestr(zipfile.ZipInfo(name), members[name], zipfile.ZIP_DEFLATED)
+    data = buffer.getvalue()
+    return AgentFile(data, hashlib.sha256(data).hexdigest())
+
+
+def boot_command(python: str, root: str) -> list[str]:
+    """Return the words that start the agent on an interpreter that is known."""
+    packed = agent_file()
+    return [python, "-I", "-c", _BOOT_LINE, root, packed.digest, str(len(packed.data))]
+
+
+def shell_command(python: str | None, root: str) -> str:
+    """Return one line for a login shell: the first Python >= 3.8 found, or the one named, becomes the agent.
+
+    Where there is none, the last line names those that are too old, with their versions. Every login shell reads it
+    alike, a csh or fish too; what needs more than words is read by the host's `sh`.
+    """
+    packed = agent_file()
+    boot = f'exec "$p" -I -c {shlex.quote(_BOOT_LINE)} "$0" {packed.digest} {len(packed.data)}'
+    names = " ".join(shlex.quote(name) for name in ([python] if python else PYTHONS))
+    check = '"$p" -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>/dev/null'
+    seen = 'if v=$("$p" -V 2>&1 </dev/null) || command -v "$p" >/dev/null; then f="$f, $p ${v#Python }"; fi'
+    tell = 'set -f; echo; echo "LAUNCH-AGENT 1 no-python" ${f#, }'  # in one line, whatever they said
+    script = f"f=; for p in {names}; do if {check}; then {boot}; fi; {seen}; done; {tell}"
+    return f"exec sh -c {_word(script)} {_word(root)}"
+
+
+def _word(text: str) -> str:
+    """Quote a line as one word of any shell: a csh sees its history's `!` between quotes, a fish its backslash."""
+    return "'" + re.sub(r"(['!\\])", r"'\\\1'", text) + "'"
+
+
+def _worker_source(folder: Path) -> bytes:
+    """Read the worker: beside the agent in a checkout, a top-level module in a wheel."""
+    for path in (folder / "worker" / "launcher_worker.py", folder.parent.parent / "launcher_worker.py"):
+        if path.is_file():
+            return path.read_bytes()
+    raise FileNotFoundError("launcher_worker.py is missing: reinstall launcher")

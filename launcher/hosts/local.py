@@ -1,0 +1,46 @@
+"""This machine: the same agent over a socket pair instead of a wire."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+from launcher.hosts.agent_file import boot_command
+from launcher.spec.host import Host
+
+LEAVE_S = 5
+
+
+class LocalLink:
+    """An agent in a process of its own, in a session of its own: Ctrl-C here is not its affair."""
+
+    def __init__(self, host: Host) -> None:
+        """Start the agent."""
+        self.about = "this machine"
+        ours, theirs = socket.socketpair()
+        self._socket = ours
+        with theirs:
+            self._process = subprocess.Popen(
+                boot_command(host.python or sys.executable, host.root),
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                start_new_session=True,
+            )
+        self.settimeout = ours.settimeout
+        self.recv = ours.recv
+        self.sendall = ours.sendall
+
+    def close(self) -> None:
+        """Hang up; the agent leaves at once. One that does not is our own child, and is made to."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the agent has left before us
+        self._socket.close()
+        for insist in (self._process.terminate, self._process.kill, self._process.poll):
+            try:
+                self._process.wait(LEAVE_S)
+                return
+            except subprocess.TimeoutExpired:
+                insist()  # SIGTERM lets it clear away; one that is stopped hears only SIGKILL

@@ -1,0 +1,79 @@
+"""What would stop a plan on a host, found before anything is sent. Findings are values; who refuses is the caller."""
+
+from __future__ import annotations
+
+import re
+
+from launcher.spec.facts import Facts
+from launcher.spec.plan import Finding, Plan
+
+FREE_GB_NEEDED = 1.0
+FREE_INODES_NEEDED = 1000
+
+
+def check(plan: Plan, facts: Facts) -> tuple[Finding, ...]:
+    """Return what speaks against the plan on this host, refusals first. Texts hold no volatile figure."""
+    found = [*_card(plan, facts), *_environment(plan, facts), *_room(facts)]
+    return tuple(sorted(found, key=lambda finding: finding.level != "refuse"))
+
+
+def _card(plan: Plan, facts: Facts) -> list[Finding]:
+    profile = plan.profile
+    names = ", ".join(dict.fromkeys(gpu.name for gpu in facts.gpus))
+    has = names or ("an Apple GPU" if facts.has_apple_gpu else "no GPU that we know")
+    if facts.gpu_error and profile.kind == "cuda":
+        return [Finding(level="refuse", code="gpu-unreadable", message=f"{plan.host}: {facts.gpu_error}")]
+    if profile.kind == "cuda":
+        if any(profile.is_reported_as(gpu.name, gpu.memory_mib) for gpu in facts.gpus):
+            return []
+        message = f"{plan.host} has {has}, not a {profile.title}"
+    elif profile.kind == "mps" and not facts.has_apple_gpu:
+        message = f"{plan.host} has {has}, not an Apple GPU"
+    elif profile.kind == "cpu" and facts.gpu_error:
+        message = f"{plan.host}: {facts.gpu_error}: the plan is for its CPU"
+        return [Finding(level="note", code="gpu-unreadable", message=message)]
+    else:
+        return []
+    mend = f"launch --host {plan.host}     takes the card that is there"
+    return [Finding(level="refuse", code="card-mismatch", message=message, mend=mend)]
+
+
+def _environment(plan: Plan, facts: Facts) -> list[Finding]:
+    interpreter = facts.interpreter
+    if interpreter is None:
+        return []
+    mend = f'set env = "…" for {plan.host} in launch.toml: a venv\'s folder, or a python that has them'
+    if interpreter.error:
+        there = ", ".join(f"{one.path} {one.version}" for one in facts.pythons or ())
+        message = f"{plan.host}: {interpreter.path}: {interpreter.error}"
+        message += f"\n  found there: {there}" if there else ""
+        return [Finding(level="refuse", code="no-interpreter", message=message, mend=mend)]
+    found: list[Finding] = []
+    if missing := [name for name, version in interpreter.packages.items() if version is None]:
+        message = f"{plan.host}: {interpreter.path} lacks {', '.join(missing)}"
+        found.append(Finding(level="refuse", code="missing-packages", message=message, mend=mend))
+    needed = map(distribution, plan.requirements)
+    if unasked := [name for name in needed if name not in interpreter.packages]:
+        message = f"{plan.host}: the probe was not asked for {', '.join(unasked)}: a launch will ask"
+        found.append(Finding(level="note", code="packages-unknown", message=message))
+    return found
+
+
+def _room(facts: Facts) -> list[Finding]:
+    disk, mend = facts.file_system, "free some space, or set root = …"
+    if disk.error:
+        message = f"{facts.root}: {disk.error}"
+        return [Finding(level="refuse", code="root-unusable", message=message, mend=mend)]
+    if facts.room_gb is not None and facts.room_gb < FREE_GB_NEEDED:
+        message = f"{facts.root} has less than {FREE_GB_NEEDED:g} GB free"
+        return [Finding(level="refuse", code="disk-full", message=message, mend=mend)]
+    if disk.free_inodes is not None and disk.free_inodes < FREE_INODES_NEEDED:
+        message = f"{facts.root} has room for less than {FREE_INODES_NEEDED} files"
+        return [Finding(level="refuse", code="disk-full", message=message, mend=mend)]
+    return []
+
+
+def distribution(requirement: str) -> str:
+    """Return the distribution's name of a requirement, e.g. `torch` of `torch>=2.6`."""
+    found = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", requirement)
+    return found[0] if found else requirement

@@ -1,0 +1,101 @@
+"""The keeper: the small parent of `supervise`, as the engine is for a container.
+
+It holds the run's keeper lock. When its agent dies it ends every descendant that it inherited, and starts the agent
+again on anything but exit 0, with back-off. It writes nothing into the run's folders: what it saw goes to the next
+agent, which puts it on record as `previous`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from . import process, strict_json
+from .rundir import Lock, Run
+
+BACK_OFF_S = (0.2, 1.0, 2.0, 5.0, 15.0, 60.0)
+HEALTHY_S = 300.0
+MOST_FAILURES = (
+    100  # in a row; some 90 minutes. Then the run is left as interrupted, for a client to go on with
+)
+TAIL = 500
+
+
+def main(arguments: list[str]) -> int:
+    """Keep one run until its agent leaves with 0, the host shuts down, or the run's folder is gone; return 0."""
+    run = Run(os.path.abspath(arguments[0]))
+    lock = Lock.take(run.keeper_lock)
+    if lock is None:
+        return 0
+    process.become_subreaper()
+    shutdown: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: shutdown.append(number))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    previous: dict[str, object] | None = None
+    failures = 0
+    while failures < MOST_FAILURES and os.path.exists(run.plan):
+        began = time.monotonic()
+        log_size = _size(run.keeper_log)
+        status = _run_agent(run, previous, shutdown)
+        ended = process.end(
+            process.own_descendants, "descendant", 0.0
+        )  # no grace: a step that nobody records is lost
+        code, number = process.exit_of(status)
+        if code == 0 or shutdown:
+            return 0
+        previous = {"exit": code, "signal": number, "ended": ended, "said": _tail(run.keeper_log, log_size)}
+        failures = 0 if time.monotonic() - began > HEALTHY_S else failures + 1
+        _pause(BACK_OFF_S[min(failures, len(BACK_OFF_S)) - 1] if failures else 0.0, run, shutdown)
+        if shutdown:
+            break
+    return 0
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _tail(path: str, start: int) -> str:
+    """Return the last words of what was written to a file after `start`."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(start, _size(path) - TAIL))
+            return file.read(TAIL).decode("utf-8", "replace").strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _run_agent(run: Run, previous: dict[str, object] | None, shutdown: list[int]) -> int:
+    """Start `supervise`, wait for it while reaping whatever else falls to us, and return its wait status."""
+    command = [sys.executable, "-I", sys.argv[0], "supervise", run.path]
+    if previous is not None:
+        command.append(strict_json.encode(previous))
+    agent = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+
+    def pass_on(number: int, _frame: object) -> None:
+        shutdown.append(number)
+        child = process.find(agent.pid)
+        if child is not None:
+            process.send(child, signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, pass_on)
+    if shutdown:  # it came while the agent was being started
+        pass_on(shutdown[0], None)
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == agent.pid:
+            agent.returncode = status  # reaped here, behind Popen's back
+            return status
+
+
+def _pause(seconds: float, run: Run, shutdown: list[int]) -> None:
+    """Wait before the next start; a wish to stop or a shutdown ends the wait."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not shutdown and run.read_wish() == "run":
+        time.sleep(0.1)

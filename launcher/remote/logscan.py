@@ -1,0 +1,84 @@
+"""Metrics out of the log of a script that knows nothing of us: Hugging Face's lines and tqdm's step counter.
+
+    {'loss': '1.234', 'grad_norm': '0.5', 'learning_rate': '0.001', 'epoch': '0.1'}
+     33%|###3      | 100/300 [00:10<00:20, 9.9it/s]
+
+transformers prints str(dict) with every float as a quoted "%.4g"; older ones print bare numbers. Its default filter
+prints a NaN loss as 0: a loss of exactly zero beside a non-finite gradient norm is given back as NaN.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+
+MAX_LINE = 20_000
+_LINE = re.compile(r"\{['\"].{3,}\}\s*$")
+_BAR = re.compile(
+    r"\s*\d{1,3}%\|[^|]*\|\s*(\d{1,12})/\d{1,12} \["
+)  # a Trainer's: others have a name in front
+_BARE_NON_FINITE = re.compile(r"(?<=: )(-?)(nan|inf)(?=[,}])")
+_KNOWN = {"loss", "grad_norm", "learning_rate", "eval_loss", "train_loss", "train_runtime"}
+
+
+class LogScanner:
+    """Reads a log piece by piece and finds the metric lines in it. A line longer than MAX_LINE bytes is none."""
+
+    def __init__(self) -> None:
+        """Start before the first line."""
+        self._line = bytearray()
+        self._is_too_long = False
+        self._step: int | None = None
+        self._count = 0
+
+    def feed(self, piece: bytes) -> list[tuple[int, dict[str, float | str]]]:
+        """Take the next bytes of the log; return (step, values) of each metric line that they complete.
+
+        The step is that of the last progress bar seen; without one, the lines are counted.
+        """
+        found = []
+        for number, part in enumerate(re.split(rb"[\r\n]", piece)):
+            if number:
+                values = {} if self._is_too_long else self._read(self._line.decode("utf-8", "replace"))
+                self._line.clear()
+                self._is_too_long = False
+                if values:
+                    self._count += 1
+                    found.append((self._count if self._step is None else self._step, values))
+            self._is_too_long = self._is_too_long or len(self._line) + len(part) > MAX_LINE
+            if not self._is_too_long:
+                self._line += part
+        return found
+
+    def _read(self, line: str) -> dict[str, float | str]:
+        bar = _BAR.match(line)
+        if bar:
+            self._step = int(bar[1])
+        start = line.find("{")
+        if start < 0 or not _LINE.match(line[start:]):
+            return {}
+        try:
+            printed = ast.literal_eval(_BARE_NON_FINITE.sub(r"'\1\2'", line[start:].strip()))
+        except (ValueError, TypeError, OverflowError, SyntaxError, MemoryError, RecursionError):
+            return {}  # looks like a dict, is none: an ordinary line of the log
+        if not isinstance(printed, dict) or not _KNOWN & printed.keys():
+            return {}
+        values: dict[str, float | str] = {}
+        for key, value in printed.items():
+            number = _number(value)
+            if isinstance(key, str) and number is not None:
+                values[key] = number
+        norm = values.get("grad_norm")
+        if values.get("loss") == 0.0 and isinstance(norm, float) and not math.isfinite(norm):
+            values["loss"] = math.nan
+        return values
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,367 @@
+"""What is on this host: its identity, its room, its cards, its engines and its interpreters.
+
+Every question is asked in a thread of its own and has a deadline, so that a mount or a program that hangs costs its own
+answer and no other: the probe says what did not answer. Nothing is changed here but a small file, written and removed.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from typing import Any, Callable, Mapping
+
+from . import process
+
+PROBE_S = 20.0
+SMI_TIMEOUT_S = 10
+QUOTA_TIMEOUT_S = 1.0
+ENGINE_TIMEOUT_S = 1.0
+PYTHON_TIMEOUT_S = 2.0
+MOST_PYTHONS = 32
+MOST_CHARS = 200
+_SMI = [
+    "nvidia-smi",
+    "--query-gpu=index,uuid,name,compute_cap,memory.total,driver_version",
+    "--format=csv,noheader,nounits",
+]
+_ASK_VERSIONS = """
+import json, platform, sys
+from importlib import metadata
+def version(name):
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+print(json.dumps({"version": platform.python_version(), "packages": {name: version(name) for name in sys.argv[1:]}}))
+"""
+_SHARED_KINDS = {
+    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "virtiofs", "lustre", "gpfs", "beegfs", "ceph", "panfs"),
+    *("wekafs", "pvfs2", "glusterfs", "gfs2", "ocfs2"),
+    *("fuse.glusterfs", "fuse.ceph", "fuse.ceph-fuse", "fuse.sshfs", "fuse.juicefs", "fuse.s3fs", "fuse.rclone"),
+    "fuse.gcsfuse",
+}  # fmt: skip
+_PYTHON_NAMES = ["python3", *("python3.%d" % minor for minor in range(8, 15)), "python"]
+_PYTHON_FOLDERS = [
+    *("/usr/local/bin", "/usr/bin", "/opt/*/bin", "/opt/*/envs/*/bin", "~/.local/bin", "~/.pyenv/versions/*/bin"),
+    *("~/*conda*/bin", "~/*conda*/envs/*/bin", "~/*forge*/bin", "~/*forge*/envs/*/bin", "~/.conda/envs/*/bin"),
+    "~/.local/share/uv/python/*/bin",
+]  # fmt: skip
+
+
+def probe(root: str, env: str | None, packages: list[str]) -> dict[str, Any]:
+    """Return the host's facts; `env` is the job's environment or interpreter, `packages` what it needs.
+
+    Other interpreters are looked for where no package is named, or where the job's own cannot be used.
+    """
+    path = interpreter_path(env)
+    questions: dict[str, Callable[[], Any]] = {
+        "gpus": _gpus,
+        "file_system": partial(_file_system, root),
+        "engines": _engines,
+        "interpreter": partial(_interpreter, path, packages),
+    }
+    if not packages:
+        questions["pythons"] = pythons
+    silence = "did not answer in %d s" % PROBE_S
+    answers = _at_once(questions, PROBE_S)
+    gpus, gpu_error = answers.get("gpus", ([], "nvidia-smi " + silence))
+    interpreter = answers.get("interpreter", {"path": path, "error": silence})
+    if packages and "error" in interpreter:
+        answers.update(_at_once({"pythons": pythons}, PYTHON_TIMEOUT_S * 2))
+    file_system = answers.get("file_system", {"error": silence})
+    return {
+        "host_id": process.host_id(),
+        "boot_id": process.boot_id(),
+        "hostname": platform.node(),
+        "user": _user(),
+        "platform": sys.platform,
+        "machine": platform.machine(),
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "memory_gb": _memory_gb(),
+        "root": root,
+        "file_system": file_system,
+        "free_gb": file_system.get("free_gb"),
+        "python": platform.python_version(),
+        "gpus": gpus,
+        "gpu_error": gpu_error,
+        "engines": answers.get("engines", []),
+        "interpreter": interpreter,
+        "pythons": answers.get("pythons"),
+    }
+
+
+def _at_once(questions: Mapping[str, Callable[[], Any]], timeout_s: float) -> dict[str, Any]:
+    """Ask every question in a thread of its own; return, by name, the answers that came within the time."""
+    answers: dict[str, Any] = {}
+
+    def ask(name: str) -> None:
+        answers[name] = questions[name]()
+
+    deadline = time.monotonic() + timeout_s
+    threads = [threading.Thread(target=ask, args=(name,), daemon=True) for name in questions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return dict(answers)
+
+
+def _run(words: list[str], timeout_s: float) -> tuple[int, str, str]:
+    """Run a program; return its exit code and what it printed, as text.
+
+    Raises OSError, or TimeoutExpired when it did not end in time; then all of its session is ended.
+    """
+    with subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as child:
+        try:
+            out, err = child.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            try:
+                os.killpg(child.pid, signal.SIGKILL)  # a wrapper's children hold the pipes as well
+            except (ProcessLookupError, PermissionError):
+                pass  # it has ended in this moment
+            raise
+    return child.returncode, out.decode("utf-8", "replace").strip(), err.decode("utf-8", "replace").strip()
+
+
+def _user() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a uid without a name, as in many containers
+        return str(os.getuid())
+
+
+def _memory_gb() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
+    except (ValueError, OSError):
+        return None
+
+
+# cards
+
+
+def _gpus() -> tuple[list[dict[str, Any]], str | None]:
+    if shutil.which(_SMI[0]) is None:
+        return [], None
+    try:
+        code, out, err = _run(_SMI, SMI_TIMEOUT_S)
+    except OSError as error:
+        return [], "nvidia-smi: %s" % error.strerror
+    except subprocess.TimeoutExpired:
+        return [], "nvidia-smi did not answer in %d s" % SMI_TIMEOUT_S
+    if code != 0:
+        return [], "nvidia-smi failed (%d): %s" % (code, (out or err)[:MOST_CHARS])
+    return [gpu for gpu in map(_gpu, out.splitlines()) if gpu], None
+
+
+def _gpu(line: str) -> dict[str, Any] | None:
+    """Read one line of nvidia-smi; None where it is none. A cell in brackets, such as [N/A], is not told."""
+    cells = [re.sub(r"^\[.*\]$", "", cell.strip()) for cell in line.split(",")]
+    if len(cells) != 6 or not re.fullmatch(r"[0-9]{1,4}", cells[0]):
+        return None
+    index, uuid, name, capability, memory, driver = cells
+    return {
+        "index": int(index),
+        "uuid": uuid,
+        "name": name,
+        "capability": capability or None,
+        "memory_mib": float(memory) if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,6})?", memory) else None,
+        "driver": driver or None,
+    }
+
+
+# room
+
+
+def _file_system(root: str) -> dict[str, Any]:
+    """Return what holds the root: its kind, its room, and why it cannot be written, if it cannot."""
+    try:
+        found = os.statvfs(root)
+        device, kind = _mount_of(os.path.realpath(root))
+    except OSError as error:
+        return {"error": error.strerror}
+    return {
+        "kind": kind,
+        "is_shared": kind in _SHARED_KINDS,
+        "is_read_only": bool(found.f_flag & os.ST_RDONLY),
+        "is_noexec": bool(found.f_flag & getattr(os, "ST_NOEXEC", 0)),  # Linux tells, macOS does not
+        "free_gb": round(found.f_bavail * found.f_frsize / 1e9, 1),
+        "free_inodes": found.f_favail if found.f_files else None,  # btrfs and its kin count none
+        "quota_free_gb": _quota_free_gb(device),
+        "error": _write_error(root),
+    }
+
+
+def _mount_of(path: str) -> tuple[str, str | None]:
+    """Return device and kind of the file system that holds a path; no kind where the system does not tell."""
+    device, kind, longest = "", None, -1
+    try:
+        with open("/proc/self/mounts", "rb") as file:
+            lines = file.read().splitlines()
+    except OSError:  # macOS
+        return device, kind
+    for line in lines:
+        cells = [os.fsdecode(_unescaped(cell)) for cell in line.split(b" ")]
+        inside = path == cells[1] or path.startswith(cells[1].rstrip("/") + "/")
+        if inside and len(cells[1]) >= longest:  # of two on one place, the later one lies above
+            device, kind, longest = cells[0], cells[2], len(cells[1])
+    return device, kind
+
+
+def _unescaped(cell: bytes) -> bytes:
+    r"""Undo the kernel's \040 for a space, and its kin."""
+    return re.sub(rb"\\([0-3][0-7]{2})", lambda found: bytes([int(found[1], 8)]), cell)
+
+
+def _quota_free_gb(device: str) -> float | None:
+    """Return what the user's quota leaves on a device; None where there is none, or where none can be told."""
+    if shutil.which("quota") is None:
+        return None
+    try:
+        _, out, _ = _run(["quota", "-w"], QUOTA_TIMEOUT_S)  # its exit code says whether a quota is exceeded
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    for line in out.splitlines():
+        found = re.match(r"(\S+) +([0-9]{1,18})\*? +([0-9]{1,18}) +([0-9]{1,18})\b", line.strip())
+        if found and found[1] == device:
+            used, soft, hard = (int(found[group]) for group in (2, 3, 4))
+            limit = hard or soft
+            return round(max(0, limit - used) * 1024 / 1e9, 1) if limit else None
+    return None
+
+
+def _write_error(root: str) -> str | None:
+    """Write a small file, sync it and read it back; return what is in the way, in words."""
+    path = os.path.join(root, ".probe-%d-%s" % (os.getpid(), os.urandom(4).hex()))
+    data = os.urandom(4096)
+    try:
+        try:
+            with open(path, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            with open(path, "rb") as file:
+                back = file.read()
+        finally:
+            if os.path.lexists(path):
+                os.unlink(path)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None if back == data else "what was written is not what is read"
+
+
+# engines
+
+
+def _engines() -> list[dict[str, Any]]:
+    """Return the container engines: their program, their socket, and whether this user may use it."""
+    own = os.environ.get("XDG_RUNTIME_DIR") or "/run/user/%d" % os.getuid()
+    named = os.environ.get("DOCKER_HOST", "")
+    sockets = {
+        "docker": [own + "/docker.sock", "/var/run/docker.sock"],
+        "podman": [own + "/podman/podman.sock", "/run/podman/podman.sock"],
+    }
+    if named.startswith("unix://"):
+        sockets["docker"].insert(0, named[len("unix://") :])
+    found = []
+    for name, paths in sockets.items():
+        program = shutil.which(name)
+        path = next((one for one in paths if os.path.exists(one)), None)
+        if program or path:
+            version, error = _ping(path) if path else (None, "it has no socket")
+            found.append(
+                {"name": name, "program": program, "socket": path, "version": version, "error": error}
+            )
+    return found
+
+
+def _ping(path: str) -> tuple[str | None, str | None]:
+    """Ask the engine at a socket whether it is there; return its version, or why it cannot be used."""
+    try:
+        with socket.socket(socket.AF_UNIX) as link:
+            link.settimeout(ENGINE_TIMEOUT_S)
+            link.connect(path)
+            link.sendall(b"GET /_ping HTTP/1.0\r\nHost: launch\r\n\r\n")
+            said = link.recv(4096).decode("latin-1")
+    except socket.timeout:
+        return None, "its socket does not answer"
+    except OSError as error:
+        return None, error.strerror or str(error)
+    if not re.match(r"HTTP/1\.[01] 200\b", said):
+        return None, "its socket answers %r" % said[:40]
+    found = re.search(r"^Server: [A-Za-z]+/([0-9][^\s/]{0,40})", said, re.MULTILINE)
+    return (found[1] if found else None), None
+
+
+# interpreters
+
+
+def interpreter_path(env: str | None) -> str:
+    """Return the interpreter that `env` means: itself, the one in its folder, or the agent's own where None."""
+    if env is None:
+        return sys.executable
+    path = os.path.expanduser(env)
+    if os.sep not in path:
+        return shutil.which(path) or path
+    return os.path.join(path, "bin", "python") if os.path.isdir(path) else path
+
+
+def _interpreter(path: str, packages: list[str]) -> dict[str, Any]:
+    try:
+        code, out, err = _run([path, "-c", _ASK_VERSIONS, *packages], PROBE_S - 1)
+        if code == 0:
+            told = json.loads(out.splitlines()[-1])  # its start-up may print something first
+            return {"path": path, "version": told["version"], "packages": told["packages"]}
+        error = err[-MOST_CHARS:] or "exit %d" % code
+    except OSError as failure:
+        error = failure.strerror or str(failure)
+    except subprocess.TimeoutExpired:
+        error = "did not answer in %d s" % (PROBE_S - 1)
+    except (ValueError, LookupError, TypeError):
+        error = "its answer is no JSON: does its start-up print something?"
+    return {"path": path, "error": error}
+
+
+def pythons() -> list[dict[str, str]]:
+    """Return the interpreters on PATH and in the usual places, each once, with the version that it says.
+
+    Shims are left out: they cost 80 ms each, and what they stand for lies in its own place.
+    """
+    usual = (folder for place in _PYTHON_FOLDERS for folder in sorted(glob.glob(os.path.expanduser(place))))
+    folders = [folder for folder in (*os.get_exec_path(), *usual) if os.path.basename(folder) != "shims"]
+    paths: dict[str, str] = {}
+    for path in (os.path.join(folder, name) for folder in folders for name in _PYTHON_NAMES):
+        if len(paths) < MOST_PYTHONS and os.path.isfile(path) and os.access(path, os.X_OK):
+            paths.setdefault(os.path.realpath(path), path)
+    asked = {path: partial(_version_of, path) for path in paths.values()}
+    told = _at_once(asked, PYTHON_TIMEOUT_S + 1)
+    return [{"path": path, "version": told[path]} for path in asked if told.get(path)]
+
+
+def _version_of(path: str) -> str | None:
+    """Return what an interpreter says with -V, which costs it 2 ms; None where it is none."""
+    try:
+        _, out, err = _run([path, "-V"], PYTHON_TIMEOUT_S)  # Python 2 says it on standard error
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.match(r"Python ([0-9]\S{0,30})", out or err)
+    return found[1] if found else None

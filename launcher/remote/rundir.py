@@ -1,0 +1,264 @@
+"""The run directory: the one place that names its paths, and how they are written.
+
+<root>/runs/<run-id>/
+  plan.json  manifest.json  wish  token  secrets.env  keeper.lock  contact.lock  keeper.log
+  code/  data/  artifacts/  checkpoints/
+  NNNN/  lock attempt.json state.json events.jsonl log.txt heartbeat
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import time
+from typing import Any
+
+from . import strict_json
+
+VERSION = 1
+TERMINAL = ("succeeded", "failed", "cancelled", "cancel-incomplete")
+RUN_ID = re.compile(r"[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}")
+FOLDER = re.compile(r"[0-9]{4,}")
+SMALL_FILES = ("attempt.json", "state.json")
+GROWING_FILES = ("events.jsonl", "log.txt")
+LOOK_S = 1.0
+MOST_WAITING = 64 * 1024 * 1024
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Run:
+    """The paths of one run below a root."""
+
+    def __init__(self, path: str) -> None:
+        """Name the paths below `path`; nothing is read or made."""
+        self.path = path
+        self.id = os.path.basename(path)
+        self.plan = os.path.join(path, "plan.json")
+        self.wish = os.path.join(path, "wish")
+        self.token = os.path.join(path, "token")
+        self.secrets = os.path.join(path, "secrets.env")
+        self.manifest = os.path.join(path, "manifest.json")
+        self.keeper_lock = os.path.join(path, "keeper.lock")
+        self.contact_lock = os.path.join(path, "contact.lock")
+        self.keeper_log = os.path.join(path, "keeper.log")
+        self.code = os.path.join(path, "code")
+        self.data = os.path.join(path, "data")
+        self.artifacts = os.path.join(path, "artifacts")
+        self.checkpoints = os.path.join(path, "checkpoints")
+        self.incoming = os.path.join(path, "incoming")
+        self.cache = os.path.join(os.path.dirname(os.path.dirname(path)), "cache")
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of the folders, oldest first."""
+        return sorted(int(name) for name in os.listdir(self.path) if FOLDER.fullmatch(name))
+
+    def folder(self, number: int) -> Folder:
+        """Name the folder of this number."""
+        return Folder(os.path.join(self.path, "%04d" % number), number)
+
+    def last(self) -> Folder | None:
+        """Return the highest folder, None where there is none yet."""
+        numbers = self.numbers()
+        return self.folder(numbers[-1]) if numbers else None
+
+    def new_folder(self) -> Folder:
+        """Make the next numbered folder, by exclusive mkdir, and take its lock."""
+        while True:
+            numbers = self.numbers()
+            folder = self.folder(numbers[-1] + 1 if numbers else 1)
+            try:
+                os.mkdir(folder.path, 0o755)
+            except FileExistsError:
+                continue
+            folder.take_lock()
+            return folder
+
+    def read_wish(self) -> str:
+        """Return `run`, `stop` or `cancel`."""
+        text = read_text(self.wish) or "run"
+        return text if text in ("run", "stop", "cancel") else "run"
+
+
+class Folder:
+    """One numbered folder: written by one process, which holds its lock while it lives."""
+
+    def __init__(self, path: str, number: int) -> None:
+        """Name the paths of the folder; nothing is read or made."""
+        self.path = path
+        self.number = number
+        self.lock = os.path.join(path, "lock")
+        self.attempt = os.path.join(path, "attempt.json")
+        self.state = os.path.join(path, "state.json")
+        self.events = os.path.join(path, "events.jsonl")
+        self.log = os.path.join(path, "log.txt")
+        self.heartbeat = os.path.join(path, "heartbeat")
+        self._held: Lock | None = None
+
+    def take_lock(self) -> None:
+        """Take the writer's lock; it is let go with `release` or by the writer's death."""
+        self._held = Lock.take(self.lock)
+        if self._held is None:  # we made the folder: no other writer can be
+            raise OSError(errno.EAGAIN, "the lock of a new folder is held by another", self.lock)
+
+    def release(self) -> None:
+        """Let the lock go."""
+        if self._held is not None:
+            self._held.release()
+            self._held = None
+
+    def is_locked(self) -> bool:
+        """Whether a writer lives. A shared lock is tried, so that two who look do not see each other."""
+        return is_locked(self.lock)
+
+    def read_state(self) -> dict[str, Any]:
+        """Return the state, empty where none was written."""
+        return read_json(self.state)
+
+    def write_state(self, state: str, reason: str | None = None, **more: Any) -> None:
+        """Write state and reason, durably."""
+        record = {"version": VERSION, "state": state, "reason": reason, "time": time.time()}
+        record.update(more)
+        write_durably(self.state, strict_json.encode(record) + "\n")
+
+
+class Lock:
+    """A held `flock`."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Wrap an open, locked descriptor."""
+        self._descriptor = descriptor
+
+    @classmethod
+    def take(cls, path: str, wait_s: float = LOOK_S, *, shared: bool = False) -> Lock | None:
+        """Take the lock of a file, made where missing; None when another process holds it, for `wait_s` seconds.
+
+        Whoever only looks (`is_locked`) holds a shared lock for an instant: that is waited for.
+        """
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    os.close(descriptor)
+                    return None
+                time.sleep(0.005)
+            except OSError:
+                os.close(descriptor)
+                raise
+            else:
+                return cls(descriptor)
+
+    def release(self) -> None:
+        """Let the lock go."""
+        os.close(self._descriptor)
+
+
+class Appender:
+    """An append-only file that outlives a full disk: what does not fit waits in memory until there is room.
+
+    Beyond a bound what comes is dropped, and the file says how much.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Open the file, made where missing."""
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._waiting = bytearray()
+        self._dropped = 0
+
+    def append(self, data: bytes) -> None:
+        """Write bytes behind all others, or keep them for the next try."""
+        if len(self._waiting) + len(data) > MOST_WAITING:
+            self._dropped += len(data)
+            return
+        self._waiting += data
+        self.flush()
+
+    def flush(self) -> bool:
+        """Write what waits; return whether nothing does any more."""
+        try:
+            while self._waiting:
+                del self._waiting[: os.write(self._descriptor, self._waiting[: 1 << 20])]
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            return False
+        if self._dropped:
+            line = "\n[launch: %d bytes were dropped here: the disk was full]\n" % self._dropped
+            self._dropped = 0
+            self.append(line.encode())
+        return not self._waiting
+
+    def sync(self) -> None:
+        """Make what was written durable."""
+        os.fsync(self._descriptor)
+
+
+def is_locked(path: str) -> bool:
+    """Whether some process holds the exclusive lock of a file; a missing file is not locked."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def write_durably(path: str, text: str | bytes, mode: int = 0o644) -> None:
+    """Replace a file so that a reader, or a crash, sees the old text or the new one, never a part."""
+    data = text.encode() if isinstance(text, str) else text
+    temporary = "%s.%d.tmp" % (path, os.getpid())
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):  # the first error is the one to tell
+            os.unlink(temporary)
+        raise
+    sync_folder(os.path.dirname(path))
+
+
+def sync_folder(path: str) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_text(path: str) -> str | None:
+    """Return a small file's text, stripped; None where it is missing."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except FileNotFoundError:
+        return None
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """Return a record; empty where it is missing or no JSON object (a torn disk, never our own writing)."""
+    text = read_text(path)
+    if not text:
+        return {}
+    try:
+        value = strict_json.decode(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

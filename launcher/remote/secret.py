@@ -1,0 +1,193 @@
+"""A run's secrets: the file that holds them on the host, and `***` in the place of each in all that is written.
+
+`secrets.env` is one JSON object from name to value, so that a value may hold any byte but NUL; a byte that is no UTF-8
+is a lone surrogate in it, as in Python's own os.environ.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import re
+from typing import Any, Iterable
+from urllib.parse import quote, quote_plus
+
+from . import strict_json
+from .rundir import Run, sync_folder
+
+MODE = 0o600
+STARS = "***"
+SHORTEST = 4  # characters; a shorter text stands in too many places
+SHORTEST_LINE = 8
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def write(run: Run, payload: bytes) -> None:
+    """Put the secrets (the payload: a JSON object) beside a run's plan, where there are none yet.
+
+    Raises ValueError, which tells nothing of them, for anything else; OSError.
+    """
+    _parse(payload)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    descriptor = os.open(run.secrets, flags, MODE)
+    try:
+        _write_all(descriptor, payload)
+    finally:
+        os.close(descriptor)
+    sync_folder(run.path)
+
+
+def read(run: Run) -> dict[str, str]:
+    """Return the secrets of a run by name; none where there is no such file, or none of ours."""
+    try:
+        descriptor = os.open(run.secrets, os.O_RDONLY | os.O_NOFOLLOW)
+        with open(descriptor, "rb") as file:
+            return _parse(file.read())
+    except (OSError, ValueError):  # what the plan names is missing then, and that is told
+        return {}
+
+
+def erase(run: Run) -> None:
+    """Overwrite the secrets of a run and remove them, if there are any. Raises OSError when they could not be removed."""
+    try:
+        descriptor = os.open(run.secrets, os.O_WRONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return
+    try:
+        with contextlib.suppress(OSError):  # a full disk that copies on write: the name goes all the same
+            _write_all(descriptor, b"\0" * os.fstat(descriptor).st_size)
+    finally:
+        os.close(descriptor)
+    os.unlink(run.secrets)
+    sync_folder(run.path)
+
+
+def as_bytes(value: str) -> bytes:
+    """Return a value as a process's environment holds it."""
+    return value.encode("utf-8", "surrogateescape")
+
+
+def without(environment: dict[str, str], plan: dict[str, Any]) -> dict[str, str]:
+    """Return an environment without the secrets that a plan names: a local agent inherits its client's own."""
+    names = set(plan.get("secrets") or ())
+    return {name: value for name, value in environment.items() if name not in names}
+
+
+def _parse(payload: bytes) -> dict[str, str]:
+    try:
+        values = strict_json.decode(payload)
+    except ValueError:
+        values = None
+    if not isinstance(values, dict) or not all(
+        _NAME.fullmatch(name) and isinstance(value, str) and "\0" not in value
+        for name, value in values.items()
+    ):
+        raise ValueError("no table of secrets") from None
+    return values
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.fsync(descriptor)
+
+
+class Redactor:
+    """Finds the values in text, as they are and in the encodings in which programs print them."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        """Know these values; with none, nothing is ever changed."""
+        forms = {form for value in values for form in _forms(value)}
+        self._text = sorted(forms, key=len, reverse=True)
+        self._bytes = [as_bytes(form) for form in self._text]
+        self._in_text = re.compile("|".join(map(re.escape, self._text)))
+        self._in_bytes = re.compile(b"|".join(map(re.escape, self._bytes)))
+        self._bare = {json.dumps(form)[1:-1].replace("\\", "") for form in forms}
+        self._longest = max(map(len, self._bytes), default=0)
+        self._first = re.compile(b"|".join({re.escape(form[:1]) for form in self._bytes}))
+        self._heads: dict[bytes, list[bytes]] = {}
+        for form in self._bytes:
+            for size in range(1, SHORTEST + 1):
+                self._heads.setdefault(form[:size], []).append(form)
+
+    def is_in_json(self, text: str) -> bool:
+        """Whether a value may stand in text that is JSON: a quick look, so backslashes do not count."""
+        bare = text.replace("\\", "") if "\\" in text else text
+        return any(form in bare for form in self._bare)
+
+    def redact(self, value: Any) -> Any:
+        """Return a JSON value with stars in its strings, keys among them."""
+        if not self._text:
+            return value
+        if isinstance(value, str):
+            return self._in_text.sub(STARS, value)
+        if isinstance(value, dict):
+            return {self.redact(key): self.redact(one) for key, one in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.redact(one) for one in value]
+        return value
+
+    def redact_bytes(self, data: bytes) -> bytes:
+        """Return bytes with stars in them."""
+        return self._in_bytes.sub(STARS.encode(), data) if self._bytes else data
+
+    def redact_but_end(self, data: bytes) -> tuple[bytes, bytes]:
+        """Return bytes with stars in them, and the end in which a value may have begun that is not whole yet."""
+        end = self._open_end(data)
+        if not any(form in data for form in self._bytes):
+            return data[:end], data[end:]
+        pieces = []
+        done = 0
+        for match in self._in_bytes.finditer(data):
+            if match.start() >= end:
+                break
+            pieces += [data[done : match.start()], STARS.encode()]
+            done = match.end()
+        end = max(end, done)
+        return b"".join([*pieces, data[done:end]]), data[end:]
+
+    def _open_end(self, data: bytes) -> int:
+        """Return where the first value begins that the next bytes may complete."""
+        for match in self._first.finditer(data, max(0, len(data) - self._longest + 1)):
+            start = match.start()
+            for form in self._heads.get(data[start : start + SHORTEST], ()):
+                if len(form) > len(data) - start and form.startswith(data[start:]):
+                    return start
+        return len(data)
+
+
+class Redaction:
+    """A stream of bytes with stars in it, also where a value arrives in pieces."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        """Begin before the first byte."""
+        self._redactor = redactor
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> bytes:
+        """Take the next bytes; return what can be told by now."""
+        data, self._rest = self._redactor.redact_but_end(self._rest + piece)
+        return data
+
+    def finish(self) -> bytes:
+        """Return what was held back: no more will come."""
+        rest, self._rest = self._rest, b""
+        return self._redactor.redact_bytes(rest)
+
+
+def _forms(value: str) -> set[str]:
+    """Return how a value may look when a program prints it; each line of a long one counts by itself."""
+    lines = [line.strip() for line in value.splitlines()]
+    whole = {value, value.strip()}
+    forms: set[str] = set()
+    for text in whole | {line for line in lines if len(line) >= SHORTEST_LINE}:
+        raw = as_bytes(text)
+        forms |= {text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], repr(text)[1:-1]}
+        forms |= {quote(raw), quote(raw, safe=""), quote_plus(raw)}
+        if text in whole:
+            encoded = (base64.b64encode(raw), base64.urlsafe_b64encode(raw))
+            forms |= {one.decode().rstrip("=") for one in encoded}
+    return {form for form in map(str.strip, forms) if len(form) >= SHORTEST}

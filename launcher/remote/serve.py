@@ -1,0 +1,499 @@
+"""The agent at the other end of a client's connection: answers requests until the client falls silent.
+
+A message is one line of JSON, followed by `size` raw bytes where it says so. A request is {"id", "verb", "args"}, an
+answer {"id", "ok"} or {"id", "error": {"code", "message"}}. Paths never come from a request: a run is named by its id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from typing import Any, Callable, Iterator
+
+from . import cleaning, execute, probe, process, reading, secret, shipping, strict_json
+from .rundir import RUN_ID, TERMINAL, VERSION, Folder, Lock, Run, read_json, read_text, write_durably
+from .store import Manifest, ShippingError, Store, check
+
+SILENCE_S = 60.0
+START_S = 20.0
+KEEPER_GRACE_S = 3.0
+SPARE_FILES = 100  # fewer are copied in no time
+POLL_S = 0.01
+MAX_LINE = 4 * 1024 * 1024
+MAX_PAYLOAD = 256 * 1024 * 1024
+
+
+def main(arguments: list[str]) -> int:
+    """Serve one client on standard input and output below a root; return 0 when it has gone."""
+    root = os.path.abspath(os.path.expanduser(arguments[0]))
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
+    signal.signal(signal.SIGHUP, lambda _number, _frame: sys.exit(0))
+    with contextlib.suppress(OSError):  # on a full disk whoever wants to run says so; to look needs no worker
+        _unpack_worker()
+    server = Server(root, Wire(0, 1))
+    try:
+        server.serve()
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return 0  # the client has gone, which it may at any time
+    finally:
+        server.clear_away()
+    return 0
+
+
+class RequestError(Exception):
+    """A request that cannot be answered; its code is a word for programs, its text for people."""
+
+    def __init__(self, code: str, message: str) -> None:
+        """Hold both."""
+        super().__init__(message)
+        self.code = code
+
+
+class Wire:
+    """Lines and raw bytes over two descriptors. A client that is silent for too long is gone."""
+
+    def __init__(self, reader: int, writer: int) -> None:
+        """Speak over these descriptors."""
+        os.set_blocking(writer, False)
+        self._reader = reader
+        self._writer = writer
+        self._rest = b""
+        self._heard = time.monotonic()
+
+    def has_input(self, timeout_s: float) -> bool:
+        """Whether the client has said something, or left, within the time."""
+        return bool(self._rest) or bool(select.select([self._reader], [], [], timeout_s)[0])
+
+    def _fill(self) -> None:
+        if not select.select([self._reader], [], [], SILENCE_S)[0]:
+            raise EOFError
+        piece = os.read(self._reader, 1 << 18)
+        if not piece:
+            raise EOFError
+        self._rest += piece
+        self._heard = time.monotonic()
+
+    def wait(self, sources: list[int], timeout_s: float) -> list[int] | None:
+        """Wait for the client's word, or for one of `sources`; return which of them can be read.
+
+        None while the client takes no more: what is read now could not be told. Raises EOFError when it is silent for
+        too long.
+        """
+        if time.monotonic() > self._heard + SILENCE_S:
+            raise EOFError
+        if not select.select([], [self._writer], [], 0.0)[1]:
+            select.select([self._reader], [self._writer], [], timeout_s)
+            return None
+        ready = select.select([self._reader, *sources], [], [], timeout_s)[0]
+        return [one for one in ready if one != self._reader]
+
+    def read_line(self) -> bytes:
+        """Return the next line. Raises EOFError when the client has gone."""
+        while b"\n" not in self._rest:
+            if len(self._rest) > MAX_LINE:
+                raise EOFError
+            self._fill()
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+    def read(self, size: int) -> bytes:
+        """Return exactly `size` bytes. Raises EOFError when the client has gone."""
+        pieces = []
+        while size:
+            if not self._rest:
+                self._fill()
+            piece, self._rest = self._rest[:size], self._rest[size:]
+            size -= len(piece)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def write(self, message: dict[str, Any], payload: bytes = b"") -> None:
+        """Send a message and the bytes behind it."""
+        if payload:
+            message = dict(message, size=len(payload))
+        for part in (strict_json.encode(message).encode() + b"\n", payload):
+            view = memoryview(part)
+            while view:
+                if not select.select([], [self._writer], [], SILENCE_S)[1]:
+                    raise BrokenPipeError
+                with contextlib.suppress(BlockingIOError):
+                    view = view[os.write(self._writer, view) :]
+
+
+class Server:
+    """The verbs, by name."""
+
+    def __init__(self, root: str, wire: Wire) -> None:
+        """Serve runs below `root`."""
+        self.root = root
+        self.wire = wire
+        self.store = Store(root)
+        self.prepared: dict[str, Folder] = {}
+        self.offered: dict[str, Manifest] = {}
+        self.verbs: dict[str, Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]] = {
+            "remove": self.remove,
+            "gc": self.gc,
+            "ping": lambda _args, _payload: ({}, b""),
+            "probe": self.probe,
+            "create": self.create,
+            "offer": self.offer,
+            "ship": self.ship,
+            "secrets": self.take_secrets,
+            "start": self.start,
+            "exec": self.execute,
+            "resume": self.resume,
+            "runs": self.runs,
+            "read": self.read,
+            "wish": self.wish,
+            "pull": self.pull,
+        }
+
+    def serve(self) -> None:
+        """Answer until the client has gone."""
+        while True:
+            request = strict_json.decode(self.wire.read_line())
+            size = request.get("size", 0)
+            if size > MAX_PAYLOAD:
+                raise EOFError
+            payload = self.wire.read(size)
+            try:
+                verb = self.verbs.get(request["verb"])
+                if verb is None:
+                    raise RequestError("unknown-verb", "the agent knows no verb %r" % request["verb"])
+                answer, back = verb(request.get("args") or {}, payload)
+                message: dict[str, Any] = {"ok": answer}
+            except RequestError as error:
+                message, back = {"error": {"code": error.code, "message": str(error)}}, b""
+            except cleaning.RefusedError as error:
+                message, back = {"error": {"code": "refused", "message": str(error)}}, b""
+            except ShippingError as error:
+                message, back = {"error": {"code": "ship", "message": str(error)}}, b""
+            except OSError as error:
+                text = "%s: %s" % (error.filename or self.root, error.strerror)
+                message, back = {"error": {"code": "os", "message": text}}, b""
+            self.wire.write(dict(message, id=request.get("id")), back)
+
+    def clear_away(self) -> None:
+        """Remove what was prepared on this connection and never started: nothing half-done stays behind."""
+        for run_id, folder in self.prepared.items():
+            folder.release()
+            shutil.rmtree(os.path.join(self.root, "runs", run_id), ignore_errors=True)
+
+    def run(self, args: dict[str, Any]) -> Run:
+        """Return the run that a request names. Raises RequestError where there is none."""
+        run = self._name(args)
+        if not os.path.isdir(run.path):
+            raise RequestError("no-run", "there is no run %s below %s" % (run.id, self.root))
+        return run
+
+    def _name(self, args: dict[str, Any]) -> Run:
+        run_id = args.get("run")
+        if not isinstance(run_id, str) or not RUN_ID.fullmatch(run_id):
+            raise RequestError("bad-run", "%r is no run id" % (run_id,))
+        return Run(os.path.join(self.root, "runs", run_id))
+
+    # before a run
+
+    def probe(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Return the host's facts."""
+        os.makedirs(self.root, exist_ok=True)
+        return probe.probe(self.root, args.get("env"), args.get("packages") or []), b""
+
+    def create(self, args: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Make a run's folder with its plan (the payload) and its first numbered folder, held by this process."""
+        run = self._name(args)
+        _unpack_worker()
+        os.makedirs(os.path.dirname(run.path), exist_ok=True)
+        try:
+            os.mkdir(run.path, 0o755)
+        except FileExistsError:
+            raise RequestError("run-exists", "there is a run %s already" % run.id) from None
+        folder = run.new_folder()
+        self.prepared[run.id] = folder
+        write_durably(run.plan, payload)
+        write_durably(run.wish, "run")
+        write_durably(run.token, os.urandom(16).hex(), 0o600)
+        record = {
+            "version": VERSION,
+            "run": run.id,
+            "kind": "prepare",
+            "agent_folder": os.path.dirname(os.path.abspath(sys.argv[0])),
+            "folder": folder.number,
+            "time": time.time(),
+            "host_id": process.host_id(),
+            "boot_id": process.boot_id(),
+            "runtime": {
+                "kind": "native",
+                "interpreter": probe.interpreter_path(args.get("env")),
+                "gpus": args.get("gpus"),
+            },
+        }
+        write_durably(folder.attempt, strict_json.encode(record) + "\n")
+        folder.write_state("preparing")
+        return {"run": run.id, "path": run.path}, b""
+
+    def offer(self, args: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Take a tree's manifest (the payload); put code/ and data/ in place, or return what must be sent before."""
+        run = self._prepared_run(args)
+        manifest = strict_json.decode(payload)
+        check(manifest)
+        self.offered[run.id] = manifest
+        with self.store.shared():
+            return {"missing": self.store.place(manifest, run)}, b""
+
+    def ship(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Take the files that the last answer named as missing, in its order, and put the tree in place."""
+        run = self._prepared_run(args)
+        manifest = self.offered.get(run.id, {})
+        stream = shipping.ChunkReader(self.wire)
+        try:
+            with self.store.shared():
+                sizes = {one["sha256"]: one["size"] for one in manifest.values() if "link" not in one}
+                wanted = [str(sha256) for sha256 in args.get("files") or []]
+                if not set(wanted) <= set(sizes):
+                    raise RequestError("not-offered", "run %s: a file that was not offered" % run.id)
+                self.store.receive(stream, [(sha256, sizes[sha256]) for sha256 in wanted])
+                return {"missing": self.store.place(manifest, run)}, b""
+        finally:
+            stream.skip_rest()  # the client sends the stream whole, whatever we think of it
+
+    def _prepared_run(self, args: dict[str, Any]) -> Run:
+        run = self.run(args)
+        if run.id not in self.prepared:
+            raise RequestError("not-prepared", "run %s is not being prepared here" % run.id)
+        return run
+
+    def take_secrets(self, args: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Put the secrets (the payload) beside the plan of a prepared run; see secret.py."""
+        run = self._prepared_run(args)
+        try:
+            secret.write(run, payload)
+        except ValueError as error:
+            raise RequestError("bad-secrets", str(error)) from None
+        return {}, b""
+
+    def start(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Start a prepared run's keeper; return when its agent has taken over."""
+        run = self._prepared_run(args)
+        folder = self.prepared[run.id]
+        self._keep(run, folder.number)
+        del self.prepared[run.id]
+        folder.release()
+        self._make_spare(run)
+        return {"run": run.id}, b""
+
+    def _make_spare(self, run: Run) -> None:
+        """Let a process of its own copy the code once more, ahead of the next launch; it is nobody's to wait for."""
+        if len(self.offered.pop(run.id, {})) >= SPARE_FILES:
+            subprocess.Popen(
+                [sys.executable, "-I", sys.argv[0], "spare", run.path],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
+
+    def _keep(self, run: Run, after: int) -> None:
+        """Start the keeper in a session of its own and wait for a folder newer than `after`."""
+        with open(run.keeper_log, "ab") as log:
+            keeper = subprocess.Popen(
+                [sys.executable, "-I", sys.argv[0], "keep", run.path],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=secret.without(dict(os.environ), read_json(run.plan)),
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            last = run.last()
+            if last is not None and last.number > after and os.path.exists(last.attempt):
+                return
+            if keeper.poll() is not None:
+                break
+            time.sleep(0.005)
+        self._end_keeper(keeper.pid)
+        tail = (read_text(run.keeper_log) or "")[-500:]
+        raise RequestError("no-start", "the agent of run %s did not start: %s" % (run.id, tail or "no word"))
+
+    def _end_keeper(self, pid: int) -> None:
+        """End a keeper whose agent did not come up, with all below it: the run's folder may go now."""
+
+        def targets() -> list[process.Process]:
+            keeper = process.find(pid)
+            alive = [keeper] if keeper is not None and keeper.letter != "Z" else []
+            return alive + process.descendants(pid)
+
+        process.end(targets, "child", KEEPER_GRACE_S)
+
+    # a run that is there
+
+    def runs(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Return the runs of this host, or those asked for: id, state, reason, step, job."""
+        folder = os.path.join(self.root, "runs")
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+        wanted = args.get("runs")
+        chosen = [
+            name for name in sorted(names) if RUN_ID.fullmatch(name) and (wanted is None or name in wanted)
+        ]
+        return {"runs": [reading.summary(Run(os.path.join(folder, name))) for name in chosen]}, b""
+
+    def read(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Return what is new since the client's cursors, waiting for it a while; see reading.py."""
+        run = self.run(args)
+        deadline = time.monotonic() + min(float(args.get("wait_s", 0.0)), SILENCE_S / 2)
+        while True:
+            answer, payload = reading.read(run, args)
+            if payload or answer["changed"] or time.monotonic() >= deadline or self.wire.has_input(POLL_S):
+                return answer, payload
+
+    def wish(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Write a wish to stop or cancel, and wake whoever must heed it; a run that nobody holds is ended here."""
+        run = self.run(args)
+        wish = args.get("wish")
+        if wish not in ("stop", "cancel"):
+            raise RequestError("bad-wish", "%r is no wish" % (wish,))
+        state = reading.state_of(run)["state"]
+        if state in TERMINAL:
+            return {"state": state}, b""
+        self._is_mine(run)
+        write_durably(run.wish, str(wish))
+        self._wake(run)
+        with self._contact(run) as is_ours:
+            if is_ours and reading.state_of(run)["state"] == "interrupted":
+                reason = "cancelled-by-user" if wish == "cancel" else "stopped-by-user"
+                self._settle(run, "cancelled", reason).release()
+        return {"state": reading.state_of(run)["state"]}, b""
+
+    def resume(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Go on with an interrupted run: end what is left of it, by proof, and start its keeper again.
+
+        One whose code never arrived, because its client and our `serve` died while it was sent, has failed.
+        """
+        run = self.run(args)
+        self._is_mine(run)
+        _unpack_worker()
+        with self._contact(run) as is_ours:
+            if is_ours and reading.state_of(run)["state"] == "interrupted":
+                if os.path.isdir(run.code):
+                    folder = self._settle(run, "resuming", "agent-lost")
+                    self._keep(run, folder.number)
+                    folder.release()
+                else:
+                    self._settle(run, "failed", "never-started").release()
+        return {"state": reading.state_of(run)["state"]}, b""
+
+    @contextlib.contextmanager
+    def _contact(self, run: Run) -> Iterator[bool]:
+        """Let one client at a time judge a run that nobody holds; yield whether it is this one."""
+        lock = Lock.take(run.contact_lock)
+        try:
+            yield lock is not None
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def _is_mine(self, run: Run) -> None:
+        """Refuse to judge a run whose record was made on another host (homes are shared)."""
+        theirs = reading.host_of(run)
+        if theirs != process.host_id():
+            raise RequestError("other-host", "run %s belongs to another host (id %s)" % (run.id, theirs))
+
+    def _settle(self, run: Run, state: str, reason: str) -> Folder:
+        """Write a contact folder for a run that nobody holds, after ending its leftovers; return it, still held."""
+        last = run.last()
+        folder = run.new_folder()
+        token = read_text(run.token)
+        ended = process.end(lambda: process.with_token(token), "token", 5.0) if token else []
+        previous = (
+            {"folder": last.number, "state": last.read_state().get("state"), "ended": ended} if last else None
+        )
+        record = {
+            "version": VERSION,
+            "run": run.id,
+            "kind": "contact",
+            "agent_folder": os.path.dirname(os.path.abspath(sys.argv[0])),
+            "folder": folder.number,
+            "time": time.time(),
+            "host_id": process.host_id(),
+            "boot_id": process.boot_id(),
+            "previous": previous,
+        }
+        write_durably(folder.attempt, strict_json.encode(record) + "\n")
+        event = {
+            "version": VERSION,
+            "kind": "state",
+            "time": time.time(),
+            "values": {"state": state, "reason": reason, "ended": ended},
+        }
+        write_durably(folder.events, strict_json.encode(event) + "\n")
+        if state in TERMINAL:
+            secret.erase(run)
+        folder.write_state(state, reason)
+        return folder
+
+    def _wake(self, run: Run) -> None:
+        """Signal the run's agent, so that it reads the wish at once; the proof is its record and its lock."""
+        last = run.last()
+        if last is None or not last.is_locked():
+            return
+        record = read_json(last.attempt)
+        agent = record.get("agent") or {}
+        found = process.find(int(agent.get("pid", 0)))
+        same_boot = record.get("boot_id") == process.boot_id()
+        if found is not None and same_boot and found.start == agent.get("start"):
+            process.send(found, signal.SIGTERM)
+
+    def execute(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Run a command beside a run while the client listens; see execute.py."""
+        run = self.run(args)
+        self._is_mine(run)
+        try:
+            return execute.execute(run, args.get("command"), self.wire), b""
+        except execute.CommandError as error:
+            raise RequestError(error.code, str(error)) from None
+
+    def remove(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Remove a run that has ended; return the bytes that this frees."""
+        run = self.run(args)
+        self._is_mine(run)
+        return {"bytes": cleaning.remove_run(run, even_artifacts=args.get("artifacts") is True)}, b""
+
+    def gc(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Remove what no run here names any more, unless `dry_run`; return what it was."""
+        with self.store.alone():
+            items = cleaning.garbage(self.root, os.path.dirname(os.path.abspath(sys.argv[0])))
+            if args.get("dry_run") is not True:
+                cleaning.collect(self.root, items)
+        return {"items": items}, b""
+
+    def pull(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Send the run's artifacts: chunk by chunk a tar stream, then what it held and what was left out."""
+        run = self.run(args)
+        manifest, left_out = shipping.send_artifacts(run, self.wire)
+        return {"files": manifest, "left_out": left_out}, b""
+
+
+def _unpack_worker() -> None:
+    """Put the worker module beside the agent's file, alone in the folder that goes on PYTHONPATH."""
+    agent = os.path.abspath(sys.argv[0])
+    target = os.path.join(os.path.dirname(agent), "worker", "launcher_worker.py")
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    with zipfile.ZipFile(agent) as archive:
+        source = archive.read("launcher_worker.py")
+    try:
+        with open(target, "rb") as file:
+            is_whole = file.read() == source
+    except FileNotFoundError:
+        is_whole = False
+    if not is_whole:
+        write_durably(target, source)

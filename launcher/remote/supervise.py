@@ -1,0 +1,513 @@
+"""The agent beside the training: starts it, writes down what it says, ends it, and says how it ended.
+
+One `supervise` is one attempt: one numbered folder, of which it is the only writer. It leaves with 0 after a terminal
+state is on disk, and with 75 for "bring me back".
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from typing import Any
+
+from . import process, secret, strict_json
+from .execute import environment, interpreter_of, native_command, reap
+from .logscan import LogScanner
+from .rundir import NO_ROOM, TERMINAL, VERSION, Appender, Folder, Run, read_json, write_durably
+
+BRING_ME_BACK = 75
+HEARTBEAT_S = 5.0
+WISH_S = 0.5
+DRAIN_S = 2.0
+LEFTOVER_GRACE_S = 3.0
+NO_ROOM_S = 1.0
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+MAX_SOCKET_PATH = 100  # bytes: sun_path holds 104 on macOS, 108 on Linux
+
+
+def main(arguments: list[str]) -> int:
+    """Make one attempt of a run; `arguments` are its folder and what the keeper saw of the one before, as JSON."""
+    run = Run(os.path.abspath(arguments[0]))
+    seen = strict_json.decode(arguments[1]) if len(arguments) > 1 else None
+    last = run.last()
+    if last is not None and last.read_state().get("state") in TERMINAL:
+        return 0
+    process.become_subreaper()
+    return Supervisor(run, last, seen).supervise()
+
+
+class Supervisor:
+    """One attempt from its folder to its end."""
+
+    def __init__(self, run: Run, last: Folder | None, seen: dict[str, Any] | None) -> None:
+        """Make the attempt's folder; `seen` is what the keeper saw of the agent before this one."""
+        self.run = run
+        self.plan = read_json(run.plan)
+        self.secrets = secret.read(run)
+        self.redactor = secret.Redactor(self.secrets.values())
+        self.history = [read_json(run.folder(number).attempt) for number in run.numbers()]
+        self.previous = self.redactor.redact(_previous(last, seen))
+        self.folder = run.new_folder()
+        self.number = self.folder.number
+        self.attempt = 1 + len(self._begun())
+        self.events = Appender(self.folder.events)
+        self.log = Appender(self.folder.log)
+        self.step: int | None = None
+        self.loss: Any = None
+        self.marker: int | None = None
+        self.is_marked = False
+        self.uses_worker = False
+        self.has_worker_metrics = False
+        self.state = "preparing"
+        self.has_begun = False
+        self.consumed: set[str] = set()
+        self.terminations: list[int] = []
+
+    def supervise(self) -> int:
+        """Run the attempt; return the agent's exit status."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda got, _frame: self.terminations.append(got))
+        self._write_attempt()
+        if self.previous:
+            self._record("evidence", values={"previous": self.previous})
+        wish = self.run.read_wish()
+        if wish != "run":
+            return self._end("cancelled", _reason_of(wish), {})
+        begun = self._begun()
+        if len(begun) >= int(self.plan.get("attempts", 1)):
+            return self._end("failed", "attempts-exhausted", {"attempts": len(begun)})
+        if begun and not self.plan.get("restart") and not self._script_resumes():
+            return self._end("failed", "not-restartable", {"previous": self.previous})
+        missing = sorted(set(self.plan.get("secrets") or ()) - set(self.secrets))
+        if missing:
+            return self._end("failed", "never-started", {"secrets": "missing: " + ", ".join(missing)})
+        private = tempfile.mkdtemp(prefix="launch-")
+        if len(os.fsencode(private)) > MAX_SOCKET_PATH:  # a long TMPDIR
+            os.rmdir(private)
+            private = tempfile.mkdtemp(prefix="launch-", dir="/tmp")
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+                path = os.path.join(private, "s")
+                listener.bind(path)
+                listener.listen(128)
+                return self._train(listener, path)
+        finally:
+            shutil.rmtree(private, ignore_errors=True)
+
+    # the attempt's values
+
+    def _write_attempt(self) -> None:
+        prepared: dict[str, Any] = next((one for one in self.history if one.get("kind") == "prepare"), {})
+        me = process.find(os.getpid())
+        plan = self.plan
+        rung = 0
+        for folder in (self.run.artifacts, self.run.checkpoints, self.run.cache):
+            os.makedirs(folder, exist_ok=True)
+        self.attempt_record = {
+            "version": VERSION,
+            "run": self.run.id,
+            "kind": "attempt",
+            "folder": self.folder.number,
+            "attempt": self.attempt,
+            "time": time.time(),
+            "host_id": prepared.get("host_id") or process.host_id(),
+            "boot_id": process.boot_id(),
+            "agent": {"pid": os.getpid(), "start": me.start if me else ""},
+            "runtime": prepared.get("runtime"),
+            "previous": self.previous,
+            "rung": rung,
+            "precision": (plan.get("ladder") or [None])[rung],
+            "split": plan.get("split"),
+            "steps": plan.get("steps"),
+            "seed": plan.get("seed"),
+            "loader_workers": plan.get("loader_workers"),
+            "save_every_steps": plan.get("save_every_steps"),
+            "method": plan.get("method"),
+            "model": self._located(plan.get("model"), "model"),
+            "data": {name: self._located(one, name) for name, one in (plan.get("data") or {}).items()},
+            "settings": plan.get("settings"),
+            "folders": {
+                "run": self.run.path,
+                "code": self.run.code,
+                "artifacts": self.run.artifacts,
+                "checkpoints": self.run.checkpoints,
+                "cache": self.run.cache,
+            },
+        }
+        write_durably(self.folder.attempt, strict_json.encode(self.attempt_record) + "\n")
+
+    def _located(self, source: dict[str, str] | None, name: str) -> str | None:
+        """Return where the script finds a source: shipped files lie under the run's data folder by name."""
+        if source is None:
+            return None
+        if source["kind"] != "local":
+            return os.path.expanduser(source["value"]) if source["kind"] == "host" else source["value"]
+        folder = os.path.join(self.run.data, name)
+        names = os.listdir(folder) if os.path.isdir(folder) else []  # an empty folder does not travel
+        return os.path.join(folder, *names[:1])  # the client put one thing there
+
+    def _script_resumes(self) -> bool:
+        """Whether an earlier attempt's script asked the worker where to resume from."""
+        return any("resume" in (read_json(f.state).get("consumed") or []) for f in self._earlier())
+
+    def _begun(self) -> list[dict[str, Any]]:
+        """Return the records of the attempts before this one that came to start the command."""
+        return [read_json(folder.attempt) for folder in self._earlier() if folder.read_state().get("began")]
+
+    def _earlier(self) -> list[Folder]:
+        return [self.run.folder(number) for number in self.run.numbers() if number < self.number]
+
+    # the training process
+
+    def _train(self, listener: socket.socket, socket_path: str) -> int:
+        runtime = self.attempt_record["runtime"] or {}
+        command = native_command([str(word) for word in self.plan["command"]], interpreter_of(runtime))
+        # On disk before the command starts: an attempt is counted once it may have done something.
+        self.has_begun = True
+        self._say("running", must=True)
+        try:
+            child = subprocess.Popen(
+                command,
+                cwd=self.run.code,
+                env=self._environment(runtime, socket_path),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return self._end("failed", "command-not-found", {"command": command[0], "error": str(error)})
+        self._record("state", values={"state": "running", "command": command, "pid": child.pid})
+        stop = _Stopping(float(self.plan.get("stop_grace_s", 30.0)))
+        with selectors.DefaultSelector() as selector:
+            hub = _Hub(self, selector, listener, child)
+            while (status := reap(child)) is None:
+                hub.turn(0.1)
+                self._heed(stop, child.pid)
+            remaining = self._end_leftovers(stop, hub)
+            hub.drain()
+        return self._judge(status, stop, remaining)
+
+    def _environment(self, runtime: dict[str, Any], socket_path: str) -> dict[str, str | bytes]:
+        """Return the training's environment: the only one that holds the secrets."""
+        return {
+            **{name: secret.as_bytes(value) for name, value in self.secrets.items()},
+            **environment(self.run, runtime),
+            "LAUNCH_ATTEMPT": self.folder.path,
+            "LAUNCH_SOCKET": socket_path,
+        }
+
+    def _heed(self, stop: _Stopping, leader: int) -> None:
+        """Pass on a wish to stop, or the host's shutdown, and end what does not follow in time."""
+        now = time.monotonic()
+        if not stop.is_asked and (self.terminations or now >= stop.look_again):
+            stop.look_again = now + WISH_S
+            wish = self.run.read_wish()
+            if wish != "run" or self.terminations:
+                stop.ask(wish)
+                self._say("stopping")
+                self._record("state", values={"state": "stopping", "wish": wish})
+                if wish != "cancel":
+                    self._signal_command(leader, signal.SIGTERM)
+        elif stop.wish == "stop" and now >= stop.look_again:
+            stop.look_again = now + WISH_S
+            if self.run.read_wish() == "cancel":
+                stop.ask("cancel")
+        if stop.is_asked and now >= stop.deadline and not stop.is_forced:
+            stop.is_forced = True
+            self._signal_command(leader, signal.SIGKILL)
+
+    def _end_leftovers(self, stop: _Stopping, hub: _Hub) -> list[dict[str, Any]]:
+        """End whatever the command left below us, in what is left of the grace, while its pipes are read.
+
+        Return what could not be ended.
+        """
+        grace_s = max(0.0, stop.deadline - time.monotonic()) if stop.is_asked else LEFTOVER_GRACE_S
+        ending = process.Ending(process.own_descendants, "descendant", grace_s)
+        while not ending.step():
+            hub.turn(0.02)
+        if ending.proofs or ending.remaining:
+            self._record("evidence", values={"ended": ending.proofs, "remaining": ending.remaining})
+        return ending.remaining
+
+    def _signal_command(self, leader: int, number: int) -> None:
+        """Signal the command itself; what it started hears of it from the command, as under a shell."""
+        target = process.find(leader)
+        if target is not None and process.send(target, number):
+            self._record("evidence", values={"signalled": [dict(target.proof("child"), signal=int(number))]})
+
+    # the end
+
+    def _judge(self, status: int, stop: _Stopping, remaining: list[dict[str, Any]]) -> int:
+        code, number = process.exit_of(status)
+        evidence: dict[str, Any] = {"exit": code, "signal": number, "step": self.step}
+        if remaining:
+            evidence["remaining"] = remaining
+        steps = self.plan.get("steps")
+        completed = self.is_marked and (steps is None or self.marker == steps)
+        if code == 0 and completed:
+            return self._end("succeeded", "completed", evidence)
+        if stop.is_asked and stop.wish != "run" and remaining:
+            return self._end("cancel-incomplete", "processes-remain", evidence)
+        if stop.is_asked and stop.wish != "run":
+            return self._end("cancelled", _reason_of(stop.wish), evidence)
+        if stop.is_asked:
+            self._say("resuming", "host-shutdown", evidence=evidence)
+            return BRING_ME_BACK
+        if number is not None:
+            return self._end("failed", "killed-by-signal", evidence)
+        if code != 0:
+            return self._end("failed", "exit-nonzero", evidence)
+        if self.uses_worker:
+            evidence["marker"] = self.marker
+            return self._end("failed", "no-completion-marker", evidence)
+        return self._end("succeeded", "exit-only", evidence)
+
+    def _end(self, state: str, reason: str, evidence: dict[str, Any]) -> int:
+        values = {"state": state, "reason": reason, "evidence": evidence}
+        self._record("state", values=values)
+        while not (self.flush() and self._is_said(state, reason, evidence=evidence)):
+            if self.terminations:  # a full disk, on a host that goes down
+                return BRING_ME_BACK
+            time.sleep(NO_ROOM_S)
+        return 0
+
+    # what is written down
+
+    def flush(self) -> bool:
+        """Write what waits for room; return whether nothing does any more."""
+        return all([self.events.flush(), self.log.flush()])
+
+    def _is_said(self, state: str, reason: str | None, **more: Any) -> bool:
+        try:
+            self.events.sync()
+            if self.secrets:
+                self._say(self.state, must=True)  # there is room, so the end is on disk once they are erased
+                more["evidence"] = dict(more["evidence"], **self._erase_secrets())
+            self._say(state, reason, must=True, **more)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            return False
+        return True
+
+    def _erase_secrets(self) -> dict[str, str]:
+        """Erase the run's secrets; return as evidence that they could not be."""
+        try:
+            secret.erase(self.run)
+        except OSError as error:
+            return {"secrets": "not erased: %s" % error.strerror}
+        return {}
+
+    def _say(self, state: str, reason: str | None = None, *, must: bool = False, **more: Any) -> None:
+        """Write the state; on a full disk it stays unsaid, unless it must be."""
+        self.state = state
+        try:
+            self.folder.write_state(
+                state,
+                reason,
+                attempt=self.attempt,
+                began=self.has_begun,
+                step=self.step,
+                loss=self.redactor.redact(self.loss),
+                consumed=self.redactor.redact(sorted(self.consumed)),
+                **self.redactor.redact(more),
+            )
+        except OSError as error:
+            if must or error.errno not in NO_ROOM:
+                raise
+
+    def _record(self, kind: str, **fields: Any) -> None:
+        self.write_events([dict(fields, kind=kind)])
+
+    def write_events(self, events: list[dict[str, Any]]) -> None:
+        """Append events, each with version, attempt, rank and host clock."""
+        now = time.time()
+        lines = []
+        for event in events:
+            line = {"version": VERSION, "attempt": self.attempt, "rank": 0, "step": None, "time": now}
+            line.update(event, version=VERSION, attempt=self.attempt)
+            lines.append(strict_json.encode(line))
+        text = "\n".join(lines)
+        if self.redactor.is_in_json(text):
+            text = "\n".join(
+                strict_json.encode(self.redactor.redact(strict_json.decode(line))) for line in lines
+            )
+        self.events.append((text + "\n").encode())
+
+    def take_worker_events(self, lines: list[bytes]) -> None:
+        """Read the lines of a worker and write them down; a line that is no event is put down as evidence."""
+        events = []
+        for line in lines:
+            try:
+                event = strict_json.decode(line)
+            except ValueError:
+                event = None
+            if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
+                shown = self.redactor.redact_bytes(line)[:200].decode("utf-8", "replace")
+                events.append({"kind": "evidence", "values": {"not-an-event": shown}})
+                continue
+            self._learn(event)
+            events.append(event)
+        if events:
+            self.write_events(events)
+
+    def _learn(self, event: dict[str, Any]) -> None:
+        self.uses_worker = True
+        kind, step = event["kind"], event.get("step")
+        values: Any = event.get("values")
+        values = values if isinstance(values, dict) else {}
+        if kind == "metric":
+            self.has_worker_metrics = True
+            if isinstance(step, int):
+                self.step = step
+            self.loss = values.get("loss", self.loss)
+        elif kind == "done" and event.get("rank", 0) == 0:
+            self.is_marked = True
+            self.marker = step if isinstance(step, int) else None
+        elif kind == "consumed" and isinstance(values.get("knobs"), list):
+            fresh = {str(knob) for knob in values["knobs"]} - self.consumed
+            if fresh:
+                self.consumed = self.consumed | fresh
+                self._say(self.state)  # at once: a successor asks whether `resume` was consumed
+
+    def take_log_metrics(self, found: list[tuple[int, dict[str, Any]]]) -> None:
+        """Write down metrics read from the log, unless the script's worker sends its own."""
+        if self.has_worker_metrics or not found:
+            return
+        self.step = found[-1][0]
+        self.loss = found[-1][1].get("loss", self.loss)
+        self.write_events([{"kind": "metric", "step": step, "values": values} for step, values in found])
+
+    def beat(self) -> None:
+        """Write the heartbeat: the host's monotonic clock, the step and the loss. On a full disk one is left out."""
+        loss = self.redactor.redact(self.loss)
+        record = {"monotonic_s": time.monotonic(), "step": self.step, "loss": loss}
+        try:
+            with open(self.folder.heartbeat, "w", encoding="ascii") as file:
+                file.write(strict_json.encode(record) + "\n")
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+        self.flush()
+
+
+class _Stopping:
+    """Whether the training was asked to end, by which wish, and until when it may take."""
+
+    def __init__(self, grace_s: float) -> None:
+        self.grace_s = grace_s
+        self.wish = "run"
+        self.is_asked = False
+        self.is_forced = False
+        self.deadline = float("inf")
+        self.look_again = 0.0
+
+    def ask(self, wish: str) -> None:
+        self.wish = wish
+        self.is_asked = True
+        self.deadline = time.monotonic() + (0.0 if wish == "cancel" else self.grace_s)
+
+
+class _Hub:
+    """The streams of one attempt: the training's output, and a connection from each of its processes."""
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        selector: selectors.BaseSelector,
+        listener: socket.socket,
+        child: subprocess.Popen[bytes],
+    ) -> None:
+        assert child.stdout is not None  # noqa: S101 - asked for with PIPE
+        self._supervisor = supervisor
+        self._selector = selector
+        self._listener = listener
+        self._output = child.stdout
+        self._redaction = secret.Redaction(supervisor.redactor)
+        self._scanner = LogScanner()
+        self._rests: dict[socket.socket, bytearray] = {}
+        self._next_beat = 0.0
+        os.set_blocking(self._output.fileno(), False)
+        listener.setblocking(False)
+        selector.register(listener, selectors.EVENT_READ)
+        selector.register(self._output, selectors.EVENT_READ)
+
+    def turn(self, timeout_s: float) -> bool:
+        """Wait for something to arrive and write it down; return whether anything did."""
+        now = time.monotonic()
+        if now >= self._next_beat:
+            self._next_beat = now + HEARTBEAT_S
+            self._supervisor.beat()
+        ready = self._selector.select(timeout_s)
+        for key, _ in ready:
+            if key.fileobj is self._listener:
+                connection, _address = self._listener.accept()
+                connection.setblocking(False)
+                self._rests[connection] = bytearray()
+                self._selector.register(connection, selectors.EVENT_READ)
+            elif key.fileobj is self._output:
+                self._take_output()
+            elif isinstance(key.fileobj, socket.socket):
+                self._take_events(key.fileobj)
+        return bool(ready)
+
+    def drain(self) -> None:
+        """Take what is still in the pipes. Whoever might write there has been ended; a bound holds all the same."""
+        deadline = time.monotonic() + DRAIN_S
+        while time.monotonic() < deadline and self.turn(0.0):
+            pass
+        self._write_output(self._redaction.finish())
+        for connection, rest in self._rests.items():
+            if rest:
+                self._supervisor.take_worker_events([bytes(rest)])
+            connection.close()
+
+    def _take_output(self) -> None:
+        piece = self._output.read(1 << 16)
+        if piece:
+            self._write_output(self._redaction.feed(piece))
+        elif piece == b"":
+            self._selector.unregister(self._output)
+            self._write_output(self._redaction.finish())
+            self._supervisor.take_log_metrics(self._scanner.feed(b"\n"))
+
+    def _write_output(self, piece: bytes) -> None:
+        self._supervisor.log.append(piece)
+        self._supervisor.take_log_metrics(self._scanner.feed(piece))
+
+    def _take_events(self, connection: socket.socket) -> None:
+        rest = self._rests[connection]
+        try:
+            piece = connection.recv(1 << 18)
+        except BlockingIOError:
+            return
+        except OSError:  # reset by a process that was killed: what it sent whole has been taken
+            piece = b""
+        rest += piece
+        lines = bytes(rest).split(b"\n") if b"\n" in piece else [bytes(rest)]
+        if len(lines) > 1:
+            self._rests[connection] = bytearray(lines[-1])
+            self._supervisor.take_worker_events([line for line in lines[:-1] if line])
+        if not piece or len(self._rests[connection]) > MAX_EVENT_BYTES:
+            self._selector.unregister(connection)
+            del self._rests[connection]
+            connection.close()
+
+
+def _previous(last: Folder | None, seen: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return how the folder before this one ended, if it ended without a word; with the keeper's evidence."""
+    if last is None or read_json(last.attempt).get("kind") == "prepare":
+        return None
+    state = last.read_state()
+    return {"folder": last.number, "state": state.get("state"), "step": state.get("step"), "keeper": seen}
+
+
+def _reason_of(wish: str) -> str:
+    return "cancelled-by-user" if wish == "cancel" else "stopped-by-user"

@@ -1,0 +1,1 @@
+"""Launch, follow, stop and bring home: what happens to runs, and their local mirror."""

@@ -1,0 +1,189 @@
+"""What is asked of runs that are there: list, attach, stop, execute."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from launcher.errors import HostError, LaunchError, RunError, UnknownNameError
+from launcher.hosts import Agent, connect
+from launcher.runs import resolve
+from launcher.runs.mirror import RUN_ID, Mirror, find, mirrors, runs_folder
+from launcher.spec.host import Host
+from launcher.spec.record import State, Summary, is_terminal
+
+MOST_HOSTS_AT_ONCE = 16
+STOP_SLACK_S = 30.0
+
+
+class Row(NamedTuple):
+    """One line of `launch ps`. `problem` is why the host was not asked, or could not be."""
+
+    host: str
+    values: dict[str, Any]
+    problem: str | None = None
+
+
+def listing(host_name: str | None) -> list[Row]:
+    """Return the runs of this client, or all runs of one host; hosts with live runs are asked, all at once.
+
+    A host that does not answer costs nothing but its rows' freshness: they say so.
+    """
+    if host_name is not None:
+        host = resolve.host(host_name)
+        with connect(host) as agent:
+            return [Row(host.name, values) for values in runs_of(agent)]
+    rows: list[Row] = []
+    open_runs: dict[str, tuple[Host, list[Mirror]]] = {}
+    for mirror in mirrors():
+        try:
+            host = mirror.host()
+        except RunError as error:
+            rows.append(Row("-", _remembered(mirror), str(error).splitlines()[0]))
+            continue
+        if is_terminal(mirror.state().get("state")):
+            rows.append(Row(host.name, _remembered(mirror)))
+        else:
+            open_runs.setdefault(host.model_dump_json(), (host, []))[1].append(mirror)
+    with ThreadPoolExecutor(MOST_HOSTS_AT_ONCE) as pool:
+        for found in pool.map(lambda pair: _ask(*pair), open_runs.values()):
+            rows += found
+    return sorted(rows, key=lambda row: row.values.get("time") or 0)
+
+
+def runs_of(agent: Agent, *wanted: str) -> list[dict[str, Any]]:
+    """Return the summaries of a host's runs, or of those wanted. What is none is left out."""
+    told = agent.call("runs", runs=list(wanted) or None).values.get("runs")
+    found = [_summary(one) for one in told] if isinstance(told, list) else []
+    return [one.model_dump() for one in found if one is not None and RUN_ID.fullmatch(one.run)]
+
+
+def _summary(told: object) -> Summary | None:
+    try:
+        return Summary.as_far_as_told(told)
+    except ValidationError:
+        return None
+
+
+def _ask(host: Host, asked: list[Mirror]) -> list[Row]:
+    try:
+        with connect(host) as agent:
+            found = {values["run"]: values for values in runs_of(agent, *(mirror.run for mirror in asked))}
+    except LaunchError as error:
+        problem = str(error).splitlines()[0]
+        return [Row(host.name, _remembered(mirror), problem) for mirror in asked]
+    gone = "gone: the host has no such run"
+    return [
+        Row(host.name, found[mirror.run])
+        if mirror.run in found
+        else Row(host.name, _remembered(mirror), gone)
+        for mirror in asked
+    ]
+
+
+def _remembered(mirror: Mirror) -> dict[str, Any]:
+    plan, state = mirror.plan(), mirror.state()
+    return {
+        "run": mirror.run,
+        "state": state.get("state", State.PREPARING),
+        "reason": state.get("reason"),
+        "attempt": state.get("attempt"),
+        "step": state.get("step"),
+        "steps": plan.get("steps"),
+        "loss": state.get("loss"),
+        "job": plan.get("job"),
+        "card": (plan.get("profile") or {}).get("title"),
+        "time": mirror.launched(),
+    }
+
+
+def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
+    """Return the host and the mirror of the run that a word means; with a host named, of its runs.
+
+    Raises UnknownNameError, or UsageError where the word means several.
+    """
+    if host_name is None:
+        mirror = Mirror(find(word, [mirror.run for mirror in mirrors()]), runs_folder())
+        return mirror.host(), mirror
+    host = resolve.host(host_name)
+    with connect(host) as agent:
+        found = sorted(runs_of(agent), key=lambda values: values.get("time") or 0)
+    try:
+        run = find(word, [values["run"] for values in found])
+    except UnknownNameError as error:
+        raise UnknownNameError(f"{host.name}: {error}") from error
+    mirror = Mirror(run, runs_folder())
+    began = next(values.get("time") for values in found if values["run"] == run)
+    mirror.bind(host, began if isinstance(began, float) else None)
+    return host, mirror
+
+
+def resume_if_interrupted(agent: Agent, run: str) -> bool:
+    """Go on with a run that was interrupted: its leftovers are ended by proof, its agent starts again.
+
+    Return whether it was interrupted.
+    """
+    values = runs_of(agent, run)
+    if not values:
+        raise RunError(f"{agent.host} has no run {run}: removed there?")
+    if values[0].get("state") != State.INTERRUPTED:
+        return False
+    agent.call("resume", run=run, deadline_s=60.0)
+    return True
+
+
+def stop(agent: Agent, run: str, *, now: bool, grace_s: float) -> dict[str, Any]:
+    """Ask a run to stop, or to stop now, and wait until it has; return its last summary.
+
+    Raises RunError when the run still lives after its grace and some slack.
+    """
+    agent.call("wish", run=run, wish="cancel" if now else "stop", deadline_s=60.0)
+    deadline = time.monotonic() + (0.0 if now else grace_s) + STOP_SLACK_S
+    while time.monotonic() < deadline:
+        values = next(iter(runs_of(agent, run)), {})
+        if not values or is_terminal(values.get("state")):
+            return values
+        time.sleep(0.1)
+    raise RunError(
+        f"{run} on {agent.host} has not ended yet\n  now   launch stop --now {run}     look   launch ps"
+    )
+
+
+def execute(agent: Agent, run: str, command: Sequence[str], take: Callable[[int, bytes], None]) -> int:
+    """Run a command beside a run; `take` gets what it prints as (1 or 2, bytes). Return its exit code, as a shell tells it.
+
+    Ctrl-C ends it, and returns 130 when it has ended; a second one does not wait for that. Raises HostError.
+    """
+    with _interrupt_noted() as interrupts:
+        values = agent.execute(take, lambda: bool(interrupts), run=run, command=list(command)).values
+    if interrupts:
+        return 128 + signal.SIGINT
+    code, number = values.get("exit"), values.get("signal")
+    if isinstance(number, int):
+        return 128 + number
+    if not isinstance(code, int):
+        raise HostError(agent.host, f"{agent.host}: the agent did not say how the command ended")
+    return code
+
+
+@contextlib.contextmanager
+def _interrupt_noted() -> Iterator[list[int]]:
+    """Note the first Ctrl-C; the second one interrupts."""
+    noted: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(number: int, _frame: object) -> None:
+        noted.append(number)
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)

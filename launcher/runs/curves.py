@@ -1,0 +1,76 @@
+"""Metrics out of events: for each name and step the value of the latest attempt."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from launcher.spec.record import Event
+
+_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+class Point(NamedTuple):
+    """One value of one metric. `time` is the host's clock."""
+
+    attempt: int
+    rank: int
+    step: int
+    time: float
+    name: str
+    value: float
+
+
+def points(event: Event) -> list[Point]:
+    """Return the numbers of a metric event; other events and other values have none."""
+    if event.kind != "metric" or event.step is None:
+        return []
+    found = []
+    for name, value in event.values.items():
+        number = _NON_FINITE.get(value) if isinstance(value, str) else value
+        if isinstance(number, int | float) and not isinstance(number, bool):
+            point = Point(event.attempt or 0, event.rank, event.step, event.time, name, _float(number))
+            found.append(point)
+    return found
+
+
+def _float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # a whole number beyond the largest float
+        return math.inf if number > 0 else -math.inf
+
+
+def curve(events: Iterable[Event]) -> list[Point]:
+    """Return all points in the order of steps, those of the latest attempt where several passed a step."""
+    latest: dict[tuple[str, int, int], Point] = {}
+    for event in events:
+        for point in points(event):
+            key = (point.name, point.rank, point.step)
+            if key not in latest or latest[key].attempt <= point.attempt:
+                latest[key] = point
+    return sorted(latest.values(), key=lambda point: (point.step, point.name, point.rank))
+
+
+def as_json(value: float) -> float | str:
+    """Return a number as strict JSON can hold it: a non-finite one is its name."""
+    if math.isfinite(value):
+        return value
+    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+
+
+def record(run: str, point: Point) -> dict[str, Any]:
+    """Return a point as one metric line: {run, attempt, rank, step, time, name, value}."""
+    return {"run": run, **point._asdict(), "value": as_json(point.value)}
+
+
+def table(run: str, found: Iterable[Point]) -> str:
+    """Return the points as CSV with a head line; non-finite numbers are nan, inf and -inf."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, ["run", *Point._fields], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(record(run, point) for point in found)
+    return buffer.getvalue()

@@ -1,0 +1,65 @@
+"""SHA-256 of files, remembered as long as a file looks the same: an unchanged tree is not read again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+SETTLED_NS = 2_000_000_000  # a file changed twice within its file system's clock tick looks the same: too young to trust
+
+
+class Digests:
+    """The digests of one folder's files, kept in ~/.cache/launch between launches."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take up what is remembered of a folder. What cannot be read is forgotten: it is a cache."""
+        name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        self._file = Path(base) / "launch" / "digests" / f"{name}.json"
+        self._known = _read(self._file)
+        self._seen: dict[str, list[Any]] = {}
+        self._has_news = False
+        self._now_ns = time.time_ns()
+
+    def of(self, path: str) -> tuple[str, os.stat_result]:
+        """Return the SHA-256 of a file and what it looked like. Raises OSError."""
+        status = os.stat(path)
+        known = self._known.get(path)
+        if isinstance(known, list) and known[:-1] == _look(status):
+            self._seen[path] = known
+            return str(known[-1]), status
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if self._now_ns - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_NS:
+            self._seen[path] = [*_look(status), digest]
+            self._has_news = True
+        return digest, status
+
+    def save(self) -> None:
+        """Remember the files that were asked for, and forget the others. A disk that refuses costs time, not the launch."""
+        if not self._has_news and len(self._seen) == len(self._known):
+            return
+        part = self._file.with_suffix(f".{os.getpid()}.part")
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps(self._seen))
+            part.replace(self._file)
+        except OSError:
+            part.unlink(missing_ok=True)
+
+
+def _look(status: os.stat_result) -> list[int]:
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

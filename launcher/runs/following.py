@@ -1,0 +1,211 @@
+"""Follow a run by cursor until it ends; reconnect for ever; bring home what it made."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+import shutil
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from pydantic import ValidationError
+
+from launcher.errors import AgentError, RunError, UnreachableError
+from launcher.hosts import Agent, connect
+from launcher.runs.curves import curve
+from launcher.runs.mirror import Mirror
+from launcher.runs.picture import draw
+from launcher.runs.tensorboard import TensorBoard
+from launcher.runs.view import Result, View
+from launcher.spec.base import Record
+from launcher.spec.host import Host
+from launcher.spec.record import State, is_terminal
+
+WAIT_S = 5.0
+LATE_S = 10.0  # so late an answer is none: the link is half open
+CHUNK = 1 << 18
+BACK_OFF_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+
+
+class _Artifact(Record):
+    sha256: str
+
+
+class _Artifacts(Record):
+    """What the agent answers to `pull`, behind the files: what they were, and why which others were not sent."""
+
+    files: dict[str, _Artifact]
+    left_out: dict[str, str] = {}
+
+
+def follow(
+    host: Host, mirror: Mirror, view: View, agent: Agent | None = None, *, pulls: bool = True
+) -> dict[str, Any]:
+    """Fetch and show a run until it ends, waits or is interrupted; return its state.
+
+    With `pulls`, the artifacts of a run that has succeeded are brought home over the same link.
+
+    `agent` is an open one, taken over. A lost link is tried again for ever: silence never ends a run.
+    Raises HostError only where a person must act (a key, a login) or the host does not know the run.
+    """
+    known = mirror.load()
+    with mirror.disk_errors(mirror.tensorboard):
+        board = TensorBoard(mirror.tensorboard)
+    with contextlib.closing(board):
+        board.add(known)
+        view.begin(mirror.run, mirror.plan(), known)
+        tries = 0
+        while True:
+            try:
+                with agent or connect(host) as link:
+                    agent = None
+                    if tries:
+                        view.back()
+                    tries = 0
+                    state = _until_end(link, mirror, view, board)
+                    if pulls and state.get("state") == State.SUCCEEDED:
+                        _bring_home(link, mirror, view)
+                    return state
+            except UnreachableError as error:
+                agent = None
+                wait_s = BACK_OFF_S[min(tries, len(BACK_OFF_S) - 1)] * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
+                tries += 1
+                view.lost(error, tries, wait_s)
+                time.sleep(wait_s)
+
+
+def _until_end(agent: Agent, mirror: Mirror, view: View, board: TensorBoard) -> dict[str, Any]:
+    wait_s = WAIT_S
+    while True:
+        answer = agent.call(
+            "read", deadline_s=wait_s + LATE_S, run=mirror.run, wait_s=wait_s, **mirror.request()
+        )
+        news = mirror.apply(answer)
+        wait_s = WAIT_S if _goes_on(news.state) else 0.0
+        board.add(news.events)
+        view.news(news)
+        if board.problem is not None:
+            view.note(f"no more for TensorBoard: {board.problem}")
+            board.problem = None
+        if news.is_all and not _goes_on(news.state):
+            return news.state
+
+
+def _bring_home(agent: Agent, mirror: Mirror, view: View) -> None:
+    """Pull a run's artifacts. What a second try would find again is said: the run has succeeded all the same."""
+    try:
+        with view.stage("pull") as stage:
+            files = pull(agent, mirror)
+            stage.text = f"{files} files" if files else "no artifacts"
+    except (AgentError, RunError) as error:
+        view.note(f"not pulled: {str(error).splitlines()[0]}   launch pull {mirror.short}")
+
+
+def refresh(agent: Agent, mirror: Mirror) -> None:
+    """Fetch what is new of a run, without waiting for more."""
+    mirror.load()
+    while not mirror.apply(agent.call("read", run=mirror.run, **mirror.request())).is_all:
+        continue
+
+
+def _goes_on(state: dict[str, Any]) -> bool:
+    name = state.get("state")
+    return not is_terminal(name) and name not in (State.WAITING, State.INTERRUPTED)
+
+
+def finish(mirror: Mirror, state: dict[str, Any], view: View) -> None:
+    """Draw a run's loss and show how it ended."""
+    found = curve(mirror.events())
+    picture: Path | None = mirror.picture
+    try:
+        draw(mirror.run, found, mirror.picture)
+    except RunError:
+        picture = None  # a run without a loss has no picture, which is no error here
+    except OSError as error:
+        picture = None
+        view.note(f"{mirror.picture}: {error.strerror}   launch plot {mirror.short}")
+    losses = [point.value for point in found if point.name == "loss"]
+    metrics = {point.name: point.value for point in found}
+    weights = next(
+        (path for path in (mirror.artifacts / "adapter", mirror.artifacts / "model") if path.is_dir()), None
+    )
+    began, ended = mirror.began(), state.get("time")
+    seconds = ended - began if isinstance(ended, float) and began is not None else None
+    first_loss = losses[0] if losses else None
+    view.end(mirror.run, state, Result(weights, picture, metrics, first_loss, seconds))
+
+
+def pull(agent: Agent, mirror: Mirror) -> int:
+    """Fetch the run's artifacts, verify each, and put them in place as a whole; return the number of files.
+
+    One client at a time; another waits. Raises RunError when what arrives is not what the host says it sent, when the
+    host could not read all of it (the rest is in place then), or where this disk refuses.
+    """
+    part = mirror.folder / "artifacts.part"
+    with mirror.alone("pull"), mirror.disk_errors(part):
+        shutil.rmtree(part, ignore_errors=True)  # of a client that was killed
+        try:
+            return _pull(agent, mirror, part)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def _pull(agent: Agent, mirror: Mirror, part: Path) -> int:
+    fresh = part / "new"
+    fresh.mkdir(parents=True)
+    digests: dict[str, str] = {}
+    answer = agent.receive_stream(
+        "pull", lambda stream: _unpack(stream, mirror, fresh, digests), run=mirror.run
+    )
+    try:
+        told = _Artifacts.model_validate(answer.values)
+    except ValidationError as error:
+        raise RunError(f"{agent.host} sent what is no list of artifacts") from error
+    sent = {name: one.sha256 for name, one in told.files.items()}
+    if sent != digests:
+        wrong = min(set(sent.items()) ^ set(digests.items()))[0]
+        raise RunError(
+            f"{agent.host}: artifact {wrong!r} arrived changed\n  again   launch pull {mirror.short}"
+        )
+    if digests:
+        if mirror.artifacts.exists():
+            mirror.artifacts.rename(part / "old")
+        fresh.rename(mirror.artifacts)
+    if told.left_out:
+        reasons = ", ".join(f"{name} ({why})" for name, why in sorted(told.left_out.items())[:5])
+        raise RunError(
+            f"{agent.host} cannot read {len(told.left_out)} of its artifacts: {reasons}\n"
+            f"  the other {len(digests)} are in {mirror.artifacts}; when that is mended   launch pull {mirror.short}"
+        )
+    return len(digests)
+
+
+def _unpack(stream: IO[bytes], mirror: Mirror, folder: Path, digests: dict[str, str]) -> None:
+    try:
+        with tarfile.open(fileobj=stream, mode="r|", bufsize=CHUNK) as archive:
+            for member in archive:
+                path = PurePosixPath(member.name)
+                if not member.isreg() or path.is_absolute() or ".." in path.parts:
+                    raise RunError(f"the host sent what is no artifact of {mirror.run}: {member.name!r}")
+                target = folder / path
+                digest = hashlib.sha256()
+                with mirror.disk_errors(target):
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with target.open("xb") as file:
+                        for piece in _pieces(archive, member):
+                            digest.update(piece)
+                            file.write(piece)
+                digests[member.name] = digest.hexdigest()
+    except (tarfile.TarError, ValueError) as error:
+        raise RunError(f"the host sent what is no tar of {mirror.run}'s artifacts: {error}") from error
+
+
+def _pieces(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[bytes]:
+    source = archive.extractfile(member)
+    if source is not None:
+        while piece := source.read(1 << 20):
+            yield piece

@@ -1,0 +1,386 @@
+"""One launch: resolve, connect, probe, plan, gate, ship, start. Each stage is shown with its time."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import queue
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher.errors import (
+    AgentError,
+    BadFileError,
+    ConnectionLostError,
+    HostError,
+    LaunchError,
+    RefusedError,
+    RunError,
+    UsageError,
+)
+from launcher.hosts import Agent, connect
+from launcher.hosts.agent import printable
+from launcher.planning import (
+    Mode,
+    best_card,
+    check,
+    choose_gpus,
+    distribution,
+    match_profile,
+    why_taken,
+)
+from launcher.planning import plan as make_plan
+from launcher.runs import resolve, secret, tree
+from launcher.runs.digests import Digests
+from launcher.runs.mirror import Mirror, new_run_id, runs_folder
+from launcher.runs.view import View
+from launcher.runtimes import native
+from launcher.spec.facts import Facts
+from launcher.spec.host import Host
+from launcher.spec.plan import Finding, Plan
+from launcher.spec.profile import Profile
+from launcher.spec.reading import build
+
+AUTO = "auto"
+PROBE_VERSION = 1
+PROBE_DEADLINE_S = 20.0
+MOST_HOSTS_AT_ONCE = 32
+ID_TRIES = 5
+SHIP_TRIES = 3
+PLACING_S = 600.0
+
+
+class Request(NamedTuple):
+    """What a command line asks for; None where it is silent."""
+
+    host: str | None = None
+    profile: str | None = None
+    job: str | None = None
+    runtime: str | None = None
+    precision: Mode = "auto"
+    settings: Sequence[str] = ()
+    name: str | None = None
+    words: Sequence[str] = ()
+    secrets: Sequence[str] = ()
+
+
+class Resolved(NamedTuple):
+    """The request as values. The probe decides between several `profiles`, or between all that are known if none is named."""
+
+    host: Host
+    profiles: tuple[Profile, ...]
+    task: resolve.Task
+
+
+def understand(request: Request) -> Resolved:
+    """Turn names and files into values; nothing is sent. Raises UsageError and its kin."""
+    host = resolve.host(request.host)
+    if request.runtime is not None:
+        host = Host.model_validate({**host.model_dump(), "runtime": request.runtime})
+    name = request.profile or host.profile or resolve.project().profile or AUTO
+    profiles = () if name == AUTO else resolve.profiles_meant(name)
+    task = resolve.task(request.job, request.words, request.settings, request.name)
+    return Resolved(host, profiles, task._replace(job=secret.with_names(task.job, request.secrets)))
+
+
+def preview(request: Request, facts: Facts | None = None) -> tuple[Plan, tuple[Finding, ...]]:
+    """Return the plan and what the gate would say; nothing is refused, nothing is left on the host.
+
+    With the facts of an earlier probe no connection is made. Raises HostError only where the plan itself hangs on the
+    probe: no profile is named, or a name that means several.
+    """
+    host, profiles, task = understand(request)
+    unreached: tuple[Finding, ...] = ()
+    if facts is None:
+        try:
+            with connect(host) as agent:
+                facts = probe(agent, host, task.job.requirements)
+        except HostError as error:
+            if not profiles:
+                raise
+            if len(profiles) > 1:
+                names = " or ".join(one.name for one in profiles)
+                words = f"{error}\n  without its probe the profile is not clear: name {names}"
+                raise HostError(error.host, words) from error
+            unreached = (Finding(level="note", code="not-reached", message=f"the gate saw no host: {error}"),)
+    profile = choose_profile(profiles, facts)[0] if facts else profiles[0]
+    try:
+        plan = make_plan(profile, host, task.job, request.precision)
+        refused: tuple[Finding, ...] = ()
+    except RefusedError as error:
+        plan = make_plan(profile, host, task.job)
+        refused = (Finding(level="refuse", code="precision-excluded", message=str(error)),)
+    return plan, (*refused, *unreached, *(check(plan, facts) if facts else ()))
+
+
+def choose_profile(profiles: Sequence[Profile], facts: Facts) -> tuple[Profile, str]:
+    """Return the profile that the probe decides on, and why, where there was a choice between cards.
+
+    Of those that were named; where none of them is there, the first, which the gate then refuses. Of all, where none
+    was named. Raises UnknownNameError for cards that no profile names.
+    """
+    if len(profiles) == 1:
+        return profiles[0], ""
+    best = best_card(facts, profiles)
+    if profiles and best is None:
+        return profiles[0], ""
+    profile = best[0] if best else match_profile(facts, resolve.profiles().values())
+    return profile, why_taken(profile, facts)
+
+
+class Started(NamedTuple):
+    """A run that has begun, and the open agent for `follow` to take over."""
+
+    host: Host
+    mirror: Mirror
+    agent: Agent
+    is_interrupted: bool
+    """Whether Ctrl-C came in the moment of its start: whoever asked wants to leave."""
+
+
+def launch(request: Request, view: View) -> Started:
+    """Start a run.
+
+    Raises RefusedError by the gate, before anything was sent. When it raises, or is interrupted, nothing is left on
+    the host: what its agent had prepared for us it removes when we hang up. The start itself is not torn: Ctrl-C waits
+    for it, and a link that breaks there leaves a run that may have begun, which the error says.
+    """
+    host, profiles, task = understand(request)
+    secrets = secret.values(task.job)
+    if task.said:
+        view.note(task.said)
+    folder = runs_folder()
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(
+            f"{folder} is a file: the runs need a folder there\n  or name another   LAUNCH_RUNS=FOLDER"
+        )
+    with view.stage("connect") as stage:
+        agent = connect(host)
+        stage.text = agent.about
+    try:
+        with view.stage("probe") as stage:
+            facts = probe(agent, host, task.job.requirements)
+            profile, why = choose_profile(profiles, facts)
+            stage.text = "; ".join(filter(None, (describe(facts), why)))
+        plan = make_plan(profile, host, task.job, request.precision)
+        view.head(plan)
+        _pass_gate(plan, facts, view)
+        gpus = choose_gpus(profile, facts, plan.split.ranks)
+        mirror = Mirror(_create(agent, plan, gpus), folder)
+        with view.stage("ship") as stage:
+            stage.text = _ship(agent, mirror, plan, task, view)
+        with view.stage("start") as stage:
+            mirror.bind(host)
+            if secrets:
+                native.entrust(agent, mirror.run, secrets)
+            with _interrupt_held() as interrupts:
+                _start(agent, mirror)
+            split = plan.split
+            stage.text = (
+                f"run {mirror.run}, attempt 1, micro-batch {split.micro_batch} x {split.accumulation}"
+                f" = {split.global_batch}"
+            )
+    except BaseException:
+        agent.close()
+        raise
+    return Started(host, mirror, agent, is_interrupted=bool(interrupts))
+
+
+def _start(agent: Agent, mirror: Mirror) -> None:
+    try:
+        native.start(agent, mirror.run)
+    except ConnectionLostError as error:
+        words = f"{error}\n  the run may have begun   launch attach {mirror.short}"
+        raise ConnectionLostError(error.host, words) from error
+
+
+@contextlib.contextmanager
+def _interrupt_held() -> Iterator[list[int]]:
+    """Collect Ctrl-C for the length of a step that must not be torn."""
+    got: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: got.append(number))
+    try:
+        yield got
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def probe(agent: Agent, host: Host, requirements: Sequence[str]) -> Facts:
+    """Ask a host for its facts, and for the packages that a job requires; for none, also for its other interpreters.
+
+    Raises HostError, also for an answer that holds no facts.
+    """
+    packages = [distribution(requirement) for requirement in requirements]
+    told = agent.call("probe", env=host.env, packages=packages).values
+    try:
+        return build(Facts, told, file=f"{host.name}'s probe")
+    except (BadFileError, RecursionError) as error:
+        raise HostError(host.name, printable(str(error))) from error
+
+
+def saved_probe(path: Path) -> Facts:
+    """Read what `launch probe --json` printed. Raises BadFileError that names file, key and value."""
+    mend = "make one   launch probe --json > FILE"
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadFileError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadFileError(f"{path}: is not JSON: {error}\n  {mend}") from error
+    if not isinstance(told, dict):
+        raise BadFileError(f"{path}: is no probe\n  {mend}")
+    if told.get("version") != PROBE_VERSION:
+        shown = json.dumps(told.get("version"))[:60]
+        raise BadFileError(f"{path}: version = {shown}: expected {PROBE_VERSION}\n  {mend}")
+    return build(Facts, told, file=str(path))
+
+
+class Probed(NamedTuple):
+    """What one of several hosts told: its facts and the profile of its best card, or why not."""
+
+    host: Host
+    facts: Facts | None = None
+    profile: str | None = None
+    problem: str | None = None
+
+
+def probe_all(hosts: Sequence[Host], deadline_s: float = PROBE_DEADLINE_S) -> Iterator[Probed]:
+    """Probe hosts, many at once; yield each as it answers, at the latest `deadline_s` seconds after it was asked.
+
+    A host that hangs is left behind with its thread, and holds up nobody's place.
+    """
+    answers: queue.SimpleQueue[Probed] = queue.SimpleQueue()
+    waiting = list(reversed(hosts))
+    asked: dict[str, tuple[float, Host]] = {}
+    while waiting or asked:
+        while waiting and len(asked) < MOST_HOSTS_AT_ONCE:
+            host = waiting.pop()
+            asked[host.name] = (time.monotonic() + deadline_s, host)
+            threading.Thread(
+                target=lambda one: answers.put(_probe_one(one)), args=(host,), daemon=True
+            ).start()
+        next_deadline, slowest = min(asked.values(), key=lambda pair: pair[0])
+        try:
+            found = answers.get(timeout=max(0.0, next_deadline - time.monotonic()))
+        except queue.Empty:
+            found = Probed(slowest, problem=f"{slowest.name}: no answer within {deadline_s:g} s")
+        if asked.pop(found.host.name, None):  # else it answers after it was given up
+            yield found
+
+
+def _probe_one(host: Host) -> Probed:
+    facts: Facts | None = None
+    try:
+        with connect(host) as agent:
+            facts = probe(agent, host, ())
+        return Probed(host, facts, match_profile(facts, resolve.profiles().values()).name)
+    except LaunchError as error:
+        return Probed(host, facts, problem=str(error).splitlines()[0])
+
+
+def describe(facts: Facts) -> str:
+    """Return a host's facts in one line."""
+    if facts.gpus:
+        card = f"{facts.cards}, driver {facts.gpus[0].driver}"
+    else:
+        card = "Apple GPU" if facts.has_apple_gpu else f"no GPU, {facts.cpus} CPUs"
+    python = (
+        f"Python {facts.interpreter.version}"
+        if facts.interpreter and facts.interpreter.version
+        else "no Python"
+    )
+    return f"{card}, {python}, {room_text(facts)}"
+
+
+def room_text(facts: Facts) -> str:
+    """Return how much may be written below the root, as a person reads it."""
+    if facts.room_gb is None:
+        return "free space not told"
+    has_quota = facts.room_gb == facts.file_system.quota_free_gb
+    return f"{facts.room_gb:,.0f} GB free{' by quota' if has_quota else ''}"
+
+
+def _pass_gate(plan: Plan, facts: Facts, view: View) -> None:
+    findings = check(plan, facts)
+    refusals = [finding for finding in findings if finding.level == "refuse"]
+    for finding in findings:
+        if finding.level == "note":
+            view.finding(finding)
+    if refusals:
+        lines = [f"{one.message}\n  {one.mend}" if one.mend else one.message for one in refusals]
+        raise RefusedError("refused before anything was sent: " + "\n".join(lines))
+
+
+def _create(agent: Agent, plan: Plan, gpus: Sequence[str]) -> str:
+    """Make the run on the host under an id that is free there; return the id."""
+    for tries_left in reversed(range(ID_TRIES)):
+        run = new_run_id(plan.job)
+        try:
+            native.create(agent, run, plan, gpus)
+        except AgentError as error:
+            if error.code != "run-exists" or not tries_left:
+                raise
+        else:
+            return run
+    raise AssertionError("unreachable")
+
+
+def _ship(agent: Agent, mirror: Mirror, plan: Plan, task: resolve.Task, view: View) -> str:
+    sources = {"model": plan.model, **{f"data.{name}": source for name, source in plan.data.items()}}
+    local = {key: task.locate(key, one.value) for key, one in sources.items() if one and one.kind == "local"}
+    found = tree.collect(task.code, local, mirror.folder.parent)
+    for path in found.left_out[:5]:
+        view.note(f"not sent: {path}")
+    if len(found.left_out) > 5:
+        view.note(f"not sent: {len(found.left_out) - 5} more like these")
+    digests = Digests(task.code)
+    manifest = tree.manifest(found, digests)
+    digests.save()
+    sent = _send(agent, mirror.run, found, manifest)
+    size = size_text(sum(sent.values()))
+    return (
+        f"{len(sent)} of {len(manifest)} files sent, {size}"
+        if sent
+        else f"{len(manifest)} files, none to send"
+    )
+
+
+def _send(agent: Agent, run: str, found: tree.Tree, manifest: dict[str, Any]) -> dict[str, int]:
+    """Offer a tree to the host, send what it lacks until it has put the tree in place; return what was sent, in bytes.
+
+    Raises RunError when the host asks for what was not offered, or never has enough.
+    """
+    sources = {
+        manifest[entry.path]["sha256"]: (entry.source, int(manifest[entry.path]["size"]))
+        for entry in found.entries
+        if entry.link is None
+    }
+    sent: dict[str, int] = {}
+    answer = agent.call("offer", json.dumps(manifest).encode(), run=run, deadline_s=PLACING_S)
+    for _ in range(SHIP_TRIES):
+        missing = answer.values.get("missing")
+        if not missing:
+            return sent
+        try:
+            wanted = [sources[sha256] for sha256 in missing]
+        except (KeyError, TypeError) as error:
+            raise RunError(f"{agent.host} asks for a file that was not offered") from error
+        sent.update(zip(missing, (size for _, size in wanted), strict=True))
+        answer = agent.send_stream(
+            "ship", b"", functools.partial(tree.write_files, wanted), run=run, files=missing
+        )
+    raise RunError(f"{agent.host} cannot keep what it is sent; is its disk sound?")
+
+
+def size_text(size: float) -> str:
+    """Return a size in bytes as a person reads it."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

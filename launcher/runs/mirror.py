@@ -1,0 +1,391 @@
+"""The client's copy of a run: plan.json and the numbered folders, byte for byte, fetched by cursor."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Annotated, Any, NamedTuple
+
+from pydantic import Field, ValidationError
+
+from launcher.errors import ConnectionLostError, RunError, UnknownNameError, UsageError
+from launcher.hosts.agent import Answer
+from launcher.spec.base import Record
+from launcher.spec.host import Host
+from launcher.spec.record import Event, RunState
+
+TAIL = 4096
+RUN_ID = re.compile(r"[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}")
+_MIRRORED = re.compile(r"plan\.json|[0-9]{4,9}/(attempt\.json|state\.json|events\.jsonl|log\.txt)")
+_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
+
+
+def new_run_id(name: str) -> str:
+    """Return a fresh run id, e.g. `1120-sft-w8q2`: month and day, the job's name, four random letters."""
+    day = time.strftime("%m%d")
+    return f"{day}-{name}-{''.join(secrets.choice(_LETTERS) for _ in range(4))}"
+
+
+def runs_folder() -> Path:
+    """Return the folder of all mirrors: $LAUNCH_RUNS, else `runs` in the working directory."""
+    return Path(os.environ.get("LAUNCH_RUNS") or "runs").resolve()
+
+
+class News(NamedTuple):
+    """What one answer brought: the run's state, complete events, and pieces of the log as text."""
+
+    state: dict[str, Any]
+    events: list[Event]
+    log: str
+    is_all: bool
+
+
+class _Part(Record):
+    """A piece of a file: JSON files come whole, the others grow from an offset in bytes."""
+
+    path: str
+    offset: Annotated[int, Field(ge=0)]
+    size: Annotated[int, Field(ge=0)]
+
+
+class _Reading(Record):
+    """What the agent answers to `read`; the bytes of the parts follow in their order."""
+
+    state: dict[str, Any]
+    parts: list[_Part] = []
+    last: Annotated[list[int], Field(max_length=1)] = []
+    is_full: bool = False
+
+
+class Mirror:
+    """One run's folder on the client."""
+
+    def __init__(self, run: str, folder: Path) -> None:
+        """Name the mirror of a run; nothing is read or made. Raises ValueError for what is no run id."""
+        if not RUN_ID.fullmatch(run):
+            raise ValueError(f"{run!r} is no run id")
+        self.run = run
+        self.folder = folder / run
+        self.artifacts = self.folder / "artifacts"
+        self.tensorboard = self.folder / "tensorboard"
+        self.picture = self.folder / "loss.png"
+        self._cursors: dict[str, dict[str, Any]] = {}
+        self._from = 0
+        self._unread: dict[str, bytes] = {}
+        self._seen_state: list[Any] | None = None
+
+    @property
+    def short(self) -> str:
+        """The last letters of the id, enough to name the run."""
+        return self.run.rpartition("-")[2]
+
+    # one mirror, several clients
+
+    @contextlib.contextmanager
+    def alone(self, errand: str) -> Iterator[None]:
+        """Keep the other clients of this mirror from the same errand meanwhile; one that dies lets go.
+
+        Raises RunError where the disk refuses.
+        """
+        path = self.folder / f".{errand}.lock"
+        with contextlib.ExitStack() as stack:
+            with self.disk_errors(path):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                fcntl.flock(stack.enter_context(path.open("ab")), fcntl.LOCK_EX)
+            yield
+
+    @contextlib.contextmanager
+    def disk_errors(self, path: Path) -> Iterator[None]:
+        """Turn what this machine's disk refuses into a RunError that names the path."""
+        try:
+            yield
+        except OSError as error:
+            raise RunError(
+                f"{error.filename or path}: {error.strerror}\n"
+                f"  the run is not affected; when that is mended   launch attach {self.short}"
+            ) from error
+
+    # who it belongs to
+
+    def bind(self, host: Host, launched: float | None = None) -> None:
+        """Make the folder and remember the run's host, so that any later command finds it without a file.
+
+        `launched` is when the run began, in seconds since 1970, now by default; what was said first stands.
+        Raises RunError where the disk refuses.
+        """
+        runs, path = self.folder.parent, self.folder / "client.json"
+        with self.disk_errors(path):
+            is_ours = not runs.exists()
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if is_ours:
+                (runs / ".gitignore").write_text("*\n")  # mirrors are neither committed nor shipped
+            with self.alone("mirror"):
+                known = _read_json(path)
+                record = {"version": 1, "run": self.run, "host": host.model_dump()}
+                record["launched"] = known.get("launched") or launched or time.time()
+                if record != known:
+                    self._write("client.json", f"{json.dumps(record)}\n".encode())
+
+    def host(self) -> Host:
+        """Return the run's host. Raises RunError where the mirror does not say."""
+        try:
+            return Host.model_validate(json.loads((self.folder / "client.json").read_text())["host"])
+        except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
+            raise RunError(
+                f"{self.folder} does not say on which host {self.run} runs\n  add --host HOST"
+            ) from error
+
+    def launched(self) -> float:
+        """Return when the run was launched, as `bind` was told; else when the host began it, 0 where nobody says."""
+        told = _read_json(self.folder / "client.json").get("launched")
+        return told if isinstance(told, float) else self.began() or 0.0
+
+    # following. A cursor is what this client has been told of a file. Other clients may write the same mirror: what lies
+    # there is held against the cursor, and where it is another, it is taken up as it lies and asked for again.
+
+    def load(self) -> list[Event]:
+        """Begin anew: take up the cursors from what lies on the disk; return the events that are there already.
+
+        Raises RunError where the disk refuses.
+        """
+        self._cursors, self._unread, self._from = {}, {}, 0
+        events: list[Event] = []
+        for path in sorted(self.folder.glob("[0-9]*/*")):
+            name = path.relative_to(self.folder).as_posix()
+            if _MIRRORED.fullmatch(name):
+                with self.disk_errors(path):
+                    data = self._take_up(name)
+                if path.name == "events.jsonl":
+                    events += self._complete(name, data)
+                elif path.name == "log.txt":
+                    self._text(name, data[-3:])  # where its last character may be unfinished
+        return events
+
+    def _take_up(self, name: str) -> bytes:
+        """Make a file's cursor what lies on the disk; return what is new of it to this client."""
+        known, data = self._cursors.pop(name, None), self._read(name)
+        if data is None:
+            return b""
+        self._cursors[name] = now = _cursor(name, data)
+        if "offset" not in now:
+            return b""
+        seen = known["offset"] if known else 0
+        if known != _cursor(name, data[:seen]):
+            self._unread.pop(name, None)  # another file than the one that we knew
+            seen = 0
+        return data[seen:]
+
+    def request(self) -> dict[str, Any]:
+        """Return the arguments of a `read`: what we have, and from which folder on we want more."""
+        folders = {name: name.partition("/")[0] for name in self._cursors if "/" in name}
+        wanted = {name: self._cursors[name] for name, folder in folders.items() if int(folder) >= self._from}
+        has_plan = (self.folder / "plan.json").exists()
+        return {"cursors": wanted, "from": self._from, "state": self._seen_state, "plan": has_plan}
+
+    def apply(self, answer: Answer) -> News:
+        """Write an answer's parts to the disk, and return what they say.
+
+        Raises ConnectionLostError when the answer is none of ours: a path that no mirror has, a gap; RunError where
+        the disk refuses.
+        """
+        try:
+            told = _Reading.model_validate(answer.values, strict=True)
+            state = RunState.as_far_as_told(told.state).model_dump(exclude_none=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ConnectionLostError(
+                "", f"the host sent what is no reading: {where}: {first['msg']}"
+            ) from error
+        pieces = self._cut(told.parts, answer.payload)
+        events: list[Event] = []
+        log: list[str] = []
+        is_taken = True
+        with self.alone("mirror") if pieces else contextlib.nullcontext():
+            for name, offset, sent in pieces:
+                with self.disk_errors(self.folder / name):
+                    is_put = self._put(name, offset, sent)
+                    data = sent if is_put else self._take_up(name)
+                is_taken = is_taken and is_put
+                if name.endswith("events.jsonl"):
+                    events += self._complete(name, data)
+                elif name.endswith("log.txt"):
+                    log.append(self._text(name, data))
+        if is_taken and not told.is_full and told.last:
+            self._from = told.last[0]
+        self._seen_state = [state.get("state"), state.get("reason"), state.get("attempt")]
+        return News(state, events, "".join(log), is_all=not told.is_full and not told.parts)
+
+    def _cut(self, parts: list[_Part], payload: bytes) -> list[tuple[str, int, bytes]]:
+        """Return each part's name, offset and bytes. Raises ConnectionLostError for what we cannot have asked for."""
+        pieces = []
+        position = 0
+        for part in parts:
+            data = payload[position : position + part.size]
+            position += part.size
+            if not _MIRRORED.fullmatch(part.path) or len(data) != part.size:
+                raise ConnectionLostError("", f"the host sent what no run has: {part.path!r}")
+            if part.offset not in (0, self._cursors.get(part.path, {}).get("offset")):
+                raise ConnectionLostError(
+                    "", f"the host sent {part.path} from {part.offset}, which leaves a gap"
+                )
+            pieces.append((part.path, part.offset, data))
+        return pieces
+
+    def _put(self, name: str, offset: int, data: bytes) -> bool:
+        """Write a piece to the disk; False, and nothing written, where another client has made the file another."""
+        if name.endswith(".json"):
+            there = self._read(name)
+            if there != data:
+                if self._cursors.get(name) != (None if there is None else _cursor(name, there)):
+                    return False
+                self._write(name, data)
+            self._cursors[name] = _cursor(name, data)
+            return True
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        known = self._cursors.get(name, _cursor(name, b""))
+        with path.open("r+b" if path.exists() else "x+b") as file:
+            is_as_known = _cursor_at(file, known["offset"]) == known
+            file.seek(offset)
+            there = file.read(len(data))
+            agrees = data.startswith(there)
+            if offset and not (is_as_known and agrees):
+                return False
+            if offset == 0:
+                self._unread.pop(name, None)
+                if not agrees or (known["offset"] and is_as_known):
+                    file.truncate(0)  # the host's file begins again
+                    there = b""
+            file.seek(offset + len(there))
+            file.write(data[len(there) :])  # another client may have written a part of it, and more behind it
+            self._cursors[name] = _cursor_at(file, offset + len(data))
+        return True
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            return (self.folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _write(self, name: str, data: bytes) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.{os.getpid()}.part")
+        part.write_bytes(data)
+        part.replace(path)
+
+    def _complete(self, name: str, data: bytes) -> list[Event]:
+        """Parse the complete lines; an unfinished last one is kept for the next piece."""
+        *lines, rest = (self._unread.get(name, b"") + data).split(b"\n")
+        self._unread[name] = rest
+        return [event for event in map(parse_event, lines) if event is not None]
+
+    def _text(self, name: str, data: bytes) -> str:
+        """Decode a piece of a log; an unfinished last character is kept for the next piece."""
+        data = self._unread.get(name, b"") + data
+        text, size = codecs.utf_8_decode(data, "replace")
+        self._unread[name] = data[size:]
+        return text
+
+    # reading
+
+    def plan(self) -> dict[str, Any]:
+        """Return the plan as plain data, empty where it has not been fetched."""
+        return _read_json(self.folder / "plan.json")
+
+    def state(self) -> dict[str, Any]:
+        """Return the last state that was fetched."""
+        numbers = sorted(self.folder.glob("[0-9][0-9][0-9][0-9]*"))
+        return _read_json(numbers[-1] / "state.json") if numbers else {}
+
+    def began(self) -> float | None:
+        """Return when the run was made, by the host's clock."""
+        time_s = _read_json(self.folder / "0001" / "attempt.json").get("time")
+        return time_s if isinstance(time_s, float) else None
+
+    def events(self) -> Iterator[Event]:
+        """Yield all fetched events, oldest folder first."""
+        for path in sorted(self.folder.glob("[0-9]*/events.jsonl")):
+            with path.open("rb") as file:
+                for line in file:
+                    event = parse_event(line)
+                    if event is not None:
+                        yield event
+
+    def logs(self) -> list[Path]:
+        """Return the fetched logs, oldest attempt first."""
+        return sorted(self.folder.glob("[0-9]*/log.txt"))
+
+
+def parse_event(line: bytes) -> Event | None:
+    """Return the event of a line; None for one that is no event of any version."""
+    try:
+        return Event.model_validate_json(line)
+    except ValidationError:
+        return None
+
+
+def mirrors() -> list[Mirror]:
+    """Return all runs of this client, the latest launched last."""
+    folder = runs_folder()
+    found = [path for path in folder.glob("*/client.json") if RUN_ID.fullmatch(path.parent.name)]
+    return sorted(
+        (Mirror(path.parent.name, folder) for path in found),
+        key=lambda mirror: (mirror.launched(), mirror.run),
+    )
+
+
+def find(word: str, names: list[str]) -> str:
+    """Return the run that a word means: `last`, or the start of its id or of its last four letters.
+
+    `names` has the latest last. Raises UnknownNameError for none, UsageError for several.
+    """
+    if word == "last":
+        if not names:
+            raise UnknownNameError("there is no run yet\n  begin one   launch")
+        return names[-1]
+    found = [name for name in names if name.startswith(word) or name.rpartition("-")[2].startswith(word)]
+    if not word:
+        found = []
+    exact = [name for name in found if word in (name, name.rpartition("-")[2])]
+    if len(exact) == 1:
+        return exact[0]
+    if not found:
+        raise UnknownNameError(
+            f"no run '{word}' here\n  look   launch ps     or on a host   launch ps --host HOST"
+        )
+    if len(found) > 1:
+        raise UsageError(f"'{word}' means {len(found)} runs: {', '.join(found[:8])}\n  write more of it")
+    return found[0]
+
+
+def _cursor(name: str, data: bytes) -> dict[str, Any]:
+    """Return the cursor of a client that has these bytes of a file, from its start."""
+    if name.endswith(".json"):
+        return {"sha256": hashlib.sha256(data).hexdigest()}
+    return {"offset": len(data), "sha256": hashlib.sha256(data[-TAIL:]).hexdigest()}
+
+
+def _cursor_at(file: IO[bytes], offset: int) -> dict[str, Any]:
+    """Return the cursor of a client that has a growing file up to an offset."""
+    before = min(TAIL, offset)
+    file.seek(offset - before)
+    return {"offset": offset, "sha256": hashlib.sha256(file.read(before)).hexdigest()}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,240 @@
+"""From names and files to frozen values: the host, the profiles and the job that a command line means."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher.errors import BadFileError, UnknownNameError, UsageError
+from launcher.hosts.ssh_config import names_and_patterns
+from launcher.runs.catalogue import files, user_folder
+from launcher.spec.host import LOCAL, Host
+from launcher.spec.job import Job
+from launcher.spec.profile import NAME, Profile
+from launcher.spec.reading import build, unknown_name
+from launcher.spec.toml import read_toml
+
+PROJECT_FILE = Path("launch.toml")
+DEFAULT_JOB = "sft"
+HOST_FILES = "launch.toml, ~/.config/launch/hosts.toml, ~/.ssh/config"
+
+
+class Project(NamedTuple):
+    """What `launch.toml` of the working directory says; all of it is optional."""
+
+    host: str | None
+    profile: str | None
+    job: str | None
+
+
+class Task(NamedTuple):
+    """A job, the folder that travels, and the folder that its file's paths are relative to.
+
+    `changed` are the keys given by --set, whose paths are the command line's. `said` names a default taken for the user.
+    """
+
+    job: Job
+    code: Path
+    base: Path
+    changed: frozenset[str]
+    said: str | None
+
+    def locate(self, key: str, written: str) -> Path:
+        """Return the path here that a key such as `model` or `data.train` means."""
+        return (Path.cwd() if key in self.changed else self.base) / Path(written).expanduser()
+
+
+def project() -> Project:
+    """Read the defaults of `launch.toml`. Raises BadFileError for keys it may not hold."""
+    data, _ = _project_tables()
+    words = {key: data.get(key) for key in ("host", "profile", "job")}
+    for key, value in words.items():
+        if value is not None and not isinstance(value, str):
+            raise BadFileError(f"{PROJECT_FILE}: {key} = {value!r}: expected text")
+    return Project(**words)
+
+
+def hosts() -> dict[str, Host]:
+    """Return every host that a file names, and `local`."""
+    found = {"local": LOCAL}
+    for path, (data, text) in (
+        (user_folder() / "hosts.toml", _tables(user_folder() / "hosts.toml", {"hosts"})),
+        (PROJECT_FILE, _project_tables()),
+    ):
+        tables = data.get("hosts", {})
+        if not isinstance(tables, dict):
+            raise BadFileError(f"{path}: hosts: expected tables [hosts.NAME]")
+        for name, written in tables.items():
+            if not isinstance(written, dict):
+                raise BadFileError(f"{path}: hosts.{name}: expected a table [hosts.{name}]")
+            if "name" in written:
+                raise BadFileError(f"{path}: unknown key 'hosts.{name}.name': the table's name is the host's")
+            alias = (
+                {} if name == "local" else {"address": name}
+            )  # unless it says, the name is one of ~/.ssh/config
+            table = {"name": name, **alias, **written}
+            one = build(Host, table, file=str(path), text=text, prefix=f"hosts.{name}.")
+            found[name] = one.model_copy(update={"env": _env(one, path)})
+    return found
+
+
+def host(name: str | None) -> Host:
+    """Return the host of this name: from a file, an alias of ~/.ssh/config, or an address like user@machine.
+
+    None means the project's default, else this machine. Raises UnknownNameError with the nearest name.
+    """
+    known = hosts()
+    wanted = name or project().host or "local"
+    if wanted in known:
+        return known[wanted]
+    names, patterns = names_and_patterns()
+    is_plain = not re.search(r"[*?!]", wanted)
+    if wanted in names or (is_plain and any(fnmatch.fnmatchcase(wanted, one) for one in patterns)):
+        return Host(name=wanted, address=wanted)
+    if re.fullmatch(r"([\w.-]+@)?\w[\w-]*(\.[\w-]+)+|[\w.-]+@\w[\w-]*", wanted):
+        user, _, address = wanted.rpartition("@")
+        return Host(name=wanted, address=address, user=user or None)
+    raise unknown_name("host", wanted, [*known, *names], looked_in=HOST_FILES)
+
+
+def aliases() -> list[str]:
+    """Return the plain names of ssh's configuration, each of which is a host."""
+    return names_and_patterns()[0]
+
+
+def profiles() -> dict[str, Profile]:
+    """Return all profiles by name; a user's own replace ours."""
+    found: dict[str, Profile] = {}
+    for name, path in files("profiles").items():
+        data, text = read_toml(path)
+        found[name] = build(Profile, data, file=str(path), text=text)
+        if found[name].name != name:
+            raise BadFileError(f"{path}: name = \"{found[name].name}\": the file's name says '{name}'")
+    return found
+
+
+def profiles_meant(name: str) -> tuple[Profile, ...]:
+    """Return the profile of this name, else all whose names begin with it and `_`: a100 is a100_40gb or a100_80gb.
+
+    Raises UnknownNameError with the nearest name.
+    """
+    known = profiles()
+    if name in known:
+        return (known[name],)
+    family = tuple(one for key, one in known.items() if key.startswith(f"{name}_"))
+    if family:
+        return family
+    raise unknown_name("profile", name, known, looked_in="profiles/, ~/.config/launch/profiles/, ours")
+
+
+def profile(name: str) -> Profile:
+    """Return the one profile that a name means. Raises UnknownNameError with the nearest name, or with all it means."""
+    one, *others = profiles_meant(name)
+    if others:
+        names = " or ".join(other.name for other in (one, *others))
+        raise UnknownNameError(f"'{name}' means {names}: name one of them")
+    return one
+
+
+def task(name: str | None, words: Sequence[str], settings: Iterable[str], run_name: str | None) -> Task:
+    """Return the job: `name` or a path, else the words after `--`, else the project's, else our `sft`.
+
+    `settings` are KEY=VALUE changes, in TOML's notation. Raises UsageError or BadFileError.
+    """
+    if name and words:
+        raise UsageError("--job and words after -- are two jobs: give one of them")
+    said = None
+    if words:
+        data: dict[str, Any] = {"name": _name_of(words), "command": list(words)}
+        file, text, base = "the words after --", "", Path.cwd()
+    else:
+        chosen = name or project().job
+        if chosen is None:
+            chosen = DEFAULT_JOB
+            said = "no job named: our sft with the demo data"
+        path = _job_file(chosen)
+        data, text = read_toml(path)
+        file, base = str(path), path.parent
+    changed = frozenset(_change(data, setting) for setting in settings)
+    if changed:
+        file, text = f"{file} with --set", ""
+    if run_name is not None:
+        if not re.fullmatch(NAME, run_name):
+            raise UsageError(
+                f"--name '{run_name}': expected small letters, digits, and . _ - between, 48 at most"
+            )
+        data["name"] = run_name
+    task = Task(build(Job, data, file=file, text=text), Path.cwd(), base.resolve(), changed, said)
+    if task.job.code is None:
+        return task
+    folder = task.locate("code", task.job.code)
+    if not folder.is_dir():
+        raise BadFileError(f'{file}: code = "{task.job.code}": {folder} is no folder')
+    return task._replace(code=folder.resolve())
+
+
+def _env(host: Host, file: Path) -> str | None:
+    """Return a host's `env`; on this machine a path is relative to the file that says it, elsewhere to nothing."""
+    written = host.env
+    if not written or written.startswith(("/", "~")):
+        return written
+    here = (file.parent / written).absolute()
+    if host.is_local and ("/" in written or here.is_dir()):
+        return str(here)
+    if "/" in written:
+        raise BadFileError(
+            f'{file}: hosts.{host.name}.env = "{written}": expected an absolute path, ~/…, or a program\'s name'
+        )
+    return written
+
+
+def _job_file(name: str) -> Path:
+    if name.endswith(".toml") or "/" in name:
+        return Path(name)
+    known = files("jobs")
+    if name not in known:
+        raise unknown_name("job", name, known, looked_in="jobs/, ~/.config/launch/jobs/, ours")
+    return known[name]
+
+
+def _name_of(words: Sequence[str]) -> str:
+    """Name a job after its program: `python train.py --lr 1` is `train`."""
+    program = next((word for word in words[1:] if word.endswith((".py", ".sh"))), words[0])
+    return re.sub(r"[^a-z0-9_.-]+", "-", Path(program).stem.lower()).strip("-_.")[:24] or "job"
+
+
+def _change(data: dict[str, Any], setting: str) -> str:
+    """Make one change; return its key."""
+    key, separator, written = setting.partition("=")
+    if not separator or not re.fullmatch(r"\w+(\.\w+)*", key.strip()):
+        raise UsageError(f"--set {setting}: expected KEY=VALUE, e.g. --set batch.global=32")
+    try:
+        value = tomllib.loads(f"value = {written}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = written  # a bare word is text
+    key = key.strip()
+    *tables, last = key.split(".")
+    for name in tables:
+        data = data.setdefault(name, {})
+        if not isinstance(data, dict):
+            raise UsageError(f"--set {setting}: '{name}' is no table")
+    data[last] = value
+    return key
+
+
+def _tables(path: Path, allowed: set[str]) -> tuple[dict[str, Any], str]:
+    if not path.is_file():
+        return {}, ""
+    data, text = read_toml(path)
+    for key in data:
+        if key not in allowed:
+            raise BadFileError(f"{path}: unknown key '{key}'\n  allowed: {', '.join(sorted(allowed))}")
+    return data, text
+
+
+def _project_tables() -> tuple[dict[str, Any], str]:
+    return _tables(PROJECT_FILE, {"hosts", "host", "profile", "job"})

@@ -1,0 +1,64 @@
+"""What a run shows to whoever started or follows it. The terminal, a pipe and --json each have their own."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from launcher.errors import HostError
+from launcher.runs.mirror import News
+from launcher.spec.plan import Finding, Plan
+
+
+class Stage(Protocol):
+    """A step of a launch while it runs; `text` is what it found, shown when it is done."""
+
+    text: str
+
+
+class View(Protocol):
+    """Whoever watches."""
+
+    def head(self, plan: Plan) -> None:
+        """Show what will run where, and at which precision."""
+
+    def stage(self, name: str) -> AbstractContextManager[Stage]:
+        """Show a stage while it lasts, then its time and text."""
+
+    def note(self, text: str) -> None:
+        """Say something worth knowing that is no stage."""
+
+    def finding(self, finding: Finding) -> None:
+        """Show what the gate says."""
+
+    def started(self, run: str) -> None:
+        """Say the id of a run that is left to itself."""
+
+    def begin(self, run: str, plan: dict[str, Any], events: list[Any]) -> None:
+        """Begin to show a run; `events` are those that were fetched before."""
+
+    def news(self, news: News) -> None:
+        """Show what an answer brought."""
+
+    def lost(self, error: HostError, tries: int, wait_s: float) -> None:
+        """Say that the link is lost, which is no failure of the run."""
+
+    def back(self) -> None:
+        """Say that the link is back."""
+
+    def end(self, run: str, state: dict[str, Any], found: Result) -> None:
+        """Show how the run ended and what it left."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was; whoever follows calls it, whatever happens."""
+
+
+class Result(NamedTuple):
+    """What a run left on the client, and how long it took on the host's clock (None where that is not on record)."""
+
+    adapter: Path | None
+    picture: Path | None
+    metrics: dict[str, float]
+    first_loss: float | None
+    seconds: float | None

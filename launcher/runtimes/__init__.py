@@ -1,0 +1,1 @@
+"""How a job runs on a host: natively for now."""

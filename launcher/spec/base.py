@@ -1,0 +1,45 @@
+"""The two kinds of value, and the one way to write them as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+
+class Written(BaseModel):
+    """A value that people write or that we derive: frozen, unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Record(BaseModel):
+    """A value that a run left behind: frozen, unknown fields are ignored.
+
+    A week-long run may meet a newer or an older client; neither may stumble over the other's fields.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    @classmethod
+    def as_far_as_told(cls, values: object) -> Self:
+        """Return a record of what another machine said; a field of a wrong type is as if it had not been said.
+
+        Raises ValidationError where a field that must be there is none.
+        """
+        try:
+            return cls.model_validate(values, strict=True)
+        except ValidationError as error:
+            wrong = {found["loc"][0] for found in error.errors() if found["loc"]}
+            if not isinstance(values, dict) or not wrong:
+                raise
+            return cls.model_validate(
+                {key: value for key, value in values.items() if key not in wrong}, strict=True
+            )
+
+
+def canonical_json(value: BaseModel | dict[str, Any]) -> str:
+    """Write a value so that equal values give equal bytes: sorted keys, no spaces, no non-finite numbers."""
+    plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

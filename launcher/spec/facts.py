@@ -1,0 +1,108 @@
+"""What a probe found on a host: volatile, dated, and never part of a plan."""
+
+from __future__ import annotations
+
+from pydantic import ConfigDict
+
+from launcher.spec.base import Record
+
+
+class Told(Record):
+    """A part of what a host told: unknown fields are ignored, a number is a finite one."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+class Gpu(Told):
+    """One card as its driver reports it; a number that the driver does not tell is None."""
+
+    index: int
+    uuid: str
+    name: str
+    capability: str | None = None
+    memory_mib: float | None = None
+    driver: str | None = None
+
+
+class Interpreter(Told):
+    """The interpreter for the job: its path, Python version, and the versions of the packages asked for."""
+
+    path: str
+    version: str | None = None
+    packages: dict[str, str | None] = {}
+    error: str | None = None
+
+
+class Python(Told):
+    """An interpreter that was found there, and the version that it says."""
+
+    path: str
+    version: str
+
+
+class FileSystem(Told):
+    """What holds the root. `error` says why it did not answer, or why a small file could not be written there.
+
+    `is_shared` is of a network's or a cluster's kind: other machines may see the same files. `quota_free_gb` is None
+    where there is no quota, or where `quota` cannot tell; `free_inodes` where the file system counts none.
+    """
+
+    kind: str | None = None
+    is_shared: bool = False
+    is_read_only: bool = False
+    is_noexec: bool = False
+    free_inodes: int | None = None
+    quota_free_gb: float | None = None
+    error: str | None = None
+
+
+class Engine(Told):
+    """A container engine: its program and its socket, where they are there, and why this user cannot use it."""
+
+    name: str
+    program: str | None = None
+    socket: str | None = None
+    version: str | None = None
+    error: str | None = None
+
+
+class Facts(Told):
+    """One probe: the host, its cards, its room, its engines and its interpreters.
+
+    `pythons` are the interpreters that were looked for beside the job's; None where nobody looked.
+    """
+
+    host_id: str
+    boot_id: str
+    hostname: str
+    user: str
+    platform: str
+    machine: str
+    cpus: int
+    memory_gb: float | None = None
+    free_gb: float | None = None
+    root: str
+    file_system: FileSystem = FileSystem()
+    python: str
+    gpus: tuple[Gpu, ...] = ()
+    gpu_error: str | None = None
+    engines: tuple[Engine, ...] = ()
+    interpreter: Interpreter | None = None
+    pythons: tuple[Python, ...] | None = None
+
+    @property
+    def has_apple_gpu(self) -> bool:
+        """Whether this is a Mac with Apple's own processor, and so its GPU."""
+        return self.platform == "darwin" and self.machine == "arm64"
+
+    @property
+    def room_gb(self) -> float | None:
+        """What may be written below the root, in GB: the disk's free space or the quota's, whichever is less."""
+        told = [free for free in (self.free_gb, self.file_system.quota_free_gb) if free is not None]
+        return min(told, default=None)
+
+    @property
+    def cards(self) -> str:
+        """The cards by the driver's names, e.g. `2 x NVIDIA L40S, 1 x NVIDIA TITAN RTX`; empty where there is none."""
+        names = [gpu.name for gpu in self.gpus]
+        return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))

@@ -1,0 +1,38 @@
+"""Where a job runs: an address and how to run there."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from launcher.spec.base import Written
+
+
+class Host(Written):
+    """A machine as its `[hosts.NAME]` table says.
+
+    `address` None means this machine. A bare alias of ~/.ssh/config is a host whose address is the alias.
+    `python` is the agent's; `env` is the job's: an environment's folder, or its interpreter.
+    """
+
+    name: Annotated[str, Field(min_length=1)]
+    address: Annotated[str, Field(pattern=r"^[^\s-][^\s]*$")] | None = None
+    user: str | None = None
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    identity_file: str | None = None
+    known_hosts: str | None = None
+    root: str = "~/.launch"
+    python: str | None = None
+    env: str | None = None
+    runtime: Literal["auto", "native"] = "auto"
+    profile: str | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this is the machine that `launch` itself runs on."""
+        return self.address is None
+
+
+LOCAL = Host(name="local")
+"""This machine, known without any file."""

@@ -1,0 +1,66 @@
+"""What is to be done: a training program or a command, its model, data and budgets."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AliasChoices, ConfigDict, Field, field_validator
+
+from launcher.spec.base import Written
+from launcher.spec.profile import Name
+
+Scalar = bool | int | float | str
+Count = Annotated[int, Field(ge=1)]
+
+
+class Batch(Written):
+    """The global batch, which no card changes, and the largest micro-batch that the job wants."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    global_size: Count = Field(
+        default=8, validation_alias=AliasChoices("global", "global_size"), serialization_alias="global"
+    )
+    micro: Count | None = None
+
+
+class Data(Written):
+    """The job's data: a path here (`./x`, `/x`, `~/x`), `host:PATH` there, or a word for the script."""
+
+    train: str | None = None
+    eval: str | None = None
+
+
+class Job(Written):
+    """A job as its TOML file or the words after `--` say.
+
+    A path is relative to the file that names it; `code` is the folder that travels (default: the working folder).
+    `settings` reach the script as they are. `secrets` are names of variables; their values are never part of a job.
+    """
+
+    name: Name
+    command: Annotated[tuple[str, ...], Field(min_length=1)]
+    code: str | None = None
+    requirements: tuple[str, ...] = ()
+    model: str | None = None
+    method: Literal["lora", "full"] = "full"
+    steps: Count | None = None
+    seed: int = 0
+    save_every_steps: Count | None = None
+    loader_workers: Annotated[int, Field(ge=0)] = 0
+    batch: Batch = Batch()
+    data: Data = Data()
+    settings: dict[str, Scalar] = {}
+    secrets: tuple[str, ...] = ()
+    attempts: Count = 5
+    restart: bool = False
+    stop_grace_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
+
+    @field_validator("command")
+    @classmethod
+    def _command_has_words(cls, command: tuple[str, ...]) -> tuple[str, ...]:
+        if not command[0]:
+            raise ValueError("its first word is empty")
+        if any("\0" in word for word in command):
+            raise ValueError("a word holds a NUL byte")
+        return command

@@ -1,0 +1,114 @@
+"""From TOML that people write to frozen values; every mistake is named with file, key, value and the mend."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from launcher.errors import BadFileError, UnknownNameError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_WORDS = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "dict_type": "a table",
+    "model_type": "a table",
+    "model_attributes_type": "a table",
+}
+
+
+def build(
+    model: type[Model], data: Mapping[str, Any], *, file: str, text: str = "", prefix: str = ""
+) -> Model:
+    """Build a value from the tables of `file`; `prefix` is the table it stands in, e.g. `hosts.lambda.`.
+
+    Types are strict: text is no number. Raises BadFileError that names every wrong key.
+    """
+    try:
+        return model.model_validate_json(json.dumps(data, default=str), strict=True)
+    except ValidationError as error:
+        lines = [_explain(one, model, file=file, text=text, prefix=prefix) for one in error.errors()]
+        raise BadFileError("\n".join(dict.fromkeys(lines))) from error
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return `: did you mean 'x'?` for the nearest known word, else nothing."""
+    match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f": did you mean '{match[0]}'?" if match else ""
+
+
+def unknown_name(noun: str, word: str, known: Iterable[str], *, looked_in: str) -> UnknownNameError:
+    """Return the error for a name that nobody knows, with the nearest one and all of them."""
+    names = sorted(set(known))
+    listing = f"\n  known: {', '.join(names)}" if names else ""
+    return UnknownNameError(f"unknown {noun} '{word}' ({looked_in}){nearest(word, names)}{listing}")
+
+
+def _explain(error: Any, model: type[BaseModel], *, file: str, text: str, prefix: str) -> str:
+    where = [str(part) for part in error["loc"] if part != "[key]"]
+    if where[:1] == ["settings"] and len(where) > 2:  # the tags of a union are pydantic's affair
+        return f"{file}: settings.{where[1]}: expected text, a finite number, true or false"
+    key = prefix + ".".join(where)
+    line = _line_of(key, text)
+    place = f"   (line {line})" if line else ""
+    if error["type"] == "extra_forbidden":
+        allowed = [name for name in _allowed_keys(model, where[:-1]) if not (prefix and name == "name")]
+        return f"{file}: unknown key '{key}'{nearest(where[-1], allowed)}{place}\n  allowed: {', '.join(allowed)}"
+    if error["type"] == "missing":
+        return f"{file}: '{key}' is missing"
+    shown = json.dumps(error["input"], default=str, ensure_ascii=False)
+    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+    if error["type"] in _WORDS:
+        return (
+            f"{file}: {key} = {shown}: expected {_WORDS[error['type']]}, got {_kind(error['input'])}{place}"
+        )
+    subject = f"{key} = {shown}: " if where else f"{key.rstrip('.')}: " if key else ""
+    said = error["msg"].removeprefix("Value error, ")
+    return f"{file}: {subject}{said[:1].lower()}{said[1:]}{place}"
+
+
+def _kind(value: Any) -> str:
+    for kind, word in (
+        (bool, "true or false"),
+        (str, "text"),
+        (int, "a whole number"),
+        (float, "a fraction"),
+    ):
+        if isinstance(value, kind):
+            return word
+    return "a list" if isinstance(value, list) else "a table" if isinstance(value, dict) else "nothing"
+
+
+def _allowed_keys(model: type[BaseModel], path: list[str]) -> list[str]:
+    for part in path:
+        field = model.model_fields.get(part)
+        inner = field.annotation if field else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        model = inner
+    return [field.serialization_alias or name for name, field in model.model_fields.items()]
+
+
+def _line_of(dotted: str, text: str) -> int | None:
+    """Find the line on which a dotted key is written, by its table header and its last part."""
+    table, _, key = dotted.rpartition(".")
+    current = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := re.fullmatch(r"\s*\[([^\[\]]+)\]\s*(#.*)?", line):
+            current = re.sub(r"[\s\"']", "", header[1])
+        elif found := re.match(r"\s*([\w.\"'-]+)\s*=", line):
+            written = re.sub(r"[\"']", "", found[1])
+            full = f"{current}.{written}" if current else written
+            if full == dotted or (current == table and written == key):
+                return number
+    return None

@@ -1,0 +1,214 @@
+"""The command line's manners: what it says to mistakes, with which exit code, and that it never shows a traceback."""
+
+import re
+import shlex
+import subprocess
+
+import pytest
+from testbed.client import LAUNCH
+
+from launcher import __version__
+
+
+def refused(client, *words):
+    """What is said to a mistake: exit code 2, nothing on standard output, nothing made."""
+    before = sorted(client.project.rglob("*"))
+    done = client.run(*words)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stdout == ""
+    assert sorted(client.project.rglob("*")) == before
+    assert not (client.home / ".launch" / "runs").exists()
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("--host", "local", "python", "train.py"), ("--detach", "train.py"), ("--dry-run", "python")]
+)
+def test_words_without_the_dashes_print_both_right_forms(client, words):
+    """A command goes behind `--`, a verb comes first; both lines can be pasted."""
+    said = refused(client, *words)
+    stray = " ".join(words[2:] if words[0] == "--host" else words[1:])
+    assert f"unexpected words: {stray}" in said
+    assert f"-- {stray}" in said
+    assert "launch ps --host HOST" in said
+
+
+@pytest.mark.parametrize(
+    "words", [("nonsense",), ("attahc",), ("profile", "nonsense"), ("nonsense", "--host", "local")]
+)
+def test_an_unknown_verb_is_named(client, words):
+    """It is not taken for a command, nor for a run."""
+    assert next(word for word in words if word != "profile") in refused(client, *words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--nonsense",), ("ps", "--nonsense"), ("--host",), ("--precision", "int4"), ("--runtime", "magic")],
+)
+def test_an_unknown_option_or_value_is_named(client, words):
+    """The word that is wrong is in the message."""
+    assert words[-1] in refused(client, *words)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [(), ("probe",), ("ps",), ("attach", "last"), ("stop", "last"), ("logs",), ("metrics",), ("pull",)],
+)
+def test_an_unknown_host_names_the_nearest_for_every_verb(client, verb):
+    """Where it was looked for, a guess, all that are known."""
+    client.script('[hosts.lambda]\naddress = "x.invalid"\n', "launch.toml")
+    said = refused(client, *verb, "--host", "lambada")
+    assert "unknown host 'lambada'" in said
+    assert "did you mean 'lambda'?" in said
+    assert "launch.toml" in said
+
+
+@pytest.mark.parametrize("words", [("--profile", "titan_rx"), ("profile", "show", "titan_rx")])
+def test_an_unknown_profile_names_the_nearest(client, words):
+    """Of all the cards that we know."""
+    assert "did you mean 'titan_rtx'?" in refused(client, *words)
+
+
+@pytest.mark.parametrize("verb", ["attach", "logs", "metrics", "stop", "pull", "plot"])
+def test_a_run_that_is_not_here_says_where_to_look(client, verb):
+    """Without a run, and with a word that means none; the next command can be pasted."""
+    assert "launch" in refused(client, verb, "last")
+    assert "launch ps" in refused(client, verb, "zzzz")
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",), ("ps", "--host", "lab"), ("probe",)])
+def test_a_bad_project_file_names_file_key_and_value(client, words):
+    """Whatever the verb, the file's mistake is told first, with its line."""
+    client.script('[hosts.lab]\naddress = "x"\nport = "22"\n', "launch.toml")
+    said = refused(client, *words)
+    assert re.search(
+        r'launch\.toml: hosts\.lab\.port = "22": expected a whole number, got text +\(line 3\)', said
+    )
+
+
+def test_a_bad_job_file_names_file_key_and_nearest(client):
+    """A misspelt key of a job is told with what is allowed."""
+    client.script('name = "x"\ncommand = ["true"]\nstepz = 3\n', "my.toml")
+    said = refused(client, "--job", "my.toml")
+    assert "my.toml: unknown key 'stepz': did you mean 'steps'?" in said
+    assert "allowed: name, command" in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--job", "sft", "--", "true"), ("--set", "steps"), ("--set", "steps=many"), ("--job", "nope.toml")],
+)
+def test_a_launch_that_contradicts_itself_is_a_usage_error(client, words):
+    """Two jobs, a setting without a value, a value of another kind, a file that is not there."""
+    assert refused(client, *words).strip()
+
+
+@pytest.mark.parametrize(("key", "path"), [("model", "./nowhere"), ("data.train", "./no.jsonl")])
+def test_a_local_path_that_is_not_there_is_told_by_its_key(client, key, path):
+    """Before anything of the run is sent or left."""
+    done = client.run("--set", f"{key}={path}", "--", "true")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"{key}: there is no {client.project / path}")
+    assert not list((client.home / ".launch" / "runs").glob("*"))
+    assert not client.runs.exists()
+
+
+def test_the_version_is_the_packages(client):
+    """One line, and success."""
+    assert client.ok("--version") == f"launch {__version__}\n"
+
+
+@pytest.mark.parametrize("word", ["--help", "-h"])
+def test_the_root_help_shows_the_launchs_options_and_every_verb(client, word):
+    """What a launch takes and what else there is, on one page with examples."""
+    said = client.ok(word)
+    assert [
+        one
+        for one in ("--host", "--profile", "--job", "--set", "--dry-run", "--probe", "--detach", "--json")
+        if one not in said
+    ] == []
+    assert [
+        one
+        for one in ("ps", "attach", "logs", "metrics", "stop", "pull", "probe", "hosts", "profile")
+        if not re.search(rf"^  {one} ", said, re.MULTILINE)
+    ] == []
+    assert "launch --host lab -- python train.py" in said
+
+
+def test_words_behind_the_dashes_belong_to_the_job_alone(client):
+    """Not even `--help` or a verb behind `--` is ours."""
+    said = client.ok("--dry-run", "--json", "--profile", "cpu", "--", "ps", "--help", "--", "--host")
+    assert '"command":["ps","--help","--","--host"]' in said
+
+
+@pytest.mark.parametrize("words", [("--",), ("--host", "local", "--"), ("--detach", "--dry-run", "--")])
+def test_dashes_without_a_command_show_the_form(client, words):
+    """It is no wish for the demo; the line can be pasted."""
+    said = refused(client, *words)
+    assert "no command behind --" in said
+    assert "-- python train.py" in said
+
+
+def test_runs_that_is_a_file_is_told_before_anything_is_made(client):
+    """By launch before it asks the host for anything, and by every verb that wants a mirror there."""
+    run = client.detached("--", "true")
+    client.runs.rename(client.project / "mirrors")
+    client.script("", "runs")
+    for words in (("--", "true"), *((verb, run, "--host", "local") for verb in RUN_VERBS)):
+        done = client.run(*words)
+        assert done.returncode == (2 if words[0] == "--" else 1), done.stdout + done.stderr
+        assert done.stderr.startswith(str(client.runs))
+    assert [path.name for path in (client.home / ".launch" / "runs").iterdir()] == [run]
+
+
+@pytest.mark.parametrize("words", ["-- true", "ps", "logs", "stop last", "--job sft"])
+def test_a_working_directory_that_is_gone_is_told(client, words):
+    """In one line, not by a traceback."""
+    gone = client.project / "gone"
+    gone.mkdir()
+    command = shlex.join(LAUNCH) + f" {words}"
+    done = subprocess.run(
+        ["sh", "-c", f"rmdir {gone} && {command}"],
+        cwd=gone,
+        env=client.env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("the current directory has been removed\n")
+    assert "Traceback" not in done.stderr
+
+
+RUN_VERBS = ("attach", "logs", "metrics", "plot", "pull", "stop")
+STRANGE = ("../x", "*", "[0-9]*", "/etc", ".", "a\nb", "\x1b[2J", "é\udce9")
+
+
+def test_a_word_that_means_several_runs_or_none_is_a_usage_error(client):
+    """Whatever the verb, and whatever is written: patterns and paths are plain letters here."""
+    runs = [client.detached("--name", "same", "--", "true") for _ in range(2)]
+    prefix = runs[0].rpartition("-")[0]
+    before = sorted(client.runs.rglob("*"))
+    for verb in RUN_VERBS:
+        for where in ((), ("--host", "local")):
+            done = client.run(verb, prefix, *where)
+            assert (done.returncode, done.stdout) == (2, ""), verb
+            assert f"'{prefix}' means 2 runs" in done.stderr
+            for word in ("../x", "*") if verb != "stop" else STRANGE:
+                done = client.run(verb, word, *where)
+                assert (done.returncode, done.stdout) == (2, ""), (verb, word)
+                assert "no run" in done.stderr
+                assert "launch ps" in done.stderr
+                assert "\x1b" not in done.stderr
+    assert sorted(client.runs.rglob("*")) == before
+
+
+def test_help_starts_without_what_it_does_not_need():
+    """Whatever is heavy is imported by the verb that uses it."""
+    code = f"import sys; sys.argv[1:] = ['--help']\ntry:\n    {LAUNCH[-1].replace('; ', chr(10) + '    ')}\nfinally:\n    print(*sys.modules)"
+    done = subprocess.run([LAUNCH[0], "-c", code], capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert "launcher.cli.say" in loaded
+    assert [
+        one for one in ("rich", "pydantic", "fabric", "launcher.runs", "launcher.hosts") if one in loaded
+    ] == []

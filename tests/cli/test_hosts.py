@@ -1,0 +1,84 @@
+"""All hosts at a glance: those that answer have their rows, the others their reason, and none waits for another."""
+
+import json
+import os
+import socket
+
+import pytest
+
+from launcher.runs import launching
+from launcher.spec.host import Host
+
+
+@pytest.fixture
+def silent_port():
+    """A port that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        yield server.getsockname()[1]
+
+
+def dead(*names):
+    return "".join(f'[hosts.{name}]\naddress = "127.0.0.1"\nport = 1\n' for name in names)
+
+
+def test_fifty_hosts_are_probed_at_once(client, ssh_host):
+    """This machine, an SSH host under several names, and dead ones: every row is there, in the file's order."""
+    live = [f"live{number}" for number in range(4)]
+    names = [f"dead{number}" for number in range(45)]
+    client.script(dead(*names) + "".join(ssh_host.table(name) for name in live), "launch.toml")
+    rows = json.loads(client.ok("hosts", "--json"))
+    assert rows["version"] == 1
+    assert [row["host"] for row in rows["hosts"]] == ["local", *names, *live]
+    told = {row["host"]: row for row in rows["hosts"]}
+    for name in ("local", *live):
+        assert (told[name]["problem"], told[name]["profile"]) == (None, "cpu")
+        assert told[name]["free_gb"] > 0
+    assert told["live0"]["user"] == ssh_host.user
+    assert {told[name]["problem"] for name in names} == {
+        f"{name}: 127.0.0.1:1 refuses the connection; is sshd up?" for name in names
+    }
+
+
+def test_a_host_that_hangs_holds_up_nobody(silent_port, monkeypatch):
+    """Where they take all places, each is given up in its own time, and the next one has its turn."""
+    monkeypatch.setattr(launching, "MOST_HOSTS_AT_ONCE", 4)
+    hanging = [Host(name=f"hang{number}", address="127.0.0.1", port=silent_port) for number in range(4)]
+    rows = {row.host.name: row for row in launching.probe_all([*hanging, Host(name="mine")], deadline_s=5.0)}
+    assert rows["mine"].facts.cpus
+    assert [rows[host.name].problem for host in hanging] == [
+        f"{host.name}: no answer within 5 s" for host in hanging
+    ]
+
+
+def test_many_agents_answer_at_once():
+    """Each of them is a process of its own here."""
+    rows = list(launching.probe_all([Host(name=f"mine{number}") for number in range(12)]))
+    assert sorted(row.host.name for row in rows) == sorted(f"mine{number}" for number in range(12))
+    assert all(row.facts and row.problem is None for row in rows)
+
+
+def test_a_person_sees_a_table_and_who_is_waited_for(client, tmp_path, monkeypatch):
+    """The table on standard output, the wait on standard error, exit code 0."""
+    (tmp_path / "nvidia-smi").write_text(
+        "#!/bin/sh\nsleep 3; echo 0, GPU-0, Tesla T4, 7.5, 15360, 580.65.06\n"
+    )
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    client.script(dead("gone"), "launch.toml")
+    done = client.run("hosts")
+    assert done.returncode == 0
+    assert done.stderr.startswith("waiting for ")
+    assert "local" in done.stderr
+    head, local, gone = done.stdout.splitlines()
+    assert head.split() == ["HOST", "CARDS", "EACH", "DRIVER", "MEMORY", "FREE"]
+    assert "1 x Tesla T4  15 GiB  580.65.06" in local
+    assert "gone: 127.0.0.1:1 refuses the connection" in gone
+
+
+def test_aliases_are_named_with_all_and_never_asked(client):
+    """They may be anybody's."""
+    (client.home / ".ssh").mkdir()
+    (client.home / ".ssh" / "config").write_text("Host far faraway *.pattern\n  Port 1\n")
+    assert "far" not in client.ok("hosts")
+    assert "aliases of ~/.ssh/config, not asked: far, faraway" in client.ok("hosts", "--all")
+    assert json.loads(client.ok("hosts", "--all", "--json"))["aliases"] == ["far", "faraway"]

@@ -1,0 +1,239 @@
+"""What a probe tells, kept in a file, and what is made of it: plans without a host, profiles by what is there."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.cli.probe import rows
+from launcher.errors import BadFileError, HostError, LaunchError, UnknownNameError
+from launcher.hosts.agent import Answer
+from launcher.runs.launching import choose_profile, describe, probe, saved_probe
+from launcher.spec.facts import Facts
+from launcher.spec.host import Host
+
+L40S = "NVIDIA L40S, 8.9, 45372, 580.65.06"
+TITAN = "NVIDIA TITAN RTX, 7.5, 24576, 580.65.06"
+A100 = "NVIDIA A100 80GB PCIe, 8.0, 81920, 580.65.06"
+
+
+@pytest.fixture
+def cards(tmp_path, monkeypatch):
+    """Give this machine an nvidia-smi that reports cards: the queried columns, without index and UUID."""
+    folder = tmp_path / "smi"
+    folder.mkdir()
+
+    def put(*lines):
+        text = "\n".join(f"{index}, GPU-{index}, {line}" for index, line in enumerate(lines))
+        (folder / "nvidia-smi").write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n")
+        (folder / "nvidia-smi").chmod(0o755)
+
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return put
+
+
+RIGHT = {
+    "host_id": "0", "boot_id": "b", "hostname": "h", "user": "u", "platform": "linux", "machine": "x86_64",
+    "cpus": 2, "free_gb": 100.0, "root": "/r", "python": "3.11.2", "gpus": [],
+    "interpreter": {"path": "/usr/bin/python3", "version": "3.11.2"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def saved(client):
+    """Keep a probe in a file, with some fields changed."""
+
+    def save(**changed):
+        client.script(json.dumps({"version": 1, **RIGHT, **changed}), "probe.json")
+        return "probe.json"
+
+    return save
+
+
+def preview(client, *words):
+    return json.loads(client.ok("--dry-run", "--json", *words))
+
+
+def test_a_saved_probe_gives_the_plan_and_findings_of_the_host_itself(client, cards):
+    """Byte for byte, though no host is asked: the one that is named cannot be reached."""
+    cards(L40S)
+    here = client.ok("--dry-run", "--json", "--", "true")
+    client.script(client.ok("probe", "--json"), "l40s.json")
+    cards()  # the machine has changed since
+    assert client.ok("--dry-run", "--json", "--probe", "l40s.json", "--", "true") == here
+    client.script('[hosts.gone]\naddress = "127.0.0.1"\nport = 1\n', "launch.toml")
+    there = preview(client, "--host", "gone", "--probe", "l40s.json", "--", "true")
+    assert (there["plan"]["profile"]["name"], there["findings"]) == ("l40s", [])
+
+
+def test_a_saved_probe_says_what_it_was_not_asked(client, saved):
+    """The demo needs packages; the gate does not guess."""
+    assert [one["code"] for one in preview(client, "--probe", saved())["findings"]] == ["packages-unknown"]
+
+
+def test_unknown_fields_of_a_saved_probe_are_ignored(client, saved):
+    """A newer client's file is read; an older one's lacks fields."""
+    assert preview(
+        client, "--probe", saved(news={"x": [1]}, engines=[{"name": "docker", "x": 1}]), "--", "true"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"cpus": "two"}, 'probe.json: cpus = "two": expected a whole number, got text'),
+        ({"free_gb": "much"}, 'free_gb = "much": expected a number, got text'),
+        (
+            {"gpus": [{"index": 0, "uuid": "u", "name": 7}]},
+            "gpus.0.name = 7: expected text, got a whole number",
+        ),
+        ({"file_system": 3}, "file_system = 3: expected a table"),
+        ({"version": 2}, "probe.json: version = 2: expected 1"),
+        ({"version": "1"}, 'version = "1": expected 1'),
+        ({"host_id": None}, "host_id = null"),
+    ],
+)
+def test_a_wrong_value_in_a_saved_probe_is_named(client, saved, changed, said):
+    """File, key and value."""
+    with pytest.raises(BadFileError) as caught:
+        saved_probe(client.project / saved(**changed))
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(None, "cannot be read"), ("", "is not JSON"), ("[1]", "is no probe"), ("[" * 9999, "is not JSON")],
+    ids=["missing", "empty", "a list", "deep"],
+)
+def test_a_file_that_is_no_probe_says_how_one_is_made(tmp_path, text, said):
+    """What is in the way, and the line to type."""
+    path = tmp_path / "it.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(BadFileError, match=f"it.json: {said}") as caught:
+        saved_probe(path)
+    assert text is None or "launch probe --json > FILE" in str(caught.value)
+
+
+def test_a_saved_probe_that_cannot_be_used_is_a_usage_error(client, saved):
+    """A wrong file, and one for a launch, which asks its host itself: exit code 2, and nothing begins."""
+    name = saved(cpus="two")
+    for words, said in ((["--dry-run"], 'probe.json: cpus = "two"'), ([], "--probe is for --dry-run")):
+        done = client.run(*words, "--probe", name, "--", "true")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert said in done.stderr
+    assert not client.runs.exists()
+
+
+def test_a_name_that_means_several_profiles_is_decided_by_the_probe(client, cards):
+    """a100 is the one of 40 or 80 GB that is there; a name that means one profile is that one."""
+    cards(TITAN, A100)
+    assert preview(client, "--profile", "a100", "--", "true")["plan"]["profile"]["name"] == "a100_80gb"
+    assert preview(client, "--profile", "titan", "--", "true")["plan"]["profile"]["name"] == "titan_rtx"
+
+
+def test_a_family_that_is_not_there_is_refused_by_the_gate(client, cards):
+    """What is there is named; exit code 3, and nothing was sent."""
+    cards(TITAN)
+    done = client.run("--profile", "a100", "--", "true")
+    assert done.returncode == 3
+    assert "local has NVIDIA TITAN RTX, not a A100" in done.stderr
+    assert not list((client.home / ".launch" / "runs").glob("*"))
+
+
+def test_a_name_that_means_several_profiles_needs_a_probe(client):
+    """Without one they are named."""
+    client.script('[hosts.gone]\naddress = "127.0.0.1"\nport = 1\n', "launch.toml")
+    done = client.run("--dry-run", "--host", "gone", "--profile", "a100")
+    assert done.returncode == 4
+    assert "name a100_40gb or a100_80gb" in done.stderr
+    shown = client.run("profile", "show", "a100")
+    assert shown.returncode == 2
+    assert "'a100' means a100_40gb or a100_80gb" in shown.stderr
+    assert "titan_rtx" in client.ok("profile", "show", "titan")
+
+
+def test_a_mixed_host_says_which_card_is_taken_and_why(client, cards):
+    """In the stage's line; the job sees that card alone."""
+    cards(TITAN, L40S, L40S)
+    said = client.ok("--", "sh", "-c", "echo sees $CUDA_VISIBLE_DEVICES")
+    assert "1 x NVIDIA TITAN RTX, 2 x NVIDIA L40S, driver 580.65.06" in said
+    assert "L40S 48 GB (GPU 1) is taken: the most memory" in said
+    assert "sees GPU-1" in client.ok("logs", "last")
+
+
+def test_a_probe_shows_what_a_person_wants_to_know(client, cards):
+    """Ids, room with its kind, the interpreters that are there, the cards."""
+    cards(L40S)
+    said = client.ok("probe")
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert f"boot {boot_id}" in said
+    assert " GB free, " in said
+    assert "gpu 0    NVIDIA L40S, capability 8.9, 45,372 MiB, driver 580.65.06" in said
+    told = json.loads(client.ok("probe", "--json"))
+    assert (told["version"], told["profile"], told["boot_id"]) == (1, "l40s", boot_id)
+    assert told["pythons"]
+
+
+class Told:
+    """An agent that answers with whatever it is given."""
+
+    def __init__(self, values):
+        self._values = values
+
+    def call(self, _verb, **_args):
+        """Answer."""
+        return Answer(self._values, b"")
+
+
+WORDS = st.text(max_size=8)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+    max_leaves=8,
+)
+GPU = st.fixed_dictionaries(
+    {"index": st.integers(), "uuid": WORDS, "name": WORDS | st.sampled_from(["NVIDIA L40S", "Tesla T4"])},
+    optional={"memory_mib": JSON, "capability": JSON, "driver": JSON},
+)
+TOLD = st.builds(
+    lambda gpus, changed: {**RIGHT, "gpus": gpus, **changed},
+    st.lists(GPU, max_size=3),
+    st.dictionaries(st.sampled_from([*Facts.model_fields, "news"]), JSON, max_size=3),
+)
+
+
+def outcome(function, *words):
+    """What a function returns, or which of our errors it raises; any other error is a traceback at the user."""
+    try:
+        return function(*words), None
+    except LaunchError as error:
+        return None, error
+
+
+@given(JSON.map(lambda value: value if isinstance(value, dict) else {"": value}) | TOLD)
+def test_whatever_a_host_tells_of_itself_is_facts_or_its_error(values):
+    """Never a traceback, and never a line of its own in the message; what is shown of facts can be shown."""
+    found, error = outcome(probe, Told(values), Host(name="lab"), ())
+    if error is not None:
+        assert isinstance(error, HostError)
+        assert str(error).startswith("lab's probe: ")
+        assert str(error).isprintable()
+        return
+    assert describe(found)
+    assert list(rows(found))
+    json.dumps(found.model_dump(mode="json"), allow_nan=False)
+    _, error = outcome(choose_profile, (), found)
+    assert error is None or isinstance(error, UnknownNameError)
+
+
+@given(st.text() | JSON.map(json.dumps) | TOLD.map(lambda told: json.dumps({"version": 1, **told})))
+def test_whatever_a_file_holds_is_facts_or_its_mistake(tmp_path_factory, text):
+    """Never a traceback."""
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    _, error = outcome(saved_probe, path)
+    assert error is None or (isinstance(error, BadFileError) and str(error).startswith(str(path)))

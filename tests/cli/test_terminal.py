@@ -1,0 +1,330 @@
+"""What reaches a person's terminal: no escape of a host's, a cursor that is there in the end, and a whole log."""
+
+import io
+import json
+import os
+import pty
+import shutil
+import signal
+import subprocess
+
+import pytest
+from rich.console import Console
+from testbed.client import LAUNCH, until
+from typer import Exit
+
+from launcher.cli import follow
+from launcher.cli.say import say, without_escapes
+from launcher.cli.view import LogView, TerminalView
+from launcher.errors import AgentError
+from launcher.runs.mirror import Mirror, News
+
+EVIL = "\x1b]0;title\x07\x1b[2J\x9b2J\u202eevil\u2066"
+STEERS = ("\x1b]0;", "\x07", "\x1b[2J", "\x9b", "\u202e", "\u2066")
+HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+
+HOSTILE = f"""
+import os, sys
+import launcher_worker as worker
+EVIL = {EVIL!r}
+sys.stdout.reconfigure(encoding="utf-8")
+print("printed", EVIL, flush=True)
+worker.begin(0, 3)
+worker.progress(EVIL, 1, 2)
+worker.log(1, loss=0.5)
+worker.log(2, **{{EVIL: 0.25, "text": EVIL}})
+open(os.path.join(worker.knobs().artifacts, EVIL), "w").close()
+sys.exit(3)
+"""
+
+
+def controls(text):
+    """The characters that no verb may let through when it writes into a pipe."""
+    return sorted({char for char in text if not char.isprintable()} - {"\n", "\t"})
+
+
+class Terminal:
+    """`launch …` in a terminal of its own, and what it has written there."""
+
+    def __init__(self, client, *words):
+        ours, theirs = pty.openpty()
+        env = {**client.env, "TERM": "xterm-256color"}
+        self.process = subprocess.Popen(
+            [*LAUNCH, *words], cwd=client.project, env=env, stdin=theirs, stdout=theirs, stderr=theirs
+        )
+        os.close(theirs)
+        self._file = ours
+        self._said = b""
+
+    def said(self):
+        """Take what is written next; everything so far."""
+        self._said += os.read(self._file, 1 << 16)
+        return self._said.decode("utf-8", "replace")
+
+    def to_the_end(self):
+        """Everything, when the command has left."""
+        try:
+            while True:
+                self.said()
+        except OSError:  # how Linux says that the other end is closed
+            os.close(self._file)
+        self.process.wait(timeout=60)
+        return self._said.decode("utf-8", "replace")
+
+
+@pytest.fixture
+def hostile(client):
+    """A run whose script prints and reports escapes, and whose record on the host was forged to hold more; its id."""
+    client.script(HOSTILE)
+    os.symlink("/etc/passwd", client.project / f"link{EVIL}")
+    done = client.run("--", "python", "train.py")
+    assert done.returncode == 1
+    assert controls(done.stdout + done.stderr) == []
+    assert "printed" in done.stdout, "the log's tail"
+    assert "not sent: link" in done.stdout
+    (folder,) = (client.home / ".launch" / "runs").iterdir()
+    state = folder / "0002" / "state.json"
+    state.write_text(
+        json.dumps({**json.loads(state.read_text()), "reason": EVIL, "evidence": {EVIL: EVIL}, "step": EVIL})
+    )
+    plan = json.loads((folder / "plan.json").read_text())
+    plan.update(job=EVIL, steps=EVIL, profile={**plan["profile"], "title": EVIL})
+    (folder / "plan.json").write_text(json.dumps(plan))
+    shutil.rmtree(client.runs)
+    return folder.name
+
+
+VERBS = {
+    "attach RUN": "evil",
+    "attach RUN --json": "evil",
+    "logs RUN": "printed",
+    "metrics RUN": "evil",
+    "metrics RUN --csv": "evil",
+    "metrics RUN --json": "evil",
+    "ps": "evil",
+    "ps --json": "evil",
+    "pull RUN": "artifacts",
+    "stop RUN": "evil",
+    "stop RUN --json": "evil",
+}
+
+
+def test_no_escape_of_a_run_passes_any_verb(client, hostile):
+    """Neither into a pipe, where nothing steers, nor into a terminal, where rich's own do."""
+    for verb, shows in VERBS.items():
+        words = [*verb.replace("RUN", hostile).split(), "--host", "local"]
+        done = client.run(*words)
+        assert shows in done.stdout, verb
+        assert controls(done.stdout + done.stderr) == [], verb
+        said = Terminal(client, *words).to_the_end()
+        assert shows in said, verb
+        assert [steer for steer in STEERS if steer in said] == [], verb
+
+
+def test_no_escape_of_a_script_passes_the_live_bar(client):
+    """Names of stages and metrics while the run is shown in a terminal."""
+    client.script(HOSTILE)
+    said = Terminal(client, "--", "python", "train.py").to_the_end()
+    assert "exit-nonzero" in said
+    assert [steer for steer in STEERS if steer in said] == []
+
+
+@pytest.mark.parametrize("words", [("probe",), ("--dry-run",), ("--dry-run", "--json"), ()])
+def test_no_escape_of_an_interpreter_passes_the_probe(client, words):
+    """What a host's python says when it is asked for its version."""
+    client.script(f"#!/usr/bin/env python3\nimport sys\nsys.exit({EVIL!r})\n", "evil.py")
+    (client.project / "evil.py").chmod(0o755)
+    client.script(f'[hosts.local]\nenv = "{client.project / "evil.py"}"\n', "launch.toml")
+    done = client.run(*words)
+    assert "evil" in done.stdout + done.stderr
+    assert controls(done.stdout + done.stderr) == []
+
+
+def test_an_error_keeps_its_lines_and_loses_its_escapes(client):
+    """A file's own text in a message of ours: the lines are ours, the escapes nobody's."""
+    (client.project / "launch.toml").write_text('["\\u001b[2J\\u202e"]\n')
+    done = client.run("probe")
+    assert done.returncode == 2
+    assert "\n  allowed: " in done.stderr
+    assert controls(done.stderr) == []
+
+
+def test_a_line_cannot_begin_another(capsys):
+    """Whatever a host sends as a name or a reason stays on its line."""
+    say("reason\n  ✓ succeeded", "a\rb\u2028c\x85d")
+    assert capsys.readouterr().out == "reason   ✓ succeeded\na b c d\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("a\x1b[31mred\x1b[0m b", "ared b"),
+        ("a\x1b]0;title\x07b\x1b]8;;http://x\x1b\\c", "abc"),
+        ("a\x1bP1$r\x1b\\b\x1b(Bc\x1b=d\x1b", "abcd"),
+        ("\x9b2Ja\x9d0;t\x9cb\u202ec\u2066d", "abcd"),
+        ("\x1b]0;no end\nthe next line\x07", "0;no end\nthe next line"),
+        ("10%\r20%\tü 日本\u3000語\xa0x\n", "10%\r20%\tü 日本 語 x\n"),
+    ],
+)
+def test_a_log_keeps_its_text_and_loses_its_escapes(text, left):
+    """Whole sequences go, an unfinished one takes no line with it, spaces stay."""
+    assert without_escapes(text) == left
+
+
+# the cursor
+
+
+WAITS = "import time\nimport launcher_worker as w\nw.log(1, loss=0.5)\ntime.sleep(600)\n"
+
+
+@pytest.mark.parametrize("verb", ["launch", "attach"])
+def test_ctrl_c_gives_the_cursor_back(client, verb):
+    """The bar is ended, and the way back is said."""
+    client.script(WAITS)
+    words = ("--", "python", "train.py")
+    if verb == "attach":
+        words = ("attach", client.detached(*words))
+    terminal = Terminal(client, *words)
+    until(lambda: "loss 0.5" in terminal.said(), "the bar")
+    terminal.process.send_signal(signal.SIGINT)
+    said = terminal.to_the_end()
+    assert terminal.process.returncode == 0
+    assert "detached" in said
+    assert said.rfind(SHOW) > said.rfind(HIDE) >= 0
+    client.ok("stop", "--now", "last")
+
+
+class Breaks:
+    """An agent that fails in the midst of following."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def call(self, *_, **__):  # noqa: D102 - an agent's
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error", [AgentError("h", "os", "h: no"), RuntimeError("a bug"), KeyboardInterrupt()]
+)
+def test_whatever_happens_while_following_the_cursor_comes_back(tmp_path, error):
+    """An agent that refuses, a mistake of ours, Ctrl-C: the bar is ended before anything else is said."""
+    screen = io.StringIO()
+    view = TerminalView(Console(file=screen, force_terminal=True, _environ={"TERM": "xterm"}))
+    with pytest.raises(Exit if isinstance(error, KeyboardInterrupt) else type(error)):
+        follow.follow_to_end(None, Mirror("1120-x-abcd", tmp_path), view, Breaks(error))
+    assert screen.getvalue().rfind(SHOW) > screen.getvalue().rfind(HIDE) >= 0
+
+
+# the log
+
+
+TORN = """
+import os, sys, time
+def put(data, until=None):
+    os.write(1, data)
+    while until and not os.path.exists(until):
+        time.sleep(0.01)
+here = os.path.join(os.environ["HOME"], "go")
+put(b"first \\xc3", here + "1")
+put(b"\\xa9 second \\xe2\\x82", here + "2")
+put(b"\\xac third\\n")
+"""
+
+
+def test_a_character_that_is_torn_comes_out_whole(client):
+    """Between what was fetched and what is followed, and between two pieces of the latter."""
+    client.script(TORN)
+    run = client.detached("--", "python", "train.py")
+    host, mirror = (place / run / "0002" / "log.txt" for place in (client.home / ".launch/runs", client.runs))
+    until(lambda: host.exists() and host.read_bytes().endswith(b"\xc3"), "the first half")
+    process = client.start("logs", run, "-f")
+    until(lambda: mirror.exists() and mirror.read_bytes().endswith(b"\xc3"), "it to be fetched")
+    (client.home / "go1").touch()
+    until(lambda: mirror.read_bytes().endswith(b"\xe2\x82"), "the second half, and the next first one")
+    (client.home / "go2").touch()
+    out, err = process.communicate(timeout=60)
+    assert out == "first é second € third\n", err
+    assert client.ok("logs", run) == out
+
+
+ENDLESS = """
+import itertools, time
+import launcher_worker as w
+first = int(open(w.resume_from() + "/step").read()) if w.resume_from() else 0
+for step in itertools.count(first + 1):
+    print("line", step, flush=True)
+    if step % 10 == 0:
+        def write(folder):
+            with open(folder + "/step", "w") as file:
+                file.write(str(step))
+        w.save(step, write)
+    time.sleep(0.002)
+"""
+
+
+def test_logs_of_a_live_run_with_several_attempts_are_the_hosts_byte_for_byte(client):
+    """What was fetched and what is followed, while the agent dies once more."""
+    client.script(ENDLESS)
+    client.script('name = "endless"\ncommand = ["python", "train.py"]\nrestart = true\n', "job.toml")
+    run = client.detached("--job", "job.toml")
+    folder = client.home / ".launch" / "runs" / run
+
+    def lines(number):
+        log = folder / number / "log.txt"
+        return log.exists() and log.read_bytes().count(b"line")
+
+    def agent(number):
+        return json.loads((folder / number / "attempt.json").read_text())["agent"]["pid"]
+
+    until(lambda: lines("0002") > 50, "the first attempt")
+    os.kill(agent("0002"), signal.SIGKILL)
+    until(lambda: (lines("0003") or 0) > 50, "the second attempt")
+    process = client.start("logs", run, "-f")
+    os.kill(agent("0003"), signal.SIGKILL)
+    until(lambda: (lines("0004") or 0) > 50, "the third attempt")
+    client.run("stop", "--now", run)
+    out, err = process.communicate(timeout=60)
+    whole = b"".join(path.read_bytes() for path in sorted(folder.glob("[0-9]*/log.txt"))).decode()
+    assert out == whole, err
+    assert client.ok("logs", run) == whole
+
+
+def test_what_another_client_fetches_meanwhile_is_shown_once(tmp_path, capsys):
+    """Two clients share a mirror: what the other one brought is neither lost nor shown again."""
+    mirror = Mirror("1120-x-abcd", tmp_path)
+    first, second = (mirror.folder / number / "log.txt" for number in ("0002", "0003"))
+    for path in (first, second):
+        path.parent.mkdir(parents=True)
+    first.write_text("a\n")
+    view = LogView(mirror)
+    view.show()
+    first.write_text("a\nb\n")
+    second.write_text("c\n")
+    mirror.load()  # where following takes up
+    view.begin(mirror.run, {}, [])
+    nothing = News({"state": "running"}, [], "", is_all=True)
+    view.news(nothing)
+    view.news(nothing)
+    assert capsys.readouterr().out == "a\nb\nc\n"
+
+
+def test_the_tail_of_a_failed_run_has_whole_characters_and_lines(client):
+    """The end of the log that is shown with a failure, begun where an earlier command had stopped fetching."""
+    client.script(TORN + "sys.exit('the reason')\n")
+    run = client.detached("--", "python", "train.py")
+    host, mirror = (place / run / "0002" / "log.txt" for place in (client.home / ".launch/runs", client.runs))
+    until(lambda: host.exists() and host.read_bytes().endswith(b"\xc3"), "the first half")
+    assert client.ok("logs", run) == "first "
+    process = client.start("attach", run)
+    (client.home / "go1").touch()
+    until(lambda: mirror.read_bytes().endswith(b"\xe2\x82"), "the second half, and the next first one")
+    (client.home / "go2").touch()
+    out, _ = process.communicate(timeout=60)
+    assert "| é second € third\n    | the reason\n" in out

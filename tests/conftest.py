@@ -1,0 +1,124 @@
+"""Fixtures: a client of its own for each test, this machine as a host, and an SSH host for the session."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+from testbed.client import IS_REQUIRED, REPOSITORY, Client, missing, processes_of
+from testbed.machine import Machine, remove_bridge
+from testbed.sshd import MissingPartError, SshHost
+
+# No test is timed. CI tries the same examples every time; a person's run tries new ones.
+hypothesis.settings.register_profile("ours", deadline=None, derandomize=IS_REQUIRED)
+hypothesis.settings.load_profile("ours")
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    """A client with an empty home; whatever its runs left alive on this machine is ended afterwards."""
+    person = Client(tmp_path)
+    yield person
+    for run in (person.home / ".launch" / "runs").glob("*"):
+        for pid in processes_of(run):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def ssh_host() -> Iterator[SshHost]:
+    """An sshd on loopback with an ordinary user, up for the session."""
+    host = SshHost(
+        Path(tempfile.mkdtemp(prefix="launch-testbed-"))
+    )  # pytest's own folders are closed to that user
+    try:
+        host.up()
+        yield host
+    except MissingPartError as error:
+        missing(str(error))
+    finally:
+        host.down()
+        shutil.rmtree(host.folder)
+
+
+@pytest.fixture(scope="session")
+def machines() -> Iterator[tuple[Machine, Machine]]:
+    """Two hosts of their own, up for the session: pids, names, networks, ids and users apart."""
+    folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
+    folder.chmod(0o755)
+    first, second = (Machine(name, number, folder / name) for name, number in (("outer", 40), ("inner", 41)))
+    try:
+        for machine in (first, second):
+            machine.make()
+            machine.up()
+        yield first, second
+    except MissingPartError as error:
+        missing(str(error))
+    finally:
+        for machine in (first, second):
+            machine.kill()
+        remove_bridge()
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def lab(client: Client, ssh_host: SshHost) -> SshHost:
+    """The SSH host, named `A` in the client's project."""
+    (client.project / "launch.toml").write_text(ssh_host.table())
+    return ssh_host
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    """A file system of 4 MiB."""
+    if os.geteuid() != 0:
+        missing("a small file system of its own needs root")
+    folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+    folder.rmdir()
+
+
+@pytest.fixture(scope="session")
+def training_env(ssh_host: SshHost) -> Path:
+    """An environment on the SSH host with torch and its kin."""
+    try:
+        return ssh_host.training_env()
+    except MissingPartError as error:
+        missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo model and data, made once; a cache folder to copy from."""
+    pytest.importorskip("torch")
+    cache = tmp_path_factory.mktemp("demo")
+    subprocess.run(
+        [sys.executable, str(REPOSITORY / "jobs" / "demo.py"), str(cache)], check=True, timeout=600
+    )
+    return cache
+
+
+@pytest.fixture
+def copy_demo(demo: Path) -> Callable[[Path], None]:
+    """Put the demo's model and data into a root's cache."""
+
+    def put(root: Path) -> None:
+        shutil.copytree(demo, root / "cache", dirs_exist_ok=True)
+
+    return put
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let golden files be written anew on purpose."""
+    parser.addoption(
+        "--rewrite-cases", action="store_true", help="write the golden plans of tests/cases anew"
+    )

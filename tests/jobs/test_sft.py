@@ -1,0 +1,240 @@
+"""The fine-tuning program: its pieces, and a training of a few steps on a tiny random model."""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+for library in ("torch", "transformers", "accelerate", "peft"):
+    pytest.importorskip(library, reason="the training libraries are not installed")
+pytestmark = pytest.mark.training
+
+ROOT = Path(__file__).parents[2]
+WORKER = ROOT / "launcher" / "remote" / "worker"
+
+
+def load(name: str):
+    """Load a program as a module; jobs/ is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "jobs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, name, module)  # dataclasses look the module up
+        patch.syspath_prepend(str(WORKER))
+        spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def sft():
+    return load("sft")
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return load("demo")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(demo):
+    return demo.tokenizer()
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("<answer> 37000 </answer>", "37000"),
+        ("so it is <answer>a\nb</answer>.", "a\nb"),
+        ("37000", None),
+        ("<answer>37000", None),
+        ("<answer>1</answer><answer>2</answer>", None),
+        ("<answer><answer>1</answer>", None),
+    ],
+)
+def test_an_answer_is_one_well_formed_pair_of_tags(sft, text, answer):
+    """Anything but exactly one pair of tags is no answer."""
+    assert sft.read_answer(text) == answer
+
+
+def test_only_the_answer_carries_loss(sft, tokenizer):
+    """Prompt and padding are masked; the answer's tags and the end mark are trained."""
+    rows = [
+        sft.encode_example(tokenizer, {"prompt": "1 km in m?", "answer": "1000"}),
+        sft.encode_example(tokenizer, {"prompt": "1 m in m?", "answer": "1"}),
+    ]
+    batch = sft.collate(rows, tokenizer.pad_token_id)
+    trained = [row[row != sft.IGNORED] for row in batch["labels"]]
+    texts = [tokenizer.decode(row) for row in trained]
+    assert texts == ["<answer>1000</answer><eos>", "<answer>1</answer><eos>"]
+    assert batch["attention_mask"].sum(dim=1).tolist() == [len(row["input_ids"]) for row in rows]
+
+
+def test_a_chat_template_writes_the_prompt(sft, tokenizer, demo):
+    """A model with a chat template is asked in its own form, without a second set of marks."""
+    chatty = demo.tokenizer()
+    chatty.chat_template = "{% for m in messages %}q {{ m.content }} {% endfor %}a "
+    assert chatty.decode(sft.encode_prompt(chatty, "1 km")) == "q 1 km a "
+    assert tokenizer.decode(sft.encode_prompt(tokenizer, "1 km")) == "1 km\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "not an object"),
+        ('{"prompt": "x"}', 'no "answer"'),
+        ('{"prompt": 3, "answer": "x"}', '"prompt" is 3'),
+        ('{"prompt": "x", "answer": null}', '"answer" is None'),
+        ('{"prompt": "x", "answer": " "}', "\"answer\" is ' '"),
+    ],
+)
+def test_a_bad_line_is_named_with_its_number(sft, tmp_path, line, complaint):
+    """The message says which file, which line, and what is wrong."""
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"prompt": "x", "answer": 1}\n' + line + "\n")
+    with pytest.raises(SystemExit) as stopped:
+        sft.read_examples(str(path))
+    assert str(stopped.value).startswith(f"{path}, line 2: ")
+    assert complaint in str(stopped.value)
+
+
+def test_an_answer_may_be_a_number(sft, tmp_path):
+    """Numbers in the data are compared as text, so they become text."""
+    (tmp_path / "a.jsonl").write_text('{"prompt": "x", "answer": 12.5}\n\n')
+    assert sft.read_examples(str(tmp_path / "a.jsonl")) == [{"prompt": "x", "answer": "12.5"}]
+
+
+def test_examples_too_long_are_left_out_and_counted(sft, tokenizer, capsys):
+    """A cut example would teach to stop in the middle."""
+    examples = [{"prompt": "1", "answer": "1"}, {"prompt": "1" * 50, "answer": "1"}]
+    assert len(sft.encode_examples(tokenizer, examples, max_length=40)) == 1
+    assert "left out 1 of 2" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="max_length"):
+        sft.encode_examples(tokenizer, examples, max_length=3)
+
+
+def test_an_unknown_setting_is_named(sft):
+    """A slip in [settings] does not train silently with a default."""
+    with pytest.raises(SystemExit, match="lerning_rate"):
+        sft.read_settings({"lerning_rate": 1})
+
+
+def test_the_job_file_sets_only_what_the_program_knows(sft):
+    """sft.toml and sft.py agree."""
+    job = tomllib.loads((ROOT / "jobs" / "sft.toml").read_text())
+    sft.read_settings(job["settings"])
+
+
+def test_the_demo_questions_are_distinct_right_and_the_same_each_time(demo):
+    """What is held out was never trained on."""
+    rows = demo.questions()
+    assert rows == demo.questions()
+    assert len(set(rows)) == len(rows)
+    assert dict(rows)["168 kl in l?"] == "168000"
+
+
+def test_the_demo_is_made_once_and_shared(demo, tmp_path, monkeypatch):
+    """Of two that make it at once the first wins, the second uses it, and nothing else is left behind."""
+    made = []
+
+    def make(folder: Path) -> None:
+        (folder / "model").mkdir()
+        made.append(folder)
+        if len(made) == 1:
+            demo.ensure(str(tmp_path))  # another process, faster
+
+    monkeypatch.setattr(demo, "make", make)
+    parts = demo.ensure(str(tmp_path))
+    assert demo.ensure(str(tmp_path)) == parts
+    assert len(made) == 2
+    assert os.listdir(tmp_path) == [Path(parts.model).parent.name]
+
+
+@pytest.fixture
+def tiny(demo, tmp_path):
+    """Make a random model too small to learn, data, and the attempt.json of a run on them."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    tokens = demo.tokenizer()
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=len(tokens), **shape)).save_pretrained(tmp_path / "base")
+    tokens.save_pretrained(tmp_path / "base")
+    lines = [json.dumps({"prompt": f"{n} km in m?", "answer": n * 1000}) for n in range(40)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    return tmp_path
+
+
+def start(folder: Path, **changes) -> subprocess.Popen:
+    """Start sft.py as an attempt below `folder`."""
+    values = {
+        "version": 1,
+        "run": "1121-sft-ab12",
+        "kind": "attempt",
+        "attempt": 1,
+        "precision": {
+            "mode": "fp32",
+            "device": "cpu",
+            "base_dtype": "float32",
+            "trainable_dtype": "float32",
+            "autocast_dtype": None,
+            "scaler": False,
+            "tf32": False,
+            "adam_eps": 1e-8,
+            "why": "a processor",
+        },
+        "split": {"global_batch": 4, "ranks": 1, "micro_batch": 2, "accumulation": 2},
+        "steps": 4,
+        "seed": 0,
+        "loader_workers": 0,
+        "save_every_steps": 2,
+        "method": "lora",
+        "model": str(folder / "base"),
+        "data": {"train": str(folder / "rows.jsonl"), "eval": str(folder / "rows.jsonl")},
+        "settings": {"logging_steps": 1, "eval_limit": 3, "max_new_tokens": 4},
+        "folders": {
+            name: str(folder / name) for name in ("run", "code", "artifacts", "checkpoints", "cache")
+        },
+        **changes,
+    }
+    (folder / "attempt.json").write_text(json.dumps(values))
+    environment = {**os.environ, "PYTHONPATH": str(WORKER), "LAUNCH_ATTEMPT": str(folder)}
+    environment.pop("LAUNCH_SOCKET", None)  # silent: the events are tested in test_worker.py
+    return subprocess.Popen([sys.executable, str(ROOT / "jobs" / "sft.py")], env=environment)
+
+
+@pytest.mark.parametrize(("method", "kept"), [("lora", "adapter"), ("full", "model")])
+def test_a_training_ends_with_artifacts_and_a_result(tiny, method, kept):
+    """Each method saves what it trained, sealed checkpoints, and the scores."""
+    assert start(tiny, method=method).wait(120) == 0
+    assert list((tiny / "artifacts" / kept).glob("*.safetensors"))
+    result = json.loads((tiny / "artifacts" / "result.json").read_text())
+    assert result.keys() == {"steps", "loss_first", "loss_last", "eval_loss", "accuracy", "answer_rate"}
+    assert (result["steps"], result["accuracy"]) == (4, 0.0)
+    sealed = (tiny / "checkpoints").glob("*/manifest.json")
+    assert sorted(path.parent.name for path in sealed) == ["checkpoint-2", "checkpoint-4"]
+
+
+def test_sigterm_leaves_a_checkpoint_from_which_the_next_start_goes_on(tiny):
+    """A stop is exit 0 without a result; the resumed training ends at the planned step."""
+    first = start(tiny, steps=100_000, save_every_steps=3)
+    checkpoints = tiny / "checkpoints"
+    deadline = time.monotonic() + 120
+    while not list(checkpoints.glob("*/manifest.json")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(120) == 0
+    assert not (tiny / "artifacts").exists()
+    saved = {path.parent.name: path.stat().st_mtime_ns for path in checkpoints.glob("*/manifest.json")}
+    stopped_at = max(int(name.rpartition("-")[2]) for name in saved)
+
+    assert start(tiny, steps=stopped_at + 2, save_every_steps=None).wait(120) == 0
+    assert json.loads((tiny / "artifacts" / "result.json").read_text())["steps"] == stopped_at + 2
+    assert {
+        path.parent.name: path.stat().st_mtime_ns for path in checkpoints.glob("*/manifest.json")
+    } == saved

@@ -1,0 +1,222 @@
+"""Plans: pure, canonical, one golden directory a case. `pytest --rewrite-cases` writes them anew."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import RefusedError, UnknownNameError
+from launcher.planning import best_card, check, choose_gpus, ladder, match_profile, plan, split, why_taken
+from launcher.runs.resolve import profile, profiles
+from launcher.spec.facts import Facts
+from launcher.spec.host import Host
+from launcher.spec.job import Batch, Job
+from launcher.spec.reading import build
+
+CASES = sorted(path for path in (Path(__file__).parents[1] / "cases").iterdir() if path.is_dir())
+
+FACTS = {
+    "host_id": "0" * 16, "boot_id": "b", "hostname": "h", "user": "u", "platform": "linux", "machine": "x86_64",
+    "cpus": 2, "free_gb": 100.0, "root": "/r", "python": "3.11.2",
+}  # fmt: skip
+
+
+def facts(**more):
+    return Facts.model_validate({**FACTS, **more})
+
+
+def gpu(name, memory_mib=24576, capability="7.5", index=0):
+    uuid = f"GPU-{index}"
+    return {"index": index, "uuid": uuid, "name": name, "memory_mib": memory_mib, "capability": capability}
+
+
+def case_plan(case):
+    wanted = tomllib.loads((case / "case.toml").read_text())
+    job = build(Job, wanted["job"], file=str(case / "case.toml"))
+    return plan(
+        profile(wanted["profile"]), Host(name="there", address="there"), job, wanted.get("precision", "auto")
+    )
+
+
+def test_there_is_a_case_for_every_profile_of_ours():
+    """A new profile comes with a case."""
+    covered = {tomllib.loads((case / "case.toml").read_text())["profile"] for case in CASES}
+    assert covered >= set(profiles())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_plan_is_its_golden_file(case, request):
+    """The same inputs give the same bytes, today and next year."""
+    written = case_plan(case).to_json() + "\n"
+    golden = case / "plan.json"
+    if request.config.getoption("--rewrite-cases"):
+        golden.write_text(written)
+    assert written == golden.read_text()
+    assert written == case_plan(case).to_json() + "\n"
+
+
+def test_a_plan_survives_its_own_json():
+    """What was written is read back as the same value."""
+    one = case_plan(CASES[0])
+    assert type(one).model_validate_json(one.to_json()) == one
+
+
+def test_no_card_below_8_0_is_given_bf16():
+    """Seed reports 0 and 1: bf16 on a TITAN RTX."""
+    for one in profiles().values():
+        rungs = [*ladder(one, "lora"), *ladder(one, "full")]
+        assert one.has_bf16 or all("bfloat16" not in (rung.base_dtype, rung.autocast_dtype) for rung in rungs)
+
+
+def test_every_ladder_ends_where_nothing_can_overflow():
+    """The last rung of a card with tensor cores is plain fp32."""
+    for name in ("titan_rtx", "l40s", "a100_80gb"):
+        last = ladder(profile(name), "full")[-1]
+        assert (last.mode, last.autocast_dtype, last.tf32) == ("fp32", None, False)
+
+
+def test_a_precision_that_the_card_lacks_is_refused_with_the_reason():
+    """The message holds the capability, not only a no."""
+    with pytest.raises(RefusedError, match=r"capability 7\.5 < 8\.0"):
+        ladder(profile("titan_rtx"), "lora", "bf16")
+
+
+def test_the_global_batch_does_not_depend_on_the_card():
+    """64 is 64 on a P100 and on an A100; the micro-batch follows the memory."""
+    splits = {name: split(one, Batch(global_size=64)) for name, one in profiles().items()}
+    assert {one.micro_batch * one.accumulation for one in splits.values()} == {64}
+    assert splits["titan_rtx"].micro_batch == 8
+    assert splits["p100"].micro_batch < splits["a100_80gb"].micro_batch
+
+
+def test_the_probe_decides_the_profile():
+    """A card is known by the name its driver reports; none at all means cpu."""
+    known = list(profiles().values())
+    assert match_profile(facts(gpus=[gpu("NVIDIA TITAN RTX")]), known).name == "titan_rtx"
+    assert match_profile(facts(gpus=[gpu("NVIDIA A100 80GB PCIe", 81920, "8.0")]), known).name == "a100_80gb"
+    assert match_profile(facts(), known).name == "cpu"
+    assert match_profile(facts(platform="darwin", machine="arm64"), known).name == "mps"
+
+
+MIXED = [
+    gpu("Quadro K1", 99999, "9.9", 0),
+    gpu("NVIDIA TITAN RTX", 24576, "7.5", 1),
+    gpu("NVIDIA L40S", 45372, "8.9", 2),
+    gpu("NVIDIA L40S", 45372, "8.9", 3),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_mib", "capability", "profile_name"),
+    [
+        ("Tesla T4", 15360, "7.5", "t4"),
+        ("NVIDIA H100 80GB HBM3", 81559, "9.0", "h100"),
+        ("NVIDIA H100 PCIe", 81559, "9.0", "h100"),
+        ("NVIDIA H200", 143771, "9.0", "h200"),
+        ("NVIDIA A100-SXM4-40GB", 40339, "8.0", "a100_40gb"),
+        ("NVIDIA A100 80GB PCIe", 81920, "8.0", "a100_80gb"),
+        ("NVIDIA L40S", 45372, "8.9", "l40s"),
+        ("Tesla P100-PCIE-16GB", 16280, "6.0", "p100"),
+    ],
+)
+def test_a_card_is_known_by_what_its_driver_reports(name, memory_mib, capability, profile_name):
+    """As seen on real ones: a little less memory than the nominal."""
+    one = match_profile(facts(gpus=[gpu(name, memory_mib, capability)]), profiles().values())
+    assert (one.name, one.capability) == (profile_name, capability)
+
+
+def test_of_several_kinds_of_card_the_one_with_the_most_memory_is_taken():
+    """Cards that no profile names are passed over; of equal ones the first index; the reason is told."""
+    told = facts(gpus=MIXED)
+    one = match_profile(told, profiles().values())
+    assert one.name == "l40s"
+    assert choose_gpus(one, told, 1) == ("GPU-2",)
+    assert why_taken(one, told) == "L40S 48 GB (GPU 2) is taken: the most memory of those that we know"
+    assert best_card(told, [profile("titan_rtx")])[1].uuid == "GPU-1"
+    assert why_taken(one, facts(gpus=MIXED[2:])) == ""
+
+
+def test_the_gate_names_every_kind_of_card_that_is_there():
+    """A plan for a card that a mixed host lacks."""
+    one = case_plan(next(case for case in CASES if case.name == "sft_on_h100"))
+    (found,) = check(one, facts(gpus=MIXED))
+    assert "has Quadro K1, NVIDIA TITAN RTX, NVIDIA L40S, not a H100" in found.message
+
+
+def test_a_card_that_cannot_be_read_is_said_though_a_cpu_would_do():
+    """Nobody trains on a CPU by mistake: a note for a CPU's plan, a refusal for a card's."""
+    told = facts(gpu_error="nvidia-smi did not answer in 10 s")
+    assert match_profile(told, profiles().values()).name == "cpu"
+    for name, level in (("sft_on_cpu", "note"), ("sft_on_l40s", "refuse")):
+        (found,) = check(case_plan(next(case for case in CASES if case.name == name)), told)
+        assert (found.code, found.level) == ("gpu-unreadable", level)
+        assert "nvidia-smi did not answer in 10 s" in found.message
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"file_system": {"error": "Read-only file system"}}, "root-unusable"),
+        ({"file_system": {"quota_free_gb": 0.2}}, "disk-full"),
+        ({"file_system": {"free_inodes": 3}}, "disk-full"),
+        ({"free_gb": None}, None),
+        ({"file_system": {"kind": "nfs4", "is_shared": True, "is_noexec": True}}, None),
+    ],
+)
+def test_the_gate_refuses_a_root_that_cannot_hold_a_run(more, code):
+    """Bytes, inodes, quota or the right to write; what is not told is not held against it."""
+    one = case_plan(next(case for case in CASES if case.name == "sft_on_cpu"))
+    assert [finding.code for finding in check(one, facts(**more))] == ([code] if code else [])
+
+
+def test_an_interpreter_that_is_not_there_is_refused_with_those_that_are():
+    """The way out stands in the message."""
+    one = case_plan(next(case for case in CASES if case.name == "sft_on_cpu"))
+    told = {"path": "/no/python", "error": "No such file or directory"}
+    (found,) = check(
+        one, facts(interpreter=told, pythons=[{"path": "/usr/bin/python3", "version": "3.11.2"}])
+    )
+    assert found.message.endswith("found there: /usr/bin/python3 3.11.2")
+
+
+def test_packages_that_a_probe_was_not_asked_for_are_noted():
+    """A gate that does not know says so."""
+    job = Job(name="x", command=("a",), requirements=("torch>=2.6", "peft"))
+    one = plan(profile("cpu"), Host(name="there", address="there"), job)
+    told = {"path": "/p", "version": "3.11.2", "packages": {"peft": "0.21"}}
+    (found,) = check(one, facts(interpreter=told))
+    assert (found.level, found.code) == ("note", "packages-unknown")
+    assert "not asked for torch:" in found.message
+
+
+def test_a_card_that_no_profile_names_is_said():
+    """The message holds the driver's own name for it."""
+    with pytest.raises(UnknownNameError, match="Quadro K1"):
+        match_profile(facts(gpus=[gpu("Quadro K1")]), profiles().values())
+
+
+def test_the_gate_refuses_a_card_that_is_not_there_and_names_what_is():
+    """A plan for another card is refused before anything is sent."""
+    one = case_plan(next(case for case in CASES if case.name == "sft_on_titan_rtx"))
+    found = check(one, facts(gpus=[gpu("NVIDIA L40S", 45372, "8.9")]))
+    assert [finding.code for finding in found] == ["card-mismatch"]
+    assert "has NVIDIA L40S, not a TITAN RTX" in found[0].message
+    assert check(one, facts(gpus=[gpu("NVIDIA TITAN RTX")])) == ()
+
+
+def test_the_gate_names_missing_packages_and_a_full_disk():
+    """Both are refusals, found by the probe."""
+    one = case_plan(next(case for case in CASES if case.name == "sft_on_cpu"))
+    lacking = {"path": "/usr/bin/python3", "version": "3.11.2", "packages": {"torch": None, "peft": "0.21"}}
+    found = check(one, facts(interpreter=lacking, free_gb=0.1))
+    assert [finding.code for finding in found] == ["missing-packages", "disk-full"]
+    assert "/usr/bin/python3 lacks torch" in found[0].message
+
+
+def test_findings_hold_no_volatile_figure():
+    """A dry run's bytes do not change with the free space of the hour."""
+    one = case_plan(next(case for case in CASES if case.name == "sft_on_cpu"))
+    assert json.dumps([f.model_dump() for f in check(one, facts(free_gb=0.1))]) == json.dumps(
+        [f.model_dump() for f in check(one, facts(free_gb=0.2))]
+    )

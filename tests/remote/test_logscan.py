@@ -1,0 +1,161 @@
+"""Metrics out of logs: Hugging Face's lines and tqdm's bars are read, and no bytes whatever end the agent."""
+
+import itertools
+import math
+import time
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from launcher.remote.logscan import LogScanner
+
+
+def scan(*pieces):
+    scanner = LogScanner()
+    return [one for piece in pieces for one in scanner.feed(piece)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{'loss': '1.5', 'grad_norm': '0.25', 'learning_rate': '0.001', 'epoch': '0.1'}\n",
+        b"{'loss': 1.5, 'grad_norm': 0.25, 'learning_rate': 0.001, 'epoch': 0.1}\n",
+        b'{"loss": 1.5, "grad_norm": 0.25, "learning_rate": 1e-3, "epoch": 0.1}  \n',
+        b"[rank0] {'loss': 1.5, 'grad_norm': 0.25, 'learning_rate': 0.001, 'epoch': 0.1}\r\n",
+    ],
+    ids=["quoted", "bare", "json", "behind a word"],
+)
+def test_hugging_faces_lines_are_read_quoted_and_bare(line):
+    """Newer transformers quote every number, older ones do not; the values are the same."""
+    assert scan(line) == [(1, {"loss": 1.5, "grad_norm": 0.25, "learning_rate": 0.001, "epoch": 0.1})]
+
+
+@pytest.mark.parametrize("norm", [b"'nan'", b"nan", b"'inf'", b"inf", b"-inf"])
+@pytest.mark.parametrize("loss", [b"'0'", b"'0.0'", b"0.0", b"0"])
+def test_a_loss_of_zero_beside_a_non_finite_norm_is_nan(loss, norm):
+    """transformers prints a NaN loss as 0; the gradient norm gives it away."""
+    ((_, values),) = scan(b"{'loss': %s, 'grad_norm': %s}\n" % (loss, norm))
+    assert math.isnan(values["loss"])
+    assert not math.isfinite(values["grad_norm"])
+
+
+def test_a_true_zero_stays_zero():
+    """Beside a finite norm, or none, a loss of zero is what was measured."""
+    assert scan(b"{'loss': '0', 'grad_norm': '0.5'}\n{'eval_loss': '0'}\n") == [
+        (1, {"loss": 0.0, "grad_norm": 0.5}),
+        (2, {"eval_loss": 0.0}),
+    ]
+
+
+def test_the_step_is_that_of_the_last_bar_before_the_line():
+    """tqdm writes its bar over itself with carriage returns."""
+    log = (
+        b"\r 33%|###      | 100/300 [00:10<00:20, 9.9it/s]\r 34%|###      | 101/300 [00:10<00:20]"
+        b"{'loss': 2.0}\n\r 67%|######   | 200/300 [00:20<00:10]\r{'loss': 1.0}\n"
+    )
+    assert scan(log) == [(101, {"loss": 2.0}), (200, {"loss": 1.0})]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{'loss': }",
+        b"{'loss': __import__('os').getcwd()}",
+        b"{'loss': 1.0",
+        b"{'loss'}",
+        b"{'config': 1, 'rate': 2}",
+        b"{'loss': {'deep': 1}}",
+        b"{'loss': True}",
+        b"{'loss': 'high'}",
+        b"{'loss': 1, []: 2}",
+        b"{'loss': 1, {}: 2}",
+        b"{'loss': 1" + b"0" * 400 + b"}",
+        b"{'loss': 1" + b"0" * 400 + b" + 2j}",
+        b"{'loss': 1" + b"0" * 5000 + b"}",
+        b"{'loss': '\\x'}",
+        b"{'loss': '\0'}",
+        b"{'loss': " + b"[" * 9000 + b"}",
+        b"{'loss': " + b"-" * 9000 + b"1}",
+    ],
+    ids=lambda line: line[:24].decode(),
+)
+def test_lines_that_look_like_metrics_and_are_none_are_passed_over(line):
+    """An ordinary line of the log has no loss, and the next metric is found."""
+    found = scan(line + b"\n{'loss': 0.5}\n")
+    assert found[-1][1] == {"loss": 0.5}
+    assert all("loss" not in values for _, values in found[:-1])
+
+
+@pytest.mark.parametrize(
+    "bar", ["1" * 5000 + "/3 [00:01", "1/" + "3" * 5000 + " [00:01", "²/³ [00:01", "/ [00:01"]
+)
+def test_a_bar_that_no_tqdm_wrote_ends_nothing(bar):
+    """Digits without end are no step."""
+    assert scan(f"{bar}\n".encode() + b"{'loss': 0.5}\n")[0][1] == {"loss": 0.5}
+
+
+METRIC_LOG = (
+    b" 10%|#  | 10/100 [00:01<00:09]\r{'loss': '2.0', 'grad_norm': '1'}\nwords {\n"
+    b"\xff\xfe{'loss': nan}\n{'loss': '0', 'grad_norm': 'nan'}\r\n 20%|## | 20/100 [00:02<00:08]\r{'eval_loss': 1}\nrest"
+)
+
+
+def comparable(found):
+    return repr(found)  # NaN equals nothing, its name itself
+
+
+def cut(log, cuts):
+    edges = [0, *sorted(min(one, len(log)) for one in cuts), len(log)]
+    return [log[a:b] for a, b in itertools.pairwise(edges)]
+
+
+@given(st.lists(st.integers(0, len(METRIC_LOG)), max_size=12))
+def test_where_the_pipe_cuts_the_log_does_not_matter(cuts):
+    """Any pieces of the same bytes give the same metrics at the same steps."""
+    whole = scan(METRIC_LOG)
+    assert [step for step, _ in whole] == [10, 10, 10, 20]
+    assert comparable(scan(*cut(METRIC_LOG, cuts))) == comparable(whole)
+
+
+@given(st.integers(15_000, 30_000), st.integers(0, 30_020))
+@example(25_000, 25_013)
+@example(25_000, 12_000)
+def test_where_the_pipe_cuts_a_long_line_does_not_matter(width, edge):
+    """A line longer than we keep is judged alike however it arrives."""
+    log = b"x" * width + b"{'loss': 1.0}\n{'loss': 0.5}\n"
+    assert scan(log[:edge], log[edge:]) == scan(log)
+
+
+@given(
+    st.lists(
+        st.binary(max_size=60)
+        | st.sampled_from([b"{'loss': ", b"}\n", b"'grad_norm'", b": 1", b"9/9 [00:01", b"\r"])
+    )
+)
+def test_no_bytes_whatever_end_the_scanner(pieces):
+    """A log may hold anything; the scanner takes it, and finds the next metric."""
+    assert scan(*pieces, b"\n{'loss': 0.5}\n")[-1][1] == {"loss": 0.5}
+
+
+@pytest.mark.parametrize("piece", [1 << 20, 4096], ids=["in one piece", "in small ones"])
+def test_a_megabyte_without_a_newline_is_not_kept(piece):
+    """What is held back of an unfinished line is bounded, and the line after it is read."""
+    scanner = LogScanner()
+    for begin in range(0, 1 << 20, piece):
+        assert scanner.feed(b"a" * min(piece, (1 << 20) - begin)) == []
+    assert len(scanner._line) < 100_000
+    assert scanner.feed(b"\n{'loss': 0.5}\n") == [(1, {"loss": 0.5})]
+
+
+@pytest.mark.parametrize("char", [b"1", b"{", b"}", b"{'", b" }", b"1/"], ids=repr)
+def test_a_long_line_costs_no_more_than_its_length(char):
+    """No pattern is tried from every place to every end: twice the line is not four times the work."""
+
+    def cost(size):
+        began = time.process_time()
+        scan(char * (size // len(char)) + b"\n")
+        return time.process_time() - began
+
+    short, long = (min(cost(size) for _ in range(3)) for size in (4_500, 18_000))
+    assert long < 10 * short or long < 0.1

@@ -1,0 +1,96 @@
+"""Who is who on a host, and the one place that sends signals: nothing waits for ever, nothing strange is signalled."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from testbed.client import is_gone
+
+from launcher.remote import process
+
+BSD = """\
+    1     0 Ss   Fri Nov 20 08:00:00 2026
+  700     1 S+   Fri Nov 20 09:01:02 2026
+  701   700 Z    Fri Nov 20 09:01:03 2026
+  702   700 R+   Fri Nov 20 09:01:04 2026
+"""
+
+
+def test_a_mac_listing_is_read_without_the_ps_that_made_it():
+    """A `ps` is its own caller's child: seen as one, its caller would wait for it for ever."""
+    found = process.read_listing(BSD, without=702)
+    assert [(one.pid, one.parent, one.letter) for one in found] == [
+        (1, 0, "S"),
+        (700, 1, "S"),
+        (701, 700, "Z"),
+    ]
+    assert found[1].start == "Fri Nov 20 09:01:02 2026"
+
+
+ENDS_ITS_OWN = """
+import subprocess
+from launcher.remote import process
+process.IS_LINUX = False
+tree = subprocess.Popen(["sh", "-c", "sleep 1000 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
+print(tree.stdout.readline().strip(), flush=True)
+process.end(process.own_descendants, "descendant", 0.0)
+"""
+
+
+def test_where_there_is_no_proc_a_tree_is_ended_all_the_same():
+    """With the `ps` that a Mac has: our children and theirs are ended, and then there are none to wait for."""
+    if subprocess.run(["ps", "-axo", "lstart="], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this machine has no ps with BSD options")
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS_ITS_OWN], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert is_gone(int(done.stdout))
+
+
+def test_what_cannot_be_ended_is_named_and_waited_for_no_longer(monkeypatch):
+    """A process in the kernel's hands, or of another user by now, holds nobody up."""
+    monkeypatch.setattr(process, "KILL_WAIT_S", 0.2)
+    stuck = process.Process(os.getpid(), 1, "another start", "D")  # never signalled: it is not who it was
+    proofs = process.end(lambda: [stuck], "descendant", 0.0)
+    assert proofs == [{"pid": os.getpid(), "start": "another start", "proof": "descendant", "state": "D"}]
+
+
+def test_another_users_process_is_not_ours_to_signal(monkeypatch):
+    """A setuid program that a job started refuses our signal, which is no crash of ours."""
+    child = subprocess.Popen(["sleep", "1000"])
+    try:
+        target = process.find(child.pid)
+
+        def refuse(_pid, _number):
+            raise PermissionError
+
+        monkeypatch.setattr(os, "kill", refuse)
+        assert process.send(target, signal.SIGTERM) is False
+    finally:
+        monkeypatch.undo()
+        child.kill()
+        child.wait()
+
+
+def test_a_process_that_hides_is_none(monkeypatch):
+    """Under hidepid the file of another user's process refuses to be opened."""
+
+    def refuse(*_words, **_more):
+        raise PermissionError
+
+    monkeypatch.setattr("builtins.open", refuse)
+    assert process.find(1) is None
+
+
+def test_a_reused_pid_is_never_signalled():
+    """The start time is compared in the moment before the signal."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    try:
+        real = process.find(child.pid)
+        assert process.send(process.Process(real.pid, real.parent, "another", "S"), signal.SIGKILL) is False
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()

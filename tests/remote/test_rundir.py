@@ -1,0 +1,134 @@
+"""The run directory's files: locks among lookers, and what a full disk does to them."""
+
+import fcntl
+import json
+import os
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+from testbed.client import is_gone, until
+
+from launcher.remote import rundir
+from launcher.remote.rundir import Appender, Lock, Run, is_locked, write_durably
+from launcher.remote.serve import Server, Wire
+from launcher.remote.supervise import Supervisor
+
+MIB = 1024 * 1024
+
+
+def test_a_lock_is_taken_in_spite_of_those_who_look(tmp_path):
+    """Who looks holds a shared lock for an instant; the writer waits for that instant."""
+    path = str(tmp_path / "lock")
+    looker = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(looker, fcntl.LOCK_SH)
+    threading.Timer(0.1, os.close, [looker]).start()
+    lock = Lock.take(path)
+    assert lock is not None
+    assert is_locked(path)
+    lock.release()
+    assert not is_locked(path)
+
+
+def test_a_lock_that_another_holds_is_not_taken(tmp_path, monkeypatch):
+    """One writer."""
+    monkeypatch.setattr(rundir, "LOOK_S", 0.1)
+    path = str(tmp_path / "lock")
+    assert Lock.take(path) is not None
+    assert Lock.take(path) is None
+
+
+@pytest.mark.testbed
+def test_what_does_not_fit_on_a_full_disk_arrives_when_there_is_room(small_disk):
+    """Nothing is lost and nothing is torn."""
+    filler = small_disk / "filler"
+    file = Appender(str(small_disk / "log.txt"))
+    file.append(b"first\n")
+    fill(filler)
+    lines = [b"line %d %s\n" % (number, b"x" * 1000) for number in range(100)]
+    for line in lines:
+        file.append(line)
+    assert file.flush() is False
+    filler.unlink()
+    assert file.flush() is True
+    assert (small_disk / "log.txt").read_bytes() == b"first\n" + b"".join(lines)
+
+
+@pytest.mark.testbed
+def test_what_exceeds_the_memory_for_it_is_dropped_aloud(small_disk, monkeypatch):
+    """A disk that stays full does not take the host's memory too."""
+    monkeypatch.setattr(rundir, "MOST_WAITING", 3000)
+    filler = small_disk / "filler"
+    file = Appender(str(small_disk / "log.txt"))
+    file.append(b"x")  # so that the file has its first page
+    fill(filler)
+    file.append(b"kept\n" * 2000)
+    for _ in range(10):
+        file.append(b"dropped\n" * 200)
+    filler.unlink()
+    file.flush()
+    text = (small_disk / "log.txt").read_text()
+    assert "dropped here: the disk was full" in text
+
+
+@pytest.mark.testbed
+def test_a_record_that_does_not_fit_leaves_the_old_one_and_no_part(small_disk):
+    """Readers see the old text or the new one."""
+    path = small_disk / "state.json"
+    write_durably(str(path), "old")
+    fill(small_disk / "filler")
+    with pytest.raises(OSError, match="No space left"):
+        write_durably(str(path), "x" * MIB)
+    assert path.read_text() == "old"
+    assert not list(small_disk.glob("*.tmp"))
+
+
+def fill(path):
+    with path.open("wb", buffering=0) as file:
+        for size in (MIB, 4096):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue
+
+
+@pytest.mark.parametrize(("began", "number"), [(True, 2), (None, 1)])
+def test_an_attempt_that_never_started_its_command_is_not_counted(tmp_path, began, number):
+    """An agent that died before the command began has used up nothing of the job's attempts."""
+    run = Run(str(tmp_path / "0101-x-aaaa"))
+    os.mkdir(run.path)
+    write_durably(run.plan, json.dumps({"attempts": 1}))
+    for kind in ("prepare", "attempt"):
+        folder = run.new_folder()
+        write_durably(folder.attempt, json.dumps({"kind": kind}))
+        folder.write_state("running", began=began if kind == "attempt" else None)
+        folder.release()
+    assert Supervisor(run, run.last(), None).attempt == number
+
+
+def test_a_client_that_reads_no_more_is_given_up(monkeypatch):
+    """An agent whose client is frozen leaves after its silence, though it was in the middle of a word."""
+    monkeypatch.setattr("launcher.remote.serve.SILENCE_S", 0.2)
+    reader, writer = os.pipe()
+    try:
+        with pytest.raises(BrokenPipeError):
+            Wire(reader, writer).write({"ok": {}}, b"x" * MIB)
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_a_keeper_whose_agent_does_not_come_up_is_ended_with_all_below_it(tmp_path):
+    """The run's folder is about to be removed: nothing may go on in it."""
+    pid_file = tmp_path / "pid"
+    keeper = subprocess.Popen(
+        ["sh", "-c", f"trap '' TERM; (trap '' TERM; sleep 1000) & echo $! > {pid_file}; wait"]
+    )
+    until(lambda: pid_file.exists() and pid_file.read_text(), "the child's pid")
+    child = int(pid_file.read_text())
+    keeper.returncode = 0  # collected by the one under test
+    Server(str(tmp_path), None)._end_keeper(keeper.pid)
+    assert not Path(f"/proc/{keeper.pid}").exists()
+    assert is_gone(child)

@@ -1,0 +1,101 @@
+"""Stars in the place of values: in bytes that arrive in any pieces, and in what becomes JSON."""
+
+import base64
+import json
+import urllib.parse
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.remote import secret, strict_json
+from launcher.remote.rundir import Run, write_durably
+from launcher.remote.secret import Redaction, Redactor
+from launcher.remote.supervise import Supervisor
+
+TEXT = st.text(st.sampled_from('ab\n"\\é%/ '), min_size=4, max_size=12).filter(
+    lambda text: len(text.strip()) >= 4
+)
+ENCODINGS = [
+    lambda value: value,
+    lambda value: json.dumps(value),
+    lambda value: json.dumps(value, ensure_ascii=False),
+    lambda value: repr(value),
+    lambda value: urllib.parse.quote(value),
+    lambda value: urllib.parse.quote_plus(value),
+    lambda value: base64.b64encode(value.encode()).decode(),
+    lambda value: base64.urlsafe_b64encode(value.encode()).decode(),
+]
+
+
+@given(st.lists(TEXT, min_size=1, max_size=3), st.data())
+def test_no_value_survives_however_it_is_written_and_torn(values, data):
+    """Each encoding, at any place, in pieces of any size; values may overlap, or begin alike."""
+    said = ""
+    for value in data.draw(st.lists(st.sampled_from(values), max_size=4)):
+        said += data.draw(st.text(st.sampled_from("ab#"), max_size=5))
+        said += data.draw(st.sampled_from(ENCODINGS))(value)
+    whole = said.encode()
+    redaction = Redaction(Redactor(values))
+    told = b""
+    while whole:
+        size = data.draw(st.integers(1, 8))
+        told += redaction.feed(whole[:size])
+        whole = whole[size:]
+    told += redaction.finish()
+    for value in values:
+        assert value.strip().encode() not in told
+
+
+@given(TEXT, st.binary(max_size=40))
+def test_what_holds_no_value_is_told_as_it_is(value, noise):
+    """Byte for byte, and the held end comes with the end of the stream."""
+    redaction = Redaction(Redactor([f"<{value}>" + "z" * 40]))
+    assert redaction.feed(noise) + redaction.feed(noise) + redaction.finish() == noise * 2
+    silent = Redaction(Redactor([]))
+    assert silent.feed(noise) == noise
+
+
+def test_a_line_that_holds_no_beginning_is_told_at_once():
+    """Nothing waits for a secret that has not begun."""
+    redaction = Redaction(Redactor(["hf_0123456789"]))
+    assert redaction.feed(b"Loss: 0.5\n") == b"Loss: 0.5\n"
+    assert redaction.feed(b"with hf_01") == b"with "
+    assert redaction.feed(b"x\n") == b"hf_01x\n"
+
+
+def test_an_event_without_a_value_is_left_alone():
+    """The quick look sees that there is nothing to do."""
+    assert not Redactor(["hf_0123456789"]).is_in_json('{"kind":"metric","values":{"loss":0.5}}')
+
+
+def test_a_value_that_begins_another_does_not_give_the_rest_away():
+    """The longer of two is waited for."""
+    redaction = Redaction(Redactor(["abcd", "abcdefgh"]))
+    assert redaction.feed(b"<abcd") == b"<"
+    assert redaction.feed(b"efgh>") == b"***>"
+    assert redaction.feed(b"abcd!") == b"***!"
+
+
+@given(TEXT, st.sampled_from(ENCODINGS), st.booleans())
+def test_a_value_in_an_event_is_seen_in_its_json(value, encode, is_key):
+    """The quick look never misses what the thorough one would change; the result is JSON without the value."""
+    said = f"x{encode(value)}y"
+    event = {"kind": "metric", "step": 1, "values": {said: 1.0} if is_key else {"a": [said]}}
+    redactor = Redactor([value])
+    assert redactor.is_in_json(strict_json.encode(event))
+    clean = redactor.redact(event)
+    assert (clean["kind"], clean["step"]) == ("metric", 1)
+    texts = list(clean["values"]) if is_key else clean["values"]["a"]
+    assert not [text for text in texts if value.strip() in text]
+
+
+def test_a_heartbeat_holds_no_value(tmp_path):
+    """A loss that is text is what a script says, and the heartbeat repeats it every few seconds."""
+    run = Run(str(tmp_path))
+    write_durably(run.plan, '{"secrets": ["HF_TOKEN"]}')
+    secret.write(run, b'{"HF_TOKEN": "hf_0123456789"}')
+    agent = Supervisor(run, None, None)
+    agent.loss = "it is hf_0123456789"
+    agent.beat()
+    with open(agent.folder.heartbeat) as file:
+        assert json.load(file)["loss"] == "it is ***"

@@ -1,0 +1,336 @@
+"""What clients send, kept once per content: exactly what the manifest says reaches a run, or nothing; a copy of its own."""
+
+import hashlib
+import io
+import os
+import stat
+from pathlib import Path
+
+import hypothesis
+import pytest
+from hypothesis import strategies
+
+from launcher.remote.rundir import Lock, Run
+from launcher.remote.shipping import ChunkReader
+from launcher.remote.store import ShippingError, Store, check
+
+
+class FakeWire:
+    """The client's side of a wire: its bytes in chunks, then whatever comes behind them."""
+
+    def __init__(self, data, sizes=(1000,), tail=b'{"chunk":0}\n'):
+        stream, begin, turn = bytearray(), 0, 0
+        while begin < len(data):
+            piece = data[begin : begin + sizes[turn % len(sizes)]]
+            stream += b'{"chunk":%d}\n%s' % (len(piece), piece)
+            begin, turn = begin + len(piece), turn + 1
+        self._stream = io.BytesIO(bytes(stream) + tail)
+
+    def read_line(self):
+        """Return a line, as the agent's wire does."""
+        line = self._stream.readline()
+        if not line.endswith(b"\n"):
+            raise EOFError
+        return line[:-1]
+
+    def read(self, size):
+        """Return exactly so many bytes, as the agent's wire does."""
+        data = self._stream.read(size)
+        if len(data) < size:
+            raise EOFError
+        return data
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A host's root."""
+    path = tmp_path / "root"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def store(root):
+    """Its store."""
+    return Store(str(root))
+
+
+@pytest.fixture
+def new_run(root):
+    """Make folders of runs, as `create` leaves them."""
+
+    def make(letters="aaaa"):
+        path = root / "runs" / f"0101-x-{letters}"
+        path.mkdir(parents=True)
+        (path / "plan.json").write_text("{}")
+        return Run(str(path))
+
+    return make
+
+
+def sha(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+def file_of(data=b"", *, is_program=False):
+    return {"sha256": sha(data), "size": len(data), "exec": is_program}
+
+
+def send(store, run, contents, manifest, sizes=(1000,)):
+    """What a client does: offer a tree, send what is missing, and again."""
+    by_sha = {sha(data): data for data in contents}
+    for _ in range(3):
+        missing = store.place(manifest, run)
+        if not missing:
+            return
+        data = b"".join(by_sha[one] for one in missing)
+        store.receive(ChunkReader(FakeWire(data, sizes)), [(one, len(by_sha[one])) for one in missing])
+    pytest.fail(f"still missing: {missing}")
+
+
+def everything(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+GOOD = file_of(b"good")
+HOSTILE = {
+    "a path that leads up": {"../x": GOOD},
+    "a path that leads up from within": {"code/../../x": GOOD},
+    "an absolute path": {"/x": GOOD},
+    "a path beside code and data": {"plan.json": GOOD},
+    "code itself": {"code": GOOD},
+    "a datum without a name": {"data/model": GOOD},
+    "data in the parent's place": {"data/../x": GOOD},
+    "an absolute link": {"code/l": {"link": "/etc"}},
+    "a link out of the tree": {"code/l": {"link": "../.."}},
+    "a link from code to data": {"code/l": {"link": "../data"}},
+    "a link from one datum to another": {"data/a/l": {"link": "../b/x"}},
+    "a link in the place of code": {"code": {"link": "data"}},
+    "an empty link": {"code/l": {"link": ""}},
+    "a link that is no text": {"code/l": {"link": 7}},
+    "a file through a link": {"code/l": {"link": "."}, "code/l/f": GOOD},
+    "a file through a file": {"code/l": GOOD, "code/l/f": GOOD},
+    "two names of one file": {"code//good": GOOD},
+    "a NUL in a name": {"code/a\0b": GOOD},
+    "a hash that leads up": {"code/f": {**GOOD, "sha256": "../../../etc/passwd"}},
+    "a hash in capitals": {"code/f": {**GOOD, "sha256": "A" * 64}},
+    "a size below nothing": {"code/f": {**GOOD, "size": -1}},
+    "a size that is no number": {"code/f": {**GOOD, "size": "4"}},
+    "no hash": {"code/f": {"size": 4}},
+    "an entry that is no table": {"code/f": "good"},
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_manifest_that_leads_out_of_its_tree_is_refused(what):
+    """Before anything is made of it."""
+    with pytest.raises(ShippingError):
+        check({"code/good": GOOD, **HOSTILE[what]})
+
+
+@pytest.mark.parametrize("manifest", [None, [], "code", 7])
+def test_what_is_no_manifest_is_refused(manifest):
+    """Whatever a client sends."""
+    with pytest.raises(ShippingError):
+        check(manifest)
+
+
+names = strategies.text(strategies.sampled_from("a./-\0é"), max_size=12)
+
+
+@hypothesis.given(
+    strategies.dictionaries(
+        strategies.one_of(names, names.map("code/{}".format), names.map("data/{}".format)),
+        strategies.one_of(names.map(lambda link: {"link": link}), strategies.just(GOOD), strategies.none()),
+        max_size=4,
+    )
+)
+def test_what_passes_the_check_stays_below_its_tree(tmp_path_factory, manifest):
+    """Any table of paths and links: refused, or nothing is ever made outside of the run and the store."""
+    folder = tmp_path_factory.mktemp("any")
+    run = Run(str(folder / "root" / "runs" / "0101-x-aaaa"))
+    os.makedirs(run.path)
+    store = Store(str(folder / "root"))
+    try:
+        check(manifest)
+        send(store, run, [b"good"], manifest)
+    except ShippingError:
+        assert not os.path.exists(run.code)
+    outside = [path for path in everything(folder) if not path.startswith("root")]
+    assert not outside
+    for path in (folder / "root" / "runs").rglob("*"):
+        if path.is_symlink():
+            assert Path(os.path.realpath(path)).is_relative_to(folder / "root")
+
+
+def test_a_link_that_leaves_by_way_of_others_is_refused(store, new_run):
+    """Each link by itself stays in the tree; all of them together do not."""
+    run = new_run()
+    manifest = {
+        "code/a/b/l": {"link": "../.."},
+        "code/k": {"link": "a/b/l/../.."},
+    }
+    check(manifest)
+    with pytest.raises(ShippingError, match="out of the tree"):
+        store.place(manifest, run)
+    assert everything(Path(run.path)) == ["plan.json"]
+
+
+CONTENTS = {
+    "empty": b"",
+    "tool": b"#!/bin/sh\n",
+    os.fsdecode(b"\xff.bin"): bytes(range(256)),
+    "large": os.urandom(2_500_000),
+}
+TREE = {
+    **{f"code/deep/{name}": file_of(data, is_program=name == "tool") for name, data in CONTENTS.items()},
+    "code/up": {"link": "deep/tool"},
+    "code/same": file_of(CONTENTS["tool"]),
+    "data/model/w": file_of(CONTENTS["large"]),
+    "data/train/folder/a": file_of(b"a"),
+    "data/train/folder/b": file_of(b"a"),
+}
+ALL = [*CONTENTS.values(), b"a"]
+
+
+@pytest.mark.parametrize("sizes", [(7, 100_000, 511), (1 << 20,)], ids=str)
+def test_what_is_sent_arrives_as_it_is(store, new_run, sizes):
+    """Bytes, exec bits, links and odd names, in whatever chunks; data stands beside code."""
+    run = new_run()
+    send(store, run, ALL, TREE, sizes)
+    for name, data in CONTENTS.items():
+        path = Path(run.code) / "deep" / name
+        assert path.read_bytes() == data
+        assert stat.S_IMODE(path.stat().st_mode) == (0o755 if name == "tool" else 0o644)
+    assert os.readlink(f"{run.code}/up") == "deep/tool"
+    assert Path(run.data, "model", "w").read_bytes() == CONTENTS["large"]
+    assert Path(run.data, "train", "folder", "b").read_bytes() == b"a"
+
+
+def test_what_is_here_is_not_sent_again(store, new_run):
+    """Neither code nor data, by whichever run it came."""
+    send(store, new_run("aaaa"), ALL, TREE)
+    assert store.missing(TREE) == []
+    send(store, new_run("bbbb"), [], TREE)
+    more = {**TREE, "code/new": file_of(b"new")}
+    assert store.missing(more) == [sha(b"new")]
+
+
+def test_a_run_owns_its_copy(store, new_run):
+    """What a script does to its own code, by whatever way, reaches no other run."""
+    first, second = new_run("aaaa"), new_run("bbbb")
+    send(store, first, ALL, TREE)
+    tool = Path(first.code, "deep", "tool")
+    assert tool.stat().st_nlink == 1
+    tool.write_bytes(b"rm -rf /")
+    send(store, second, ALL, TREE)
+    assert Path(second.code, "deep", "tool").read_bytes() == CONTENTS["tool"]
+
+
+def test_a_file_that_was_spoilt_in_the_store_is_sent_again(store, new_run):
+    """Every byte of the code is proven on its way into a run."""
+    send(store, new_run("aaaa"), ALL, TREE)
+    path = Path(store.file(sha(CONTENTS["tool"])))
+    path.chmod(0o644)
+    path.write_bytes(b"#!/bin/XX\n")  # of the same size
+    run = new_run("bbbb")
+    assert store.place(TREE, run) == [sha(CONTENTS["tool"])] * 2
+    assert not os.path.exists(run.code)
+    send(store, run, ALL, TREE)
+    assert Path(run.code, "deep", "tool").read_bytes() == CONTENTS["tool"]
+
+
+def test_data_that_was_written_to_is_sent_again(store, new_run):
+    """Data is shared between runs; one that changes it spoils it for itself alone."""
+    first, second = new_run("aaaa"), new_run("bbbb")
+    send(store, first, ALL, TREE)
+    weights = Path(first.data, "model", "w")
+    weights.chmod(0o644)
+    weights.write_bytes(b"other")
+    assert store.missing(TREE) == [sha(CONTENTS["large"])]
+    send(store, second, ALL, TREE)
+    assert Path(second.data, "model", "w").read_bytes() == CONTENTS["large"]
+
+
+@pytest.mark.parametrize("cut", [0, 5, 1000])
+def test_an_upload_that_breaks_leaves_no_half_file_and_what_came_whole_stays(store, new_run, root, cut):
+    """The next try sends the rest; a run that was being made has no code."""
+    run = new_run()
+    missing = store.place(TREE, run)
+    data = b"".join(next(one for one in ALL if sha(one) == name) for name in missing)
+    sizes = {sha(one): len(one) for one in ALL}
+    with pytest.raises((EOFError, ShippingError)):
+        store.receive(ChunkReader(FakeWire(data[:cut], tail=b"")), [(one, sizes[one]) for one in missing])
+    assert not os.path.exists(run.code)
+    assert everything(root / "store" / "incoming") == []
+    assert set(store.missing(TREE)) <= set(missing)
+    send(store, run, ALL, TREE)
+
+
+def test_a_file_that_is_another_is_refused(store, root):
+    """A file that changed while it was being sent never counts as what it was."""
+    with pytest.raises(ShippingError, match="changed"):
+        store.receive(ChunkReader(FakeWire(b"b")), [(sha(b"a"), 1)])
+    assert not os.path.exists(store.file(sha(b"a")))
+    assert everything(root / "store" / "incoming") == []
+
+
+def test_uploads_of_killed_agents_are_swept_and_living_ones_left(store, root):
+    """A lock that dies with its holder tells them apart."""
+    incoming = root / "store" / "incoming"
+    for name in ("dead", "living"):
+        (incoming / name).mkdir(parents=True)
+        (incoming / name / "file").write_text("half")
+        (incoming / f"{name}.lock").touch()
+    holder = Lock.take(str(incoming / "living.lock"))
+    store.receive(ChunkReader(FakeWire(b"a")), [(sha(b"a"), 1)])
+    assert everything(incoming) == ["living", "living.lock", "living/file"]
+    holder.release()
+
+
+def test_what_an_earlier_try_left_is_no_part_of_the_tree(store, new_run):
+    """A folder that a killed agent had filled is removed first."""
+    run = new_run()
+    os.makedirs(f"{run.incoming}/code")
+    Path(run.incoming, "code", "old").write_text("old")
+    send(store, run, [b"good"], {"code/good": GOOD})
+    assert os.listdir(run.code) == ["good"]
+    assert not os.path.exists(run.incoming)
+
+
+def test_a_spare_is_taken_once_and_is_a_copy_of_its_own(store, new_run, root):
+    """The next run of the same code takes what was made ahead; the one behind it gets a copy again."""
+    first = new_run("aaaa")
+    send(store, first, ALL, TREE)
+    assert store.make_spare(first)
+    spare = next((root / "store" / "spare").glob("*/tree"))
+    inode = (spare / "deep" / "tool").stat().st_ino
+    second, third = new_run("bbbb"), new_run("cccc")
+    send(store, second, [], TREE)
+    assert Path(second.code, "deep", "tool").stat().st_ino == inode
+    send(store, third, [], TREE)
+    assert Path(third.code, "deep", "tool").stat().st_ino != inode
+    for run in (first, second, third):
+        assert Path(run.code, "deep", "large").read_bytes() == CONTENTS["large"]
+        assert Path(run.code, "deep", "tool").stat().st_nlink == 1
+
+
+def test_a_spare_that_was_written_to_is_no_spare(store, new_run, root):
+    """It is checked, each file by size and time, before a run takes it."""
+    first = new_run("aaaa")
+    send(store, first, ALL, TREE)
+    store.make_spare(first)
+    (next((root / "store" / "spare").glob("*/tree")) / "deep" / "tool").write_bytes(b"evil")
+    second = new_run("bbbb")
+    send(store, second, ALL, TREE)
+    assert Path(second.code, "deep", "tool").read_bytes() == CONTENTS["tool"]
+
+
+def test_after_a_refusal_the_rest_of_the_stream_can_be_passed_over(store):
+    """The client sends its stream whole; the line behind it is a request again."""
+    wire = FakeWire(b"b" * 5000, tail=b'{"chunk":0}\n{"id":7}\n')
+    stream = ChunkReader(wire)
+    with pytest.raises(ShippingError):
+        store.receive(stream, [(sha(b"a"), 1)])
+    stream.skip_rest()
+    assert wire.read_line() == b'{"id":7}'

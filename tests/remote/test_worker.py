@@ -1,0 +1,458 @@
+"""The worker, over a real Unix socket and a real attempt.json."""
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+WORKER = Path(__file__).parents[2] / "launcher" / "remote" / "worker" / "launcher_worker.py"
+
+
+@pytest.fixture
+def worker(monkeypatch):
+    """Load a fresh copy of the module, outside a run."""
+    for name in ("LAUNCH_ATTEMPT", "LAUNCH_SOCKET", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    spec = importlib.util.spec_from_file_location("launcher_worker", WORKER)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "launcher_worker", module)  # dataclasses look the module up
+    spec.loader.exec_module(module)
+    yield module
+    module._channel._close()
+
+
+class Agent:
+    """The agent's end of the socket: what each connection sent."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.connections: list[list[dict]] = []
+        self._closing = False
+        self._news = threading.Condition()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(address)
+        self._listener.listen()
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        while True:
+            connection = self._listener.accept()[0]
+            lines: list[dict] = []
+            with self._news:
+                if self._closing:
+                    connection.close()
+                    return
+                self.connections.append(lines)
+            reader = threading.Thread(target=self._read, args=(connection, lines))
+            reader.start()
+            self._threads.append(reader)
+
+    def _read(self, connection: socket.socket, lines: list[dict]) -> None:
+        with connection, connection.makefile(encoding="ascii") as stream:
+            for line in stream:
+                with self._news:
+                    lines.append(json.loads(line))
+                    self._news.notify_all()
+
+    def events(self, count: int) -> list[dict]:
+        """Wait until `count` events came, over any connection, and give them."""
+        with self._news:
+            arrived = self._news.wait_for(lambda: sum(map(len, self.connections)) >= count, timeout=10)
+            assert arrived, self.connections
+            return [event for lines in self.connections for event in lines]
+
+    def close(self) -> None:
+        """Stop listening; a last connection wakes the thread that accepts."""
+        with self._news:
+            self._closing = True
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as last:
+            last.connect(self.address)
+        self._threads[0].join(10)
+        self._listener.close()
+
+
+@pytest.fixture
+def agent():
+    """Listen on a short path, as the real agent does."""
+    with tempfile.TemporaryDirectory(prefix="lw") as folder:
+        agent = Agent(os.path.join(folder, "s"))
+        yield agent
+        agent.close()
+
+
+def attempt(folder: Path, **changes) -> dict:
+    values = {
+        "version": 1,
+        "run": "1121-sft-ab12",
+        "kind": "attempt",
+        "attempt": 2,
+        "rung": 0,
+        "precision": {
+            "mode": "bf16",
+            "device": "cpu",
+            "base_dtype": "bfloat16",
+            "trainable_dtype": "float32",
+            "autocast_dtype": "bfloat16",
+            "scaler": False,
+            "tf32": False,
+            "adam_eps": 1e-8,
+            "why": "capability 8.0",
+            "unknown": 1,
+        },
+        "split": {"global_batch": 64, "ranks": 1, "micro_batch": 16, "accumulation": 4},
+        "steps": 300,
+        "seed": 7,
+        "loader_workers": 2,
+        "save_every_steps": 100,
+        "method": "lora",
+        "model": "demo",
+        "data": {"train": "demo"},
+        "settings": {"learning_rate": 0.005},
+        "folders": {
+            name: str(folder / name) for name in ("run", "code", "artifacts", "checkpoints", "cache")
+        },
+        "unknown": {},
+    }
+    values.update(changes)
+    return values
+
+
+@pytest.fixture
+def run(worker, agent, tmp_path, monkeypatch):
+    """Put the worker into a run, and give the attempt's folder."""
+    (tmp_path / "attempt.json").write_text(json.dumps(attempt(tmp_path)))
+    monkeypatch.setenv("LAUNCH_ATTEMPT", str(tmp_path))
+    monkeypatch.setenv("LAUNCH_SOCKET", agent.address)
+    return tmp_path
+
+
+def test_outside_a_run_there_are_plain_defaults_and_no_torch(tmp_path):
+    """A script run by hand gets fp32, a micro-batch of 8 and folders below ./out, without loading torch."""
+    code = (
+        "import sys, launcher_worker as w; k = w.knobs(); "
+        "print(k.precision.mode, k.split.micro_batch, k.steps, k.run, k.checkpoints, 'torch' in sys.modules)"
+    )
+    environment = {"PYTHONPATH": str(WORKER.parent), "HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    out = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert out.split() == ["fp32", "8", "None", "None", str(tmp_path / "out" / "checkpoints"), "False"]
+
+
+def test_outside_a_run_log_prints_one_line(worker, capsys):
+    """By hand a metric is a line that a person can read."""
+    worker.log(10, loss=1.23456, name="x")
+    assert capsys.readouterr().out == "step 10  loss 1.235  name x\n"
+
+
+def test_knobs_are_those_of_the_attempt(worker, run):
+    """The values in force come from attempt.json, whose unknown fields are ignored."""
+    plan = worker.knobs()
+    assert (plan.run, plan.attempt, plan.seed, plan.settings) == (
+        "1121-sft-ab12",
+        2,
+        7,
+        {"learning_rate": 0.005},
+    )
+    assert plan.split == worker.Split(global_batch=64, ranks=1, micro_batch=16, accumulation=4)
+    assert plan.precision.base_dtype == "bfloat16"
+    assert plan.checkpoints == str(run / "checkpoints")
+
+
+def test_a_knob_is_reported_once_when_first_read(worker, run, agent):
+    """Consumption is an event at the first reading; plain attributes and peeks send nothing."""
+    plan = worker.knobs()
+    plan.peek.precision, plan.model  # noqa: B018  # read for their lack of an effect
+    for _ in range(2):
+        plan.loader_workers, plan.steps  # noqa: B018  # read for their effect
+    worker.done(3)
+    consumed = [event["values"]["knobs"] for event in agent.events(3) if event["kind"] == "consumed"]
+    assert consumed == [["loaders"], ["steps"]]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"run": "x"}'])
+def test_an_unreadable_attempt_is_named(worker, run, text):
+    """A broken attempt.json stops the script with the file's name."""
+    (run / "attempt.json").write_text(text)
+    with pytest.raises(RuntimeError, match=r"attempt\.json"):
+        worker.knobs()
+
+
+def test_a_missing_attempt_is_named(worker, tmp_path, monkeypatch):
+    """A run whose attempt.json is missing doesn't pass for a script run by hand."""
+    monkeypatch.setenv("LAUNCH_ATTEMPT", str(tmp_path))
+    with pytest.raises(RuntimeError, match=r"attempt\.json"):
+        worker.knobs()
+
+
+def test_a_metric_carries_rank_step_time_and_strict_numbers(worker, run, agent, monkeypatch):
+    """A number that is not finite becomes a string, and anything with a float inside a float."""
+    monkeypatch.setenv("RANK", "3")
+    worker.log(5, loss=float("nan"), norm=float("inf"), low=-float("inf"), ok=True, n=2, scalar=Scalar(0.5))
+    (event,) = agent.events(1)
+    assert (event["kind"], event["rank"], event["step"]) == ("metric", 3, 5)
+    assert isinstance(event["time"], float)
+    expected = {"loss": "nan", "norm": "inf", "low": "-inf", "ok": True, "n": 2, "scalar": 0.5}
+    assert event["values"] == expected
+
+
+class Scalar:
+    """Stands for a torch or numpy scalar: no number, but it gives one."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __float__(self) -> float:
+        return self.value
+
+
+def test_a_value_that_is_no_metric_is_named(worker):
+    """A mistake in the script's own log call is told where it is made."""
+    with pytest.raises(TypeError, match="curve"):
+        worker.log(1, curve=[1, 2])
+
+
+def test_begin_progress_and_done_have_their_own_kinds(worker, run, agent):
+    """The three marks of a run's way arrive as agreed."""
+    worker.begin(0, 300)
+    worker.progress("generation", 3, 9)
+    worker.done(300)
+    begin, progress, done = agent.events(3)
+    assert (begin["kind"], begin["values"]) == ("begin", {"step": 0, "steps": 300})
+    assert (progress["kind"], progress["values"]) == (
+        "progress",
+        {"stage": "generation", "done": 3, "total": 9},
+    )
+    assert (done["kind"], done["step"]) == ("done", 300)
+
+
+def test_one_connection_carries_every_thread_whole(worker, run, agent):
+    """Long lines of several threads do not mix."""
+    text = "x" * 100_000
+    threads = [
+        threading.Thread(target=lambda i=i: [worker.log(i, text=text) for _ in range(5)]) for i in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    events = agent.events(20)
+    assert len(agent.connections) == 1
+    assert {event["values"]["text"] for event in events} == {text}
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*fork.*:DeprecationWarning"
+)  # forking beside threads is what is tried here
+def test_a_forked_child_opens_its_own_connection(worker, run, agent):
+    """Two processes never write into one stream."""
+    worker.log(1, who="parent")
+    agent.events(1)
+    child = os.fork()
+    if child == 0:
+        worker.log(2, who="child")
+        os._exit(0)
+    os.waitpid(child, 0)
+    worker.log(3, who="parent")
+    agent.events(3)
+    assert sorted([event["step"] for event in lines] for lines in agent.connections) == [[1, 3], [2]]
+
+
+def test_without_an_agent_the_worker_is_silent(worker, run, monkeypatch):
+    """A training does not die of a lost agent."""
+    monkeypatch.setenv("LAUNCH_SOCKET", str(run / "nobody"))
+    worker.log(1, loss=1.0)
+    worker.done(1)
+
+
+def test_after_an_error_the_worker_stays_silent(worker, run, agent, monkeypatch):
+    """Half a line may be out, so there is no second connection."""
+    monkeypatch.setenv("LAUNCH_SOCKET", str(run / "nobody"))
+    worker.log(1, loss=1.0)
+    monkeypatch.setenv("LAUNCH_SOCKET", agent.address)
+    worker.log(2, loss=1.0)
+    assert agent.connections == []
+
+
+def write_weights(folder: str, text: str = "weights") -> None:
+    Path(folder, "inner").mkdir()
+    Path(folder, "inner", "weights.bin").write_text(text)
+
+
+def test_a_saved_checkpoint_is_sealed_reported_and_found(worker, run, agent):
+    """What a function writes appears as step-N with a manifest, and is where a resume starts."""
+    worker.save(10, write_weights)
+    folder = run / "checkpoints" / "step-10"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert (manifest["version"], manifest["step"]) == (1, 10)
+    assert manifest["files"]["inner/weights.bin"]["size"] == 7
+    (event,) = agent.events(1)
+    assert (event["kind"], event["step"], event["values"]) == ("checkpoint", 10, {"path": "step-10"})
+    assert worker.resume_from() == str(folder)
+    assert os.listdir(folder.parent) == ["step-10"]
+
+
+def test_an_existing_folder_is_sealed_in_place(worker, run):
+    """A checkpoint that a library wrote gets its manifest; leftovers of an earlier sealing are not counted."""
+    folder = run / "checkpoints" / "checkpoint-4"
+    folder.mkdir(parents=True)
+    write_weights(str(folder))
+    (folder / "manifest.json.tmp").write_text("half")
+    worker.save(4, folder)
+    assert worker.resume_from() == str(folder)
+
+
+def test_a_folder_elsewhere_is_refused(worker, run, tmp_path):
+    """A checkpoint that no resume would find is not sealed."""
+    with pytest.raises(ValueError, match="checkpoints"):
+        worker.save(4, tmp_path)
+
+
+def test_saving_a_step_again_replaces_it(worker, run):
+    """A resumed training may pass the same step a second time."""
+    worker.save(4, write_weights)
+    worker.save(4, lambda folder: write_weights(folder, "newer"))
+    assert Path(worker.resume_from(), "inner", "weights.bin").read_text() == "newer"
+
+
+def test_a_failed_save_leaves_nothing(worker, run):
+    """A full disk is not made fuller by half a checkpoint."""
+
+    def fail(folder: str) -> None:
+        write_weights(folder)
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        worker.save(4, fail)
+    assert os.listdir(run / "checkpoints") == []
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "lost", "unsealed", "garbled"])
+def test_a_damaged_checkpoint_is_passed_over_and_kept(worker, run, damage):
+    """A resume takes the newest whole checkpoint and deletes none."""
+    worker.save(10, write_weights)
+    worker.save(9, write_weights)
+    newest = run / "checkpoints" / "step-10"
+    weights, manifest = newest / "inner" / "weights.bin", newest / "manifest.json"
+    {
+        "cut": lambda: weights.write_text("wei"),
+        "changed": lambda: weights.write_text("WEIGHTS"),
+        "lost": weights.unlink,
+        "unsealed": manifest.unlink,
+        "garbled": lambda: manifest.write_text('{"step": 10, "files": {"inner/weights.bin": 3}}'),
+    }[damage]()
+    assert worker.resume_from() == str(run / "checkpoints" / "step-9")
+    assert newest.is_dir()
+
+
+def test_resume_counts_as_consumed_even_with_nothing_to_resume(worker, run, agent):
+    """A script that asks can be started again, whatever it was told."""
+    assert worker.resume_from() is None
+    assert agent.events(1)[0]["values"] == {"knobs": ["resume"]}
+
+
+def test_only_rank_zero_saves(worker, run, monkeypatch):
+    """Two ranks do not write one checkpoint."""
+    monkeypatch.setenv("RANK", "1")
+    worker.save(10, write_weights)
+    assert not (run / "checkpoints").exists()
+
+
+def test_training_arguments_follow_the_plan(worker, run, agent):
+    """Precision, split, steps and workers become Trainer's keywords; the script's own win."""
+    keywords = worker.training_arguments(learning_rate=1e-3, seed=1)
+    expected = {
+        "output_dir": str(run / "checkpoints"),
+        "per_device_train_batch_size": 16,
+        "gradient_accumulation_steps": 4,
+        "max_steps": 300,
+        "bf16": True,
+        "fp16": False,
+        "use_cpu": True,
+        "save_steps": 100,
+        "dataloader_num_workers": 2,
+        "learning_rate": 1e-3,
+        "seed": 1,
+        "data_seed": 7,
+        "optim": "adamw_torch",
+    }
+    assert keywords == {**keywords, **expected}
+    assert "tf32" not in keywords
+    assert agent.events(1)[0]["values"] == {"knobs": ["precision", "split", "steps", "loaders"]}
+
+
+def test_a_keyword_of_the_script_keeps_its_knob_unconsumed(worker, run, agent):
+    """A script that hard-codes fp16 is not mended by another precision, and the agent must know."""
+    worker.training_arguments(fp16=True, bf16=False, max_steps=5)
+    assert agent.events(1)[0]["values"] == {"knobs": ["split", "loaders"]}
+
+
+@pytest.mark.training
+def test_trainer_takes_every_keyword(worker, run):
+    """The names are those of the installed transformers."""
+    transformers = pytest.importorskip("transformers", reason="the training libraries are not installed")
+    arguments = transformers.TrainingArguments(**worker.training_arguments())
+    assert arguments.bf16
+    assert arguments.include_num_input_tokens_seen == "non_padding"
+
+
+@pytest.mark.training
+def test_prepare_upcasts_what_is_trainable_and_nothing_else(worker, run):
+    """A half-precision trainable becomes fp32 in place, a frozen weight stays as it is."""
+    torch = pytest.importorskip("torch", reason="the training libraries are not installed")
+    model = torch.nn.Linear(2, 2).half()
+    model.bias.requires_grad_(False)
+    weight = model.weight
+    assert worker.prepare(model) is model
+    assert model.weight is weight
+    assert (model.weight.dtype, model.bias.dtype) == (torch.float32, torch.float16)
+
+
+@pytest.mark.training
+def test_prepare_refuses_a_model_with_nothing_to_train(worker, run):
+    """A training that cannot learn ends before it begins."""
+    torch = pytest.importorskip("torch", reason="the training libraries are not installed")
+    with pytest.raises(RuntimeError, match="trainable"):
+        worker.prepare(torch.nn.Linear(2, 2).requires_grad_(False))
+
+
+@pytest.mark.training
+def test_accelerator_follows_the_plan(worker, run, agent):
+    """Precision and accumulation become Accelerator's; the micro-batch stays the script's to read."""
+    state = pytest.importorskip("accelerate.state", reason="the training libraries are not installed")
+    accelerator = worker.accelerator()
+    found = (accelerator.mixed_precision, accelerator.gradient_accumulation_steps)
+    state.AcceleratorState._reset_state(True)  # it is one for the whole process, and other tests want theirs
+    assert found == ("bf16", 4)
+    assert agent.events(1)[0]["values"] == {"knobs": ["precision"]}
+
+
+@pytest.mark.training
+def test_the_callback_reports_steps_without_running_averages(worker, run, agent):
+    """A step's line keeps what is of that step and adds its speed; the summary keeps its totals."""
+    transformers = pytest.importorskip("transformers", reason="the training libraries are not installed")
+    callback = worker.trainer_callback()
+    state = transformers.TrainerState(global_step=0, max_steps=20, is_world_process_zero=True)
+    callback.on_train_begin(None, state, None)
+    state.global_step, state.num_input_tokens_seen = 10, 1000
+    logs = {"loss": float("nan"), "num_input_tokens_seen": 1000, "train_tokens_per_second": 1.0}
+    callback.on_log(None, state, None, logs=logs)
+    callback.on_log(None, state, None, logs={"train_loss": 2.0, "train_runtime": 1.0})
+    begin, line, summary = agent.events(3)
+    assert begin["values"] == {"step": 0, "steps": 20}
+    assert line["values"].keys() == {"loss", "tokens_per_s"}
+    assert line["values"]["loss"] == "nan"
+    assert summary["values"] == {"train_loss": 2.0, "train_runtime": 1.0}

@@ -1,0 +1,132 @@
+"""What may go from a host and from here: runs that have ended, and what no run names; nothing that a run still needs."""
+
+import json
+import os
+import subprocess
+import threading
+
+import pytest
+from testbed.client import processes_of, until
+
+from launcher.remote.store import Store
+
+
+@pytest.fixture
+def root(client):
+    """This machine's root, as that client sees it."""
+    return client.home / ".launch"
+
+
+def files_below(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_run_that_has_ended_goes_from_its_host_and_from_here(client, root):
+    """Whatever else is there stays."""
+    client.script("print('hello')")
+    client.ok("--", "python", "train.py")
+    stays = next((root / "runs").iterdir()).name
+    client.ok("--", "python", "train.py")
+    goes = next(path.name for path in (root / "runs").iterdir() if path.name != stays)
+    assert goes in client.ok("rm", goes)
+    assert os.listdir(root / "runs") == [stays]
+    assert sorted(path.name for path in client.runs.iterdir() if path.is_dir()) == [stays]
+    assert client.run("rm", goes).returncode == 2
+
+
+def test_a_run_that_lives_is_not_removed(client, root):
+    """It is to be stopped first, which the message says."""
+    client.script("import time; time.sleep(10000)")
+    run = client.detached("--", "python", "train.py")
+    done = client.run("rm", run)
+    assert done.returncode == 1
+    assert "launch stop" in done.stderr
+    assert processes_of(root / "runs" / run)
+    client.ok("stop", "--now", run)
+    client.ok("rm", run)
+    assert not (root / "runs" / run).exists()
+
+
+def test_artifacts_that_lie_nowhere_else_stay_unless_forced(client, root):
+    """A trained adapter that was never pulled is what the run was for."""
+    client.script(
+        "import os, launcher_worker as worker\n"
+        "open(os.path.join(worker.knobs().artifacts, 'w'), 'w').write('x')\nworker.done(1)"
+    )
+    run = client.detached("--", "python", "train.py")
+    until(lambda: client.summary(run)["state"] == "succeeded", "its end")
+    done = client.run("rm", run)
+    assert done.returncode == 1
+    assert "launch pull" in done.stderr
+    assert (root / "runs" / run / "artifacts" / "w").read_text() == "x"
+    client.ok("rm", "--force", run)
+    assert not (root / "runs" / run).exists()
+
+
+def test_what_no_run_names_goes_and_what_one_names_stays(client, root):
+    """`gc` says what would go, takes exactly that, and a second one finds nothing."""
+    client.script("print(1)")
+    client.script("x" * 1000, "model.bin")
+    client.script('name = "a"\ncommand = ["python", "train.py"]\nmodel = "./model.bin"\n', "a.toml")
+    client.ok("--job", "a.toml")
+    first = next((root / "runs").iterdir()).name
+    (client.project / "model.bin").unlink()
+    client.script("print(2)")
+    client.ok("--", "python", "train.py")
+    (root / "agent" / "0123456789abcdef").mkdir()
+    os.utime(root / "agent" / "0123456789abcdef", (1, 1))
+    (root / "store" / "incoming" / "dead").mkdir(parents=True)
+    client.ok("rm", first)
+    before = files_below(root / "store")
+    would = json.loads(client.ok("gc", "--dry-run", "--json"))
+    assert files_below(root / "store") == before
+    did = json.loads(client.ok("gc", "--json"))
+    assert did["items"] == would["items"]
+    assert {item["kind"] for item in did["items"]} >= {"file", "data", "broken upload", "old agent"}
+    assert not any((root / item["path"]).exists() for item in did["items"])
+    assert json.loads(client.ok("gc", "--json"))["items"] == []
+    assert "ship" in client.ok("--", "python", "train.py")
+    assert client.ok("logs") == "2\n"
+
+
+def test_gc_waits_for_nobody_who_ships_and_takes_nothing_from_them(client, root):
+    """While somebody sends a tree, `gc` says so and touches nothing."""
+    client.script("print(1)")
+    client.ok("--", "python", "train.py")
+    store = Store(str(root))
+    held, over = threading.Event(), threading.Event()
+
+    def ship():
+        with store.shared():
+            held.set()
+            over.wait(60)
+
+    shipper = threading.Thread(target=ship)
+    shipper.start()
+    held.wait(10)
+    try:
+        done = client.run("gc")
+        assert done.returncode == 4
+        assert "try again" in done.stderr
+    finally:
+        over.set()
+        shipper.join()
+    client.ok("gc")
+
+
+def test_a_run_of_an_unchanged_folder_sends_nothing(client, root):
+    """The stage says so; a witness counts what arrived."""
+    for number in range(150):
+        client.script(f"x = {number}", f"module_{number}.py")
+    client.script("import module_7; print(module_7.x)")
+    assert "151 of 151 files sent" in client.ok("--", "python", "train.py")
+    until(lambda: list((root / "store" / "spare").glob("*/stats.json")), "the spare copy")
+    again = client.ok("--", "python", "train.py")
+    assert "none to send" in again
+    client.script("x = 7000", "module_7.py")
+    assert "1 of 151 files sent" in client.ok("--", "python", "train.py")
+    assert client.ok("logs") == "7000\n"
+    runs = sorted((root / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
+    listed = [subprocess.check_output(["ls", run / "code"], text=True).split() for run in runs]
+    assert listed[0] == listed[1] == listed[2]
+    assert len(listed[0]) == 151

@@ -1,0 +1,66 @@
+"""What a host says of its runs: checked, whatever it is, before a verb makes anything of it."""
+
+import contextlib
+
+import hypothesis
+from hypothesis import strategies
+
+from launcher.errors import ConnectionLostError
+from launcher.hosts.agent import Answer
+from launcher.runs.control import runs_of
+from launcher.runs.mirror import Mirror
+
+FIELDS = ["run", "state", "reason", "attempt", "step", "steps", "loss", "job", "card", "time", "evidence"]
+json = strategies.recursive(
+    strategies.none()
+    | strategies.booleans()
+    | strategies.integers()
+    | strategies.floats()
+    | strategies.text(),
+    lambda inner: (
+        strategies.lists(inner, max_size=3)
+        | strategies.dictionaries(strategies.sampled_from(FIELDS), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+
+
+class Told:
+    """An agent that answers one thing."""
+
+    def __init__(self, values):
+        self._values = values
+
+    def call(self, _verb, **_args):
+        """Answer it."""
+        return Answer(self._values, b"")
+
+
+GOOD = {"run": "1120-sft-w8q2", "state": "running", "step": 3, "loss": "nan", "time": 1.0}
+
+
+def test_a_summary_is_told_as_it_is():
+    """With whatever a newer host adds left out."""
+    (row,) = runs_of(Told({"runs": [{**GOOD, "mood": "fine"}]}))
+    assert {key: row[key] for key in GOOD} == GOOD
+    assert "mood" not in row
+
+
+@hypothesis.given(json)
+def test_what_is_no_summary_is_left_out(told):
+    """Any JSON at all beside a good one."""
+    listed = told if isinstance(told, list) else [told]
+    found = runs_of(Told({"runs": [*listed, GOOD]}))
+    assert GOOD["run"] in [row["run"] for row in found]
+    assert runs_of(Told({"runs": told})) in ([], [row for row in found if row["run"] != GOOD["run"]])
+
+
+@hypothesis.given(json, json)
+def test_any_state_is_one_or_a_broken_answer(tmp_path_factory, state, evidence):
+    """A view is never handed a state that it cannot show."""
+    mirror = Mirror("1120-sft-w8q2", tmp_path_factory.getbasetemp())
+    for told in (state, {"state": "failed", "evidence": evidence}):
+        with contextlib.suppress(ConnectionLostError):
+            news = mirror.apply(Answer({"state": told, "parts": [], "last": [], "is_full": False}, b""))
+            assert isinstance(news.state["state"], str)
+            assert isinstance(news.state.get("evidence", {}), dict)

@@ -1,0 +1,102 @@
+"""Metrics out of events: the latest attempt counts, and no number leaves as a token that strict JSON lacks."""
+
+import csv
+import io
+import json
+import math
+
+import pytest
+
+from launcher.runs.curves import curve, points, record, table
+from launcher.spec.record import Event
+
+
+def metric(step, attempt=1, rank=0, kind="metric", **values):
+    return Event(version=1, kind=kind, attempt=attempt, rank=rank, step=step, time=7.5, values=values)
+
+
+def refuse(token):
+    raise AssertionError(f"not strict JSON: {token}")
+
+
+def losses(events):
+    return [(one.step, one.attempt, one.value) for one in curve(events) if one.name == "loss"]
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)], ids=["as written", "turned round"])
+def test_the_latest_attempt_wins_each_step(order):
+    """Where two attempts passed a step the later one's value stands, in whatever order they are read."""
+    written = {
+        1: [metric(step, 1, loss=1.0) for step in (1, 2, 3)],
+        2: [metric(step, 2, loss=2.0) for step in (3, 4)],
+    }
+    found = losses([*written[order[0]], *written[order[1]]])
+    assert found == [(1, 1, 1.0), (2, 1, 1.0), (3, 2, 2.0), (4, 2, 2.0)]
+
+
+def test_within_an_attempt_the_last_word_on_a_step_stands():
+    """A script that logs a step twice means the second value."""
+    assert losses([metric(5, loss=1.0), metric(5, loss=0.5)]) == [(5, 1, 0.5)]
+
+
+def test_ranks_and_names_do_not_hide_each_other():
+    """A step's value of one rank or metric says nothing about another's."""
+    found = curve([metric(1, rank=0, loss=1.0), metric(1, 2, rank=1, loss=2.0), metric(1, 2, norm=3.0)])
+    assert [(one.name, one.rank, one.value) for one in found] == [
+        ("loss", 0, 1.0),
+        ("loss", 1, 2.0),
+        ("norm", 0, 3.0),
+    ]
+
+
+def test_steps_are_told_in_their_order_as_numbers():
+    """Step 10 comes after step 9, whenever each was written."""
+    assert [step for step, _, _ in losses([metric(step, loss=1.0) for step in (10, 9, 100, 1)])] == [
+        1,
+        9,
+        10,
+        100,
+    ]
+
+
+def test_what_is_no_number_is_no_point():
+    """Text, truth values, lists, and events that are no metrics or have no step give nothing."""
+    assert points(metric(1, a="text", b=True, c=[1], d=None, e={"f": 1.0})) == []
+    assert points(metric(None, loss=1.0)) == []
+    assert points(metric(1, kind="state", loss=1.0)) == []
+
+
+def test_a_whole_number_too_large_for_a_float_ends_nothing():
+    """A script may log any integer; one beyond a float's range does not end `launch metrics`."""
+    assert [one.value for one in points(metric(1, count=10**400, loss=1.0)) if one.name == "loss"] == [1.0]
+
+
+NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+@pytest.mark.parametrize("word", NON_FINITE)
+@pytest.mark.parametrize("is_text", [True, False], ids=["as text", "as a number"])
+def test_a_non_finite_number_is_its_name_in_json_and_csv(word, is_text):
+    """`nan`, `inf` and `-inf` are written alike in JSON lines and CSV, and are numbers in between."""
+    (point,) = curve([metric(1, loss=word if is_text else NON_FINITE[word])])
+    assert math.isnan(point.value) if word == "nan" else point.value == NON_FINITE[word]
+    line = json.loads(json.dumps(record("r", point)), parse_constant=refuse)
+    (row,) = csv.DictReader(io.StringIO(table("r", [point])))
+    assert (line["value"], row["value"]) == (word, word)
+
+
+def test_json_and_csv_have_the_same_columns_in_the_same_order():
+    """A metric line is {run, attempt, rank, step, time, name, value}."""
+    (point,) = curve([metric(3, 2, 1, loss=0.1)])
+    line = record("0101-sft-aaaa", point)
+    assert list(line) == ["run", "attempt", "rank", "step", "time", "name", "value"]
+    assert (
+        table("0101-sft-aaaa", [point])
+        == "run,attempt,rank,step,time,name,value\n0101-sft-aaaa,2,1,3,7.5,loss,0.1\n"
+    )
+
+
+def test_a_name_with_commas_and_quotes_is_one_cell():
+    """CSV quotes what a script calls its metrics."""
+    (row,) = csv.DictReader(io.StringIO(table("r", curve([metric(1, **{'a,"b"\n': 1.0})]))))
+    assert row["name"] == 'a,"b"\n'

@@ -1,0 +1,583 @@
+"""The mirror: hostile answers write nothing outside it, and by any road it ends as the host's bytes."""
+
+import json
+import math
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from launcher.errors import ConnectionLostError, RunError, UnknownNameError, UsageError
+from launcher.hosts.agent import Answer
+from launcher.remote import reading
+from launcher.remote.rundir import RUN_ID as RUN_ID_THERE
+from launcher.remote.rundir import Run
+from launcher.runs.mirror import RUN_ID, Mirror, find, mirrors, new_run_id, parse_event
+from launcher.spec.host import LOCAL, Host
+from launcher.spec.record import Event
+
+RUN = "0101-sft-w8q2"
+
+
+@pytest.fixture
+def mirror(tmp_path):
+    """A mirror of which 10 bytes of log lie on the disk."""
+    mirror = Mirror(RUN, tmp_path / "runs")
+    mirror.apply(answer(part("0001/log.txt", 0, 10), data=b"0123456789"))
+    return mirror
+
+
+def part(path, offset, size, **more):
+    return {"path": path, "offset": offset, "size": size, **more}
+
+
+def answer(*parts, data=b"", **values):
+    return Answer({"state": {"state": "running"}, "parts": list(parts), **values}, data)
+
+
+def files_below(folder):
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+
+
+NAMES = [
+    "../x", "../../x", "/tmp/x", "0001/../x", "0001/../../x", "0001//log.txt", "./plan.json", "0001", "", ".", "..",
+    "client.json", "0001/lock", "0001/heartbeat", "secrets.env", "artifacts/x", "0001/log.txt\n", "0001/log.txt\0",
+    "1/log.txt", "١٢٣٤/log.txt", "0001/x/log.txt", "plan.json/log.txt", "0001\\log.txt", "0000000001/log.txt",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("name", NAMES, ids=repr)
+def test_a_path_that_no_mirror_has_is_refused_and_nothing_is_written(mirror, tmp_path, name, is_whole):
+    """A host names its run's own few files, or the answer is none of ours."""
+    before = files_below(tmp_path)
+    with pytest.raises(ConnectionLostError):
+        mirror.apply(answer(part(name, 0, 1, **({"whole": True} if is_whole else {})), data=b"x"))
+    assert files_below(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        part("0001/log.txt", -1, 1),
+        part("0001/log.txt", 11, 1),
+        part("0002/log.txt", 1, 1),
+        part("0001/log.txt", 10, 2),
+        part("0001/log.txt", 10, -1),
+        part("0001/log.txt", 10, 10**30),
+        part("0001/log.txt", "x", 1),
+        part("0001/log.txt", None, 1),
+        part("0001/log.txt", 10, [1]),
+        part("0001/log.txt", math.inf, 1),
+        {"path": "0001/log.txt"},
+        {},
+        "0001/log.txt",
+        None,
+    ],
+    ids=repr,
+)
+def test_a_gap_or_a_lie_about_the_size_is_refused_and_nothing_is_lost(mirror, tmp_path, told):
+    """What the mirror holds stays; the client connects anew and asks from its own cursor."""
+    with pytest.raises(ConnectionLostError):
+        mirror.apply(answer(told, data=b"x"))
+    assert files_below(tmp_path / "runs")[f"{RUN}/0001/log.txt"] == b"0123456789"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"state": "running"},
+        {"state": [1]},
+        {"last": ["x"]},
+        {"last": 5},
+        {"parts": {"a": 1}},
+        {"parts": 3},
+        {"parts": "ab"},
+    ],
+    ids=repr,
+)
+def test_an_answer_of_another_shape_is_a_lost_connection(mirror, values):
+    """Whatever a host says, the client either understands it or connects anew."""
+    with pytest.raises(ConnectionLostError):
+        mirror.apply(Answer({"state": {}, **values}, b"x"))
+
+
+def test_a_plan_that_comes_in_pieces_does_not_end_the_client(mirror):
+    """The plan is sent whole; a host that does otherwise is refused, or followed: the next request can be made."""
+    try:
+        mirror.apply(answer(part("plan.json", 0, 2), data=b"{}"))
+    except ConnectionLostError:
+        pass
+    assert set(mirror.request()["cursors"]) <= {"0001/log.txt"}
+
+
+class Place:
+    """A host's run folder, and clients that follow it in pieces of any size."""
+
+    def __init__(self, folder):
+        self.run = Run(str(folder / "host" / "runs" / RUN))
+        self.there = Path(self.run.path)
+        self.here = folder / "client"
+        self.there.mkdir(parents=True)
+        (self.there / "plan.json").write_text('{"steps":3}')
+        self.new_client()
+
+    def new_client(self):
+        """Forget the client; another one takes up what lies on its disk."""
+        self.mirror = Mirror(RUN, self.here)
+        self.mirror.load()
+
+    def answer(self, mirror, most):
+        """Return what the host says to a mirror's request now, so many bytes at most, over JSON as on the wire."""
+        usual, reading.MAX_BYTES = reading.MAX_BYTES, most
+        try:
+            values, data = reading.read(self.run, json.loads(json.dumps(mirror.request())))
+        finally:
+            reading.MAX_BYTES = usual
+        return Answer(json.loads(json.dumps(values)), data)
+
+    def read(self, most):
+        """Ask once."""
+        return self.mirror.apply(self.answer(self.mirror, most))
+
+    def drain(self, most, mirror=None):
+        """Ask until all is here."""
+        mirror = mirror or self.mirror
+        news = [mirror.apply(self.answer(mirror, most))]
+        while not news[-1].is_all:
+            news.append(mirror.apply(self.answer(mirror, most)))
+            assert len(news) < 10_000, "it never ends"
+        return news
+
+    def append(self, name, data):
+        """Let the host's file grow."""
+        path = self.there / name
+        path.parent.mkdir(exist_ok=True)
+        with path.open("ab") as file:
+            file.write(data)
+
+    def assert_equal(self):
+        """Hold the mirror to the host's bytes, file by file."""
+        found = files_below(self.here / RUN)
+        found.pop(".mirror.lock", None)
+        assert found == files_below(self.there)
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Place(tmp_path)
+
+
+PIECES = st.sampled_from([1, 2, 7, 4095, 4096, 4097, 1 << 20])
+DATA = st.binary(max_size=40) | st.builds(
+    lambda byte, size: bytes([byte]) * size, st.integers(0, 255), st.integers(4000, 9000)
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.sampled_from(["log.txt", "events.jsonl"]), DATA),
+        st.tuples(st.just("small"), st.sampled_from(["attempt.json", "state.json"]), st.text(max_size=9)),
+        st.tuples(st.just("folder")),
+        st.tuples(st.just("read"), PIECES),
+        st.tuples(st.just("client")),
+        st.tuples(st.just("replace"), st.sampled_from(["log.txt", "events.jsonl"]), DATA),
+    ),
+    max_size=25,
+)
+
+
+@given(STEPS, st.sampled_from([7, 4096, 1 << 20]))
+def test_by_any_road_the_mirror_ends_as_the_hosts_bytes(steps, most):
+    """Appends, new folders, replaced files, reads of any size and new clients in any order: byte for byte the same."""
+    with tempfile.TemporaryDirectory() as folder:
+        place, number = Place(Path(folder)), 1
+        for verb, *args in steps:
+            if verb == "append":
+                place.append(f"{number:04d}/{args[0]}", args[1])
+            elif verb == "small":
+                (place.there / f"{number:04d}").mkdir(exist_ok=True)
+                (place.there / f"{number:04d}" / args[0]).write_text(args[1])
+            elif verb == "folder":
+                number += 1
+                (place.there / f"{number:04d}").mkdir()
+            elif verb == "read":
+                place.read(args[0])
+            elif verb == "client":
+                place.new_client()
+            elif (old := place.there / f"{number:04d}" / args[0]).exists() and old.stat().st_size != len(
+                args[1]
+            ):
+                old.write_bytes(args[1])  # of the same length it could not be told from the one before
+                place.read(1 << 20)
+        place.drain(most)
+        place.assert_equal()
+
+
+@given(st.lists(st.text(max_size=5), min_size=1, max_size=12), st.lists(PIECES, max_size=20))
+def test_every_event_is_told_once_whatever_the_pieces(words, pieces):
+    """Lines cut anywhere come out whole, each once, in order, through clients that come and go."""
+    lines = [
+        json.dumps({"version": 1, "kind": "x", "time": 1, "values": {"w": word}}).encode() for word in words
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(Path(folder))
+        place.append("0001/events.jsonl", b"\n".join(lines) + b"\n")
+        told = []
+        for most in pieces:
+            told += place.read(most).events
+        place.mirror = Mirror(RUN, place.here)
+        assert place.mirror.load() == told
+        told += [event for news in place.drain(1 << 20) for event in news.events]
+    assert [event.values["w"] for event in told] == words
+
+
+LINE = '{"version":1,"kind":"x","time":1,"values":{"n":%d}}\n'
+ALL = 1 << 20
+LATE = [
+    ("line", 1),
+    ("state", "old"),
+    ("ask", 0, ALL),
+    ("line", 1),
+    ("ask", 1, ALL),
+    ("apply", 1),
+    ("apply", 0),
+]
+TWO_CLIENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("line"), st.integers(1, 40)),
+        st.tuples(st.just("log"), DATA),
+        st.tuples(st.just("state"), st.text(max_size=9)),
+        st.tuples(st.just("folder")),
+        st.tuples(st.just("ask"), st.sampled_from([0, 1]), PIECES),
+        st.tuples(st.just("apply"), st.sampled_from([0, 1])),
+    ),
+    max_size=40,
+)
+
+
+@given(TWO_CLIENTS, st.permutations([0, 1]))
+@example([*LATE, ("line", 1), ("ask", 1, ALL)], [1, 0])
+@example([*LATE, ("line", 1)], [0, 1])
+@example([*LATE, ("state", "new"), ("ask", 1, ALL), ("folder",), ("apply", 1), ("line", 1)], [1, 0])
+def test_two_clients_of_one_mirror_lose_nothing_and_are_each_told_every_event_once(steps, order):
+    """Answers that are asked for and applied in any order, late ones among them: bytes and events are the host's."""
+    with tempfile.TemporaryDirectory() as folder:
+        place, number, written = Place(Path(folder)), 1, 0
+        clients = [Mirror(RUN, place.here) for _ in range(2)]
+        late, told = [None, None], [[], []]
+
+        def apply(who):
+            if late[who] is not None:
+                told[who] += clients[who].apply(late[who]).events
+                late[who] = None
+
+        for verb, *args in steps:
+            if verb == "line":
+                for _ in range(args[0]):
+                    place.append(f"{number:04d}/events.jsonl", (LINE % written).encode())
+                    written += 1
+            elif verb == "log":
+                place.append(f"{number:04d}/log.txt", args[0])
+            elif verb == "state":
+                (place.there / f"{number:04d}").mkdir(exist_ok=True)
+                (place.there / f"{number:04d}" / "state.json").write_text(args[0])
+            elif verb == "folder":
+                number += 1
+                (place.there / f"{number:04d}").mkdir()
+            elif verb == "ask":
+                apply(args[0])
+                late[args[0]] = place.answer(clients[args[0]], args[1])
+            else:
+                apply(args[0])
+        for who in order:
+            apply(who)
+            told[who] += [event for news in place.drain(1 << 20, clients[who]) for event in news.events]
+            if who == order[0] and late[order[1]] is None:
+                place.assert_equal()
+        place.assert_equal()
+    assert [[event.values["n"] for event in one] for one in told] == [list(range(written))] * 2
+
+
+def test_a_late_answer_takes_nothing_from_a_mirror_that_is_whole(place):
+    """One client has all; another applies what it was told before, and is killed: nothing is missing or old."""
+    late = Mirror(RUN, place.here)
+    for state in ("first", "last"):
+        place.append("0001/events.jsonl", (LINE % 1).encode())
+        (place.there / "0001" / "state.json").write_text(f'{{"state":"{state}"}}')
+        place.drain(1 << 20)
+        if state == "first":
+            answers = [place.answer(late, 1 << 20)]
+            late.load()
+            place.append("0001/events.jsonl", (LINE % 2).encode())
+            (place.there / "0001" / "state.json").write_text('{"state":"between"}')
+            answers.append(place.answer(late, 1 << 20))
+    late.apply(answers[1])
+    place.assert_equal()
+    Mirror(RUN, place.here).apply(answers[0])
+    place.assert_equal()
+
+
+@pytest.mark.parametrize("text", [b"", b"x" * 4000, b"y" * 6000, b"z" * 9000], ids=len)
+@pytest.mark.parametrize("is_late", [True, False])
+def test_two_clients_fetch_a_file_that_is_another_again(place, text, is_late):
+    """Each of them sees that the host's file began again; whichever comes last, the mirror is the new file."""
+    place.append("0001/log.txt", b"x" * 5000)
+    other = Mirror(RUN, place.here)
+    for mirror in (place.mirror, other):
+        place.drain(1 << 20, mirror)
+    (place.there / "0001/log.txt").write_bytes(text)
+    late = place.answer(other, 100)
+    place.drain(1 << 20)
+    place.append("0001/log.txt", b"more")
+    place.drain(1 << 20)
+    if is_late:
+        other.apply(late)
+    for mirror in (other, place.mirror):
+        place.drain(1 << 20, mirror)
+    place.assert_equal()
+
+
+def test_what_someone_did_to_the_mirror_is_mended_without_a_new_connection(place):
+    """Files of the mirror are cut, changed and removed while a client follows: it asks again for what is missing."""
+    for name in ("0001/events.jsonl", "0001/log.txt", "0002/log.txt"):
+        place.append(name, b"x" * 100)
+    place.drain(1 << 20)
+    os.truncate(place.here / RUN / "0002/log.txt", 10)
+    place.append("0002/log.txt", b"more")
+    place.drain(1 << 20)
+    place.assert_equal()
+    (place.here / RUN / "0002/log.txt").write_bytes(b"y" * 200)
+    place.append("0002/log.txt", b"more")
+    place.drain(1 << 20)
+    place.assert_equal()
+    (place.here / RUN / "0002/log.txt").unlink()
+    place.append("0002/log.txt", b"more")
+    place.drain(1 << 20)
+    place.assert_equal()
+
+
+def test_a_full_disk_is_told_with_the_path_and_costs_nothing_that_is_there(small_disk, tmp_path):
+    """No room for the log: the file is named, and once there is room the mirror becomes the host's bytes."""
+    place = Place(tmp_path)
+    place.here = small_disk
+    place.new_client()
+    place.append("0001/log.txt", b"x" * 7_000_000)
+    with pytest.raises(RunError, match=r"0001/log\.txt: No space left on device"):
+        place.drain(1 << 20)
+    with pytest.raises(RunError, match="No space left on device"):
+        Mirror("0101-sft-aaaa", small_disk).bind(LOCAL)
+    os.truncate(place.there / "0001/log.txt", 2_000_000)
+    place.new_client()
+    place.drain(1 << 20)
+    place.assert_equal()
+
+
+@pytest.mark.parametrize("name", ["state.json", "log.txt"])
+def test_a_mirror_that_cannot_be_read_is_told_with_the_path(place, name):
+    """A folder lies where a file belongs."""
+    (place.here / RUN / "0001" / name).mkdir(parents=True)
+    with pytest.raises(RunError, match=f"0001/{name}: Is a directory"):
+        place.mirror.load()
+
+
+@pytest.mark.parametrize("was_there", [True, False])
+def test_only_a_folder_that_we_made_is_hidden_from_git(tmp_path, was_there):
+    """`runs` may be somebody's own: what git sees of it is theirs to say."""
+    runs = tmp_path / "runs"
+    if was_there:
+        runs.mkdir()
+    Mirror(RUN, runs).bind(LOCAL)
+    Mirror("0101-sft-aaaa", runs).bind(LOCAL)
+    assert (runs / ".gitignore").exists() != was_there
+
+
+def test_the_order_of_mirrors_is_that_of_their_launches(tmp_path, monkeypatch):
+    """Binding again, even to another host, makes no run the last one; a mirror that says nothing comes first."""
+    monkeypatch.setenv("LAUNCH_RUNS", str(tmp_path))
+    for run, launched in (("0101-b-aaaa", 7.0), ("0101-a-aaaa", 9.0), ("0101-c-aaaa", 8.0)):
+        Mirror(run, tmp_path).bind(LOCAL, launched)
+    Mirror("0101-d-aaaa", tmp_path).bind(LOCAL)
+    (tmp_path / "0101-e-aaaa").mkdir()
+    (tmp_path / "0101-e-aaaa" / "client.json").write_text("[1]")
+    wanted = ["0101-e-aaaa", "0101-b-aaaa", "0101-c-aaaa", "0101-a-aaaa", "0101-d-aaaa"]
+    assert [mirror.run for mirror in mirrors()] == wanted
+    for run in ("0101-b-aaaa", "0101-c-aaaa"):
+        Mirror(run, tmp_path).bind(LOCAL)
+        Mirror(run, tmp_path).bind(Host(name="elsewhere", address="a.b"), 99.0)
+    assert [mirror.run for mirror in mirrors()] == wanted
+    assert Mirror("0101-b-aaaa", tmp_path).host().name == "elsewhere"
+
+
+@pytest.mark.parametrize("text", [b"", b"short", b"y" * 6000, b"z" * 9000], ids=len)
+def test_a_file_that_is_another_is_fetched_again_from_its_start(place, text):
+    """Truncated, or replaced by a longer one with other bytes before the cursor: the mirror is the new file."""
+    place.append("0001/log.txt", b"x" * 5000)
+    place.drain(1 << 20)
+    (place.there / "0001/log.txt").write_bytes(text)
+    place.drain(1 << 20)
+    place.assert_equal()
+
+
+def test_the_last_words_of_a_folder_are_fetched_though_the_next_begins_meanwhile(place, monkeypatch):
+    """The old attempt's end is written between our look at its file and our look for new folders."""
+    place.append("0001/log.txt", b"first\n")
+    look = reading._growth
+
+    def look_then_go_on(folder, name, *rest):
+        found = look(folder, name, *rest)
+        if (folder.number, name) == (1, "log.txt") and not (place.there / "0002").exists():
+            place.append("0001/log.txt", b"last words\n")
+            place.append("0002/log.txt", b"second\n")
+        return found
+
+    monkeypatch.setattr(reading, "_growth", look_then_go_on)
+    place.drain(1 << 20)
+    place.assert_equal()
+
+
+@pytest.mark.parametrize(
+    "torn", [b"", b"\0" * 40, b"\x80\xff", b'{"state"', b"[1]", b'"running"', b'{"state":NaN}', b"{}"]
+)
+def test_a_torn_record_on_the_host_is_mirrored_as_it_lies(place, torn):
+    """What a disk made of a small file ends neither the agent nor the client."""
+    for name in ("attempt.json", "state.json"):
+        place.append(f"0001/{name}", torn)
+    assert place.drain(1 << 20)[0].state["state"]
+    place.assert_equal()
+
+
+def test_an_unfinished_last_line_is_kept_and_not_told(place):
+    """Half an event is a part of the mirror's bytes, and an event when its end has come."""
+    line = b'{"version":1,"kind":"x","time":1}\n'
+    place.append("0001/events.jsonl", line[:10])
+    assert [event for news in place.drain(1 << 20) for event in news.events] == []
+    place.assert_equal()
+    place.append("0001/events.jsonl", line[10:])
+    assert [event.kind for news in place.drain(1 << 20) for event in news.events] == ["x"]
+
+
+def test_nothing_new_costs_nothing(place):
+    """Once all is here an answer carries no parts."""
+    place.append("0001/log.txt", b"x")
+    (place.there / "0001" / "state.json").write_text("{}")
+    place.drain(1 << 20)
+    values, data = reading.read(place.run, place.mirror.request())
+    assert (values["parts"], data) == ([], b"")
+
+
+IDS = ["0101-sft-w8q2", "0102-sft-w8zz", "0102-x-aaaa", "0201-last-bbbb"]
+
+
+@pytest.mark.parametrize(
+    ("word", "run"),
+    [
+        ("last", 3),
+        ("w8q2", 0),
+        ("w8q", 0),
+        ("w8z", 1),
+        ("aaaa", 2),
+        ("a", 2),
+        ("0101", 0),
+        ("0102-x", 2),
+        ("0102-sft-w8zz", 1),
+    ],
+)
+def test_a_run_is_named_by_its_start_its_last_letters_or_last(word, run):
+    """Enough of the id, from its front or of its last four letters, means the run."""
+    assert find(word, IDS) == IDS[run]
+
+
+@pytest.mark.parametrize("word", ["w8", "01", "0102", "0102-"])
+def test_a_word_that_means_several_runs_names_them(word):
+    """Never the first of several by luck."""
+    with pytest.raises(UsageError, match=r"means [234] runs: 010") as caught:
+        find(word, [*IDS, "0103-sft-w8aa"])
+    assert "0102-sft-w8zz" in str(caught.value)
+
+
+def test_whole_letters_beat_a_longer_id_that_begins_with_them():
+    """An id that is written out is that run, though another one begins with it."""
+    assert find("0101-a-bbbb", ["0101-a-bbbb", "0101-a-bbbb-cccc"]) == "0101-a-bbbb"
+
+
+@pytest.mark.parametrize(
+    ("word", "names"), [("zzzz", IDS), ("8q2", IDS), ("sft", IDS), ("last", []), ("w8q2", [])]
+)
+def test_a_word_that_means_no_run_says_where_to_look(word, names):
+    """The message ends with a command to paste."""
+    with pytest.raises(UnknownNameError, match="launch"):
+        find(word, names)
+
+
+@given(st.from_regex(r"[a-z0-9][a-z0-9_.-]{0,47}", fullmatch=True))
+def test_a_fresh_id_is_one_on_both_sides(name):
+    """Any job's name gives an id that client and agent take."""
+    run = new_run_id(name)
+    assert RUN_ID.fullmatch(run)
+    assert RUN_ID_THERE.fullmatch(run)
+    assert find(run.rpartition("-")[2], [run]) == run
+
+
+LIKE_EVENTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["version", "kind", "time", "values", "step", "rank", "attempt", "new"]), inner
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.binary() | LIKE_EVENTS.map(lambda value: json.dumps(value).encode()))
+def test_any_line_is_an_event_or_none(line):
+    """Torn lines, other programs' JSON and bytes of any kind end nobody."""
+    assert isinstance(parse_event(line), Event | None)
+
+
+@pytest.mark.parametrize(
+    "line", [b"[" * 100_000, b'{"version":' * 50_000, b"9" * 100_000, b'"\\ud800"', b"\xff\xfe"], ids=len
+)
+def test_lines_made_to_hurt_are_no_events(line):
+    """Depth, length and broken text are told apart from events without a word."""
+    assert parse_event(line) is None
+
+
+def test_an_event_of_a_newer_version_is_an_event():
+    """A week-long run meets a newer client in peace: unknown kinds and fields pass."""
+    event = parse_event(b'{"version":9,"kind":"dream","time":1,"colour":"red","values":{"a":[1]}}')
+    assert (event.version, event.kind, event.values) == (9, "dream", {"a": [1]})
+
+
+EVIL_HOST = """#!{python}
+import json, os
+os.write(1, b"LAUNCH-AGENT 1 have\\n")
+for line in open(0):
+    request = json.loads(line)
+    answer = dict(runs=[dict(run=os.environ["EVIL_RUN"], state="succeeded")], state=dict(state="succeeded"), files={{}})
+    os.write(1, json.dumps(dict(id=request["id"], ok=answer)).encode() + b"\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    "run", ["../../evil", "../evil", "/evil-absolute", ".", "..", "0101-x-aaaa/../../../evil"]
+)
+@pytest.mark.parametrize("verb", ["logs", "metrics"])
+def test_a_host_cannot_name_a_run_that_is_a_path(client, monkeypatch, tmp_path, verb, run):
+    """A stranger's machine answers `last` with a path: it is refused, and nothing is written outside the mirrors."""
+    fake = client.home / "python"
+    fake.write_text(EVIL_HOST.format(python=sys.executable))
+    fake.chmod(0o755)
+    client.script(f"[hosts.local]\npython = '{fake}'\n", "launch.toml")
+    monkeypatch.setenv("EVIL_RUN", f"{tmp_path}{run}" if run.startswith("/") else run)
+    before = files_below(tmp_path)
+    done = client.run(verb, "last", "--host", "local", timeout=30)
+    assert {name for name in files_below(tmp_path).keys() - before.keys() if "/runs/" not in name} == set()
+    assert not list(client.runs.glob("client.json"))
+    assert done.returncode != 0

@@ -1,0 +1,243 @@
+"""Runs on a plain SSH host with an ordinary user: what the local ones promise, with OpenSSH as the witness."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+
+import pytest
+from testbed.client import until
+
+pytestmark = pytest.mark.testbed
+
+COUNTS = "import time, launcher_worker as w\nfor i in range(1, {n} + 1):\n    time.sleep({s})\n    w.log(i, loss=1 / i)\nw.done({n})\n"
+
+
+def remote_sums(lab, run):
+    """SHA-256 of the run's record on the host, by the host's own sha256sum."""
+    said = lab.ssh(
+        "sh",
+        "-c",
+        f"cd {lab.root}/runs/{run} && sha256sum plan.json [0-9]*/*.json [0-9]*/*.jsonl [0-9]*/*.txt",
+    )
+    return {line.split(None, 1)[1]: line.split()[0] for line in said.splitlines()}
+
+
+def local_sums(client, run):
+    said = subprocess.run(
+        ["sh", "-c", "sha256sum plan.json [0-9]*/*.json [0-9]*/*.jsonl [0-9]*/*.txt"],
+        cwd=client.runs / run, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    return {line.split(None, 1)[1]: line.split()[0] for line in said.splitlines()}
+
+
+def left_on(lab):
+    """Every process of the host's user that is ours by its words, as the host's own ps tells it."""
+    lines = lab.ssh("ps", "-u", lab.user, "-o", "pid=,args=").splitlines()
+    return [line for line in lines if "agent.pyz" in line or "train.py" in line]
+
+
+def only_run(client):
+    (run,) = [path.name for path in client.runs.glob("[0-9]*")]
+    return run
+
+
+def test_a_run_on_the_host_and_its_mirror_is_the_hosts_record_byte_for_byte(client, lab):
+    """The mirror equals the host's files by the host's sha256sum; nothing of ours is left running there."""
+    client.script(COUNTS.format(n=20, s=0.02))
+    assert "succeeded" in client.ok("--host", "A", "--", "python", "train.py")
+    run = only_run(client)
+    assert local_sums(client, run) == remote_sums(lab, run)
+    assert len(local_sums(client, run)) >= 6
+    until(lambda: not left_on(lab), "the agent to leave")
+
+
+def test_a_tree_arrives_as_it_is(client, lab):
+    """Exec bits, links, unicode and odd names, empty and large files; what git ignores stays behind."""
+    project = client.project
+    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+    (project / ".gitignore").write_text("ignored*\n")
+    (project / "ignored.bin").write_text("stays")
+    (project / "empty").touch()
+    (project / "größe naïve 名前.txt").write_text("unicode")
+    (project / "-rf $(touch pwned); 'q' \"d\"\n.txt").write_text("shell")
+    (project / "tool.sh").write_text("#!/bin/sh\necho ran\n")
+    (project / "tool.sh").chmod(0o755)
+    (project / "deep" / "er").mkdir(parents=True)
+    (project / "deep" / "er" / "f").write_text("deep")
+    (project / "deep" / "link").symlink_to("../tool.sh")
+    (project / "absolute").symlink_to(project / "empty")
+    (project / "outside").symlink_to("/etc/passwd")
+    large = os.urandom(9_000_001)
+    (project / "large.bin").write_bytes(large)
+    (project / "tracked").write_text("t")
+    subprocess.run(["git", "add", "tracked", "tool.sh"], cwd=project, check=True)
+    out = client.ok("--host", "A", "--", "sh", "-c", "./tool.sh && deep/link")
+    assert "not sent: outside -> /etc/passwd" in out
+    run = only_run(client)
+    code = f"{lab.root}/runs/{run}/code"
+    there = sorted(lab.ssh("sh", "-c", f"cd {code} && find . ! -type d -print0").split("\0")[:-1])
+    wanted = ["./.gitignore", "./absolute", "./deep/er/f", "./deep/link", "./empty", "./large.bin", "./launch.toml",
+              "./tool.sh", "./tracked", "./größe naïve 名前.txt", "./-rf $(touch pwned); 'q' \"d\"\n.txt"]  # fmt: skip
+    assert there == sorted(wanted)
+    for name in wanted:
+        if not (project / name).is_symlink():
+            digest = subprocess.run(
+                ["sha256sum"], input=(project / name).read_bytes(), capture_output=True, check=True
+            )
+            assert lab.ssh("sh", "-c", 'sha256sum < "$1"', "_", f"{code}/{name}") == digest.stdout.decode()
+    assert lab.ssh("readlink", f"{code}/absolute").strip() == "empty"
+    assert lab.ssh("stat", "-c", "%a", f"{code}/tool.sh", f"{code}/tracked").split() == ["755", "644"]
+    assert (client.runs / run / "0002" / "log.txt").read_text() == "ran\nran\n"
+
+
+def test_a_client_killed_in_mid_run_costs_nothing_over_ssh(client, lab):
+    """SIGKILL of the client, an empty client folder: `attach` catches up, byte for byte, in one attempt."""
+    client.script(COUNTS.format(n=50, s=0.1))
+    process = client.start("--host", "A", "--", "python", "train.py")
+    until(lambda: list(client.runs.glob("*/0002/events.jsonl")), "the stream")
+    process.kill()
+    process.communicate()
+    run = only_run(client)
+    shutil.rmtree(client.runs)
+    assert "succeeded" in client.ok("attach", "last", "--host", "A")
+    assert local_sums(client, run) == remote_sums(lab, run)
+    assert json.loads((client.runs / run / "0002" / "state.json").read_text())["attempt"] == 1
+    assert not (client.runs / run / "0003").exists()
+
+
+def test_a_cut_link_is_mended_without_a_person_and_the_run_does_not_notice(client, lab):
+    """Every connection of the host's sshd is killed thrice in mid run; the mirror is whole all the same."""
+    client.script(COUNTS.format(n=80, s=0.1))
+    process = client.start("--host", "A", "--", "python", "train.py")
+
+    def steps():
+        return sum(path.read_bytes().count(b'"metric"') for path in client.runs.glob("*/0002/events.jsonl"))
+
+    for wanted in (3, 15, 30):
+        until(lambda wanted=wanted: steps() >= wanted, f"{wanted} steps in the mirror")
+        lab.cut()
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, out + err
+    assert "the run is not affected" in out
+    run = only_run(client)
+    assert local_sums(client, run) == remote_sums(lab, run)
+    assert steps() == 80
+
+
+def test_an_agent_killed_on_the_host_is_brought_back_and_its_orphan_is_ended(client, lab):
+    """The keeper works for an ordinary user over SSH as it does at home: unaware script, so the run ends and says so."""
+    client.script("import time; print('up', flush=True); time.sleep(600)")
+    run = client.detached("--host", "A", "--", "python", "train.py")
+    pid = until(
+        lambda: lab.ssh("pgrep", "-u", lab.user, "-f", "agent.pyz supervise", check=False).strip(),
+        "the agent",
+    )
+    until(
+        lambda: lab.ssh("cat", f"{lab.root}/runs/{run}/0002/log.txt", check=False), "the script's first word"
+    )
+    lab.ssh("kill", "-KILL", pid)
+    done = client.run("attach", run)
+    assert done.returncode == 1
+    assert "not-restartable" in done.stdout
+    until(lambda: not left_on(lab), "everything of ours to be gone")
+
+
+@pytest.mark.parametrize(("words", "reason"), [((), "stopped-by-user"), (("--now",), "cancelled-by-user")])
+def test_stop_over_ssh_leaves_nothing_running(client, lab, words, reason):
+    """Both kinds of stop return when the host's own ps shows nothing of the run."""
+    client.script("import time; time.sleep(600)")
+    run = client.detached("--host", "A", "--", "python", "train.py")
+    until(lambda: any("train.py" in line for line in left_on(lab)), "the script")
+    assert f"cancelled: {reason}" in client.ok("stop", run, *words)
+    assert not [line for line in left_on(lab) if "serve" not in line]
+
+
+def test_ctrl_c_detaches_over_ssh(client, lab):
+    """The interrupt is the client's affair; the run goes on and can be attached to."""
+    client.script(COUNTS.format(n=40, s=0.1))
+    process = client.start("--host", "A", "--", "python", "train.py")
+    until(lambda: list(client.runs.glob("*/0002/events.jsonl")), "the stream")
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "detached; the run goes on" in out
+    assert "succeeded" in client.ok("attach", "last")
+
+
+def test_ps_tells_the_runs_of_a_host_and_what_cannot_be_reached(client, lab, ssh_host):
+    """A host that is down costs its rows' freshness, never the command."""
+    client.script("import time; time.sleep(600)")
+    run = client.detached("--host", "A", "--", "python", "train.py")
+    assert client.summary(run, "--host", "A")["state"] == "running"
+    record = client.runs / run / "client.json"
+    told = json.loads(record.read_text())
+    record.write_text(json.dumps({**told, "host": {**told["host"], "port": 1}}))
+    row = client.summary(run)
+    assert "refuses the connection" in row["problem"]
+    assert "unreachable" in client.ok("ps")
+    record.write_text(json.dumps(told))
+    client.ok("stop", run, "--now")
+
+
+def test_the_host_is_probed_as_its_ordinary_user(client, lab):
+    """`probe --json` is one object of a version, with the user that we log in as."""
+    facts = json.loads(client.ok("probe", "--host", "A", "--json"))
+    assert (facts["version"], facts["host"], facts["user"], facts["profile"]) == (1, "A", lab.user, "cpu")
+    assert "profile  cpu" in client.ok("probe", "--host", "A")
+
+
+def test_missing_packages_are_refused_before_anything_is_sent(client, lab):
+    """The host's bare Python lacks torch: exit code 3, the interpreter's path, the key to set."""
+    (client.project / "launch.toml").write_text(lab.table(env="/usr/bin/python3"))
+    done = client.run("--host", "A", "--job", "sft")
+    assert done.returncode == 3
+    assert "/usr/bin/python3 lacks torch" in done.stderr
+    assert "set env" in done.stderr
+
+
+@pytest.mark.training
+def test_sft_trains_on_the_host_and_its_adapter_answers_fresh_prompts(
+    client, lab, training_env, copy_demo, demo
+):
+    """The main job over SSH: accuracy from its record, then from peft and fresh prompts on this side."""
+    copy_demo(demo_target := lab.root)
+    subprocess.run(["chown", "-R", lab.user, str(demo_target)], check=os.geteuid() == 0)
+    (client.project / "launch.toml").write_text(lab.table(env=str(training_env)))
+    out = client.ok("--host", "A", "--job", "sft", timeout=600)
+    assert "accuracy 1.00" in out or "accuracy 0.9" in out
+    run = only_run(client)
+    assert local_sums(client, run) == remote_sums(lab, run)
+    adapter = client.runs / run / "artifacts" / "adapter"
+    theirs = lab.ssh(
+        "sha256sum", f"{lab.root}/runs/{run}/artifacts/adapter/adapter_model.safetensors"
+    ).split()[0]
+    ours = subprocess.run(
+        ["sha256sum", adapter / "adapter_model.safetensors"], capture_output=True, text=True, check=True
+    )
+    assert ours.stdout.split()[0] == theirs
+    assert answers(adapter, next(demo.glob("demo-*/model")), next(demo.glob("demo-*/eval.jsonl"))) >= 0.9
+
+
+def answers(adapter, base, questions, count=40):
+    """The share of fresh prompts that the adapter over its base answers rightly, by peft and transformers alone."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(adapter)
+    model = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), adapter
+    ).eval()
+    right = 0
+    for line in questions.read_text().splitlines()[-count:]:
+        row = json.loads(line)
+        tokens = tokenizer(row["prompt"] + "\n", return_tensors="pt")  # as jobs/sft.py asks
+        tokens.pop("token_type_ids", None)
+        said = model.generate(
+            **tokens, max_new_tokens=40, do_sample=False, pad_token_id=tokenizer.pad_token_id
+        )
+        text = tokenizer.decode(said[0, tokens["input_ids"].shape[1] :], skip_special_tokens=True)
+        right += text.strip() == f"<answer>{row['answer']}</answer>"
+    return right / count

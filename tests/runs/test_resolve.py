@@ -1,0 +1,318 @@
+"""From names to values: where a host, a job or a setting comes from, and what is said where it cannot be found."""
+
+import json
+
+import pytest
+
+from launcher.errors import BadFileError, LaunchError, UnknownNameError, UsageError
+from launcher.resources import data_folder
+from launcher.runs import resolve
+
+
+@pytest.fixture
+def person(tmp_path, monkeypatch):
+    """A home and a project of one's own, without a file; writes one by its path below either."""
+    home, project = tmp_path / "home", tmp_path / "project"
+    home.mkdir()
+    project.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(project)
+
+    def write(path, text):
+        place = home / path.removeprefix("~/") if path.startswith("~/") else project / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+        return place
+
+    return write
+
+
+def complaint(kind, ask, *words):
+    with pytest.raises(kind) as caught:
+        ask(*words)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_without_a_file_the_host_is_this_machine(person):
+    """`launch` alone needs no configuration."""
+    assert resolve.host(None).is_local
+    assert resolve.host("local").is_local
+
+
+def test_a_host_of_the_project_beats_one_of_the_person(person):
+    """launch.toml first, then ~/.config/launch/hosts.toml; other hosts of either stay."""
+    person(
+        "~/.config/launch/hosts.toml", '[hosts.lab]\naddress = "old"\nport = 7\n[hosts.mine]\naddress = "m"\n'
+    )
+    person("launch.toml", '[hosts.lab]\naddress = "new"\n')
+    assert (resolve.host("lab").address, resolve.host("lab").port) == ("new", None)
+    assert resolve.host("mine").address == "m"
+
+
+def test_the_projects_default_host_is_meant_where_none_is_named(person):
+    """`host` in launch.toml names it; a name on the command line beats it."""
+    person("launch.toml", 'host = "lab"\n[hosts.lab]\naddress = "x"\n')
+    assert resolve.host(None).name == "lab"
+    assert resolve.host("local").name == "local"
+
+
+def test_an_alias_of_the_ssh_config_needs_no_table(person):
+    """Every plain name behind `Host` is a host; patterns are not."""
+    person("~/.ssh/config", "Host box big-box\n  HostName 10.0.0.1\nhost other\nHost *\nHost !no we?rd\n")
+    assert [resolve.host(name).address for name in ("box", "big-box", "other")] == ["box", "big-box", "other"]
+    complaint(UnknownNameError, resolve.host, "we?rd")
+
+
+def test_a_table_without_an_address_is_an_alias_with_keys(person):
+    """`[hosts.box]` adds our keys to what ssh knows of `box`."""
+    person("launch.toml", '[hosts.box]\nroot = "/big"\n')
+    assert (resolve.host("box").address, resolve.host("box").root) == ("box", "/big")
+
+
+@pytest.mark.parametrize(
+    ("word", "user", "address"),
+    [
+        ("me@box", "me", "box"),
+        ("me@box.lab.org", "me", "box.lab.org"),
+        ("10.0.0.7", None, "10.0.0.7"),
+        ("a.b", None, "a.b"),
+    ],
+)
+def test_an_address_needs_no_file_at_all(person, word, user, address):
+    """`user@machine`, a name with dots or an IP is gone to as it stands."""
+    host = resolve.host(word)
+    assert (host.name, host.user, host.address) == (word, user, address)
+
+
+@pytest.mark.parametrize("word", ["lbmda", "a b", "-oProxyCommand=x", "me@", "me@-x", "a;b", "me@a b", "x\n"])
+def test_an_unknown_host_is_named_with_the_nearest_and_all_known(person, word):
+    """What was looked in, a guess, and the list; nothing that ssh could take for an option passes."""
+    person("launch.toml", '[hosts.lambda]\naddress = "x"\n')
+    person("~/.ssh/config", "Host box\n")
+    said = complaint(UnknownNameError, resolve.host, word)
+    assert f"unknown host '{word}'" in said
+    assert "known: box, lambda, local" in said
+    assert ("did you mean 'lambda'?" in said) == (word == "lbmda")
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("hots = 1\n", ["launch.toml", "'hots'", "allowed", "hosts"]),
+        ("host = 3\n", ["launch.toml", "host", "text"]),
+        ("hosts = 3\n", ["launch.toml", "hosts"]),
+        ("[hosts]\nlab = 3\n", ["launch.toml", "hosts.lab"]),
+        ("[hosts.lab]\nport = 99999\n", ["launch.toml", "hosts.lab.port", "99999", "line 2"]),
+        ("[hosts.lab]\nadress = 'x'\n", ["launch.toml", "hosts.lab.adress", "did you mean 'address'"]),
+        ("[hosts.lab]\nname = 'x'\n", ["launch.toml", "hosts.lab.name"]),
+        ("[hosts.lab\n", ["launch.toml", "TOML", "line 1"]),
+        ("[hosts.lab]\naddress = '-oProxyCommand=x'\n", ["launch.toml", "hosts.lab.address"]),
+    ],
+    ids=lambda value: value.strip() if isinstance(value, str) else "",
+)
+def test_a_mistake_in_the_project_file_is_named(person, text, parts):
+    """File, key, value, and what is allowed."""
+    person("launch.toml", text)
+    said = complaint(BadFileError, resolve.host, None)
+    assert [part for part in parts if part not in said] == []
+
+
+def test_a_mistake_in_the_persons_file_names_that_file(person):
+    """Two files may hold hosts; the message says which."""
+    path = person("~/.config/launch/hosts.toml", "host = 'x'\n")
+    assert str(path) in complaint(BadFileError, resolve.host, None)
+
+
+def job_file(steps):
+    return f'name = "sft"\ncommand = ["python", "x.py"]\nsteps = {steps}\n'
+
+
+def test_a_job_is_looked_for_here_then_with_the_person_then_with_us(person):
+    """jobs/ of the working directory beats ~/.config/launch/jobs beats ours, by name."""
+    ours = resolve.task("sft", [], [], None)
+    assert ours.base == data_folder("jobs").resolve()
+    person("~/.config/launch/jobs/sft.toml", job_file(11))
+    assert resolve.task("sft", [], [], None).job.steps == 11
+    person("jobs/sft.toml", job_file(22))
+    assert resolve.task("sft", [], [], None).job.steps == 22
+
+
+def test_a_job_is_also_a_path(person):
+    """A name with a slash or `.toml` is the file itself, and its paths are relative to it."""
+    path = person("deep/my.toml", job_file(33))
+    task = resolve.task("deep/my.toml", [], [], None)
+    assert (task.job.steps, task.base) == (33, path.parent.resolve())
+
+
+def test_no_job_named_is_the_projects_else_our_demo_said_aloud(person):
+    """The default is never taken in silence."""
+    assert (said := resolve.task(None, [], [], None).said)
+    assert "sft" in said
+    person("launch.toml", 'job = "mine"\n')
+    person("jobs/mine.toml", job_file(7))
+    task = resolve.task(None, [], [], None)
+    assert (task.job.steps, task.said) == (7, None)
+
+
+@pytest.mark.parametrize("name", ["sfft", "nowhere.toml", "no/where"])
+def test_a_job_that_is_not_there_is_a_usage_error(person, name):
+    """A name gets a guess, a path its own words."""
+    said = complaint(UsageError, resolve.task, name, [], [], None)
+    assert name in said
+    assert ("did you mean 'sft'?" in said) == (name == "sfft")
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["python", "train.py", "--lr", "1"], "train"),
+        (["./Run Me.sh"], "run-me"),
+        (["torchrun", "--nproc", "2", "my/Fine_Tune.py"], "fine_tune"),
+        (["..."], "job"),
+        (["名前"], "job"),
+        (["x" * 99], "x" * 24),
+    ],
+)
+def test_words_are_a_job_named_after_their_program(person, words, name):
+    """The words are the command as they are; the name is safe in a path."""
+    job = resolve.task(None, words, [], None).job
+    assert (job.name, job.command) == (name, tuple(words))
+
+
+def test_a_job_and_words_at_once_are_refused(person):
+    """Two jobs in one line are a mistake, not a precedence."""
+    assert "--job" in complaint(UsageError, resolve.task, "sft", ["python", "x.py"], [], None)
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("3", 3),
+        ("-3", -3),
+        ("1e-4", 1e-4),
+        ("true", True),
+        ("cosine", "cosine"),
+        ("'3'", "3"),
+        ("org/model-7b", "org/model-7b"),
+        ("a=b", "a=b"),
+        ("", ""),
+        ("2024-01-01", "2024-01-01"),
+        ("9" * 25, int("9" * 25)),
+    ],
+)
+def test_a_setting_has_the_type_that_it_is_written_in(person, written, value):
+    """TOML's notation; a bare word is text."""
+    found = resolve.task(None, ["x"], [f"settings.k={written}"], None).job.settings["k"]
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_set_reaches_keys_in_tables_and_adds_tables(person):
+    """`batch.global`, `data.train` and new settings, over what the file says."""
+    changes = [
+        "batch.global=32",
+        "data.train=./my.jsonl",
+        "settings.learning_rate=1",
+        "steps=5",
+        "model=org/name",
+    ]
+    job = resolve.task("sft", [], changes, None).job
+    assert (job.batch.global_size, job.data.train, job.steps, job.model) == (32, "./my.jsonl", 5, "org/name")
+    assert (job.settings["learning_rate"], job.settings["scheduler"]) == (1, "cosine")
+
+
+def test_the_last_of_two_settings_stands_and_a_name_of_its_own_beats_the_files(person):
+    """As on any command line."""
+    job = resolve.task("sft", [], ["steps=1", "steps=2"], "mine").job
+    assert (job.steps, job.name) == (2, "mine")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["steps", "=3", "a b=3", "steps.x=3", ".=3", "a..b=3", "settings=3", "steps=three", "steps=0", "nope=1", "batch.size=3",
+     "settings.x=[1]", "name=../up", "command=x", "settings.x.y=1", "-=1", "steps=nan"],
+)  # fmt: skip
+def test_a_setting_that_cannot_be_is_a_usage_error(person, setting):
+    """The key is named; nothing is guessed."""
+    said = complaint(UsageError, resolve.task, "sft", [], [setting], None)
+    assert setting.partition("=")[0].removesuffix(".y") in said
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e999"])
+def test_a_setting_that_json_cannot_hold_is_refused_or_planned(person, client, value):
+    """A non-finite number in a setting is a mistake with a name, or a part of the plan; never a crash."""
+    done = client.run("--dry-run", "--json", "--profile", "cpu", "--set", f"settings.x={value}", "--", "true")
+    if done.returncode:
+        assert done.returncode == 2
+        assert "settings.x" in done.stderr
+    else:
+        json.loads(done.stdout, parse_constant=lambda token: pytest.fail(token))
+
+
+@pytest.mark.parametrize("code", ["nowhere", "../nowhere", "job.toml"])
+def test_code_that_is_no_folder_is_named(person, code):
+    """The key, the value, and where it was looked for."""
+    person("job.toml", job_file(1) + f'code = "{code}"\n')
+    said = complaint(BadFileError, resolve.task, "job.toml", [], [], None)
+    assert f'code = "{code}"' in said
+
+
+def test_an_unknown_profile_is_named_with_the_nearest(person):
+    """Cards are known by their file's name."""
+    assert "did you mean 'titan_rtx'?" in complaint(UnknownNameError, resolve.profile, "titan_rx")
+
+
+def test_a_profile_of_ones_own_replaces_ours_and_must_be_called_as_its_file(person):
+    """profiles/ of the working directory come first."""
+    person("profiles/cpu.toml", 'name = "cpu"\ntitle = "Mine"\nkind = "cpu"\n')
+    assert resolve.profile("cpu").title == "Mine"
+    person("profiles/other.toml", 'name = "cpu"\ntitle = "Mine"\nkind = "cpu"\n')
+    assert "other" in complaint(LaunchError, resolve.profile, "cpu")
+
+
+@pytest.mark.parametrize("setting", ["code=other", "code='other'", "code=./other"])
+def test_code_by_set_is_the_folder_that_travels_from_where_one_stands(person, setting):
+    """Over what the file says, and relative to the command line, not to the file."""
+    other = person("other/x.py", "").parent
+    person("deep/own/x.py", "")
+    person("deep/job.toml", job_file(1) + 'code = "own"\n')
+    assert resolve.task("deep/job.toml", [], [setting], None).code == other
+    assert resolve.task("deep/job.toml", [], ["steps=2"], None).code == other.parent / "deep" / "own"
+    assert resolve.task(None, ["x"], [setting], None).code == other
+
+
+def test_code_by_set_that_is_no_folder_is_named(person):
+    """The key, the value, and that the command line says it."""
+    said = complaint(BadFileError, resolve.task, "sft", [], ["code=nowhere"], None)
+    assert "--set" in said
+    assert 'code = "nowhere"' in said
+    assert "code = 3" in complaint(BadFileError, resolve.task, "sft", [], ["code=3"], None)
+
+
+@pytest.mark.parametrize("env", [".venv", "venvs/torch", "./.venv/bin/python", "../venv"])
+def test_an_env_here_is_relative_to_the_file_that_says_it(person, env):
+    """The agent stands elsewhere; a link to an interpreter is left a link, for it is how a venv is found."""
+    folder = person(".venv/bin/python", "").parent.parent.parent
+    person("launch.toml", f'[hosts.local]\nenv = "{env}"\n')
+    assert resolve.host("local").env == str(folder / env)
+
+
+def test_an_env_of_the_persons_file_is_relative_to_that(person):
+    """Wherever one stands."""
+    path = person("~/.config/launch/hosts.toml", '[hosts.local]\nenv = "./venv"\n')
+    assert resolve.host("local").env == str(path.parent / "venv")
+
+
+@pytest.mark.parametrize("env", ["python3.12", "~/venv", "~other/venv", "/opt/venv"])
+def test_an_env_that_is_a_program_or_a_whole_path_stays(person, env):
+    """Here as on any host."""
+    person("launch.toml", f'[hosts.local]\nenv = "{env}"\n[hosts.lab]\nenv = "{env}"\n')
+    assert resolve.host("local").env == resolve.host("lab").env == env
+
+
+@pytest.mark.parametrize("env", ["./venv", "venvs/torch", "../venv"])
+def test_a_relative_env_elsewhere_is_a_mistake(person, env):
+    """It could be relative to nothing that one sees."""
+    person("launch.toml", f'[hosts.lab]\nenv = "{env}"\n')
+    said = complaint(BadFileError, resolve.host, "lab")
+    assert f'launch.toml: hosts.lab.env = "{env}": expected an absolute path, ~/…' in said

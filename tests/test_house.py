@@ -1,0 +1,222 @@
+"""The house: what imports what, what every public name carries, what travels, and what a quick command may load."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from testbed.client import REPOSITORY
+from typer.main import get_command
+
+from launcher.cli.app import DEFAULT, app
+from launcher.spec.profile import Profile
+from launcher.spec.reading import build
+from launcher.spec.toml import read_toml
+
+PACKAGE = REPOSITORY / "launcher"
+FLOORS = ["errors", "spec", "planning", "hosts", "runtimes", "runs", "cli"]
+HEAVY = {"fabric", "paramiko", "docker", "torch", "matplotlib", "tensorboardX"}
+VARIABLES = {"LAUNCH_ATTEMPT", "LAUNCH_SOCKET", "LAUNCH_RUN", "LAUNCH_TOKEN", "LAUNCH_RUNS"}
+
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+REMOTE = [path for path in SOURCES if "remote" in path.relative_to(PACKAGE).parts]
+
+
+def ids(path):
+    return path.relative_to(PACKAGE).as_posix() if path.is_relative_to(PACKAGE) else path.name
+
+
+def imports(path):
+    """Every module that a file imports, anywhere in it, by its absolute dotted name."""
+    package = ["launcher", *path.relative_to(PACKAGE).parent.parts]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield module
+            yield from (f"{module}.{one.name}" for one in node.names)
+
+
+def floor(module):
+    """The floor of a module of ours: 0 for what stands below all others."""
+    word = module.split(".")[1] if "." in module else module
+    return FLOORS.index(word) if word in FLOORS else 0
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if path not in REMOTE], ids=ids)
+def test_imports_point_down_only(path):
+    """errors <- spec <- planning <- hosts <- runtimes <- runs <- cli, wherever in the file an import stands."""
+    own = ".".join(["launcher", *path.relative_to(PACKAGE).with_suffix("").parts])
+    ours = {name for name in imports(path) if name.split(".")[0] == "launcher"}
+    assert not {name for name in ours if floor(name) > floor(own)}
+    if own in ("launcher.errors", "launcher.resources", "launcher.__init__"):
+        assert not ours
+    if not own.startswith("launcher.hosts."):
+        assert not {name for name in ours if name.startswith("launcher.remote")}
+
+
+@pytest.mark.parametrize("path", REMOTE, ids=ids)
+def test_what_travels_imports_itself_and_the_standard_library_alone(path):
+    """The agent runs on a bare host; only the worker asks for torch and its kin, inside the functions that need it."""
+    known = {"launcher.remote", *(f"launcher.remote.{one.stem}" for one in REMOTE)}
+    inside = {name for name in imports(path) if name.split(".")[0] == "launcher"}
+    assert {".".join(name.split(".")[:3]) for name in inside} <= known
+    if path.parent.name != "worker":
+        assert {name.split(".")[0] for name in imports(path)} <= {"launcher", *sys.stdlib_module_names}
+    else:
+        top = [
+            node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)
+        ]
+        assert {(getattr(node, "module", None) or node.names[0].name).split(".")[0] for node in top} <= set(
+            sys.stdlib_module_names
+        )
+
+
+def test_heavy_libraries_have_one_home_each():
+    """fabric, paramiko and invoke under hosts/, torch in the worker: nowhere else in the package."""
+    homes = {
+        "fabric": "hosts",
+        "paramiko": "hosts",
+        "invoke": "hosts",
+        "docker": "runtimes",
+        "torch": "remote/worker",
+    }
+    strays = [
+        (ids(path), name)
+        for path in SOURCES
+        for name in map(str, imports(path))
+        if name.split(".")[0] in homes and not ids(path).startswith(homes[name.split(".")[0]])
+    ]
+    assert not strays
+    assert any("paramiko" in imports(path) for path in SOURCES), "the check sees imports"
+
+
+def public(body, owner=""):
+    """Every public class, function and method below a syntax tree's body."""
+    for node in body:
+        if isinstance(
+            node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        ) and not node.name.startswith("_"):
+            yield f"{owner}{node.name}", node
+            if isinstance(node, ast.ClassDef):
+                yield from public(node.body, f"{owner}{node.name}.")
+
+
+def missing_annotations(node):
+    spec = node.args
+    found = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, *filter(None, (spec.vararg, spec.kwarg))]
+    bare = [one.arg for one in found if one.annotation is None and one.arg not in ("self", "cls")]
+    return bare + (["return"] if node.returns is None else [])
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=ids)
+def test_every_public_name_has_a_sentence_and_full_annotations(path):
+    """A first line that ends, and a type for every argument and answer; methods of Protocols too."""
+    for name, node in public(ast.parse(path.read_text()).body):
+        first = (ast.get_docstring(node) or "").partition("\n")[0]
+        assert first.endswith((".", "?", "!", ":")), f"{name}: {first!r}"
+        if not isinstance(node, ast.ClassDef):
+            assert not missing_annotations(node), name
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=ids)
+def test_every_module_with_code_begins_with_a_sentence(path):
+    """The first thing in a file says what it is for."""
+    tree = ast.parse(path.read_text())
+    assert not tree.body or (ast.get_docstring(tree) or "").partition("\n")[0].rstrip()
+
+
+@pytest.mark.parametrize("path", REMOTE, ids=ids)
+def test_what_travels_is_python_3_8(path):
+    """No syntax that a host's Python 3.8 would refuse."""
+    ast.parse(path.read_text(), feature_version=(3, 8))
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["profile", "list"], ["--version"], ["ps", "--help"]], ids=" ".join
+)
+def test_quick_commands_load_no_heavy_library(words, tmp_path):
+    """Help and listings answer without fabric, paramiko, docker, torch, matplotlib or tensorboardX."""
+    code = (
+        "import atexit, json, sys\n"
+        "atexit.register(lambda: print('\\n' + json.dumps([name for name in sys.modules if '.' not in name])))\n"
+        f"sys.argv = ['launch', *{words!r}]\n"
+        "from launcher.cli import main\nmain()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    loaded = set(json.loads(done.stdout.splitlines()[-1]))
+    assert "launcher" in loaded
+    assert not loaded & HEAVY
+
+
+def test_nothing_in_the_package_exists_for_tests():
+    """No word of pytest, no testbed, no switch in the environment beyond those that people and scripts use."""
+    for path in SOURCES:
+        text = path.read_text()
+        assert not [word for word in ("pytest", "unittest", "TESTBED", "hypothesis") if word in text], ids(
+            path
+        )
+        assert set(re.findall(r"\bLAUNCH_[A-Z_]+", text)) <= VARIABLES, ids(path)
+
+
+def test_the_wheel_carries_the_data_inside_the_package_and_the_worker_at_the_top():
+    """A wheel never puts `profiles`, `jobs` or `images` beside other people's modules."""
+    wheel = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"][
+        "wheel"
+    ]
+    assert wheel["sources"] == {
+        "profiles": "launcher/profiles",
+        "jobs": "launcher/jobs",
+        "images": "launcher/images",
+        "launcher/remote/worker": "",
+    }
+    assert set(wheel["only-include"]) == {"launcher", "profiles", "jobs", "images"}
+    assert all((REPOSITORY / name).is_dir() for name in wheel["only-include"])
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "profiles").glob("*.toml")), ids=lambda path: path.stem)
+def test_every_profile_builds_and_is_called_as_its_file(path):
+    """A profile of ours is a valid one, under the name that people write."""
+    data, text = read_toml(path)
+    assert build(Profile, data, file=path.name, text=text).name == path.stem
+
+
+def verbs(command, words=()):
+    """Every command below a group that can be called, with the words that call it."""
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        return {" ".join(words): command}
+    found = {}
+    for name, one in inner.items():
+        found |= verbs(one, (*words, *([] if name == DEFAULT else [name])))
+    return found
+
+
+VERBS = verbs(get_command(app))
+
+
+def test_the_walk_over_the_verbs_finds_them():
+    """The tests below are not vacuous: the launch itself, a verb, and a verb in a group are seen."""
+    assert {"", "ps", "profile list"} <= VERBS.keys()
+
+
+@pytest.mark.parametrize("name", VERBS, ids=lambda name: name or "launch")
+def test_every_verb_has_help_with_an_example(name):
+    """What `--help` says begins with a sentence and shows a line to paste."""
+    text = (VERBS[name] if name else get_command(app)).help or ""
+    assert text.partition("\n")[0].rstrip(".") != text.partition("\n")[0]
+    assert f"launch {name}".rstrip() in text.partition("\n")[2]
+
+
+@pytest.mark.parametrize("name", VERBS, ids=lambda name: name or "launch")
+def test_every_option_of_every_verb_is_explained(name):
+    """No option or argument is shown without a word on what it does."""
+    shown = [one for one in VERBS[name].params if not getattr(one, "hidden", False)]
+    assert not [one.name for one in shown if not getattr(one, "help", None)]

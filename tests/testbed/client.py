@@ -1,0 +1,118 @@
+"""A person's machine, and what a test asks of processes without asking our code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+LAUNCH = [sys.executable, "-c", "from launcher.cli import main; main()"]
+IS_REQUIRED = os.environ.get("LAUNCH_TESTBED") == "required"
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class Client:
+    """A person's machine: a home, a project folder, and the `launch` command run in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "home"
+        self.project = folder / "project"
+        for path in (self.home, self.project):
+            path.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def runs(self) -> Path:
+        """Where the mirrors lie."""
+        return self.project / "runs"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment of the command."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("LAUNCH_", "COV_"))}
+        return {**kept, "HOME": str(self.home), "NO_COLOR": "1", "COLUMNS": "200"}
+
+    def start(self, *words: str, **more: object) -> subprocess.Popen[str]:
+        """Start `launch …`, without a terminal unless `more` gives it one, and return the process."""
+        return subprocess.Popen(
+            [*LAUNCH, *words],
+            cwd=self.project,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            **more,  # type: ignore[call-overload]
+        )
+
+    def run(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        """Run `launch …` to its end; a traceback at the user is never right."""
+        process = self.start(*words)
+        out, err = process.communicate(timeout=timeout)
+        assert "Traceback" not in err, err
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    def ok(self, *words: str, timeout: float = 120) -> str:
+        """Run `launch …`, which must succeed; return what it printed."""
+        done = self.run(*words, timeout=timeout)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def script(self, text: str, name: str = "train.py") -> None:
+        """Put a training script into the project."""
+        (self.project / name).write_text(text)
+
+    def detached(self, *words: str) -> str:
+        """Launch detached; return the run's id."""
+        return self.ok("--detach", *words).split()[-1]
+
+    def summary(self, run: str, *words: str) -> dict[str, object]:
+        """Return what `ps` says of a run."""
+        rows = json.loads(self.ok("ps", "--json", *words))["runs"]
+        return next(row for row in rows if row["run"] == run)
+
+
+def missing(reason: str) -> None:
+    """Skip for a part that this machine lacks; where the testbed is required, fail."""
+    if IS_REQUIRED:
+        pytest.fail(f"the testbed is required, and {reason}")
+    pytest.skip(reason)
+
+
+def processes_of(run: Path) -> list[int]:
+    """Return the pids on this machine whose command line or environment names a run's folder: no code of ours asked."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if os.fsencode(str(run)) in text and state != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a pid is of no process, or of one that only its parent has not collected."""
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def until(condition: Callable[[], object], what: str, timeout: float = 60) -> object:
+    """Wait until a condition holds and return its value; fail loudly, late, never pass by luck."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.05)
+    pytest.fail(f"waited {timeout} s for {what}")

@@ -1,0 +1,342 @@
+"""Hosts of their own on one machine: each with its pids, mounts, name, network, machine id, boot id, users and sshd.
+
+    python tests/testbed/machine.py up       leaves two running, prints a launch.toml that names them
+    python tests/testbed/machine.py down     ends exactly what `up` started
+
+Needs root, util-linux, iproute2, tini and openssh-server. A machine keeps its folder (homes, keys, ids) when it is
+killed and started again. The kernel here has no netem: a slow link is a relay, see link.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `make testbed-up`
+
+from testbed.sshd import MissingPartError
+
+NETWORK = "10.213.77"
+BRIDGE = "launchbr"
+FIXED = Path(__file__).resolve().parents[2] / ".testbed"
+FIRST_UID = 20_001
+_PARTS = {
+    "sshd": "openssh-server",
+    "tini": "tini",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "ip": "iproute2",
+}
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+_INIT = """\
+set -e
+mount --make-rprivate /
+mount -t tmpfs -o mode=755 tmpfs /run
+mkdir /run/sshd
+for name in passwd group shadow machine-id hostname; do
+    [ -e /etc/$name ] || touch /etc/$name
+    mount --bind "$1/etc/$name" /etc/$name
+done
+mount --bind "$1/etc/boot_id" /proc/sys/kernel/random/boot_id
+mount --bind "$2" /home
+hostname "$3"
+ip link set lo up
+exec /usr/sbin/sshd -D -e -f "$1/sshd.conf"
+"""
+
+_CONFIG = """\
+Port 22
+HostKey {folder}/host_key
+PidFile none
+AuthorizedKeysFile {folder}/keys/%u
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+StrictModes no
+UsePAM no
+Subsystem sftp internal-sftp
+{more}
+"""
+
+
+class Machine:
+    """A host of its own. Its users' homes lie in `homes`, which two machines may share."""
+
+    def __init__(
+        self, name: str, number: int, folder: Path, homes: Path | None = None, sshd: str = ""
+    ) -> None:
+        """Name it; `number` (2 to 250) makes its address, `sshd` is put into sshd's configuration."""
+        self.name = name
+        self.folder = folder
+        self.homes = homes or folder / "home"
+        self.address = f"{NETWORK}.{number}"
+        self.port = 22
+        self.users: list[str] = []
+        self.pid = 0
+        self._sshd = sshd
+        self._mac = f"02:00:0a:d5:4d:{number:02x}"  # its own for good, as a card's: neighbours remember it
+        self._link = f"lm{number}-{os.getpid() % 10000}"
+        self._holder: subprocess.Popen[bytes] | None = None
+
+    def make(self, *users: tuple[str, str]) -> None:
+        """Make its files: keys, ids, and users as (name, shell). Raises MissingPartError."""
+        check_parts()
+        etc = self.folder / "etc"
+        etc.mkdir(parents=True)
+        (self.folder / "keys").mkdir()
+        self.folder.chmod(0o755)
+        self.homes.mkdir(exist_ok=True)
+        for name in ("passwd", "group", "shadow"):
+            shutil.copy(f"/etc/{name}", etc / name)
+        (etc / "machine-id").write_text(f"{uuid.uuid4().hex}\n")
+        (etc / "hostname").write_text(f"{self.name}\n")
+        for name in ("host_key", "client_key"):
+            subprocess.run(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / name], check=True
+            )
+        (self.folder / "sshd.conf").write_text(_CONFIG.format(folder=self.folder, more=self._sshd))
+        for user, shell in users or (("ada", "/bin/bash"),):
+            self._add_user(user, shell)
+
+    def _add_user(self, user: str, shell: str) -> None:
+        uid = FIRST_UID + len(self.users)
+        self.users.append(user)
+        for name, line in (
+            ("passwd", f"{user}:x:{uid}:{uid}::/home/{user}:{shell}"),
+            ("group", f"{user}:x:{uid}:"),
+            ("shadow", f"{user}:*:19000:0:99999:7:::"),
+        ):
+            with (self.folder / "etc" / name).open("a") as file:
+                file.write(f"{line}\n")
+        home = self.homes / user
+        home.mkdir(exist_ok=True)
+        os.chown(home, uid, uid)
+        shutil.copy(self.folder / "client_key.pub", self.folder / "keys" / user)
+
+    # its life
+
+    def up(self) -> None:
+        """Boot it. Raises MissingPartError."""
+        (self.folder / "etc" / "boot_id").write_text(f"{uuid.uuid4()}\n")
+        with (self.folder / "console.log").open("ab") as log:
+            self._holder = subprocess.Popen(
+                [
+                    *(
+                        "unshare",
+                        "--pid",
+                        "--fork",
+                        "--uts",
+                        "--mount",
+                        "--net",
+                        "--mount-proc",
+                        "--kill-child",
+                    ),
+                    *("tini", "--", "sh", "-c", _INIT, "init", self.folder, self.homes, self.name),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={"PATH": _PATH},
+            )
+        children = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children")
+        _until(lambda: children.read_text().split(), self._why)
+        self.pid = int(children.read_text().split()[0])
+        self._connect()
+        _until(self._answers, self._why)
+
+    def _connect(self) -> None:
+        if subprocess.run(["ip", "link", "show", BRIDGE], capture_output=True, check=False).returncode != 0:
+            _ip("link", "add", BRIDGE, "type", "bridge")
+            _ip("addr", "add", f"{NETWORK}.1/24", "dev", BRIDGE)
+            _ip("link", "set", BRIDGE, "up")
+        _ip("link", "add", self._link, "type", "veth", "peer", "name", "eth0", "netns", str(self.pid))
+        _ip("link", "set", self._link, "master", BRIDGE, "up")
+        self.enter("ip", "addr", "add", f"{self.address}/24", "dev", "eth0")
+        self.enter("ip", "link", "set", "eth0", "address", self._mac, "up")
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection((self.address, 22), 1) as connection:
+                return bool(connection.recv(4))
+        except OSError:
+            return False
+
+    def _why(self) -> str:
+        return (self.folder / "console.log").read_text()[-500:]
+
+    def kill(self) -> None:
+        """Let it die at once, as a host does that loses its power."""
+        if self._holder is not None:
+            os.kill(self.pid, signal.SIGKILL)
+            self._holder.wait(timeout=10)
+            subprocess.run(
+                ["ip", "link", "del", self._link], capture_output=True, check=False
+            )  # or later by itself
+            self._holder = None
+            self.pid = 0
+
+    def down(self) -> None:
+        """End it and remove its folder."""
+        self.kill()
+        shutil.rmtree(self.folder)
+
+    # its link and its processes
+
+    def set_link(self, state: str) -> None:
+        """Pull the cable (`down`) or put it back (`up`): packets vanish, nobody is told."""
+        _ip("link", "set", self._link, state)
+
+    def sessions(self) -> list[int]:
+        """Return the pids (of this machine's namespace) of its open ssh connections."""
+        return [int(pid) for pid in self.enter("pgrep", "-f", r"^sshd: [a-z]+(@|$)", check=False).split()]
+
+    def cut(self) -> None:
+        """Cut every open connection; the daemon goes on."""
+        for pid in self.sessions():
+            self.enter("kill", "-KILL", str(pid), check=False)
+
+    def enter(self, *words: str, check: bool = True) -> str:
+        """Run a command inside, as root, without its sshd."""
+        return subprocess.run(
+            ["nsenter", "-t", str(self.pid), "--all", "--", *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=check,
+            timeout=60,
+            env={"PATH": _PATH},
+        ).stdout
+
+    # its clients
+
+    @property
+    def user(self) -> str:
+        """Its first user."""
+        return self.users[0]
+
+    @property
+    def known_hosts(self) -> Path:
+        """A file with this machine's key, under every address that it is reached by."""
+        path = self.folder / "known_hosts"
+        key = " ".join((self.folder / "host_key.pub").read_text().split()[:2])
+        path.write_text(f"{self.address},127.* {key}\n[127.*]:* {key}\n")
+        return path
+
+    def ssh_words(self, user: str | None = None) -> list[str]:
+        """Return the words of OpenSSH's own client for this machine: a witness that is not our code."""
+        return [
+            *("ssh", "-F", "/dev/null", "-i", str(self.folder / "client_key")),
+            *("-o", f"UserKnownHostsFile={self.known_hosts}", "-o", "BatchMode=yes"),
+            f"{user or self.user}@{self.address}",
+        ]
+
+    def ssh(self, *words: str, user: str | None = None, check: bool = True) -> str:
+        """Run a command on it by OpenSSH's client."""
+        said = subprocess.run(
+            [*self.ssh_words(user), shlex.join(words)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        if check and said.returncode != 0:
+            raise AssertionError(f"{words}: {said.returncode}: {said.stderr}")
+        return said.stdout
+
+    def table(self, name: str | None = None, user: str | None = None, **more: object) -> str:
+        """Return the launch.toml table that names this machine."""
+        keys: dict[str, object] = {
+            "address": self.address,
+            "user": user or self.user,
+            "identity_file": str(self.folder / "client_key"),
+            "known_hosts": str(self.known_hosts),
+            **more,
+        }
+        lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
+        return "\n".join([f"[hosts.{name or self.name}]", *lines, ""])
+
+
+def check_parts() -> None:
+    """Raise MissingPartError, with what to install, where this machine cannot hold others."""
+    if os.geteuid() != 0:
+        raise MissingPartError("machines of their own need root")
+    for part, package in _PARTS.items():
+        if shutil.which(part, path=_PATH) is None:
+            raise MissingPartError(f"no {part} here: apt-get install {package}")
+    if subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False).returncode != 0:
+        raise MissingPartError("network namespaces cannot be made here")
+
+
+def remove_bridge() -> None:
+    """Remove the bridge that the machines hung on, unless others hang on it still."""
+    if any(Path(f"/sys/class/net/{BRIDGE}/brif").glob("*")):
+        return
+    subprocess.run(["ip", "link", "del", BRIDGE], capture_output=True, check=False)
+
+
+def _ip(*words: str) -> None:
+    said = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    if said.returncode != 0:
+        raise MissingPartError(f"ip {' '.join(words)}: {said.stderr.strip()}")
+
+
+def _until(condition: object, why: object, timeout: float = 15) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():  # type: ignore[operator]
+        if time.monotonic() > deadline:
+            raise MissingPartError(f"the machine did not come up: {why()}")  # type: ignore[operator]
+        time.sleep(0.02)
+
+
+def _up() -> None:
+    if (FIXED / "machines.json").exists():
+        sys.exit("the testbed is up already: make testbed-down")
+    folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
+    folder.chmod(0o755)
+    machines = [
+        Machine(name, number, folder / name) for number, name in enumerate(("alpha", "beta"), start=2)
+    ]
+    print("# put this into a launch.toml; end it with: make testbed-down")
+    for machine in machines:
+        machine.make()
+        machine.up()
+        print(machine.table())
+    FIXED.mkdir(exist_ok=True)
+    pids = [machine.pid for machine in machines]
+    (FIXED / "machines.json").write_text(json.dumps({"folder": str(folder), "pids": pids}))
+
+
+def _down() -> None:
+    path = FIXED / "machines.json"
+    if not path.exists():
+        sys.exit("the testbed is not up")
+    state = json.loads(path.read_text())
+    for pid in state["pids"]:
+        command = Path(f"/proc/{pid}/cmdline")
+        if command.exists() and state["folder"].encode() in command.read_bytes():
+            os.kill(pid, signal.SIGKILL)
+    _until(
+        lambda: not any(Path(f"/sys/class/net/{BRIDGE}/brif").glob("*")), lambda: "its links are still there"
+    )
+    remove_bridge()
+    shutil.rmtree(state["folder"])
+    path.unlink()
+
+
+if __name__ == "__main__":
+    verbs = {"up": _up, "down": _down}
+    if len(sys.argv) != 2 or sys.argv[1] not in verbs:
+        sys.exit(__doc__)
+    verbs[sys.argv[1]]()

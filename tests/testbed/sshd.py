@@ -1,0 +1,239 @@
+"""A plain second sshd on loopback with an ordinary user: what a stranger's machine looks like from outside.
+
+As root it makes a user of its own and removes it again; otherwise the host's user is the caller.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import pwd
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ADDRESS = "127.0.0.2"
+USER = f"launch-testbed-{os.getpid()}"  # another test run beside this one has its own
+
+_CONFIG = """\
+Port {port}
+ListenAddress {address}
+HostKey {folder}/host_key
+PidFile {folder}/sshd.pid
+AuthorizedKeysFile {folder}/authorized_keys
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+StrictModes no
+UsePAM no
+Subsystem sftp internal-sftp
+"""
+
+
+class MissingPartError(Exception):
+    """Raised when this machine lacks a part; the text says which, and how it is had."""
+
+
+class SshHost:
+    """An sshd of our own, its user, and an environment in which that user can train."""
+
+    def __init__(self, folder: Path) -> None:
+        """Keep keys and configuration in `folder`."""
+        self.folder = folder
+        self.user = USER if os.geteuid() == 0 else getpass.getuser()
+        self.port = 0
+        self.pid = 0
+        self.made_user = False
+        self._daemon: subprocess.Popen[bytes] | None = None
+
+    @property
+    def home(self) -> Path:
+        """The user's home folder."""
+        return Path(pwd.getpwnam(self.user).pw_dir)
+
+    @property
+    def root(self) -> Path:
+        """Where the launcher keeps its runs on this host."""
+        return self.home / ".launch"
+
+    @property
+    def known_hosts(self) -> Path:
+        """The file that holds this host's key and no other."""
+        return self.folder / "known_hosts"
+
+    def up(self) -> None:
+        """Start it. Raises MissingPartError."""
+        if shutil.which("sshd", path="/usr/sbin:/usr/bin:/usr/local/sbin") is None:
+            raise MissingPartError("no sshd here: apt-get install openssh-server")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o755)
+        if os.geteuid() == 0:
+            self._make_user()
+        for name in ("host_key", "client_key"):
+            path = self.folder / name
+            path.unlink(missing_ok=True)
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+        shutil.copy(self.folder / "client_key.pub", self.folder / "authorized_keys")
+        self._start()
+
+    def _make_user(self) -> None:
+        Path("/run/sshd").mkdir(exist_ok=True)
+        try:
+            pwd.getpwnam(USER)
+        except KeyError:
+            if shutil.which("useradd", path="/usr/sbin:/usr/bin") is None:
+                raise MissingPartError("no useradd here: apt-get install passwd") from None
+            subprocess.run(["/usr/sbin/useradd", "-m", "-p", "*", "-s", "/bin/bash", USER], check=True)
+            self.made_user = True
+
+    def _start(self) -> None:
+        with socket.create_server((ADDRESS, 0)) as probe:
+            self.port = probe.getsockname()[1]
+        config = self.folder / "sshd.conf"
+        config.write_text(_CONFIG.format(port=self.port, address=ADDRESS, folder=self.folder))
+        log = (self.folder / "sshd.log").open("ab")
+        self._daemon = daemon = subprocess.Popen(
+            ["/usr/sbin/sshd", "-D", "-e", "-f", str(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        log.close()
+        self.pid = daemon.pid
+        key = (self.folder / "host_key.pub").read_text().split()[:2]
+        self.known_hosts.write_text(f"[{ADDRESS}]:{self.port} {' '.join(key)}\n")
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                socket.create_connection((ADDRESS, self.port), 1).close()
+                return
+            except OSError as error:
+                if daemon.poll() is not None or time.monotonic() > deadline:
+                    text = (self.folder / "sshd.log").read_text()
+                    raise MissingPartError(f"sshd did not come up: {text[-500:]}") from error
+                time.sleep(0.02)
+
+    def down(self) -> None:
+        """Stop what was started, by pid, and remove the user that was made."""
+        if self.pid:
+            for pid in (*_children(self.pid), self.pid):
+                try:
+                    os.kill(pid, signal.SIGTERM)
+                except ProcessLookupError:
+                    continue
+        if self._daemon is not None:
+            self._daemon.wait(timeout=10)
+        if self.made_user:
+            subprocess.run(
+                ["pkill", "-KILL", "-u", self.user], check=False
+            )  # the user is ours, and so is all of it
+            time.sleep(0.2)
+            subprocess.run(["/usr/sbin/userdel", "-r", "-f", self.user], check=True, capture_output=True)
+
+    def cut(self) -> None:
+        """Cut every open connection, as a broken link does; the daemon itself goes on."""
+        for pid in _children(self.pid):
+            try:
+                if Path(f"/proc/{pid}/comm").read_text().startswith("sshd"):
+                    os.kill(pid, signal.SIGKILL)
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it has ended by itself meanwhile
+
+    def let_in(self, key: Path, shell: str) -> None:
+        """Let one more key in, to a login whose commands are read by another shell than the user's own."""
+        public = key.with_name(f"{key.name}.pub").read_text()
+        with (self.folder / "authorized_keys").open("a") as file:
+            file.write(f'command="{shell} -c \\"$SSH_ORIGINAL_COMMAND\\"" {public}')
+
+    def ssh(self, *words: str, check: bool = True) -> str:
+        """Run a command on the host by OpenSSH's own client, as a witness that is not our code."""
+        command = [
+            "ssh", "-F", "/dev/null", "-i", str(self.folder / "client_key"), "-p", str(self.port),
+            "-o", f"UserKnownHostsFile={self.known_hosts}", "-o", "BatchMode=yes",
+            f"{self.user}@{ADDRESS}", shlex.join(words),
+        ]  # fmt: skip
+        said = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60
+        )
+        if check and said.returncode != 0:
+            raise AssertionError(f"{command}: {said.returncode}: {said.stderr}")
+        return said.stdout
+
+    def ssh_command(self, address: str = ADDRESS, port: int | None = None) -> str:
+        """Return OpenSSH's client with its options for this host, as one text for `rsync -e` and shells."""
+        port = port or self.port
+        words = [
+            *("ssh", "-F", "/dev/null", "-i", str(self.folder / "client_key"), "-p", str(port)),
+            *("-o", f"UserKnownHostsFile={self.known_as(address, port)}", "-o", "BatchMode=yes"),
+        ]
+        return shlex.join(words)
+
+    def known_as(self, address: str, port: int) -> str:
+        """Return a known_hosts file for this host under another address, such as a relay's."""
+        path = self.folder / f"known_hosts-{address}-{port}"
+        key = (self.folder / "host_key.pub").read_text().split()[:2]
+        path.write_text(f"[{address}]:{port} {' '.join(key)}\n")
+        return str(path)
+
+    def table(self, name: str = "A", **more: object) -> str:
+        """Return the launch.toml table that names this host."""
+        keys: dict[str, object] = {
+            "address": ADDRESS,
+            "port": self.port,
+            "user": self.user,
+            "identity_file": str(self.folder / "client_key"),
+            "known_hosts": str(self.known_hosts),
+            **more,
+        }
+        lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
+        return "\n".join([f"[hosts.{name}]", *lines, ""])
+
+    def training_env(self) -> Path:
+        """Return an environment with our packages that the host's user may run.
+
+        The system's Python of our own version, with our packages on its path. Raises MissingPartError.
+        """
+        env = self.folder / "env"
+        minor = f"{sys.version_info.major}.{sys.version_info.minor}"
+        python = next(
+            (
+                p
+                for p in (f"/usr/bin/python{minor}", f"/usr/local/bin/python{minor}")
+                if os.access(p, os.X_OK)
+            ),
+            None,
+        )
+        if os.geteuid() != 0:
+            return Path(sys.executable)
+        if python is None:
+            raise MissingPartError(f"no python{minor} that user {self.user} may run: apt-get install python3")
+        packages = next(Path(path) for path in sys.path if path.endswith("site-packages"))
+        subprocess.run([python, "-m", "venv", "--without-pip", str(env)], check=True)
+        target = env / "lib" / f"python{minor}" / "site-packages"
+        if not self._may_read(packages):
+            shutil.copytree(packages, target, dirs_exist_ok=True)
+        (target / "ours.pth").write_text(f"{packages}\n")
+        return env
+
+    def _may_read(self, path: Path) -> bool:
+        said = subprocess.run(
+            ["setpriv", "--reuid", self.user, "--regid", self.user, "--clear-groups", "ls", str(path)],
+            capture_output=True,
+            check=False,
+        )
+        return said.returncode == 0
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except FileNotFoundError:
+        return []
+    found = [int(word) for word in text.split()]
+    return [*(grandchild for child in found for grandchild in _children(child)), *found]
