@@ -4,6 +4,9 @@ The client says "ping" while it listens and "end" when it has heard enough; it g
 stream, and at last how it ended. Nothing of it goes on record, and nothing of it outlives the connection: whatever it
 started, in whatever session, is below this process, which takes in its orphans (Linux; on macOS an orphan gets away).
 
+Should this process be killed, its guard ends them: a small process that waits for just that, and knows them by a token of
+this one command in their environment (Linux).
+
 It has the run's environment but for what could write into the record (LAUNCH_SOCKET, LAUNCH_ATTEMPT), and without the
 run's secrets: those are the training's alone. It carries the run's token, so whoever resumes an interrupted run ends it.
 """
@@ -14,7 +17,8 @@ import os
 import subprocess
 import sys
 import time
-from typing import Any
+from functools import partial
+from typing import Any, Callable
 
 from . import process, secret, strict_json
 from .rundir import Run, read_json, read_text
@@ -22,9 +26,17 @@ from .rundir import Run, read_json, read_text
 TURN_S = 0.05
 GRACE_S = 3.0
 QUIET_S = 1.0
+TOKEN = "LAUNCH_EXEC"
 PIECE = 3900  # bytes: with its line no more than what a pipe that can be written takes at once
 _STRAY = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK", "LOCAL_WORLD_SIZE")
 _STRAY_PREFIXES = ("LAUNCH_", "ACCELERATE_", "TORCHELASTIC_")
+
+
+def main(arguments: list[str]) -> int:
+    """Guard a command: wait for the end of whoever holds our standard input, then end what carries its token; return 0."""
+    sys.stdin.buffer.read()
+    process.end(lambda: process.with_token(arguments[0], TOKEN), "token", GRACE_S)
+    return 0
 
 
 class CommandError(Exception):
@@ -91,24 +103,45 @@ def execute(run: Run, command: Any, wire: Any) -> dict[str, Any]:
     if process.own_descendants():  # a keeper, say: it must not be taken for one of the command's
         raise CommandError("busy", "this connection has started something else")
     process.become_subreaper()
-    child = _start(run, command)
-    try:
-        code, number = process.exit_of(_Listening(child, wire).run())
-    finally:
-        process.end(process.own_descendants, "descendant", GRACE_S)
-        for pipe in (child.stdout, child.stderr):
-            assert pipe is not None  # noqa: S101 - asked for with PIPE
-            pipe.close()
+    token = os.urandom(16).hex()
+    with _start_guard(token) as guard:
+        child = _start(run, command, token)
+        find_all = partial(_descendants_but, guard.pid)
+        try:
+            code, number = process.exit_of(_Listening(child, wire, find_all).run())
+        finally:
+            process.end(find_all, "descendant", GRACE_S)
+            process.end(process.own_descendants, "descendant", 0.0)
+            for pipe in (child.stdout, child.stderr):
+                assert pipe is not None  # noqa: S101 - asked for with PIPE
+                pipe.close()
     return {"exit": code, "signal": number}
 
 
-def _start(run: Run, command: list[str]) -> subprocess.Popen[bytes]:
+def _start_guard(token: str) -> subprocess.Popen[bytes]:
+    """Start the guard of a command that is about to begin. Its input ends with us, however we end."""
+    return subprocess.Popen(
+        [sys.executable, "-I", sys.argv[0], "guard", token],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+def _descendants_but(guard: int) -> list[process.Process]:
+    """Return every process below this one but the guard, which stays to the last."""
+    return [one for one in process.own_descendants() if one.pid != guard]
+
+
+def _start(run: Run, command: list[str], token: str) -> subprocess.Popen[bytes]:
     runtime = read_json(run.folder(run.numbers()[0]).attempt).get("runtime") or {}
     try:
         return subprocess.Popen(
             native_command(command, interpreter_of(runtime)),
             cwd=run.code,
-            env=environment(run, runtime),
+            env={**environment(run, runtime), TOKEN: token},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -124,11 +157,14 @@ def _start(run: Run, command: list[str]) -> subprocess.Popen[bytes]:
 class _Listening:
     """A command and the client that listens to it. What the client does not take yet stays in the command's pipes."""
 
-    def __init__(self, child: subprocess.Popen[bytes], wire: Any) -> None:
+    def __init__(
+        self, child: subprocess.Popen[bytes], wire: Any, find_all: Callable[[], list[process.Process]]
+    ) -> None:
         assert child.stdout is not None  # noqa: S101 - asked for with PIPE
         assert child.stderr is not None  # noqa: S101 - likewise
         self._child = child
         self._wire = wire
+        self._find_all = find_all
         self._streams = {child.stdout.fileno(): 1, child.stderr.fileno(): 2}
         self._status: int | None = None
         self._ending: process.Ending | None = None
@@ -155,7 +191,7 @@ class _Listening:
     def _hear(self) -> None:
         while self._wire.has_input(0.0):
             if strict_json.decode(self._wire.read_line()).get("verb") == "end":
-                self._ending = self._ending or process.Ending(process.own_descendants, "descendant", GRACE_S)
+                self._ending = self._ending or process.Ending(self._find_all, "descendant", GRACE_S)
             elif self._wire.wait([], 0.0) is not None:  # there is room for an answer
                 self._wire.write({"stream": 0})
 
@@ -168,6 +204,6 @@ class _Listening:
 
     def _end_what_is_left(self) -> None:
         if self._status is not None and self._ending is None:
-            self._ending = process.Ending(process.own_descendants, "descendant", GRACE_S)
+            self._ending = process.Ending(self._find_all, "descendant", GRACE_S)
         if self._ending is not None and not self._is_ended:
             self._is_ended = self._ending.step()

@@ -118,11 +118,14 @@ def descendants(pid: int) -> list[Process]:
     return found
 
 
-def with_token(token: str) -> list[Process]:
-    """Return our own user's processes whose environment carries the run's token (Linux; elsewhere none is seen)."""
+def with_token(token: str, variable: str = "LAUNCH_TOKEN") -> list[Process]:
+    """Return our own user's processes whose environment carries a token, the run's unless another variable is named.
+
+    Linux; elsewhere none is seen.
+    """
     if not IS_LINUX:
         return []
-    needle = ("LAUNCH_TOKEN=" + token).encode()
+    needle = (variable + "=" + token).encode()
     found = []
     for one in table():
         if one.letter == "Z" or one.pid == os.getpid():

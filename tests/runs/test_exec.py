@@ -107,6 +107,7 @@ def test_it_stands_where_the_training_stands_and_leaves_no_mark(client, monkeypa
     *same, here = json.loads(done.stdout.splitlines()[-1])
     assert same == places == [str(folder / "code"), sys.executable, places[2]]
     assert set(there) - set(here) == {"HF_TOKEN", "LAUNCH_SOCKET", "LAUNCH_ATTEMPT"}
+    assert here.pop("LAUNCH_EXEC")
     assert here == {name: there[name] for name in here}
     assert {"LAUNCH_RUN", "LAUNCH_TOKEN", "CUDA_VISIBLE_DEVICES"} <= set(here)
     assert before == {path: path.read_bytes() for path in folder.rglob("*.jsonl")}
@@ -153,6 +154,32 @@ def test_it_ends_with_whoever_listens_to_it(client, place, how, request):
     if how == "ctrl-c":
         assert marked(mark) == []
     until(lambda: marked(mark) == [], "the end of the command and its children")
+
+
+def test_it_ends_though_the_agent_that_started_it_is_killed(client, ended):
+    """The command, its child and an orphan, though nobody is left who could be told; and the guard with them."""
+    mark = secrets.token_hex(8)
+    root = client.home / ".launch"
+    with client.start("exec", ended, "--", "python", "family.py", mark, "stays") as process:
+        assert process.stdout.readline() == "up\n"
+        until(lambda: len(marked(mark)) == 3, "the command, its child and the orphan")
+        (agent,) = serving(root)
+        os.kill(agent, signal.SIGKILL)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 4
+    assert "Traceback" not in said
+    until(lambda: marked(mark) == [], "the end of the command and its children")
+    until(lambda: processes_of(root) == [], "the end of the guard")
+
+
+def serving(root):
+    """The pids of the agents that answer a client of this root."""
+    words = [b"serve", os.fsencode(root), b""]
+    return [
+        pid
+        for pid in processes_of(root)
+        if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[-3:] == words
+    ]
 
 
 def test_a_terminal_sees_no_escapes(client, ended):
