@@ -12,6 +12,7 @@ import typer
 from launcher import __version__
 from launcher.cli import (
     attach,
+    completing,
     execute,
     gc,
     hosts,
@@ -34,59 +35,13 @@ DEFAULT = "run"
 _OWN = ("--help", "-h", "--version", "--install-completion", "--show-completion")
 
 
-def _host_names() -> list[str]:
-    from launcher.runs import resolve
-
-    return [*resolve.hosts(), *resolve.aliases()]
-
-
-def _run_ids() -> list[str]:
-    from launcher.runs.mirror import mirrors
-
-    return ["last", *(mirror.run for mirror in mirrors())]
-
-
-def _profile_names() -> list[str]:
-    from launcher.runs.catalogue import files
-
-    return ["auto", *files("profiles")]
-
-
-def _job_names() -> list[str]:
-    from launcher.runs.catalogue import files
-
-    return [*files("jobs")]
-
-
-_NAMES = {"HOST": _host_names, "PROFILE": _profile_names, "JOB": _job_names, "RUN": _run_ids}
-"""What a word may be, by what help calls it."""
-
-
-def _complete(_ctx: Any, param: Any, incomplete: str) -> list[str]:
-    """Return the names that may end a word; none where a file of the user's is wrong: the command itself will say so."""
-    try:
-        return [name for name in _NAMES[param.metavar]() if name.startswith(incomplete)]
-    except LaunchError:
-        return []
-
-
-def _let_names_complete(group: Any) -> None:
-    """Let every option and argument that takes a name complete it, in all verbs."""
-    for command in group.commands.values():
-        if hasattr(command, "commands"):
-            _let_names_complete(command)
-        for param in command.params:
-            if param.metavar in _NAMES:
-                param._custom_shell_complete = _complete  # noqa: SLF001 - once built, it offers no other way
-
-
 class RootGroup(QuickGroup):
     """A group that means its hidden default command when the first word is an option, or there is none."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the default command in front, and keep the words behind `--` for it as they are."""
         if ctx.resilient_parsing:  # a shell asks how a word may end
-            _let_names_complete(self)
+            completing.let_values_complete(self)
             is_default = bool(args) and args[0].startswith("-")
             return super().parse_args(ctx, [DEFAULT, *args] if is_default else args)
         if not args or (args[0].startswith("-") and args[0] not in _OWN):
@@ -101,25 +56,24 @@ class RootGroup(QuickGroup):
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the root's options; the two for completion get a plain default, as in quick.py."""
+        """Return the root's options, and those of a launch where a shell asks how a word may end.
+
+        The two for completion get a plain default, as in quick.py.
+        """
         for param in self.params:
             if param.name in ("install_completion", "show_completion"):
                 param.default = False
-        return super().get_params(ctx)
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Complete verbs, and the options of a launch as the root's own."""
-        launching = self.commands[DEFAULT]
-        with launching.make_context(DEFAULT, [], parent=ctx, resilient_parsing=True) as inner:
-            found = [*launching.shell_complete(inner, incomplete), *super().shell_complete(ctx, incomplete)]
-        return list({item.value: item for item in found}.values())
+        own = super().get_params(ctx)
+        return [*self._launching(), *own] if ctx.resilient_parsing else own
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Show the default command's options as the root's own."""
         whole = copy.copy(self)
-        shown = [param for param in self.commands[DEFAULT].params if param.name != "stray"]
-        whole.params = [*shown, *self.params]
+        whole.params = [*self._launching(), *self.params]
         QuickGroup.format_help(whole, ctx, formatter)
+
+    def _launching(self) -> list[Any]:
+        return [param for param in self.commands[DEFAULT].params if param.name != "stray"]
 
 
 app = typer.Typer(
@@ -164,6 +118,7 @@ app.add_typer(profile.app, name="profile")
 
 def main() -> None:
     """Run the command line. Our own errors become a message and their exit code; anything else is a bug and shows."""
+    completing.forget_equals_signs()
     try:
         app(prog_name="launch")
     except LaunchError as error:

@@ -26,7 +26,7 @@ from .rundir import Run, read_json, read_text
 TURN_S = 0.05
 GRACE_S = 3.0
 QUIET_S = 1.0
-TOKEN = "LAUNCH_EXEC"
+MARK = "LAUNCH_EXEC"
 PIECE = 3900  # bytes: with its line no more than what a pipe that can be written takes at once
 _STRAY = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK", "LOCAL_WORLD_SIZE")
 _STRAY_PREFIXES = ("LAUNCH_", "ACCELERATE_", "TORCHELASTIC_")
@@ -35,7 +35,7 @@ _STRAY_PREFIXES = ("LAUNCH_", "ACCELERATE_", "TORCHELASTIC_")
 def main(arguments: list[str]) -> int:
     """Guard a command: wait for the end of whoever holds our standard input, then end what carries its token; return 0."""
     sys.stdin.buffer.read()
-    process.end(lambda: process.with_token(arguments[0], TOKEN), "token", GRACE_S)
+    process.end(lambda: process.with_token(arguments[0], MARK), "token", GRACE_S)
     return 0
 
 
@@ -141,7 +141,7 @@ def _start(run: Run, command: list[str], token: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             native_command(command, interpreter_of(runtime)),
             cwd=run.code,
-            env={**environment(run, runtime), TOKEN: token},
+            env={**environment(run, runtime), MARK: token},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

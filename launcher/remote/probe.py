@@ -1,7 +1,8 @@
 """What is on this host: its identity, its room, its cards, its engines and its interpreters.
 
 Every question is asked in a thread of its own and has a deadline, so that a mount or a program that hangs costs its own
-answer and no other: the probe says what did not answer. Nothing is changed here but a small file, written and removed.
+answer and no other: the probe says what did not answer. Nothing is changed here but that the
+root is made, and a small file in it written and removed.
 """
 
 from __future__ import annotations
@@ -193,8 +194,9 @@ def _gpu(line: str) -> dict[str, Any] | None:
 
 
 def _file_system(root: str) -> dict[str, Any]:
-    """Return what holds the root: its kind, its room, and why it cannot be written, if it cannot."""
+    """Make the root where it is missing; return what holds it: kind, room, and why it cannot be written, if it cannot."""
     try:
+        os.makedirs(root, exist_ok=True)
         found = os.statvfs(root)
         device, kind = _mount_of(os.path.realpath(root))
     except OSError as error:

@@ -1,0 +1,71 @@
+"""Completion: what a word may end in, in the protocol of typer's shell scripts."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from launcher.errors import LaunchError
+
+
+def _host_names() -> list[str]:
+    from launcher.runs import resolve
+
+    return [*resolve.hosts(), *resolve.aliases()]
+
+
+def _run_ids() -> list[str]:
+    from launcher.runs.mirror import mirrors
+
+    return ["last", *(mirror.run for mirror in mirrors())]
+
+
+def _profile_names() -> list[str]:
+    from launcher.runs.catalogue import files
+
+    return ["auto", *files("profiles")]
+
+
+def _job_names() -> list[str]:
+    from launcher.runs.catalogue import files
+
+    return [*files("jobs")]
+
+
+_NAMES = {"HOST": _host_names, "PROFILE": _profile_names, "JOB": _job_names, "RUN": _run_ids}
+"""What a word may be, by what help calls it."""
+
+
+def let_values_complete(group: Any) -> None:
+    """Let every option and argument complete its names or choices, in all verbs."""
+    for command in group.commands.values():
+        if hasattr(command, "commands"):
+            let_values_complete(command)
+        for param in command.params:
+            if param.metavar in _NAMES or param.type_descriptor.is_choice:
+                param._custom_shell_complete = _complete  # noqa: SLF001 - once built, it offers no other way
+
+
+def _complete(_ctx: Any, param: Any, incomplete: str) -> list[str]:
+    """Return what may end a word; nothing where a file of the user's is wrong: the command itself will say so."""
+    try:
+        known = _NAMES[param.metavar]() if param.metavar in _NAMES else param.type_descriptor.choices
+    except LaunchError:
+        return []
+    return [f"{_before_the_value()}{name}" for name in known if name.startswith(incomplete)]
+
+
+def _before_the_value() -> str:
+    """Return the `--host=` of a word `--host=la`: zsh and fish replace the whole of it."""
+    option, is_joined, _ = os.environ.get("_TYPER_COMPLETE_ARGS", "").rpartition(" ")[2].partition("=")
+    return f"{option}=" if is_joined and option.startswith("--") else ""
+
+
+def forget_equals_signs() -> None:
+    """Make `--host = la`, as bash takes `--host=la` apart, what it is without the sign."""
+    if "COMP_WORDS" not in os.environ:
+        return
+    words, cursor = os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"])
+    before = [word for word in words[:cursor] if word != "="]
+    os.environ["COMP_WORDS"] = "\n".join([*before, *words[cursor:]])
+    os.environ["COMP_CWORD"] = str(cursor - (len(words[:cursor]) - len(before)))
