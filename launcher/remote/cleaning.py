@@ -8,7 +8,7 @@ import time
 from typing import Any, Iterator
 
 from . import reading
-from .rundir import RUN_ID, TERMINAL, Run, read_json
+from .rundir import RUN_ID, TERMINAL, Run, paths_in, read_json
 from .store import Manifest, Store
 
 REMOVED = ".removed-"
@@ -52,11 +52,11 @@ def collect(root: str, items: list[dict[str, Any]]) -> None:
 
 
 def _unnamed(root: str, agent_folder: str) -> Iterator[tuple[str, str]]:
-    runs = os.path.join(root, "runs")
-    for name in _names(runs):
-        if name.startswith(REMOVED):
-            yield "removed run", os.path.join(runs, name)
-    found = [Run(os.path.join(runs, name)) for name in _names(runs) if RUN_ID.fullmatch(name)]
+    runs = [Run(path) for path in paths_in(os.path.join(root, "runs"))]
+    for run in runs:
+        if run.id.startswith(REMOVED):
+            yield "removed run", run.path
+    found = [run for run in runs if RUN_ID.fullmatch(run.id)]
     manifests: list[Manifest] = [read_json(run.manifest) for run in found]
     store = Store(root)
     for kind, path in store.unnamed(manifests):
@@ -70,17 +70,9 @@ def _old_agents(folder: str, current: str, runs: list[Run]) -> Iterator[tuple[st
     for run in runs:
         for number in run.numbers():
             used.add(str(read_json(run.folder(number).attempt).get("agent_folder")))
-    for name in _names(folder):
-        path = os.path.join(folder, name)
+    for path in paths_in(folder):
         if path not in used and time.time() - os.stat(path).st_mtime > AGENT_AGE_S:
             yield "old agent", path
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except FileNotFoundError:
-        return []
 
 
 def _size(path: str) -> int:

@@ -1,8 +1,8 @@
 """What is on this host: its identity, its room, its cards, its engines and its interpreters.
 
 Every question is asked in a thread of its own and has a deadline, so that a mount or a program that hangs costs its own
-answer and no other: the probe says what did not answer. Nothing is changed here but that the
-root is made, and a small file in it written and removed.
+answer and no other: the probe says what did not answer. Nothing is changed here but that the root is made, and in it a
+small file written and removed.
 """
 
 from __future__ import annotations

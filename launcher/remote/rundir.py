@@ -243,6 +243,14 @@ def sync_folder(path: str) -> None:
         os.close(descriptor)
 
 
+def paths_in(folder: str) -> list[str]:
+    """Return the paths of what lies in a folder, by name; none where it is missing."""
+    try:
+        return [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+    except FileNotFoundError:
+        return []
+
+
 def read_text(path: str) -> str | None:
     """Return a small file's text, stripped; None where it is missing."""
     try:

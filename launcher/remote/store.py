@@ -24,7 +24,7 @@ import tempfile
 from typing import Any, Callable, Dict, Iterator
 
 from . import strict_json
-from .rundir import Lock, Run, read_json, sync_folder, write_durably
+from .rundir import Lock, Run, paths_in, read_json, sync_folder, write_durably
 
 CHUNK = 1 << 18
 SMALL = 1 << 20
@@ -93,15 +93,15 @@ class Store:
         files = {one["sha256"] for code in codes for one in code.values() if "sha256" in one}
         trees = {digest_of(entries) for manifest in manifests for entries in data_of(manifest).values()}
         spares = {digest_of(code) for code in codes}
-        for folder in _paths(self._files):
-            for path in _paths(folder):
+        for folder in paths_in(self._files):
+            for path in paths_in(folder):
                 if os.path.basename(path) not in files:
                     yield "file", path
         for kind, folder, named in (("data", self._data, trees), ("spare copy", self._spare, spares)):
-            for path in _paths(folder):
+            for path in paths_in(folder):
                 if os.path.basename(path) not in named:
                     yield kind, path
-        for path in _paths(self._incoming):  # whoever sent it holds the store no more
+        for path in paths_in(self._incoming):  # whoever sent it holds the store no more
             yield "broken upload", path
 
     # what is here
@@ -336,13 +336,6 @@ def data_of(manifest: Manifest) -> Dict[str, Manifest]:
             key, _, rest = path[5:].partition("/")
             found.setdefault(key, {})[rest] = entry
     return found
-
-
-def _paths(folder: str) -> list[str]:
-    try:
-        return [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
-    except FileNotFoundError:
-        return []
 
 
 def digest_of(entries: Manifest) -> str:

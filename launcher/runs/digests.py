@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from launcher.runs.json_file import read_json
+
 SETTLED_NS = 2_000_000_000  # a file changed twice within its file system's clock tick looks the same: too young to trust
 
 
@@ -20,7 +22,7 @@ class Digests:
         name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         self._file = Path(base) / "launch" / "digests" / f"{name}.json"
-        self._known = _read(self._file)
+        self._known = read_json(self._file)
         self._seen: dict[str, list[Any]] = {}
         self._has_news = False
         self._now_ns = time.time_ns()
@@ -55,11 +57,3 @@ class Digests:
 
 def _look(status: os.stat_result) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -53,9 +53,7 @@ def follow(
     Raises HostError only where a person must act (a key, a login) or the host does not know the run.
     """
     known = mirror.load()
-    with mirror.disk_errors(mirror.tensorboard):
-        board = TensorBoard(mirror.tensorboard)
-    with contextlib.closing(board):
+    with _board(mirror, view) as board:
         board.add(known)
         view.begin(mirror.run, mirror.plan(), known)
         tries = 0
@@ -78,6 +76,24 @@ def follow(
                 time.sleep(wait_s)
 
 
+@contextlib.contextmanager
+def _board(mirror: Mirror, view: View) -> Iterator[TensorBoard]:
+    """Write TensorBoard's files for a while; what fails only when the last of them is written is told as well."""
+    with mirror.disk_errors(mirror.tensorboard):
+        board = TensorBoard(mirror.tensorboard)
+    try:
+        yield board
+    finally:
+        board.close()
+        _tell_problem(board, view)
+
+
+def _tell_problem(board: TensorBoard, view: View) -> None:
+    if board.problem is not None:
+        view.note(f"no more for TensorBoard: {board.problem}")
+        board.problem = None
+
+
 def _until_end(agent: Agent, mirror: Mirror, view: View, board: TensorBoard) -> dict[str, Any]:
     wait_s = WAIT_S
     while True:
@@ -88,9 +104,7 @@ def _until_end(agent: Agent, mirror: Mirror, view: View, board: TensorBoard) -> 
         wait_s = WAIT_S if _goes_on(news.state) else 0.0
         board.add(news.events)
         view.news(news)
-        if board.problem is not None:
-            view.note(f"no more for TensorBoard: {board.problem}")
-            board.problem = None
+        _tell_problem(board, view)
         if news.is_all and not _goes_on(news.state):
             return news.state
 

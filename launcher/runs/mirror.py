@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError
 
 from launcher.errors import ConnectionLostError, RunError, UnknownNameError, UsageError
 from launcher.hosts.agent import Answer
+from launcher.runs.json_file import read_json
 from launcher.spec.base import Record
 from launcher.spec.host import Host
 from launcher.spec.record import Event, RunState
@@ -129,7 +130,7 @@ class Mirror:
             if is_ours:
                 (runs / ".gitignore").write_text("*\n")  # mirrors are neither committed nor shipped
             with self.alone("mirror"):
-                known = _read_json(path)
+                known = read_json(path)
                 record = {"version": 1, "run": self.run, "host": host.model_dump()}
                 record["launched"] = known.get("launched") or launched or time.time()
                 if record != known:
@@ -146,7 +147,7 @@ class Mirror:
 
     def launched(self) -> float:
         """Return when the run was launched, as `bind` was told; else when the host began it, 0 where nobody says."""
-        told = _read_json(self.folder / "client.json").get("launched")
+        told = read_json(self.folder / "client.json").get("launched")
         return told if isinstance(told, float) else self.began() or 0.0
 
     # following. A cursor is what this client has been told of a file. Other clients may write the same mirror: what lies
@@ -301,16 +302,16 @@ class Mirror:
 
     def plan(self) -> dict[str, Any]:
         """Return the plan as plain data, empty where it has not been fetched."""
-        return _read_json(self.folder / "plan.json")
+        return read_json(self.folder / "plan.json")
 
     def state(self) -> dict[str, Any]:
         """Return the last state that was fetched."""
         numbers = sorted(self.folder.glob("[0-9][0-9][0-9][0-9]*"))
-        return _read_json(numbers[-1] / "state.json") if numbers else {}
+        return read_json(numbers[-1] / "state.json") if numbers else {}
 
     def began(self) -> float | None:
         """Return when the run was made, by the host's clock."""
-        time_s = _read_json(self.folder / "0001" / "attempt.json").get("time")
+        time_s = read_json(self.folder / "0001" / "attempt.json").get("time")
         return time_s if isinstance(time_s, float) else None
 
     def events(self) -> Iterator[Event]:
@@ -381,11 +382,3 @@ def _cursor_at(file: IO[bytes], offset: int) -> dict[str, Any]:
     before = min(TAIL, offset)
     file.seek(offset - before)
     return {"offset": offset, "sha256": hashlib.sha256(file.read(before)).hexdigest()}
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}

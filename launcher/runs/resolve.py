@@ -221,7 +221,7 @@ def _change(data: dict[str, Any], setting: str) -> str:
     for name in tables:
         data = data.setdefault(name, {})
         if not isinstance(data, dict):
-            raise UsageError(f"--set {setting}: '{name}' is no table")
+            raise UsageError(f"--set {key}: '{name}' is no table")
     data[last] = value
     return key
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -68,15 +69,17 @@ class TensorBoard:
         ) as writer:
             assert writer.stdin is not None  # noqa: S101 - asked for with PIPE
             assert writer.stderr is not None  # noqa: S101 - likewise
-            try:
+            with contextlib.suppress(OSError):  # it has left: its last words say why
                 while (point := self._queue.get()) is not None:
                     print(json.dumps([point.name, point.value, point.step, point.time]), file=writer.stdin)
+            with contextlib.suppress(OSError):  # likewise, of what was still on its way
                 writer.stdin.close()
-            except OSError:  # it has left: its last words say why
-                self.problem = f"{self._folder}: {writer.stderr.read()[-200:].strip() or 'the writer left'}"
+            said = writer.stderr.read().strip() or "the writer left"
+        if writer.returncode != 0:
+            self.problem = f"{self._folder}: {said.splitlines()[-1][-200:]}"
 
     def close(self) -> None:
-        """Write what is left, and close."""
+        """Write what is left, and close; `problem` is then the last word."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
@@ -88,13 +91,20 @@ def main() -> None:
     from tensorboardX import SummaryWriter
 
     os.nice(19)  # a rendering can wait
+    threading.excepthook = lambda failure: _give_up(failure.exc_value)
     try:
         with SummaryWriter(sys.argv[1]) as writer:
             for line in sys.stdin:
                 name, value, step, walltime = json.loads(line)
                 writer.add_scalar(name, value, step, walltime=walltime)
     except OSError as error:
-        sys.exit(error.strerror)
+        _give_up(error)
+
+
+def _give_up(error: BaseException | None) -> None:
+    """Say why, and leave at once: at an ordinary end tensorboardX would try again, and wait for its thread."""
+    print(error.strerror if isinstance(error, OSError) else error, file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from testbed.client import until
 
 from launcher.remote import probe
+from launcher.remote.serve import Server
 from launcher.spec.facts import Facts
 
 UUID = "GPU-6c1b2a8e-0000-4000-8000-000000000000"
@@ -169,23 +169,38 @@ def test_a_network_file_system_is_shared(root, monkeypatch, kind, is_shared):
     assert facts(root).file_system.is_shared is is_shared
 
 
-def test_a_root_that_hangs_costs_its_own_answer_alone(root, monkeypatch):
-    """As on a mount whose server is gone: the probe ends in its own time and says so."""
+@pytest.mark.parametrize("call", ["statvfs", "makedirs"])
+def test_a_root_that_hangs_costs_its_own_answer_alone(root, monkeypatch, call):
+    """As on a mount whose server is gone: the agent's answer comes in its own time and says so."""
     gone = threading.Event()
 
-    def hang(_path):
+    def hang(*_, **__):
         gone.wait()
         raise OSError(errno.ESTALE, "Stale file handle")
 
     monkeypatch.setattr(probe, "PROBE_S", 2)
-    monkeypatch.setattr(os, "statvfs", hang)
-    began = time.monotonic()
-    found = facts(root)
+    monkeypatch.setattr(os, call, hang)
+    releases = threading.Timer(
+        60, gone.set
+    )  # so that an agent that asks elsewhere fails here, and hangs nobody
+    releases.start()
+    told, _ = Server(root, None).probe({"packages": ["pip"]}, b"")
+    is_in_time = not gone.is_set()
     gone.set()
-    assert time.monotonic() - began < 20
+    releases.cancel()
+    found = Facts.model_validate(told, strict=False)
+    assert is_in_time
     assert found.file_system.error == "did not answer in 2 s"
     assert found.free_gb is None
     assert found.cpus
+
+
+def test_a_root_that_cannot_be_made_is_told(root):
+    """In the system's words; one that is only missing is made."""
+    Path(root, "file").touch()
+    assert facts(f"{root}/file/root").file_system.error == "Not a directory"
+    assert facts(f"{root}/a/b").file_system.error is None
+    assert os.listdir(f"{root}/a/b") == []
 
 
 QUOTA = """echo 'Disk quotas for user u (uid 1000): '

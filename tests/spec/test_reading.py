@@ -44,6 +44,19 @@ def test_every_mistake_of_a_file_is_told_at_once():
     assert "did you mean 'root'?" in said
 
 
+@pytest.mark.parametrize(
+    "written",
+    [{"HF_TOKEN": "hf_value"}, "hf_value", ["HF_TOKEN", 4711], [["hf_value"]], {"hf_value": {}}, 4711],
+)
+def test_what_stands_where_the_names_of_secrets_belong_is_never_repeated(written):
+    """A table, a text or a number there may be a value; the line is named all the same."""
+    text = 'name = "x"\nsecrets = …\n'
+    said = complaint(Job, {"name": "x", "command": ["a"], "secrets": written}, text)
+    assert said.startswith("it.toml: secrets: expected a list of names")
+    assert "(line 2)" in said or isinstance(written, (dict, list))
+    assert not [word for word in ("hf_value", "4711") if word in said]
+
+
 @pytest.mark.parametrize("address", ["-oProxyCommand=evil", "a b", ""])
 def test_an_address_that_ssh_could_take_for_an_option_is_refused(address):
     """No host's address begins with a dash or holds white space."""
