@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from launcher.cli.say import say
 from launcher.cli.words import AcceptFlag, HostOption, RunWord
+from launcher.errors import RunError
 
 
 def plot(run: RunWord = "last", host: HostOption = None, _accept: AcceptFlag = False) -> None:
@@ -16,5 +17,11 @@ def plot(run: RunWord = "last", host: HostOption = None, _accept: AcceptFlag = F
     from launcher.runs.picture import draw
 
     mirror = fetch(run, host)
-    draw(mirror.run, curve(mirror.events()), mirror.picture)
+    try:
+        draw(mirror.run, curve(mirror.events()), mirror.picture)
+    except OSError as error:
+        where = error.filename or mirror.picture
+        raise RunError(
+            f"{where}: {error.strerror}\n  when that is mended   launch plot {mirror.short}"
+        ) from error
     say(str(mirror.picture))

@@ -21,7 +21,6 @@ from launcher.errors import (
     LaunchError,
     RefusedError,
     RunError,
-    UsageError,
 )
 from launcher.hosts import Agent, connect
 from launcher.hosts.agent import printable
@@ -155,10 +154,6 @@ def launch(request: Request, view: View) -> Started:
     if task.said:
         view.note(task.said)
     folder = runs_folder()
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(
-            f"{folder} is a file: the runs need a folder there\n  or name another   LAUNCH_RUNS=FOLDER"
-        )
     with view.stage("connect") as stage:
         agent = connect(host)
         stage.text = agent.about

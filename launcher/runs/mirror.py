@@ -37,8 +37,17 @@ def new_run_id(name: str) -> str:
 
 
 def runs_folder() -> Path:
-    """Return the folder of all mirrors: $LAUNCH_RUNS, else `runs` in the working directory."""
-    return Path(os.environ.get("LAUNCH_RUNS") or "runs").resolve()
+    """Return the folder of all mirrors: $LAUNCH_RUNS, else `runs` in the working directory.
+
+    Raises UsageError where a file stands in its place, or in its way.
+    """
+    folder = Path(os.environ.get("LAUNCH_RUNS") or "runs").resolve()
+    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not there.is_dir():
+        raise UsageError(
+            f"{there} is no folder: the runs need one there\n  or name another   LAUNCH_RUNS=FOLDER"
+        )
+    return folder
 
 
 class News(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 from launcher.errors import RunError
@@ -13,7 +14,9 @@ LOG_FROM = 30.0
 
 
 def draw(run: str, found: list[Point], path: Path) -> None:
-    """Write a PNG of the loss over the steps, evaluation beside it. Raises RunError when there is no loss yet.
+    """Write a PNG of the loss over the steps, evaluation beside it.
+
+    Raises RunError when there is no loss yet, and OSError where the disk refuses; an older picture stays then.
 
     A non-finite loss breaks the line and is marked at the foot of the picture: it is never shown as a zero.
     """
@@ -46,7 +49,12 @@ def draw(run: str, found: list[Point], path: Path) -> None:
     axes.set(xlabel="step", ylabel="loss", title=run)
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(path)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        figure.savefig(part, format="png")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _finite(value: float) -> float:

@@ -103,7 +103,8 @@ def main() -> None:
 
 def _give_up(error: BaseException | None) -> None:
     """Say why, and leave at once: at an ordinary end tensorboardX would try again, and wait for its thread."""
-    print(error.strerror if isinstance(error, OSError) else error, file=sys.stderr, flush=True)
+    sys.stderr.write(f"{error.strerror if isinstance(error, OSError) else error}\n")
+    sys.stderr.flush()
     os._exit(1)
 
 

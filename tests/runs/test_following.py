@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 from testbed.client import until
 
-from launcher.errors import AgentError, ConnectionLostError, RunError
+from launcher.errors import AgentError, ConnectionLostError, RunError, UsageError
 from launcher.hosts import Agent
 from launcher.remote.rundir import Run
 from launcher.remote.shipping import ShippingError, send_artifacts
 from launcher.runs.following import pull
-from launcher.runs.mirror import Mirror
+from launcher.runs.mirror import Mirror, runs_folder
 
 RUN = "0101-sft-w8q2"
 STEPS = 2000
@@ -240,6 +240,80 @@ def test_a_log_that_does_not_fit_is_told_with_its_path(client, small_disk):
     done = client.run("logs", run)
     assert done.returncode == 1
     assert "log.txt: No space left on device" in done.stderr
+
+
+STEP = "import launcher_worker as w\nfor step in (1, 2): w.log(step, loss=1 / step)\nw.done(2)\n"
+
+
+@pytest.fixture
+def full_disk(small_disk):
+    """A file system without room for another byte."""
+    with (small_disk / "all").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(1 << 16)):
+            pass
+    return small_disk
+
+
+def test_what_tensorboard_could_not_write_only_at_its_end_is_told(client, full_disk):
+    """A run that has ended sends all at once, and the disk refuses when the last of it is flushed."""
+    client.script(STEP)
+    run = client.detached("--", "python", "train.py")
+    client.ok("attach", run)
+    shutil.rmtree(client.runs / run / "tensorboard")
+    (client.runs / run / "tensorboard").symlink_to(full_disk)
+    said = client.ok("attach", run)
+    assert f"no more for TensorBoard: {client.runs / run}/tensorboard: No space left on device" in said
+    assert "succeeded" in said
+
+
+@pytest.mark.parametrize("refuses", ["full", "read-only"])
+def test_a_picture_that_cannot_be_written_is_told_with_its_path(client, small_disk, refuses):
+    """A disk that is full, or one that may not be written: no traceback, no torso, and the older picture stays."""
+    client.runs.symlink_to(small_disk)
+    client.script(STEP)
+    run = client.detached("--", "python", "train.py")
+    client.ok("attach", run)
+    picture = small_disk / run / "loss.png"
+    before = picture.read_bytes()
+    if refuses == "full":
+        with (small_disk / "all").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(bytes(1 << 16)):
+                pass
+    else:
+        subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    done = client.run("plot", run)
+    assert done.returncode == 1
+    assert ("No space left on device" if refuses == "full" else "Read-only file system") in done.stderr
+    assert str(small_disk / run) in done.stderr
+    assert picture.read_bytes() == before
+    assert [path.name for path in picture.parent.glob("loss*")] == ["loss.png"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["ps"], ["attach"], ["logs"], ["metrics"], ["plot"], ["pull"], ["stop", "last"], ["rm", "last"]),
+        *(["exec", "last", "--", "true"], ["--", "true"], ["logs", "--host", "local", "RUN"]),
+    ],
+    ids=" ".join,
+)
+def test_a_file_in_the_place_of_the_runs_is_named_by_every_verb(client, words):
+    """As it is, or above the folder that LAUNCH_RUNS names."""
+    run = client.detached("--", "true") if "RUN" in words else ""
+    shutil.rmtree(client.runs, ignore_errors=True)
+    client.runs.write_text("mine")
+    done = client.run(*(run if word == "RUN" else word for word in words))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"{client.runs} is no folder")
+    assert client.runs.read_text() == "mine"
+
+
+def test_a_file_on_the_way_to_the_runs_is_named(tmp_path, monkeypatch):
+    """LAUNCH_RUNS may name what can never be a folder."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LAUNCH_RUNS", str(tmp_path / "file" / "runs"))
+    with pytest.raises(UsageError, match=f"^{tmp_path}/file is no folder"):
+        runs_folder()
 
 
 def test_looking_at_an_older_run_makes_it_not_the_last_one(client):
