@@ -29,7 +29,7 @@ def stop(
     place, mirror = locate(run, host)
     from rich.console import Console
 
-    grace_s = float(mirror.plan().get("stop_grace_s") or 30.0)
+    grace_s = mirror.plan().stop_grace_s
     with connect(place) as agent, Console(stderr=True).status(f"stopping {mirror.run} on {place.name}"):
         values = ask(agent, mirror.run, now=now, grace_s=grace_s)
     if as_json:

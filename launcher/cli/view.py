@@ -82,12 +82,12 @@ class Progress:
 
     def take(self, event: Event) -> bool:
         """Take an event; return whether it was a metric of the training itself."""
-        if event.kind == "begin" and isinstance(event.values.get("steps"), int):
-            self.steps = event.values["steps"]
+        if event.kind == "begin" and (steps := _count(event.values.get("steps"))):
+            self.steps = steps
             self._first = None
         if event.kind == "progress":
-            done, total = event.values.get("done"), event.values.get("total")
-            if isinstance(done, int) and isinstance(total, int) and total > 0:
+            done, total = _count(event.values.get("done")), _count(event.values.get("total"))
+            if done is not None and total:
                 self.phase = None if done >= total else str(event.values.get("stage"))
                 self.phase_share = min(1.0, done / total)
         if event.kind == "state" and event.values.get("state") == "running":
@@ -121,6 +121,11 @@ class Progress:
     def where(self) -> str:
         """Return the step, of how many where that is known."""
         return "-" if self.step is None else f"{self.step}/{self.steps}" if self.steps else str(self.step)
+
+
+def _count(value: object) -> int | None:
+    """Return what a script reported as a number of things, None where it can be none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**53 else None
 
 
 def number(value: float) -> str:
@@ -179,10 +184,9 @@ class PlainView:
         """Say the run's id last, alone, for who reads the last line."""
         self.write(run)
 
-    def begin(self, run: str, plan: dict[str, Any], events: list[Event]) -> None:
+    def begin(self, run: str, steps: int | None, events: list[Event]) -> None:
         """Begin to show a run."""
-        steps = plan.get("steps")
-        self.progress = Progress(run, steps if isinstance(steps, int) else None)
+        self.progress = Progress(run, steps)
         for event in events:
             self.progress.take(event)
 
@@ -296,9 +300,9 @@ class TerminalView(PlainView):
         with self._console.status(name, spinner_style=ACCENT):
             yield
 
-    def begin(self, run: str, plan: dict[str, Any], events: list[Event]) -> None:
+    def begin(self, run: str, steps: int | None, events: list[Event]) -> None:
         """Begin the live bar."""
-        super().begin(run, plan, events)
+        super().begin(run, steps, events)
         self._live = Live(
             get_renderable=self._bar, console=self._console, refresh_per_second=8, transient=True
         )

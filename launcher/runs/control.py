@@ -95,10 +95,10 @@ def _remembered(mirror: Mirror) -> dict[str, Any]:
         "reason": state.get("reason"),
         "attempt": state.get("attempt"),
         "step": state.get("step"),
-        "steps": plan.get("steps"),
+        "steps": plan.steps,
         "loss": state.get("loss"),
-        "job": plan.get("job"),
-        "card": (plan.get("profile") or {}).get("title"),
+        "job": plan.job,
+        "card": plan.card,
         "time": mirror.launched(),
     }
 

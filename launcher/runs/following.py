@@ -55,7 +55,7 @@ def follow(
     known = mirror.load()
     with _board(mirror, view) as board:
         board.add(known)
-        view.begin(mirror.run, mirror.plan(), known)
+        view.begin(mirror.run, mirror.plan().steps, known)
         tries = 0
         while True:
             try:

@@ -22,7 +22,7 @@ from launcher.hosts.agent import Answer
 from launcher.runs.json_file import read_json
 from launcher.spec.base import Record
 from launcher.spec.host import Host
-from launcher.spec.record import Event, RunState
+from launcher.spec.record import Began, Event, PlanTold, RunState
 
 TAIL = 4096
 RUN_ID = re.compile(r"[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}")
@@ -309,19 +309,18 @@ class Mirror:
 
     # reading
 
-    def plan(self) -> dict[str, Any]:
-        """Return the plan as plain data, empty where it has not been fetched."""
-        return read_json(self.folder / "plan.json")
+    def plan(self) -> PlanTold:
+        """Return what is told of the plan, nothing where it has not been fetched."""
+        return PlanTold.as_far_as_told(read_json(self.folder / "plan.json"))
 
     def state(self) -> dict[str, Any]:
-        """Return the last state that was fetched."""
+        """Return the last state that was fetched, empty where none is told."""
         numbers = sorted(self.folder.glob("[0-9][0-9][0-9][0-9]*"))
-        return read_json(numbers[-1] / "state.json") if numbers else {}
+        return _state(read_json(numbers[-1] / "state.json")) if numbers else {}
 
     def began(self) -> float | None:
         """Return when the run was made, by the host's clock."""
-        time_s = read_json(self.folder / "0001" / "attempt.json").get("time")
-        return time_s if isinstance(time_s, float) else None
+        return Began.as_far_as_told(read_json(self.folder / "0001" / "attempt.json")).time
 
     def events(self) -> Iterator[Event]:
         """Yield all fetched events, oldest folder first."""
@@ -335,6 +334,14 @@ class Mirror:
     def logs(self) -> list[Path]:
         """Return the fetched logs, oldest attempt first."""
         return sorted(self.folder.glob("[0-9]*/log.txt"))
+
+
+def _state(told: object) -> dict[str, Any]:
+    """Return a state as far as it was told, without what was not; empty where it is none."""
+    try:
+        return RunState.as_far_as_told(told).model_dump(exclude_none=True)
+    except ValidationError:
+        return {}
 
 
 def parse_event(line: bytes) -> Event | None:

@@ -11,6 +11,8 @@ from launcher.runs.curves import Point
 
 LOG_FROM = 30.0
 """From this ratio of the largest to the smallest loss on, the axis is logarithmic."""
+MOST = 1e100
+"""Beyond this a loss counts as not finite: an axis reckons with differences, and no card has such a number."""
 
 
 def draw(run: str, found: list[Point], path: Path) -> None:
@@ -28,12 +30,12 @@ def draw(run: str, found: list[Point], path: Path) -> None:
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     axes.plot([p.step for p in losses], [_finite(p.value) for p in losses], linewidth=1.5, label="loss")
-    held_out = [point for point in found if point.name == "eval_loss" and math.isfinite(point.value)]
+    held_out = [point for point in found if point.name == "eval_loss" and _is_finite(point.value)]
     if held_out:
         axes.plot(
             [p.step for p in held_out], [p.value for p in held_out], "o", markersize=4, label="held out"
         )
-    lost = [point.step for point in losses if not math.isfinite(point.value)]
+    lost = [point.step for point in losses if not _is_finite(point.value)]
     if lost:
         axes.plot(
             lost,
@@ -43,7 +45,7 @@ def draw(run: str, found: list[Point], path: Path) -> None:
             transform=axes.get_xaxis_transform(),
             label="not finite",
         )
-    positive = [p.value for p in (*losses, *held_out) if math.isfinite(p.value)]
+    positive = [p.value for p in (*losses, *held_out) if _is_finite(p.value)]
     if positive and min(positive) > 0 and max(positive) > LOG_FROM * min(positive):
         axes.set_yscale("log")
     axes.set(xlabel="step", ylabel="loss", title=run)
@@ -57,5 +59,9 @@ def draw(run: str, found: list[Point], path: Path) -> None:
         part.unlink(missing_ok=True)
 
 
+def _is_finite(value: float) -> bool:
+    return abs(value) < MOST
+
+
 def _finite(value: float) -> float:
-    return value if math.isfinite(value) else math.nan
+    return value if _is_finite(value) else math.nan

@@ -35,8 +35,8 @@ class View(Protocol):
     def started(self, run: str) -> None:
         """Say the id of a run that is left to itself."""
 
-    def begin(self, run: str, plan: dict[str, Any], events: list[Any]) -> None:
-        """Begin to show a run; `events` are those that were fetched before."""
+    def begin(self, run: str, steps: int | None, events: list[Any]) -> None:
+        """Begin to show a run of so many steps, if that is known; `events` are those that were fetched before."""
 
     def news(self, news: News) -> None:
         """Show what an answer brought."""

@@ -17,10 +17,10 @@ class Written(BaseModel):
 class Record(BaseModel):
     """A value that a run left behind: frozen, unknown fields are ignored.
 
-    A week-long run may meet a newer or an older client; neither may stumble over the other's fields.
+    A week-long run may meet a newer or an older client; neither may stumble over the other's fields. A number is finite.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
     @classmethod
     def as_far_as_told(cls, values: object) -> Self:

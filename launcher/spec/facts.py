@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import ConfigDict
-
 from launcher.spec.base import Record
 
 
-class Told(Record):
-    """A part of what a host told: unknown fields are ignored, a number is a finite one."""
-
-    model_config = ConfigDict(allow_inf_nan=False)
-
-
-class Gpu(Told):
+class Gpu(Record):
     """One card as its driver reports it; a number that the driver does not tell is None."""
 
     index: int
@@ -24,7 +16,7 @@ class Gpu(Told):
     driver: str | None = None
 
 
-class Interpreter(Told):
+class Interpreter(Record):
     """The interpreter for the job: its path, Python version, and the versions of the packages asked for."""
 
     path: str
@@ -33,14 +25,14 @@ class Interpreter(Told):
     error: str | None = None
 
 
-class Python(Told):
+class Python(Record):
     """An interpreter that was found there, and the version that it says."""
 
     path: str
     version: str
 
 
-class FileSystem(Told):
+class FileSystem(Record):
     """What holds the root. `error` says why it did not answer, or why a small file could not be written there.
 
     `is_shared` is of a network's or a cluster's kind: other machines may see the same files. `quota_free_gb` is None
@@ -56,7 +48,7 @@ class FileSystem(Told):
     error: str | None = None
 
 
-class Engine(Told):
+class Engine(Record):
     """A container engine: its program and its socket, where they are there, and why this user cannot use it."""
 
     name: str
@@ -66,7 +58,7 @@ class Engine(Told):
     error: str | None = None
 
 
-class Facts(Told):
+class Facts(Record):
     """One probe: the host, its cards, its room, its engines and its interpreters.
 
     `pythons` are the interpreters that were looked for beside the job's; None where nobody looked.

@@ -7,9 +7,16 @@ same words.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from launcher.spec.base import Record
+
+Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
+"""A whole number that a float holds exactly: to reckon with it overflows nowhere."""
+Moment = Annotated[float, Field(ge=-1e12, le=1e12)]
+"""Seconds since 1970."""
 
 
 class State(StrEnum):
@@ -87,15 +94,36 @@ _STATE_OF = {
 class Attempt(Record):
     """The `attempt.json` of a numbered folder: what kind of folder it is, and the values in force."""
 
-    version: int
+    version: Whole
     run: str
     kind: Literal["prepare", "attempt", "contact"]
-    folder: int
-    attempt: int | None = None
-    time: float
+    folder: Whole
+    attempt: Whole | None = None
+    time: Moment
     host_id: str
-    rung: int | None = None
+    rung: Whole | None = None
     previous: dict[str, Any] | None = None
+
+
+class Began(Record):
+    """When a folder was made, by the host's clock, as far as its `attempt.json` tells."""
+
+    time: Moment | None = None
+
+
+class PlanTold(Record):
+    """What a client shows of a plan, as the run's host has it."""
+
+    job: str | None = None
+    steps: Whole | None = None
+    stop_grace_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    profile: dict[str, Any] = {}
+
+    @property
+    def card(self) -> str | None:
+        """The card's title."""
+        title = self.profile.get("title")
+        return title if isinstance(title, str) else None
 
 
 class RunState(Record):
@@ -103,10 +131,10 @@ class RunState(Record):
 
     state: str
     reason: str | None = None
-    attempt: int | None = None
-    step: int | None = None
+    attempt: Whole | None = None
+    step: Whole | None = None
     loss: float | str | None = None
-    time: float | None = None
+    time: Moment | None = None
     evidence: dict[str, Any] | None = None
     elsewhere: bool = False
 
@@ -117,22 +145,22 @@ class Summary(Record):
     run: str
     state: str
     reason: str | None = None
-    attempt: int | None = None
-    step: int | None = None
-    steps: int | None = None
+    attempt: Whole | None = None
+    step: Whole | None = None
+    steps: Whole | None = None
     loss: float | str | None = None
     job: str | None = None
     card: str | None = None
-    time: float | None = None
+    time: Moment | None = None
 
 
 class Event(Record):
     """One line of `events.jsonl`. `time` is the host's clock, for display only."""
 
-    version: int
+    version: Whole
     kind: str
-    attempt: int | None = None
-    rank: int = 0
-    step: int | None = None
-    time: float
+    attempt: Whole | None = None
+    rank: Whole = 0
+    step: Whole | None = None
+    time: Moment
     values: dict[str, Any] = {}

@@ -308,7 +308,7 @@ def test_what_another_client_fetches_meanwhile_is_shown_once(tmp_path, capsys):
     first.write_text("a\nb\n")
     second.write_text("c\n")
     mirror.load()  # where following takes up
-    view.begin(mirror.run, {}, [])
+    view.begin(mirror.run, None, [])
     nothing = News({"state": "running"}, [], "", is_all=True)
     view.news(nothing)
     view.news(nothing)

@@ -1,0 +1,106 @@
+"""What a hostile host leaves in a mirror is data: whatever its records hold, every verb shows it and none stumbles."""
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from launcher.cli import ps
+from launcher.cli.view import JsonView, PlainView, TerminalView
+from launcher.runs.control import Row, _remembered
+from launcher.runs.curves import curve, table
+from launcher.runs.following import finish
+from launcher.runs.mirror import Mirror, News, parse_event
+
+RUN = "0101-x-abcd"
+NUMBERS = st.integers() | st.sampled_from(
+    [10**400, -(10**400), 2**63, 1e308, -1e308, float("inf"), float("nan")]
+)
+SCALARS = st.none() | st.booleans() | NUMBERS | st.text() | st.sampled_from(["\ud800", "nan", "running"])
+ANYTHING = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3))  # fmt: skip
+PLAN = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("job", "steps", "stop_grace_s", "profile"), ANYTHING)
+)
+STATE = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("state", "reason", "attempt", "step", "loss", "time", "evidence"), ANYTHING)
+)
+KINDS = st.sampled_from(["metric", "begin", "progress", "state", "done"])
+NAMES = st.sampled_from(["loss", "eval_loss", "steps", "done", "total", "stage", "state"])
+EVENT = st.fixed_dictionaries(
+    {"version": st.just(1), "kind": KINDS, "time": NUMBERS | st.floats(0, 1e9)},
+    optional={
+        "step": ANYTHING | st.integers(0, 9),
+        "attempt": ANYTHING,
+        "rank": ANYTHING,
+        "values": ANYTHING | st.dictionaries(NAMES, NUMBERS | ANYTHING),
+    },
+)
+ANY_NUMBER_OF_TIMES = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(params=[PlainView, JsonView, lambda: TerminalView(Console(force_terminal=True))])
+def view(request):
+    """Each of the views, on a standard output that takes what a terminal takes."""
+    one = request.param()
+    yield one
+    one.close()
+
+
+@ANY_NUMBER_OF_TIMES
+@given(ANYTHING | PLAN, ANYTHING | STATE, ANYTHING)
+@example(
+    {"stop_grace_s": "soon", "steps": "many", "profile": "T4"}, {"state": 3, "time": "now", "step": []}, []
+)
+@example(
+    {"stop_grace_s": float("inf")}, {"state": "failed", "time": 1e308, "evidence": "none"}, {"time": "x"}
+)
+def test_any_plan_and_state_of_a_mirror_is_listed_and_followed(tmp_path, view, plan, state, attempt):
+    """A text where a number belongs, a number that is none, another shape: as if it had not been said."""
+    mirror = Mirror(RUN, tmp_path)
+    for number in ("0001", "0002"):
+        (mirror.folder / number).mkdir(parents=True, exist_ok=True)
+        (mirror.folder / number / "attempt.json").write_text(json.dumps(attempt))
+    (mirror.folder / "plan.json").write_text(json.dumps(plan))
+    (mirror.folder / "0002" / "state.json").write_text(json.dumps(state))
+    assert 0 < mirror.plan().stop_grace_s <= 3600
+    ps._show([Row("host", _remembered(mirror))])
+    view.begin(RUN, mirror.plan().steps, [])
+    view.news(News(mirror.state(), [], "", is_all=True))
+    finish(mirror, mirror.state(), view)
+
+
+def parsed(told):
+    found = (parse_event(json.dumps(one).encode()) for one in told)
+    return [event for event in found if event is not None]
+
+
+@ANY_NUMBER_OF_TIMES
+@given(st.lists(EVENT, max_size=8))
+@example([{"version": 1, "kind": "metric", "time": t, "step": s, "values": {"loss": 1}} for t, s in ((-1e308, 1), (1e308, 2))])  # fmt: skip
+@example([{"version": 1, "kind": "begin", "time": 1.0, "values": {"steps": 10**400}}])
+@example([{"version": 1, "kind": "metric", "time": 1.0, "step": 10**400, "values": {"loss": 1}}])
+@example([{"version": 1, "kind": "progress", "time": 1.0, "values": {"done": 10**400 - 1, "total": 10**400}}])
+def test_any_event_is_shown_or_left_out(view, told):
+    """Times, steps and values beyond all measure are never an error of ours."""
+    events = parsed(told)
+    view.begin(RUN, None, [])
+    view.news(News({"state": "running"}, events, "", is_all=True))
+    view.news(News({"state": "running"}, events, "", is_all=True))
+    table(RUN, curve(events))
+
+
+@settings(ANY_NUMBER_OF_TIMES, max_examples=15)
+@given(st.lists(EVENT, max_size=8))
+@example([{"version": 1, "kind": "metric", "time": 1.0, "step": s, "values": {"loss": v}} for s, v in ((-(2**53), 1e308), (2**53, -1e308))])  # fmt: skip
+def test_any_curve_is_drawn(tmp_path, told):
+    """Numbers whose difference is none are marked, and no part of a picture stays behind."""
+    mirror = Mirror(RUN, tmp_path)
+    (mirror.folder / "0001").mkdir(parents=True, exist_ok=True)
+    lines = "".join(f"{json.dumps(one)}\n" for one in told)
+    (mirror.folder / "0001" / "events.jsonl").write_text(lines)
+    finish(mirror, {"state": "succeeded"}, PlainView())
+    losses = [point for point in curve(mirror.events()) if (point.name, point.rank) == ("loss", 0)]
+    assert mirror.picture.exists() >= bool(losses)
+    assert not list(mirror.folder.glob("*.part"))
