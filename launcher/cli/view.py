@@ -44,14 +44,13 @@ def make_view(as_json_lines: bool) -> View:
 
 def show_plan(plan: Plan, findings: tuple[Finding, ...]) -> None:
     """Print a plan for people."""
-    split = plan.split
     say(
         headline(plan),
         *(
             f"  rung {number}     {rung.title}   ({rung.why})"
             for number, rung in enumerate(plan.ladder, start=1)
         ),
-        f"  batch      micro-batch {split.micro_batch} x {split.accumulation} = {split.global_batch}",
+        f"  batch      {plan.split.title}",
         f"  command    {' '.join(plan.command)}",
         f"  env        {plan.env or 'the python that is found there'}",
         f"  plan       sha256 {plan.digest[:16]}   ({len(findings)} findings; the whole of it: --json)",

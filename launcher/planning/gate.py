@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from launcher.planning.placement import choose_gpus
 from launcher.spec.facts import Facts
 from launcher.spec.plan import Finding, Plan
 
@@ -11,10 +12,23 @@ FREE_GB_NEEDED = 1.0
 FREE_INODES_NEEDED = 1000
 
 
-def check(plan: Plan, facts: Facts) -> tuple[Finding, ...]:
-    """Return what speaks against the plan on this host, refusals first. Texts hold no volatile figure."""
-    found = [*_card(plan, facts), *_environment(plan, facts), *_room(facts)]
+def check(plan: Plan, facts: Facts | None) -> tuple[Finding, ...]:
+    """Return what speaks against the plan on this host, refusals first; for no facts, what speaks against it anywhere.
+
+    Texts hold no volatile figure.
+    """
+    found = _several_cards(plan)
+    if facts is not None:
+        found += [*_card(plan, facts), *_environment(plan, facts), *_room(facts)]
     return tuple(sorted(found, key=lambda finding: finding.level != "refuse"))
+
+
+def _several_cards(plan: Plan) -> list[Finding]:
+    if plan.split.ranks == 1:
+        return []
+    message = f"{plan.profile.title}: several cards are not launched yet, only planned"
+    mend = f"launch --host {plan.host}     takes one card"
+    return [Finding(level="refuse", code="not-yet", message=message, mend=mend)]
 
 
 def _card(plan: Plan, facts: Facts) -> list[Finding]:
@@ -24,9 +38,10 @@ def _card(plan: Plan, facts: Facts) -> list[Finding]:
     if facts.gpu_error and profile.kind == "cuda":
         return [Finding(level="refuse", code="gpu-unreadable", message=f"{plan.host}: {facts.gpu_error}")]
     if profile.kind == "cuda":
-        if any(profile.is_reported_as(gpu.name, gpu.memory_mib) for gpu in facts.gpus):
+        if len(choose_gpus(profile, facts, profile.count)) == profile.count:
             return []
-        message = f"{plan.host} has {has}, not a {profile.title}"
+        wanted = f"a {profile.title}" if profile.count == 1 else profile.title
+        message = f"{plan.host} has {has if profile.count == 1 else facts.cards or has}, not {wanted}"
     elif profile.kind == "mps" and not facts.has_apple_gpu:
         message = f"{plan.host} has {has}, not an Apple GPU"
     elif profile.kind == "cpu" and facts.gpu_error:

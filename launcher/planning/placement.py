@@ -18,7 +18,7 @@ def choose_gpus(profile: Profile, facts: Facts, count: int) -> tuple[str, ...]:
 def best_card(facts: Facts, profiles: Iterable[Profile]) -> tuple[Profile, Gpu] | None:
     """Return the host's best card that one of the profiles names; None where there is no such card.
 
-    The best is the one with the most memory, then the higher capability, then the lower index.
+    The best is the one with the most memory, then the higher capability; one card before several, then the lower index.
     """
     named = [
         (profile, gpu)
@@ -28,7 +28,12 @@ def best_card(facts: Facts, profiles: Iterable[Profile]) -> tuple[Profile, Gpu] 
     ]
     return max(
         named,
-        key=lambda pair: (pair[0].memory_gb or 0, pair[0].compute or (0, 0), -pair[1].index),
+        key=lambda pair: (
+            pair[0].memory_gb or 0,
+            pair[0].compute or (0, 0),
+            -pair[0].count,
+            -pair[1].index,
+        ),
         default=None,
     )
 

@@ -13,7 +13,7 @@ from launcher.spec.profile import Profile
 def plan(profile: Profile, host: Host, job: Job, mode: Mode = "auto") -> Plan:
     """Return the plan. Pure: the same inputs give the same bytes.
 
-    Raises RefusedError when the card excludes the precision asked for.
+    Raises RefusedError when the card excludes the precision asked for, or the cards cannot share the global batch.
     """
     data = {name: source(value) for name, value in job.data if value is not None}
     return Plan(
@@ -41,9 +41,12 @@ def plan(profile: Profile, host: Host, job: Job, mode: Mode = "auto") -> Plan:
 
 
 def source(written: str) -> Source:
-    """Tell a path here (`./x`, `/x`, `~/x`) from one on the host (`host:/x`) and from a word for the script."""
+    """Tell a path here (`./x`, `/x`, `~/x`) from one on the host (`host:/x`) and from a word for the script.
+
+    `hub:org/name` is the word `org/name`, whatever it looks like.
+    """
     if written.startswith("host:"):
         return Source(kind="host", value=written.removeprefix("host:"))
     if written.startswith(("./", "../", "/", "~")) or written in (".", ".."):
         return Source(kind="local", value=written)
-    return Source(kind="name", value=written)
+    return Source(kind="name", value=written.removeprefix("hub:"))

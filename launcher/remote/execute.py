@@ -61,10 +61,19 @@ def environment(run: Run, runtime: dict[str, Any]) -> dict[str, str]:
         rest = found.get(name)
         found[name] = first + os.pathsep + rest if rest else first
     found.update(PYTHONUNBUFFERED="1", LAUNCH_RUN=run.id, LAUNCH_TOKEN=read_text(run.token) or "")
+    _keep_hub_downloads(found, run.cache)
     gpus = runtime.get("gpus")
     if gpus is not None:  # no card for a plan without one, whatever the host has
         found.update(CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_VISIBLE_DEVICES=",".join(gpus))
     return found
+
+
+def _keep_hub_downloads(found: dict[str, str], cache: str) -> None:
+    """Let all runs of a root share what they take from a model hub, unless the user has named a place; a login stays."""
+    if "HF_HOME" not in found:
+        home = found.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        found.setdefault("HF_TOKEN_PATH", os.path.join(home, "huggingface", "token"))
+        found["HF_HOME"] = os.path.join(cache, "huggingface")
 
 
 def interpreter_of(runtime: dict[str, Any]) -> str:

@@ -114,7 +114,7 @@ def preview(request: Request, facts: Facts | None = None) -> tuple[Plan, tuple[F
     except RefusedError as error:
         plan = make_plan(profile, host, task.job)
         refused = (Finding(level="refuse", code="precision-excluded", message=str(error)),)
-    return plan, (*refused, *unreached, *(check(plan, facts) if facts else ()))
+    return plan, (*refused, *unreached, *check(plan, facts))
 
 
 def choose_profile(profiles: Sequence[Profile], facts: Facts) -> tuple[Profile, str]:
@@ -175,11 +175,7 @@ def launch(request: Request, view: View) -> Started:
                 native.entrust(agent, mirror.run, secrets)
             with _interrupt_held() as interrupts:
                 _start(agent, mirror)
-            split = plan.split
-            stage.text = (
-                f"run {mirror.run}, attempt 1, micro-batch {split.micro_batch} x {split.accumulation}"
-                f" = {split.global_batch}"
-            )
+            stage.text = f"run {mirror.run}, attempt 1, {plan.split.title}"
     except BaseException:
         agent.close()
         raise

@@ -25,7 +25,7 @@ class Batch(Written):
 
 
 class Data(Written):
-    """The job's data: a path here (`./x`, `/x`, `~/x`), `host:PATH` there, or a word for the script."""
+    """The job's data: a path here (`./x`, `/x`, `~/x`), `host:PATH` there, or a word for the script, `hub:` or not."""
 
     train: str | None = None
     eval: str | None = None

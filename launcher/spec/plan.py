@@ -83,6 +83,12 @@ class Split(Written):
             )
         return self
 
+    @property
+    def title(self) -> str:
+        """The split as a product, e.g. `micro-batch 4 x 16 = 64`."""
+        cards = f"{self.ranks} cards x " if self.ranks > 1 else ""
+        return f"{cards}micro-batch {self.micro_batch} x {self.accumulation} = {self.global_batch}"
+
 
 class Source(Written):
     """Where a model or a file comes from: `local` travels with the run, `host` lies there, `name` is the script's."""

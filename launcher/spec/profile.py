@@ -28,13 +28,17 @@ class Peak(Written):
 
 
 class Profile(Written):
-    """A card: capability, memory, peak rates, and the names under which a probe may report it."""
+    """A card: capability, memory, peak rates, and the names under which a probe may report it.
+
+    `count` is how many of them a run takes in one host; memory and rates are one card's.
+    """
 
     name: Name
     title: str
     kind: Literal["cuda", "mps", "cpu"]
     capability: Annotated[str, Field(pattern=r"^\d{1,2}\.\d$")] | None = None
     memory_gb: Annotated[float, Field(gt=0)] | None = None
+    count: Annotated[int, Field(ge=1)] = 1
     probe_names: tuple[str, ...] = ()
     peak: Peak | None = None
 
@@ -44,6 +48,8 @@ class Profile(Written):
             raise ValueError("capability is given for kind 'cuda', and only there")
         if self.kind == "cuda" and self.memory_gb is None:
             raise ValueError("memory_gb is needed for kind 'cuda'")
+        if self.kind != "cuda" and self.count != 1:
+            raise ValueError("count is for kind 'cuda': another kind has one")
         return self
 
     @property

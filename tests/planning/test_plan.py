@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import RefusedError, UnknownNameError
+from launcher.errors import BadFileError, RefusedError, UnknownNameError
 from launcher.planning import best_card, check, choose_gpus, ladder, match_profile, plan, split, why_taken
+from launcher.planning.plan import source
 from launcher.runs.resolve import profile, profiles
 from launcher.spec.facts import Facts
 from launcher.spec.host import Host
 from launcher.spec.job import Batch, Job
+from launcher.spec.profile import Profile
 from launcher.spec.reading import build
 
 CASES = sorted(path for path in (Path(__file__).parents[1] / "cases").iterdir() if path.is_dir())
@@ -85,7 +87,7 @@ def test_a_precision_that_the_card_lacks_is_refused_with_the_reason():
 def test_the_global_batch_does_not_depend_on_the_card():
     """64 is 64 on a P100 and on an A100; the micro-batch follows the memory."""
     splits = {name: split(one, Batch(global_size=64)) for name, one in profiles().items()}
-    assert {one.micro_batch * one.accumulation for one in splits.values()} == {64}
+    assert {one.ranks * one.micro_batch * one.accumulation for one in splits.values()} == {64}
     assert splits["titan_rtx"].micro_batch == 8
     assert splits["p100"].micro_batch < splits["a100_80gb"].micro_batch
 
@@ -135,6 +137,72 @@ def test_of_several_kinds_of_card_the_one_with_the_most_memory_is_taken():
     assert why_taken(one, told) == "L40S 48 GB (GPU 2) is taken: the most memory of those that we know"
     assert best_card(told, [profile("titan_rtx")])[1].uuid == "GPU-1"
     assert why_taken(one, facts(gpus=MIXED[2:])) == ""
+
+
+TWO_T4 = [gpu("Tesla T4", 15360, "7.5", index) for index in (0, 1)]
+
+
+def two_cards(**job):
+    one = Job(name="x", command=("true",), **job)
+    return plan(profile("t4x2"), Host(name="there", address="there"), one)
+
+
+def test_two_cards_share_the_global_batch():
+    """Each has half of it, in micro-batches of what one card holds; a batch that cannot be halved is refused."""
+    split_of = two_cards(batch=Batch(global_size=64)).split
+    assert (split_of.ranks, split_of.micro_batch, split_of.accumulation) == (2, 4, 8)
+    assert split_of.title == "2 cards x micro-batch 4 x 8 = 64"
+    assert two_cards(batch=Batch(global_size=2, micro=2)).split.micro_batch == 1
+    with pytest.raises(RefusedError, match="7 does not divide among 2 cards"):
+        two_cards(batch=Batch(global_size=7))
+
+
+def test_two_cards_are_chosen_where_both_are_there_and_planned_but_not_started():
+    """Nothing speaks against them but that several cards are not launched yet, host or no host."""
+    one, told = two_cards(), facts(gpus=[MIXED[1], *TWO_T4])
+    assert choose_gpus(one.profile, told, one.split.ranks) == ("GPU-0", "GPU-1")
+    assert [finding.code for finding in check(one, told)] == ["not-yet"]
+    assert [finding.code for finding in check(one, None)] == ["not-yet"]
+
+
+def test_one_card_is_not_two():
+    """The gate names what is there."""
+    found = {finding.code: finding for finding in check(two_cards(), facts(gpus=TWO_T4[:1]))}
+    assert found["card-mismatch"].message == "there has 1 x Tesla T4, not 2 x T4 16 GB"
+    assert "no GPU that we know, not 2 x" in check(two_cards(), facts())[1].message
+
+
+def test_several_cards_are_taken_only_where_they_are_asked_for():
+    """A host with two of a kind gets the profile of one, whatever the order in which profiles are known."""
+    known = list(profiles().values())
+    for order in (known, known[::-1]):
+        assert match_profile(facts(gpus=TWO_T4), order).name == "t4"
+
+
+def test_a_count_is_for_cards():
+    """There are no two CPUs in a profile, and no zero cards."""
+    for wrong in (
+        {"kind": "cpu", "count": 2},
+        {"kind": "cuda", "capability": "7.5", "memory_gb": 16, "count": 0},
+    ):
+        with pytest.raises(BadFileError, match="count"):
+            build(Profile, {"name": "x", "title": "X", **wrong}, file="x.toml")
+
+
+@pytest.mark.parametrize(
+    ("written", "kind", "value"),
+    [
+        ("hub:org/name", "name", "org/name"),
+        ("org/name", "name", "org/name"),
+        ("hub:./odd", "name", "./odd"),
+        ("host:/data/x", "host", "/data/x"),
+        ("./x", "local", "./x"),
+    ],
+)
+def test_where_a_model_comes_from_is_told_by_how_it_is_written(written, kind, value):
+    """A path here, a path there, or a word for the script: of a hub, if it says so."""
+    found = source(written)
+    assert (found.kind, found.value) == (kind, value)
 
 
 def test_the_gate_names_every_kind_of_card_that_is_there():

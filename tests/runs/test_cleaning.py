@@ -34,6 +34,36 @@ def test_a_run_that_has_ended_goes_from_its_host_and_from_here(client, root):
     assert client.run("rm", goes).returncode == 2
 
 
+DOWNLOADS = """
+import os
+place = os.path.join(os.environ["HF_HOME"], "hub", "model")
+print("was there" if os.path.exists(place) else "downloads", os.environ["HF_HOME"], os.environ.get("HF_TOKEN_PATH"))
+os.makedirs(os.path.dirname(place), exist_ok=True)
+open(place, "w").close()
+"""
+
+
+def test_what_a_run_takes_from_a_hub_is_there_for_the_next_one_and_stays(client, root, monkeypatch):
+    """Once a root, and no removal of a run takes it; the user's own place counts before ours, and a login stays."""
+    for name in ("HF_HOME", "HF_TOKEN_PATH", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    client.script(DOWNLOADS)
+    ours = f"{root}/cache/huggingface {client.home}/.cache/huggingface/token\n"
+    first, second = (client.detached("--", "python", "train.py") for _ in range(2))
+    client.ok("attach", first)
+    assert client.ok("logs", first).endswith(ours)
+    client.ok("attach", second)
+    client.ok("rm", first, second)
+    assert (root / "cache" / "huggingface" / "hub" / "model").exists()
+    third = client.detached("--", "python", "train.py")
+    client.ok("attach", third)
+    assert client.ok("logs", third) == f"was there {ours}"
+    monkeypatch.setenv("HF_HOME", str(client.home / "mine"))
+    fourth = client.detached("--", "python", "train.py")
+    client.ok("attach", fourth)
+    assert client.ok("logs", fourth) == f"downloads {client.home}/mine None\n"
+
+
 def test_a_run_that_lives_is_not_removed(client, root):
     """It is to be stopped first, which the message says."""
     client.script("import time; time.sleep(10000)")
