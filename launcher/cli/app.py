@@ -29,6 +29,7 @@ from launcher.cli import (
 )
 from launcher.cli.quick import QuickCommand, QuickGroup
 from launcher.cli.say import complain
+from launcher.cli.signals import Terminated, heed_sigterm
 from launcher.errors import LaunchError, UsageError
 
 DEFAULT = "run"
@@ -119,6 +120,7 @@ app.add_typer(profile.app, name="profile")
 def main() -> None:
     """Run the command line. Our own errors become a message and their exit code; anything else is a bug and shows."""
     completing.forget_equals_signs()
+    heed_sigterm()
     try:
         app(prog_name="launch")
     except LaunchError as error:
@@ -131,6 +133,8 @@ def main() -> None:
         sys.exit(UsageError.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
+    except Terminated:
+        sys.exit(Terminated.exit_code)
     except BrokenPipeError:
         sys.stderr.close()  # whoever read us has left, as `launch logs | head` does
         sys.exit(0)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from launcher.cli.say import complain, say
+from launcher.cli.signals import Terminated
 from launcher.cli.words import AcceptFlag, HostOption, JsonFlag
 from launcher.errors import UsageError
 
@@ -91,15 +93,15 @@ def _launch(request: Request, view: View, detach: bool) -> None:
 
     try:
         begun = start(request, view)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated) as error:
         view.note("interrupted before the run began; nothing is left on the host")
-        raise typer.Exit(130) from None
+        raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 130) from None
     mirror = begun.mirror
-    if detach or begun.is_interrupted:
+    if detach or begun.interrupted_by:
         begun.agent.close()
         view.note(f"detached; the run goes on.   launch attach {mirror.short} · launch stop {mirror.short}")
         view.started(mirror.run)
-        return
+        raise typer.Exit(Terminated.exit_code if begun.interrupted_by == signal.SIGTERM else 0)
     follow_to_end(begun.host, mirror, view, begun.agent)
 
 

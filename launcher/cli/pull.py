@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.cli.say import say
+from launcher.cli.signals import spinner
 from launcher.cli.words import AcceptFlag, HostOption, RunWord
 
 
@@ -19,7 +20,7 @@ def pull(run: RunWord = "last", host: HostOption = None, _accept: AcceptFlag = F
     from launcher.runs.following import refresh
 
     place, mirror = locate(run, host)
-    with connect(place) as agent, Console(stderr=True).status(f"fetching from {place.name}"):
+    with connect(place) as agent, spinner(Console(stderr=True), f"fetching from {place.name}"):
         refresh(agent, mirror)
         files = fetch(agent, mirror)
     say(f"{files} files   {mirror.artifacts}" if files else f"{mirror.run} has no artifacts")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from launcher.cli.say import say
+from launcher.cli.signals import spinner
 from launcher.cli.words import AcceptFlag, HostOption, JsonFlag, RunWord
 
 
@@ -30,7 +31,7 @@ def stop(
     from rich.console import Console
 
     grace_s = mirror.plan().stop_grace_s
-    with connect(place) as agent, Console(stderr=True).status(f"stopping {mirror.run} on {place.name}"):
+    with connect(place) as agent, spinner(Console(stderr=True), f"stopping {mirror.run} on {place.name}"):
         values = ask(agent, mirror.run, now=now, grace_s=grace_s)
     if as_json:
         print(

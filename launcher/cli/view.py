@@ -8,7 +8,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.say import say, without_escapes
+from launcher.cli.signals import cursor_back_on_stop, spinner
 from launcher.errors import HostError
 from launcher.hosts.agent import printable
 from launcher.runs.curves import as_json, points, record
@@ -283,7 +284,7 @@ class TerminalView(PlainView):
     def __init__(self, console: Console) -> None:
         super().__init__()
         self._console = console
-        self._live: Live | None = None
+        self._drawn = ExitStack()
 
     def write(self, text: str, style: str = "") -> None:
         """Write one line, above the bar where there is one."""
@@ -296,16 +297,15 @@ class TerminalView(PlainView):
     def busy(self, name: str) -> Iterator[None]:
         """Show a spinner, in the place of the bar."""
         self.close()
-        with self._console.status(name, spinner_style=ACCENT):
+        with spinner(self._console, name, ACCENT):
             yield
 
     def begin(self, run: str, steps: int | None, events: list[Event]) -> None:
         """Begin the live bar."""
         super().begin(run, steps, events)
-        self._live = Live(
-            get_renderable=self._bar, console=self._console, refresh_per_second=8, transient=True
-        )
-        self._live.start()
+        bar = Live(get_renderable=self._bar, console=self._console, refresh_per_second=8, transient=True)
+        self._drawn.enter_context(cursor_back_on_stop(self._console))
+        self._drawn.enter_context(bar)
 
     def phase(self) -> None:
         """The bar says it."""
@@ -322,9 +322,7 @@ class TerminalView(PlainView):
 
     def close(self) -> None:
         """End the bar, which gives the cursor back."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        self._drawn.close()
 
     def _bar(self) -> Group:
         progress = self.progress

@@ -138,8 +138,8 @@ class Started(NamedTuple):
     host: Host
     mirror: Mirror
     agent: Agent
-    is_interrupted: bool
-    """Whether Ctrl-C came in the moment of its start: whoever asked wants to leave."""
+    interrupted_by: int | None
+    """The signal of Ctrl-C or SIGTERM, if one came in the moment of its start: whoever asked wants to leave."""
 
 
 def launch(request: Request, view: View) -> Started:
@@ -179,7 +179,7 @@ def launch(request: Request, view: View) -> Started:
     except BaseException:
         agent.close()
         raise
-    return Started(host, mirror, agent, is_interrupted=bool(interrupts))
+    return Started(host, mirror, agent, interrupted_by=next(iter(interrupts), None))
 
 
 def _start(agent: Agent, mirror: Mirror) -> None:
@@ -192,13 +192,15 @@ def _start(agent: Agent, mirror: Mirror) -> None:
 
 @contextlib.contextmanager
 def _interrupt_held() -> Iterator[list[int]]:
-    """Collect Ctrl-C for the length of a step that must not be torn."""
+    """Collect Ctrl-C and SIGTERM for the length of a step that must not be torn."""
     got: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _frame: got.append(number))
+    held = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda number, _frame: got.append(number)) for number in held]
     try:
         yield got
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in zip(held, before, strict=True):
+            signal.signal(number, handler)
 
 
 def probe(agent: Agent, host: Host, requirements: Sequence[str]) -> Facts:

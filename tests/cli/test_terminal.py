@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 from rich.console import Console
-from testbed.client import LAUNCH, until
+from testbed.client import LAUNCH, processes_of, until
 from typer import Exit
 
 from launcher.cli import follow
@@ -50,7 +50,13 @@ class Terminal:
         ours, theirs = pty.openpty()
         env = {**client.env, "TERM": "xterm-256color"}
         self.process = subprocess.Popen(
-            [*LAUNCH, *words], cwd=client.project, env=env, stdin=theirs, stdout=theirs, stderr=theirs
+            [*LAUNCH, *words],
+            cwd=client.project,
+            env=env,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            process_group=0,  # as a shell's job
         )
         os.close(theirs)
         self._file = ours
@@ -177,20 +183,43 @@ def test_a_log_keeps_its_text_and_loses_its_escapes(text, left):
 WAITS = "import time\nimport launcher_worker as w\nw.log(1, loss=0.5)\ntime.sleep(600)\n"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("verb", ["launch", "attach"])
-def test_ctrl_c_gives_the_cursor_back(client, verb):
-    """The bar is ended, and the way back is said."""
+def test_ctrl_c_and_sigterm_give_the_cursor_back(client, verb, number):
+    """The bar is ended, and the way back is said; the run goes on."""
     client.script(WAITS)
     words = ("--", "python", "train.py")
     if verb == "attach":
         words = ("attach", client.detached(*words))
     terminal = Terminal(client, *words)
     until(lambda: "loss 0.5" in terminal.said(), "the bar")
+    terminal.process.send_signal(number)
+    said = terminal.to_the_end()
+    assert terminal.process.returncode == (0 if number == signal.SIGINT else 143)
+    assert "detached" in said
+    assert "Traceback" not in said
+    assert said.rfind(SHOW) > said.rfind(HIDE) >= 0
+    assert processes_of(client.home / ".launch" / "runs")
+    client.ok("stop", "--now", "last")
+
+
+def test_ctrl_z_gives_the_cursor_back_until_the_bar_goes_on(client):
+    """Twice, for what is stopped once may be stopped again; then Ctrl-C still detaches."""
+    client.script(WAITS)
+    terminal = Terminal(client, "--", "python", "train.py")
+    until(lambda: "loss 0.5" in terminal.said(), "the bar")
+    for _ in range(2):
+        terminal.process.send_signal(signal.SIGTSTP)
+        _, status = os.waitpid(terminal.process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        said = terminal.said()
+        assert said.rfind(SHOW) > said.rfind(HIDE) >= 0
+        terminal.process.send_signal(signal.SIGCONT)
+        until(lambda: "loss 0.5" in terminal.said().rpartition(SHOW)[2].partition(HIDE)[2], "the bar again")
     terminal.process.send_signal(signal.SIGINT)
     said = terminal.to_the_end()
     assert terminal.process.returncode == 0
-    assert "detached" in said
-    assert said.rfind(SHOW) > said.rfind(HIDE) >= 0
+    assert said.rfind(SHOW) > said.rfind(HIDE)
     client.ok("stop", "--now", "last")
 
 

@@ -75,7 +75,8 @@ def test_a_long_temporary_folder_is_no_hindrance(client, tmp_path, monkeypatch):
     assert (metric["name"], metric["value"]) == ("loss", 0.5)
 
 
-def test_ctrl_c_in_the_moment_of_the_start_detaches_and_says_so(client, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_in_the_moment_of_the_start_detaches_and_says_so(client, monkeypatch, number):
     """The run has begun, or will have in a moment: to say that nothing is left would be a lie."""
     from launcher.cli.view import PlainView
 
@@ -85,13 +86,13 @@ def test_ctrl_c_in_the_moment_of_the_start_detaches_and_says_so(client, monkeypa
     real = native.start
 
     def start(agent, run):
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
         real(agent, run)
 
     monkeypatch.setattr(launching.native, "start", start)
     begun = launch(Request(words=["python", "train.py"]), PlainView())
     begun.agent.close()
-    assert begun.is_interrupted
+    assert begun.interrupted_by == number
     assert client.summary(begun.mirror.run)["state"] == "running"
     client.ok("stop", "--now", begun.mirror.run)
 
