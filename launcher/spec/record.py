@@ -10,6 +10,7 @@ from dataclasses import field
 from enum import StrEnum
 from typing import Any, Literal
 
+from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from launcher.spec.base import Record
@@ -129,7 +130,7 @@ class Summary(Record):
     time: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True, config=Record.model_config)
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="ignore"))
 class Event:
     """One line of `events.jsonl`. `time` is the host's clock, for display only.
 

@@ -271,21 +271,18 @@ def measure(names: list[str]) -> list[Figure]:
 def table(figures: list[Figure], load: float) -> str:
     """Return the figures as Markdown; `load` is the machine's before they were measured."""
     rows = [HEAD, ["---"] * len(HEAD), *(figure.cells() for figure in figures)]
-    return "\n".join(
-        [
-            "# Figures",
-            "",
-            "Written by `make bench`; do not edit.",
-            "",
-            f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores of {platform.machine()}, load {load:.1f} before, "
-            f"Python {platform.python_version()}. Nothing here was run on a GPU. Times are medians; client, SSH host and "
-            "training share the cores of one machine. A stage is a part of a launch; what it stands beside is a whole "
-            "command, its connection among it.",
-            "",
-            *("| " + " | ".join(row) + " |" for row in rows),
-            "",
-        ]
-    )
+    head = f"""\
+# Figures
+
+Written by `make bench`; do not edit.
+
+{time.strftime("%Y-%m-%d")}, {os.cpu_count()} cores of {platform.machine()}, load {load:.1f} before, \
+Python {platform.python_version()}. Nothing here was run on a GPU. Times are medians; the client, the SSH host and the \
+training share the cores of one machine. A ship is a stage of a launch, on a connection that is open; what it stands \
+beside is a whole command, which connects first.
+
+"""
+    return head + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def main() -> None:
