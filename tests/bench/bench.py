@@ -227,21 +227,23 @@ def stream(client: Client, where: str, *words: str) -> Iterator[Figure]:
 
 
 def _flood(client: Client, *words: str) -> float:
-    """Return the lines a second, from when the first was written to when the last was seen."""
-    count, first, last = 0, 0.0, 0.0
+    """Return the lines a second, from when the first was written to when the last was seen.
+
+    They are counted in blocks: whoever measures has the same cores.
+    """
+    mark = b'"name": "loss"'
+    count, first, last, rest = 0, 0.0, 0.0, b""
     with client.start(*words, "--json", "--", "python", "train.py") as process:
         assert process.stdout is not None
-        for line in process.stdout:
-            if '"name": "loss"' in line:
-                first = json.loads(line)["time"]
-                break
-        while count < LINES - 1:  # in blocks, for whoever measures takes its time from the same cores
-            block = os.read(process.stdout.fileno(), 1 << 20)
-            assert block, f"{count} lines were seen"
-            count += block.count(b'"name": "loss"')
-            last = time.time()
-        process.stdout.read()
-    return LINES / (last - first)
+        while block := os.read(process.stdout.fileno(), 1 << 20):
+            now = time.time()
+            lines, _, rest = (rest + block).rpartition(b"\n")
+            if mark in lines:
+                first = first or json.loads(next(line for line in lines.splitlines() if mark in line))["time"]
+                last = now
+                count += lines.count(mark)
+    assert count == LINES, f"{count} lines were seen"
+    return count / (last - first)
 
 
 MEASUREMENTS: dict[str, Measurement] = {

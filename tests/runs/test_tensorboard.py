@@ -83,7 +83,7 @@ def test_of_very_many_points_some_are_drawn_and_the_last_and_every_rare_one(mirr
 
 
 def test_a_line_that_is_not_whole_is_drawn_when_it_is(mirror):
-    """The rest of it comes with the next answer, or in the next 8 MB."""
+    """The rest of it comes with the next answer, or at the end."""
     line = metric(5, loss=5.0)
     board = tensorboard.TensorBoard(mirror.tensorboard)
     board.add([*mirror(1, metric(4, loss=4.0), line[:20])][:1])
@@ -99,7 +99,7 @@ def test_what_the_disk_refuses_is_told_once(mirror):
     events = mirror(1, metric(1, loss=1.0))
     while board.problem is None:
         board.add(events)
-    assert "exists" in board.problem
+    assert "directory" in board.problem
     board.problem = None
     board.add(events)
     assert board.problem is None
