@@ -277,7 +277,7 @@ def _probe_one(host: Host) -> Probed:
     facts: Facts | None = None
     try:
         with connect(host) as agent:
-            facts = probe(agent, host)
+            facts = probe(agent, host, ())
         return Probed(host, facts, match_profile(facts, resolve.profiles().values()).name)
     except LaunchError as error:
         return Probed(host, facts, problem=str(error).splitlines()[0])
