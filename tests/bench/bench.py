@@ -61,13 +61,14 @@ class Figure(NamedTuple):
     ratio: str = ""
     bar: str = ""
     is_met: bool | None = None
+    load: float = 0.0
 
     def cells(self) -> list[str]:
         """Return the row's cells as text."""
-        return [*self[:5], {None: "", True: "yes", False: "**no**"}[self.is_met]]
+        return [*self[:5], {None: "", True: "yes", False: "**no**"}[self.is_met], f"{self.load:.1f}"]
 
 
-HEAD = ["what", "measured", "beside", "ratio", "bar", "met"]
+HEAD = ["what", "measured", "beside", "ratio", "bar", "met", "load"]
 Measurement = Callable[[Client, SshHost], Iterator[Figure]]
 
 
@@ -176,7 +177,7 @@ def far(client: Client, host: SshHost) -> Iterator[Figure]:
     shutil.rmtree(tree)
     table.write_text(known)
     what = "first ship of 500 small files at 40 ms"
-    yield beside(what, statistics.median(ours), "`tar | ssh`", statistics.median(theirs), most=1.3)
+    yield beside(what, statistics.median(ours), "`tar` through `ssh`", statistics.median(theirs), most=1.3)
 
 
 def hosts(client: Client, host: SshHost) -> Iterator[Figure]:
@@ -262,25 +263,27 @@ def measure(names: list[str]) -> list[Figure]:
         (client.project / "launch.toml").write_text(host.table())
         for name in names:
             for figure in MEASUREMENTS[name](client, host):
-                print("{:<42} {:>16}   {:<46} {:>8}   {:<16} {}".format(*figure.cells()).rstrip(), flush=True)
-                found.append(figure)
+                found.append(figure._replace(load=os.getloadavg()[0]))
+                print(
+                    "{:<42} {:>16}   {:<46} {:>8}   {:<16} {:<6} {:>4}".format(*found[-1].cells()), flush=True
+                )
     finally:
         host.down()
         shutil.rmtree(folder, ignore_errors=True)
     return found
 
 
-def table(figures: list[Figure], load: float) -> str:
-    """Return the figures as Markdown; `load` is the machine's before they were measured."""
+def table(figures: list[Figure]) -> str:
+    """Return the figures as Markdown."""
     rows = [HEAD, ["---"] * len(HEAD), *(figure.cells() for figure in figures)]
     head = f"""\
 # Figures
 
 Written by `make bench`; do not edit.
 
-{time.strftime("%Y-%m-%d")}, {os.cpu_count()} cores of {platform.machine()}, load {load:.1f} before, \
-Python {platform.python_version()}. Nothing here was run on a GPU. Times are medians; the client, the SSH host and the \
-training share the cores of one machine. A ship is a stage of a launch, on a connection that is open; what it stands \
+{time.strftime("%Y-%m-%d")}, {os.cpu_count()} cores of {platform.machine()}, Python {platform.python_version()}. \
+Nothing here was run on a GPU. Times are medians; the client, the SSH host and the training share the cores of one \
+machine, and whatever else runs there: `load` is its load average of one minute, our own included. A ship is a stage of a launch, on a connection that is open; what it stands \
 beside is a whole command, which connects first.
 
 """
@@ -293,13 +296,12 @@ def main() -> None:
     strange = set(names) - set(MEASUREMENTS)
     if strange:
         sys.exit(f"no measurement {', '.join(sorted(strange))}; there are: {' '.join(MEASUREMENTS)}")
-    load = os.getloadavg()[0]
     try:
         figures = measure(names or list(MEASUREMENTS))
     except MissingPartError as error:
         sys.exit(str(error))
     if not names:
-        TABLE.write_text(table(figures, load))
+        TABLE.write_text(table(figures))
 
 
 if __name__ == "__main__":
