@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -97,10 +97,17 @@ def median(command: list[str], **more: object) -> float:
     return statistics.median(seconds(command, **more) for _ in range(ROUNDS))
 
 
-def stages(client: Client, *words: str) -> dict[str, float]:
-    """Return how long each stage of a launch took that only exits, in seconds."""
+def stages(client: Client, *words: str) -> dict[str, dict[str, Any]]:
+    """Return what each stage of a launch told that only exits, its `seconds` and `text` among it."""
     lines = map(json.loads, client.ok("--json", *words, "--", "true", timeout=600).splitlines())
-    return {line["name"]: line["seconds"] for line in lines if line.get("kind") == "stage"}
+    return {line["name"]: line for line in lines if line.get("kind") == "stage"}
+
+
+def ship_s(client: Client, host: str, expected: str) -> float:
+    """Return how long a ship took, in seconds, which must tell of what is measured."""
+    told = stages(client, "--host", host)["ship"]
+    assert expected in told["text"], told["text"]
+    return float(told["seconds"])
 
 
 def start(_client: Client, _host: SshHost) -> Iterator[Figure]:
@@ -120,7 +127,9 @@ def launch(client: Client, host: SshHost) -> Iterator[Figure]:
     yield beside("launch of `true` over SSH", took, "`ssh HOST true`", floor)
     found = [stages(client, "--host", "A") for _ in range(ROUNDS)]
     for name in found[0]:
-        yield Figure(f"… of it the stage {name}", ms(statistics.median(one[name] for one in found)))
+        yield Figure(
+            f"… of it the stage {name}", ms(statistics.median(one[name]["seconds"] for one in found))
+        )
 
 
 def unchanged(client: Client, host: SshHost) -> Iterator[Figure]:
@@ -133,13 +142,13 @@ def unchanged(client: Client, host: SshHost) -> Iterator[Figure]:
     rsync = ["rsync", "-a", "-e", host.ssh_command(), f"{tree}/", f"{host.user}@{ADDRESS}:.rsync-copy/"]
     floor = median(rsync)
     time.sleep(2.5)  # files younger than that are hashed each time, for they might change within one tick
-    yield Figure("ship of 10,000 files, all new", ms(stages(client, "--host", "A")["ship"]))
+    yield Figure("ship of 10,000 files, all new", ms(ship_s(client, "A", " files sent")))
     took = []
     for _ in range(ROUNDS):
         until(
             lambda: host.ssh("sh", "-c", "ls .launch/store/spare/*/stats.json", check=False), "the spare copy"
         )
-        took.append(stages(client, "--host", "A")["ship"])
+        took.append(ship_s(client, "A", "none to send"))
     shutil.rmtree(tree)
     yield beside(
         "ship of 10,000 files, unchanged",
@@ -173,7 +182,7 @@ def far(client: Client, host: SshHost) -> Iterator[Figure]:
                     ]
                 )
             )
-            ours.append(stages(client, "--host", "far")["ship"])
+            ours.append(ship_s(client, "far", f"{500 if number else 501} of 501 files sent"))
     shutil.rmtree(tree)
     table.write_text(known)
     what = "first ship of 500 small files at 40 ms"
