@@ -27,7 +27,7 @@ def probe(host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonFla
 
     place = resolve.host(host)
     with connect(place) as agent:
-        facts = ask(agent, place, ())
+        facts = ask(agent, place)
     problem: list[str] = []
     try:
         chosen, why = choose_profile((), facts)

@@ -372,13 +372,18 @@ class JsonView(PlainView):
         """Put the id of the run that was left."""
         self._put(kind="started", run=run)
 
+    def news(self, news: News) -> None:
+        """Put what an answer brought, all of it at once."""
+        super().news(news)
+        sys.stdout.flush()
+
     def event(self, event: Event) -> None:
         """Put metrics as metric lines, anything else as it is."""
         if event.kind == "metric":
             for point in points(event):
-                print(json.dumps(record(self.progress.run, point)), flush=True)
+                sys.stdout.write(f"{json.dumps(record(self.progress.run, point))}\n")
         else:
-            self._put(**{**event.model_dump(exclude={"version"}), "run": self.progress.run})
+            self._put(**{**vars(event), "version": 1, "run": self.progress.run})
 
     def lost(self, error: HostError, tries: int, wait_s: float) -> None:
         """Put the loss of the link."""

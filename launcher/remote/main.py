@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
-from . import execute, keeper, serve, store, supervise
-
-_VERBS = {
-    "serve": serve.main,
-    "keep": keeper.main,
-    "supervise": supervise.main,
-    "spare": store.main,
-    "guard": execute.main,
+_MODULES = {
+    "serve": "serve",
+    "keep": "keeper",
+    "supervise": "supervise",
+    "spare": "store",
+    "guard": "execute",
 }
 
 
 def main(argv: list[str]) -> int:
     """Run one verb of the agent; return its exit status."""
-    if not argv or argv[0] not in _VERBS:
+    if not argv or argv[0] not in _MODULES:
         sys.stderr.write("usage: agent (serve ROOT | keep RUN | supervise RUN | spare RUN | guard TOKEN)\n")
         return 2
-    return int(_VERBS[argv[0]](argv[1:]))
+    # Only what the verb needs: from a zip file each module is compiled anew, which takes longer than to run it.
+    module = importlib.import_module("." + _MODULES[argv[0]], __package__)
+    return int(module.main(argv[1:]))

@@ -60,25 +60,25 @@ _PYTHON_FOLDERS = [
 ]  # fmt: skip
 
 
-def probe(root: str, env: str | None, packages: list[str]) -> dict[str, Any]:
+def probe(root: str, env: str | None, packages: list[str] | None) -> dict[str, Any]:
     """Return the host's facts; `env` is the job's environment or interpreter, `packages` what it needs.
 
-    Other interpreters are looked for where no package is named, or where the job's own cannot be used.
+    Other interpreters are looked for where there is no job (None), or where the job's own cannot be used.
     """
     path = interpreter_path(env)
     questions: dict[str, Callable[[], Any]] = {
         "gpus": _gpus,
         "file_system": partial(_file_system, root),
         "engines": _engines,
-        "interpreter": partial(_interpreter, path, packages),
+        "interpreter": partial(_interpreter, path, packages or []),
     }
-    if not packages:
+    if packages is None:
         questions["pythons"] = pythons
     silence = "did not answer in %d s" % PROBE_S
     answers = _at_once(questions, PROBE_S)
     gpus, gpu_error = answers.get("gpus", ([], "nvidia-smi " + silence))
     interpreter = answers.get("interpreter", {"path": path, "error": silence})
-    if packages and "error" in interpreter:
+    if packages is not None and "error" in interpreter:
         answers.update(_at_once({"pythons": pythons}, PYTHON_TIMEOUT_S * 2))
     file_system = answers.get("file_system", {"error": silence})
     return {
@@ -328,6 +328,8 @@ def interpreter_path(env: str | None) -> str:
 
 
 def _interpreter(path: str, packages: list[str]) -> dict[str, Any]:
+    if path == sys.executable and not packages:
+        return {"path": path, "version": platform.python_version(), "packages": {}}  # we run on it
     try:
         code, out, err = _run([path, "-c", _ASK_VERSIONS, *packages], PROBE_S - 1)
         if code == 0:

@@ -10,14 +10,14 @@ from typing import Any
 def encode(value: Any) -> str:
     """Write a value as one line of strict JSON; non-finite numbers become "nan", "inf" or "-inf"."""
     try:
-        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+        return _ENCODER.encode(value)
     except ValueError:
-        return json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+        return _ENCODER.encode(_finite(value))
 
 
 def decode(text: str | bytes) -> Any:
-    """Read strict JSON. Raises ValueError for anything else, the tokens NaN and Infinity included."""
-    return json.loads(text, parse_constant=_refuse)
+    """Read strict JSON, in UTF-8. Raises ValueError for anything else, the tokens NaN and Infinity included."""
+    return _DECODER.decode(text if isinstance(text, str) else text.decode())
 
 
 def _finite(value: Any) -> Any:
@@ -32,3 +32,8 @@ def _finite(value: Any) -> Any:
 
 def _refuse(token: str) -> Any:
     raise ValueError("not strict JSON: " + token)
+
+
+# Made once: json.dumps and json.loads make one a call where anything but their defaults is asked for.
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_DECODER = json.JSONDecoder(parse_constant=_refuse)

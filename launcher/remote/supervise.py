@@ -331,8 +331,14 @@ class Supervisor:
         now = time.time()
         lines = []
         for event in events:
-            line = {"version": VERSION, "attempt": self.attempt, "rank": 0, "step": None, "time": now}
-            line.update(event, version=VERSION, attempt=self.attempt)
+            line = {
+                "rank": 0,
+                "step": None,
+                "time": now,
+                **event,
+                "version": VERSION,
+                "attempt": self.attempt,
+            }
             lines.append(strict_json.encode(line))
         text = "\n".join(lines)
         if self.redactor.is_in_json(text):

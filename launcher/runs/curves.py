@@ -31,13 +31,14 @@ def points(event: Event) -> list[Point]:
     found = []
     for name, value in event.values.items():
         number = _NON_FINITE.get(value) if isinstance(value, str) else value
-        if isinstance(number, int | float) and not isinstance(number, bool):
-            point = Point(event.attempt or 0, event.rank, event.step, event.time, name, _float(number))
-            found.append(point)
+        if type(number) is int:
+            number = _float(number)
+        if type(number) is float:  # a bool is no number here
+            found.append(Point(event.attempt or 0, event.rank, event.step, event.time, name, number))
     return found
 
 
-def _float(number: float) -> float:
+def _float(number: int) -> float:
     try:
         return float(number)
     except OverflowError:  # a whole number beyond the largest float

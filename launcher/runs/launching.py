@@ -203,12 +203,12 @@ def _interrupt_held() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def probe(agent: Agent, host: Host, requirements: Sequence[str]) -> Facts:
-    """Ask a host for its facts, and for the packages that a job requires; for none, also for its other interpreters.
+def probe(agent: Agent, host: Host, requirements: Sequence[str] | None = None) -> Facts:
+    """Ask a host for its facts, and for the packages that a job requires; without a job, for its other interpreters.
 
     Raises HostError, also for an answer that holds no facts.
     """
-    packages = [distribution(requirement) for requirement in requirements]
+    packages = None if requirements is None else [distribution(one) for one in requirements]
     told = agent.call("probe", env=host.env, packages=packages).values
     try:
         return build(Facts, told, file=f"{host.name}'s probe")

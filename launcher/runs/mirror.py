@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Annotated, Any, NamedTuple
 
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from launcher.errors import ConnectionLostError, RunError, UnknownNameError, UsageError
 from launcher.hosts.agent import Answer
@@ -27,6 +27,7 @@ from launcher.spec.record import Began, Event, PlanTold, RunState
 TAIL = 4096
 RUN_ID = re.compile(r"[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}")
 _MIRRORED = re.compile(r"plan\.json|[0-9]{4,9}/(attempt\.json|state\.json|events\.jsonl|log\.txt)")
+_EVENT = TypeAdapter(Event)
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 
 
@@ -347,7 +348,7 @@ def _state(told: object) -> dict[str, Any]:
 def parse_event(line: bytes) -> Event | None:
     """Return the event of a line; None for one that is no event of any version."""
     try:
-        return Event.model_validate_json(line)
+        return _EVENT.validate_json(line)
     except ValidationError:
         return None
 

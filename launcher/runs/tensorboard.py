@@ -1,12 +1,10 @@
-"""TensorBoard's files beside the mirror, written while a run is followed."""
+"""TensorBoard's files beside the mirror, drawn from it while a run is followed."""
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
-import json
+import math
 import os
-import queue
 import shutil
 import subprocess
 import sys
@@ -15,7 +13,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from launcher.runs.curves import Point, points
+from launcher.runs.mirror import parse_event
 from launcher.spec.record import Event
+
+MOST_BYTES = 8 * 1024 * 1024  # of events that are drawn at a time
+MOST_POINTS = 5000  # of one name among them; TensorBoard itself shows 1000 of a curve
 
 
 class TensorBoard:
@@ -23,80 +25,85 @@ class TensorBoard:
 
     Of several clients that follow a run the first one writes; what the disk refuses is left out.
 
-    It writes in a process of its own: tensorboardX imports torch where there is one (1 s), and nobody who watches a run
-    should wait for that, not even for Python's lock.
+    It writes in a process of its own, which reads the mirror: tensorboardX imports torch where there is one (1 s) and
+    takes longer for a point than all else together, and nobody who watches a run should wait for that.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Write below `folder`, unless another client does."""
+        """Write below `folder`, which lies in the mirror, unless another client does."""
         self._folder = folder
         folder.parent.mkdir(parents=True, exist_ok=True)
         self._lock = folder.with_name(".tensorboard.lock").open("ab")
-        self._queue: queue.SimpleQueue[Point | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._writer: subprocess.Popen[bytes] | None = None
         self.problem: str | None = None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._is_first = False
+            self._writes = False
         else:
-            self._is_first = True
+            self._writes = True
             shutil.rmtree(folder, ignore_errors=True)
 
     def add(self, events: Iterable[Event]) -> None:
-        """Add the metrics of rank 0."""
-        for event in events if self._is_first else ():
-            for point in points(event):
-                if point.rank == 0:
-                    self._queue.put(point)
-                    self._start()
+        """Have the metrics of rank 0 drawn; the mirror holds these events by now."""
+        if not self._writes:
+            return
+        if self._writer is None:
+            if not any(point.rank == 0 for event in events for point in points(event)):
+                return
+            self._writer = self._start()
+        assert self._writer.stdin is not None  # noqa: S101 - asked for with PIPE
+        assert self._writer.stderr is not None  # noqa: S101 - likewise
+        try:
+            self._writer.stdin.write(b"\n")  # a full pipe takes none, and needs none
+        except BrokenPipeError:
+            self._writes = False
+            self._tell(self._writer.stderr.read())
 
-    def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._write, name="tensorboard", daemon=True)
-            self._thread.start()
+    def _tell(self, said: bytes) -> None:
+        """Note why the writer has left: its last words say it."""
+        words = said.decode(errors="replace").strip().splitlines() or ["the writer left"]
+        self.problem = f"{self._folder}: {words[-1][-200:]}"
 
-    def _write(self) -> None:
-        """Hand the points to the process; it is a thread that does, for the process may be slow to take them."""
-        command = [sys.executable, "-m", __name__, str(self._folder)]
-        with subprocess.Popen(
-            command,
+    def _start(self) -> subprocess.Popen[bytes]:
+        writer = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(self._folder)],
+            bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # Ctrl-C is the follower's
-        ) as writer:
-            assert writer.stdin is not None  # noqa: S101 - asked for with PIPE
-            assert writer.stderr is not None  # noqa: S101 - likewise
-            with contextlib.suppress(OSError):  # it has left: its last words say why
-                while (point := self._queue.get()) is not None:
-                    print(json.dumps([point.name, point.value, point.step, point.time]), file=writer.stdin)
-            with contextlib.suppress(OSError):  # likewise, of what was still on its way
-                writer.stdin.close()
-            said = writer.stderr.read().strip() or "the writer left"
-        if writer.returncode != 0:
-            self.problem = f"{self._folder}: {said.splitlines()[-1][-200:]}"
+            process_group=0,  # Ctrl-C is the follower's; in a session of its own its niceness would count for nothing
+        )
+        assert writer.stdin is not None  # noqa: S101 - asked for with PIPE
+        os.set_blocking(writer.stdin.fileno(), False)
+        return writer
 
     def close(self) -> None:
-        """Write what is left, and close; `problem` is then the last word."""
-        if self._thread is not None:
-            self._queue.put(None)
-            self._thread.join()
+        """Have the rest drawn, and close; `problem` is then the last word."""
+        if self._writer is not None:
+            _, said = self._writer.communicate()
+            if self._writes and self._writer.returncode != 0:
+                self._tell(said)
         self._lock.close()
 
 
 def main() -> None:
-    """Write the points of standard input, a JSON list a line, to the folder that is named; leave with what the disk says."""
-    from tensorboardX import SummaryWriter
-
+    """Draw the mirror around the folder that is named, at every byte of standard input; leave with what the disk says."""
     os.nice(19)  # a rendering can wait
     threading.excepthook = lambda failure: _give_up(failure.exc_value)
+    from tensorboardX import SummaryWriter
+
+    folder = Path(sys.argv[1])
+    offsets: dict[Path, int] = {}
+    is_over = False
     try:
-        with SummaryWriter(sys.argv[1]) as writer:
-            for line in sys.stdin:
-                name, value, step, walltime = json.loads(line)
-                writer.add_scalar(name, value, step, walltime=walltime)
+        with SummaryWriter(str(folder)) as writer:
+            while not is_over:
+                is_over = not os.read(0, 1 << 16)
+                for path in sorted(folder.parent.glob("[0-9]*/events.jsonl")):
+                    while lines := _news(path, offsets):
+                        for point in _thinned(lines):
+                            writer.add_scalar(point.name, point.value, point.step, walltime=point.time)
     except OSError as error:
         _give_up(error)
 
@@ -106,6 +113,33 @@ def _give_up(error: BaseException | None) -> None:
     sys.stderr.write(f"{error.strerror if isinstance(error, OSError) else error}\n")
     sys.stderr.flush()
     os._exit(1)
+
+
+def _news(path: Path, offsets: dict[Path, int]) -> list[bytes]:
+    """Return the next whole lines of a file; none at its end."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size < offsets.get(path, 0):
+            offsets[path] = 0  # the host's file began again
+        file.seek(offsets.get(path, 0))
+        lines = file.readlines(MOST_BYTES)
+    if lines and not lines[-1].endswith(b"\n"):
+        lines.pop()
+    offsets[path] = offsets.get(path, 0) + sum(map(len, lines))
+    return lines
+
+
+def _thinned(lines: list[bytes]) -> list[Point]:
+    """Return the points of rank 0 in some lines; of a name with too many, evenly chosen ones and the last."""
+    found: dict[str, list[Point]] = {}
+    for line in lines:
+        event = parse_event(line)
+        for point in points(event) if event is not None and event.rank == 0 else ():
+            found.setdefault(point.name, []).append(point)
+    kept = []
+    for series in found.values():
+        stride = math.ceil(len(series) / MOST_POINTS)
+        kept += series[::-stride][::-1]  # counted from the last, which stays
+    return kept
 
 
 if __name__ == "__main__":

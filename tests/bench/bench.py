@@ -1,23 +1,29 @@
-"""Figures: `make bench`. Medians over several rounds, each beside its floor; nothing here passes or fails.
+"""Figures: `make bench` measures everything and writes the table FIGURES.md; nothing here passes or fails.
 
-start    `launch --help` and `profile list` against importing typer and rich alone
-launch   a job that only exits, here and on an SSH host on loopback, against `ssh HOST true`
-ship     10,000 unchanged files against `rsync -a` that finds nothing to do; 500 small new ones at a round trip of 40 ms
-         against `tar | ssh`
-hosts    50 hosts probed at once
-stream   from a metric written by the training to the same line in the client's mirror, and lines a second
+`bench.py NAME …` measures only these, and writes nothing:
+
+start      `launch --help` and `profile list` beside importing typer and rich alone
+launch     a job that only exits, here and on an SSH host on loopback, beside `ssh HOST true`, and its stages
+unchanged  the ship of 10,000 unchanged files beside an `rsync -a` that finds nothing to do
+far        the first ship of 500 small files at a round trip of 40 ms, beside `tar | ssh`
+hosts      50 hosts probed at once by one client
+local ssh  from a metric written by the training to the client that has it in its mirror and shows it, here and over SSH
 """
 
 from __future__ import annotations
 
 import json
+import os
+import platform
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -26,21 +32,56 @@ from testbed.link import Link
 from testbed.sshd import ADDRESS, MissingPartError, SshHost
 
 ROUNDS = 9
+FLOODS = 3
+LINES = 200_000
+TABLE = Path(__file__).with_name("FIGURES.md")
 
 LATENCY = """
 import time, launcher_worker as worker
-for step in range(1, 301):
+for step in range(1, 501):
     time.sleep(0.02)
     worker.log(step, loss=1.0, written=time.time())
-worker.done(300)
+worker.done(500)
 """
 
-FLOOD = """
+FLOOD = f"""
 import launcher_worker as worker
-for step in range(1, 200_001):
+for step in range(1, {LINES + 1}):
     worker.log(step, loss=1.0)
-worker.done(200_000)
+worker.done({LINES})
 """
+
+
+class Figure(NamedTuple):
+    """One row of the table."""
+
+    what: str
+    measured: str
+    beside: str = ""
+    ratio: str = ""
+    bar: str = ""
+    is_met: bool | None = None
+    load: float = 0.0
+
+    def cells(self) -> list[str]:
+        """Return the row's cells as text."""
+        return [*self[:5], {None: "", True: "yes", False: "**no**"}[self.is_met], f"{self.load:.1f}"]
+
+
+HEAD = ["what", "measured", "beside", "ratio", "bar", "met", "load"]
+Measurement = Callable[[Client, SshHost], Iterator[Figure]]
+
+
+def ms(seconds: float) -> str:
+    """Return seconds as milliseconds."""
+    return f"{seconds * 1000:,.0f} ms"
+
+
+def beside(what: str, took_s: float, other: str, floor_s: float, most: float | None = None) -> Figure:
+    """Return a time beside another one; `most` is the ratio that it may have."""
+    ratio = took_s / floor_s
+    bar, is_met = (f"≤ {most:g} x", ratio <= most) if most else ("", None)
+    return Figure(what, ms(took_s), f"{other}: {ms(floor_s)}", f"{ratio:.2f} x", bar, is_met)
 
 
 def seconds(command: list[str], **more: object) -> float:
@@ -56,46 +97,43 @@ def median(command: list[str], **more: object) -> float:
     return statistics.median(seconds(command, **more) for _ in range(ROUNDS))
 
 
-def start() -> None:
-    """Print how fast the command line starts."""
+def stages(client: Client, *words: str) -> dict[str, dict[str, Any]]:
+    """Return what each stage of a launch told that only exits, its `seconds` and `text` among it."""
+    lines = map(json.loads, client.ok("--json", *words, "--", "true", timeout=600).splitlines())
+    return {line["name"]: line for line in lines if line.get("kind") == "stage"}
+
+
+def ship_s(client: Client, host: str, expected: str) -> float:
+    """Return how long a ship took, in seconds, which must tell of what is measured."""
+    told = stages(client, "--host", host)["ship"]
+    assert expected in told["text"], told["text"]
+    return float(told["seconds"])
+
+
+def start(_client: Client, _host: SshHost) -> Iterator[Figure]:
+    """Measure how fast the command line starts."""
     floor = median([sys.executable, "-c", "import typer, rich.console"])
-    print(f"start    import typer, rich.console   {floor * 1000:6.0f} ms")
     for words in (["--help"], ["profile", "list"]):
         took = median([*LAUNCH, *words])
-        print(f"start    launch {' '.join(words):<22}{took * 1000:6.0f} ms   {took / floor:.2f} x")
+        yield beside(f"`launch {' '.join(words)}`", took, "`import typer, rich.console`", floor)
 
 
-def launches(client: Client, host: SshHost | None) -> None:
-    """Print how long a job takes that only exits."""
+def launch(client: Client, host: SshHost) -> Iterator[Figure]:
+    """Measure a job that only exits."""
     more = {"cwd": client.project, "env": client.env}
-    took = median([*LAUNCH, "--", "true"], **more)
-    print(f"launch   local, whole                 {took * 1000:6.0f} ms")
-    if host is None:
-        return
-    floor = statistics.median(_timed(lambda: host.ssh("true")) for _ in range(ROUNDS))
+    yield Figure("launch of `true` here", ms(median([*LAUNCH, "--", "true"], **more)))
+    floor = median(["sh", "-c", f"{host.ssh_command()} {host.user}@{ADDRESS} true"])
     took = median([*LAUNCH, "--host", "A", "--", "true"], **more)
-    print(f"launch   ssh HOST true                {floor * 1000:6.0f} ms")
-    print(f"launch   over SSH, whole              {took * 1000:6.0f} ms   {took / floor:.2f} x")
-    lines = [json.loads(line) for line in client.ok("--host", "A", "--json", "--", "true").splitlines()]
-    for line in lines:
-        if line.get("kind") == "stage":
-            print(f"launch     {line['name']:<27}{line['seconds'] * 1000:6.0f} ms")
+    yield beside("launch of `true` over SSH", took, "`ssh HOST true`", floor)
+    found = [stages(client, "--host", "A") for _ in range(ROUNDS)]
+    for name in found[0]:
+        yield Figure(
+            f"… of it the stage {name}", ms(statistics.median(one[name]["seconds"] for one in found))
+        )
 
 
-def _timed(call: object) -> float:
-    began = time.perf_counter()
-    call()  # type: ignore[operator]
-    return time.perf_counter() - began
-
-
-def stage_s(client: Client, name: str, *words: str) -> float:
-    """Return how long a stage of a launch took, in seconds."""
-    lines = [json.loads(line) for line in client.ok("--json", *words, "--", "true", timeout=600).splitlines()]
-    return float(next(line["seconds"] for line in lines if line.get("name") == name))
-
-
-def ship_unchanged(client: Client, host: SshHost) -> None:
-    """Print the ship stage of an unchanged tree beside a whole rsync of the same tree."""
+def unchanged(client: Client, host: SshHost) -> Iterator[Figure]:
+    """Measure the ship stage of a tree that the host has, beside a whole rsync of the same tree."""
     tree = client.project / "tree"
     for number in range(10_000):
         path = tree / f"d{number % 100}" / f"f{number}.py"
@@ -104,108 +142,175 @@ def ship_unchanged(client: Client, host: SshHost) -> None:
     rsync = ["rsync", "-a", "-e", host.ssh_command(), f"{tree}/", f"{host.user}@{ADDRESS}:.rsync-copy/"]
     floor = median(rsync)
     time.sleep(2.5)  # files younger than that are hashed each time, for they might change within one tick
-    first = stage_s(client, "ship", "--host", "A")
+    yield Figure("ship of 10,000 files, all new", ms(ship_s(client, "A", " files sent")))
     took = []
     for _ in range(ROUNDS):
         until(
             lambda: host.ssh("sh", "-c", "ls .launch/store/spare/*/stats.json", check=False), "the spare copy"
         )
-        took.append(stage_s(client, "ship", "--host", "A"))
+        took.append(ship_s(client, "A", "none to send"))
     shutil.rmtree(tree)
-    middle = statistics.median(took)
-    print(f"ship     rsync -a, nothing to do      {floor * 1000:6.0f} ms")
-    print(f"ship     10,000 files, all new        {first * 1000:6.0f} ms")
-    print(f"ship     10,000 files, unchanged      {middle * 1000:6.0f} ms   {middle / floor:.2f} x")
+    yield beside(
+        "ship of 10,000 files, unchanged",
+        statistics.median(took),
+        "`rsync -a`, nothing to do",
+        floor,
+        most=1.5,
+    )
 
 
-def ship_far(client: Client, host: SshHost) -> None:
-    """Print the first ship of 500 small files over a slow link beside tar through ssh over the same one."""
+def far(client: Client, host: SshHost) -> Iterator[Figure]:
+    """Measure the first ship of 500 small files over a slow link, beside tar through ssh over the same one."""
     tree = client.project / "small"
     tree.mkdir()
+    table = client.project / "launch.toml"
+    known = table.read_text()
     with Link(ADDRESS, host.port, delay_s=0.02) as link:
-        far = host.table(
-            "far", address=link.address, port=link.port, known_hosts=host.known_as(link.address, link.port)
-        )
-        (client.project / "launch.toml").write_text(host.table() + far)
+        known_hosts = host.known_as(link.address, link.port)
+        table.write_text(host.table("far", address=link.address, port=link.port, known_hosts=known_hosts))
+        ssh = f"{host.ssh_command(link.address, link.port)} {host.user}@{link.address}"
         ours, theirs = [], []
-        for number in range(5):
+        for number in range(ROUNDS):
             for name in range(500):
                 (tree / f"f{name}.py").write_text(f"# {number} {name}\n" * 50)
-            ssh = host.ssh_command(link.address, link.port)
-            command = f"tar -C {tree} -c . | {ssh} {host.user}@{link.address} 'mkdir -p .tar-{number} && tar -C .tar-{number} -x'"
-            theirs.append(seconds(["sh", "-c", command]))
-            ours.append(stage_s(client, "ship", "--host", "far"))
+            theirs.append(
+                seconds(
+                    [
+                        "sh",
+                        "-c",
+                        f"tar -C {tree} -c . | {ssh} 'mkdir -p .tar-{number} && tar -C .tar-{number} -x'",
+                    ]
+                )
+            )
+            ours.append(ship_s(client, "far", f"{500 if number else 501} of 501 files sent"))
     shutil.rmtree(tree)
-    (client.project / "launch.toml").write_text(host.table())
-    floor, took = statistics.median(theirs), statistics.median(ours)
-    print(f"ship     tar | ssh, 500 files, 40 ms  {floor * 1000:6.0f} ms")
-    print(f"ship     500 new files, 40 ms         {took * 1000:6.0f} ms   {took / floor:.2f} x")
+    table.write_text(known)
+    what = "first ship of 500 small files at 40 ms"
+    yield beside(what, statistics.median(ours), "`tar` through `ssh`", statistics.median(theirs), most=1.3)
 
 
-def many_hosts(client: Client, host: SshHost) -> None:
-    """Print how long 50 hosts take that are probed at once."""
-    (client.project / "launch.toml").write_text("".join(host.table(f"h{number}") for number in range(50)))
-    took = seconds([*LAUNCH, "hosts"], cwd=client.project, env=client.env)
-    (client.project / "launch.toml").write_text(host.table())
-    print(f"hosts    50 at once                   {took * 1000:6.0f} ms")
+def hosts(client: Client, host: SshHost) -> Iterator[Figure]:
+    """Measure 50 hosts that are probed at once."""
+    table = client.project / "launch.toml"
+    known = table.read_text()
+    took = {}
+    for count in (1, 50):
+        table.write_text("".join(host.table(f"h{number}") for number in range(count)))
+        took[count] = median([*LAUNCH, "hosts"], cwd=client.project, env=client.env)
+    table.write_text(known)
+    yield beside("50 hosts probed at once", took[50], "one host", took[1])
 
 
-def stream(client: Client, name: str) -> None:
-    """Print the delay from written to seen, by the client's own clock (one machine), and the rate."""
-    words = [] if name == "local" else ["--host", name]
+def local(client: Client, _host: SshHost) -> Iterator[Figure]:
+    """Measure the stream of this machine."""
+    return stream(client, "here")
+
+
+def ssh(client: Client, _host: SshHost) -> Iterator[Figure]:
+    """Measure the stream over SSH."""
+    return stream(client, "over SSH", "--host", "A")
+
+
+def stream(client: Client, where: str, *words: str) -> Iterator[Figure]:
+    """Measure the time from written to seen, by one clock (it is one machine), and how many lines a second are."""
     client.script(LATENCY)
-    process = client.start(*words, "--json", "--", "python", "train.py")
-    assert process.stdout is not None
     delays = []
-    for line in process.stdout:
-        now = time.time()
-        event = json.loads(line)
-        if event.get("name") == "written":
-            delays.append(now - event["value"])
-    process.wait()
+    with client.start(*words, "--json", "--", "python", "train.py") as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            now = time.time()
+            event = json.loads(line)
+            if event.get("name") == "written":
+                delays.append(now - event["value"])
     delays.sort()
-    p50, p99 = delays[len(delays) // 2], delays[int(len(delays) * 0.99)]
-    print(
-        f"stream   {name}: written to seen      p50 {p50 * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms ({len(delays)} lines)"
-    )
+    for share in (50, 99):
+        delay = delays[len(delays) * share // 100]
+        yield Figure(f"metric written to seen {where}, p{share}", ms(delay), "", "", "≤ 50 ms", delay <= 0.05)
     client.script(FLOOD)
-    lines = [
-        json.loads(line)
-        for line in client.ok(*words, "--json", "--", "python", "train.py", timeout=600).splitlines()
-    ]
-    times = [line["time"] for line in lines if line.get("kind") == "state" and "time" in line]
-    count = sum(line.get("name") == "loss" for line in lines)
-    print(
-        f"stream   {name}: {count} lines at        {count / (times[-1] - times[0]):,.0f} lines/s, from worker to record"
+    rate = statistics.median(_flood(client, *words) for _ in range(FLOODS))
+    yield Figure(
+        f"metrics written to seen {where}",
+        f"{rate:,.0f} lines/s",
+        bar="≥ 50,000 lines/s",
+        is_met=rate >= 50_000,
     )
+
+
+def _flood(client: Client, *words: str) -> float:
+    """Return the lines a second, from when the first was written to when the last was seen.
+
+    They are counted in blocks: whoever measures has the same cores.
+    """
+    mark = b'"name": "loss"'
+    count, first, last, rest = 0, 0.0, 0.0, b""
+    with client.start(*words, "--json", "--", "python", "train.py") as process:
+        assert process.stdout is not None
+        while block := os.read(process.stdout.fileno(), 1 << 20):
+            now = time.time()
+            lines, _, rest = (rest + block).rpartition(b"\n")
+            if mark in lines:
+                first = first or json.loads(next(line for line in lines.splitlines() if mark in line))["time"]
+                last = now
+                count += lines.count(mark)
+    assert count == LINES, f"{count} lines were seen"
+    return count / (last - first)
+
+
+MEASUREMENTS: dict[str, Measurement] = {
+    one.__name__: one for one in (start, launch, unchanged, far, hosts, local, ssh)
+}
+
+
+def measure(names: list[str]) -> list[Figure]:
+    """Measure by name, printing each figure as it is found. Raises MissingPartError where there is no sshd."""
+    folder = Path(tempfile.mkdtemp(prefix="launch-bench-"))
+    folder.chmod(0o755)
+    client, host = Client(folder / "client"), SshHost(folder / "sshd")
+    found = []
+    try:
+        host.up()
+        (client.project / "launch.toml").write_text(host.table())
+        for name in names:
+            for figure in MEASUREMENTS[name](client, host):
+                found.append(figure._replace(load=os.getloadavg()[0]))
+                print(
+                    "{:<42} {:>16}   {:<46} {:>8}   {:<16} {:<6} {:>4}".format(*found[-1].cells()), flush=True
+                )
+    finally:
+        host.down()
+        shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def table(figures: list[Figure]) -> str:
+    """Return the figures as Markdown."""
+    rows = [HEAD, ["---"] * len(HEAD), *(figure.cells() for figure in figures)]
+    head = f"""\
+# Figures
+
+Written by `make bench`; do not edit.
+
+{time.strftime("%Y-%m-%d")}, {os.cpu_count()} cores of {platform.machine()}, Python {platform.python_version()}. \
+Nothing here was run on a GPU. Times are medians; the client, the SSH host and the training share the cores of one \
+machine, and whatever else runs there: `load` is its load average of one minute, our own included. A ship is a stage of a launch, on a connection that is open; what it stands \
+beside is a whole command, which connects first.
+
+"""
+    return head + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def main() -> None:
-    """Print all figures."""
-    folder = Path(tempfile.mkdtemp(prefix="launch-bench-"))
-    folder.chmod(0o755)
-    client = Client(folder / "client")
-    host: SshHost | None = SshHost(folder / "sshd")
+    """Measure what is named; everything by default, which is written down then."""
+    names = sys.argv[1:]
+    strange = set(names) - set(MEASUREMENTS)
+    if strange:
+        sys.exit(f"no measurement {', '.join(sorted(strange))}; there are: {' '.join(MEASUREMENTS)}")
     try:
-        try:
-            host.up()
-            (client.project / "launch.toml").write_text(host.table())
-        except MissingPartError as error:
-            print(f"no SSH host: {error}")
-            host = None
-        start()
-        launches(client, host)
-        if host is not None:
-            ship_unchanged(client, host)
-            ship_far(client, host)
-            many_hosts(client, host)
-        stream(client, "local")
-        if host is not None:
-            stream(client, "A")
-    finally:
-        if host is not None:
-            host.down()
-        shutil.rmtree(folder, ignore_errors=True)
+        figures = measure(names or list(MEASUREMENTS))
+    except MissingPartError as error:
+        sys.exit(str(error))
+    if not names:
+        TABLE.write_text(table(figures))
 
 
 if __name__ == "__main__":

@@ -49,7 +49,8 @@ def root():
 
 def facts(root, env=None, packages=("pip",)):
     """One probe, as the client reads it."""
-    return Facts.model_validate(probe.probe(root, env, list(packages)), strict=False)
+    asked = None if packages is None else list(packages)
+    return Facts.model_validate(probe.probe(root, env, asked), strict=False)
 
 
 def test_a_probe_tells_host_room_and_interpreter(root):
@@ -316,7 +317,7 @@ def test_interpreters_are_found_in_their_usual_places_with_their_versions(progra
     pyenv = programs("python3.12", "echo Python 3.12.1", tmp_path / ".pyenv/versions/3.12.1/bin")
     conda = programs("python3", "echo Python 3.13.0rc1", tmp_path / "miniconda3/envs/my env/bin")
     programs("python3.11", "echo Python 3.11.1", tmp_path / ".pyenv/shims")
-    found = {one.path: one.version for one in facts(root, packages=()).pythons}
+    found = {one.path: one.version for one in facts(root, packages=None).pythons}
     assert {path: found.get(str(path)) for path in (python2, python3, pyenv, conda)} == {
         python2: "2.7.18", python3: "3.6.9", pyenv: "3.12.1", conda: "3.13.0rc1"
     }  # fmt: skip
@@ -329,15 +330,16 @@ def test_one_interpreter_of_many_names_is_told_once(programs, root, tmp_path):
     """A link is no other interpreter."""
     real = programs("python3.8", "echo Python 3.8.1")
     (real.parent / "python3").symlink_to(real)
-    found = [one for one in facts(root, packages=()).pythons if one.version == "3.8.1"]
+    found = [one for one in facts(root, packages=None).pythons if one.version == "3.8.1"]
     assert len(found) == 1
 
 
 def test_no_launch_pays_for_the_other_interpreters_unless_its_own_is_unusable(programs, root):
-    """They are looked for where no package is asked for, and where they are the way out."""
+    """They are looked for where there is no job, and where they are the way out."""
     programs("python3", "echo Python 3.6.9")
     assert facts(root, sys.executable).pythons is None
-    assert "3.6.9" in [one.version for one in facts(root, sys.executable, ()).pythons]
+    assert facts(root, sys.executable, ()).pythons is None
+    assert "3.6.9" in [one.version for one in facts(root, sys.executable, None).pythons]
     broken = facts(root, "/no/such/python")
     assert broken.interpreter.error == "No such file or directory"
     assert "3.6.9" in [one.version for one in broken.pythons]

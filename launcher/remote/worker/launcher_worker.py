@@ -277,6 +277,9 @@ def _send(kind: str, step: Optional[int] = None, values: Optional[Mapping[str, A
     _channel.send(event)
 
 
+_encode = json.JSONEncoder(allow_nan=False).encode  # made once: it is called for every event
+
+
 class _Channel:
     """One connection of this process to the agent: opened at the first event, mute after the first error."""
 
@@ -287,15 +290,15 @@ class _Channel:
 
     def send(self, event: Mapping[str, Any]) -> None:
         """Send one event as one line; without an agent do nothing."""
-        address = os.environ.get("LAUNCH_SOCKET")
-        if not address:
-            return
-        line = json.dumps(event, allow_nan=False).encode("ascii") + b"\n"
+        line = _encode(event).encode("ascii") + b"\n"
         with self._lock:
             if self._mute:
                 return
             try:
                 if self._socket is None:
+                    address = os.environ.get("LAUNCH_SOCKET")
+                    if not address:
+                        return
                     self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
                     self._socket.settimeout(SEND_TIMEOUT_S)
                     self._socket.connect(address)

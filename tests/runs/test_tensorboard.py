@@ -1,0 +1,106 @@
+"""TensorBoard's files: what the mirror holds, and of very many points enough."""
+
+import json
+
+import pytest
+from tensorboardX.proto import event_pb2
+
+from launcher.runs import tensorboard
+from launcher.runs.mirror import parse_event
+
+
+@pytest.fixture
+def mirror(tmp_path):
+    """A mirror's folder, and a way to let its numbered folders grow."""
+
+    def grow(number, *lines):
+        folder = tmp_path / f"{number:04}"
+        folder.mkdir(exist_ok=True)
+        with (folder / "events.jsonl").open("a") as file:
+            file.writelines(lines)
+        return [parse_event(line.encode()) for line in lines]
+
+    grow.tensorboard = tmp_path / "tensorboard"
+    return grow
+
+
+def metric(step, rank=0, **values):
+    return (
+        json.dumps(
+            {"version": 1, "kind": "metric", "rank": rank, "step": step, "time": 7.5, "values": values}
+        )
+        + "\n"
+    )
+
+
+def drawn(folder):
+    """Name, step and value of every point in TensorBoard's own files: length, checksum, event, checksum."""
+    found = []
+    for path in folder.glob("events.*"):
+        data = path.read_bytes()
+        while data:
+            size = int.from_bytes(data[:8], "little")
+            event = event_pb2.Event.FromString(data[12 : 12 + size])
+            found += [(one.tag, event.step, one.simple_value) for one in event.summary.value]
+            data = data[16 + size :]
+    return found
+
+
+def test_what_arrives_while_a_run_is_followed_is_drawn_once_and_whole(mirror):
+    """Of every attempt, rank 0 alone; lines that are no metrics draw nothing."""
+    board = tensorboard.TensorBoard(mirror.tensorboard)
+    board.add(mirror(1, metric(1, loss=3.0), '{"version":1,"kind":"begin","time":1}\n', "torn\n"))
+    board.add(mirror(1, metric(2, loss=2.0, lr=0.5), metric(2, rank=1, loss=9.0)))
+    board.add(mirror(2, metric(2, loss=1.0)))
+    board.close()
+    expected = [("loss", 1, 3.0), ("loss", 2, 2.0), ("lr", 2, 0.5), ("loss", 2, 1.0)]
+    assert sorted(drawn(mirror.tensorboard)) == sorted(expected)
+
+
+def test_a_run_without_metrics_draws_nothing(mirror):
+    """And pays for no process."""
+    board = tensorboard.TensorBoard(mirror.tensorboard)
+    board.add(mirror(1, '{"version":1,"kind":"begin","time":1}\n', metric(1, rank=1, loss=1.0)))
+    board.close()
+    assert not mirror.tensorboard.exists()
+
+
+def test_of_very_many_points_some_are_drawn_and_the_last_and_every_rare_one(mirror):
+    """A curve of 12,000 steps is thinned, its evaluations are not."""
+    lines = [metric(step, loss=1.0) for step in range(1, 12_001)]
+    rare = [metric(step, eval_loss=2.0) for step in (1, 6000, 12_000)]
+    board = tensorboard.TensorBoard(mirror.tensorboard)
+    board.add(mirror(1, *rare[:1], *lines[:6000], *rare[1:2], *lines[6000:], *rare[2:]))
+    board.close()
+    steps = {
+        name: [step for one, step, _ in drawn(mirror.tensorboard) if one == name]
+        for name in ("loss", "eval_loss")
+    }
+    assert steps["eval_loss"] == [1, 6000, 12_000]
+    assert tensorboard.MOST_POINTS / 2 <= len(steps["loss"]) <= tensorboard.MOST_POINTS
+    assert steps["loss"] == sorted(steps["loss"])
+    assert steps["loss"][-1] == 12_000
+
+
+def test_a_line_that_is_not_whole_is_drawn_when_it_is(mirror):
+    """The rest of it comes with the next answer, or at the end."""
+    line = metric(5, loss=5.0)
+    board = tensorboard.TensorBoard(mirror.tensorboard)
+    board.add([*mirror(1, metric(4, loss=4.0), line[:20])][:1])
+    mirror(1, line[20:])
+    board.close()
+    assert drawn(mirror.tensorboard) == [("loss", 4, 4.0), ("loss", 5, 5.0)]
+
+
+def test_what_the_disk_refuses_is_told_once(mirror):
+    """The writer leaves with the reason; the run is followed on."""
+    board = tensorboard.TensorBoard(mirror.tensorboard)
+    mirror.tensorboard.write_text("a file, where the folder should be")
+    events = mirror(1, metric(1, loss=1.0))
+    while board.problem is None:
+        board.add(events)
+    assert "directory" in board.problem
+    board.problem = None
+    board.add(events)
+    assert board.problem is None
+    board.close()
