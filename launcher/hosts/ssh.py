@@ -22,7 +22,7 @@ from launcher.hosts.agent_file import shell_command
 from launcher.hosts.ssh_config import Hop, hops
 from launcher.hosts.ssh_keys import AUTH_S, Login
 from launcher.hosts.ssh_trust import Trust
-from launcher.hosts.ssh_wire import CONNECT_S, TurnedAwayError, Wire, open_wire
+from launcher.hosts.ssh_wire import CONNECT_S, SilentResolverError, TurnedAwayError, Wire, open_wire
 from launcher.spec.host import Host
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its threads' last words are ours to tell
@@ -169,7 +169,13 @@ def _errors(host: Host, hop: Hop, who: str, trust: Trust | None = None) -> Itera
         if trust is None:
             raise
         raise trust.refusal(error.key, error.expected_key) from error
+    except SilentResolverError as error:
+        words = f"no resolver says within {CONNECT_S} s what address '{hop.address}' is; is the network up?"
+        raise UnreachableError(host.name, f"{who}: {words}{mend}") from error
     except socket.gaierror as error:
+        if error.errno == socket.EAI_AGAIN:
+            words = f"the address of '{hop.address}' cannot be asked for now ({error.strerror}); is the network up?"
+            raise UnreachableError(host.name, f"{who}: {words}{mend}") from error
         words = f"no such address '{hop.address}' ({error.strerror})\n  see ~/.ssh/config or launch.toml"
         raise UnreachableError(host.name, f"{who}: {words}") from error
     except TurnedAwayError as error:

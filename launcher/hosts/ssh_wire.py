@@ -7,7 +7,9 @@ import random
 import socket
 import subprocess
 import tempfile
+import threading
 import time
+from concurrent.futures import Future
 from typing import Any
 
 import paramiko
@@ -26,6 +28,10 @@ RETRY_S = 0.2, 1.2
 
 class TurnedAwayError(ConnectionError):
     """Raised when a server hangs up before it has said a word."""
+
+
+class SilentResolverError(OSError):
+    """Raised when nobody says in time what address a name has."""
 
 
 class Wire:
@@ -104,7 +110,7 @@ def open_wire(hop: Hop, before: paramiko.Transport | None) -> Wire:
     """Open the stream to a hop, through the one before it if there is one, and wait until its server speaks.
 
     A busy sshd turns people away at random, so that is tried again, for CONNECT_S in all.
-    Raises TimeoutError, TurnedAwayError, OSError or paramiko.SSHException.
+    Raises TimeoutError, TurnedAwayError, SilentResolverError, OSError or paramiko.SSHException.
     """
     deadline = time.monotonic() + CONNECT_S
     while True:
@@ -131,7 +137,7 @@ def _dial(hop: Hop, before: paramiko.Transport | None, deadline: float) -> Wire:
     if before is not None:
         left_s = max(0.1, deadline - time.monotonic())
         return Wire(before.open_channel("direct-tcpip", (hop.address, hop.port), ("", 0), timeout=left_s))
-    found = socket.getaddrinfo(hop.address, hop.port, type=socket.SOCK_STREAM)
+    found = _resolve(hop, deadline)
     problem: OSError | None = None
     for number, (family, kind, protocol, _, address) in enumerate(found):
         carrier = socket.socket(family, kind, protocol)
@@ -148,6 +154,26 @@ def _dial(hop: Hop, before: paramiko.Transport | None, deadline: float) -> Wire:
         else:
             return Wire(carrier)
     raise problem or OSError(f"no address of {hop.address} is for TCP")
+
+
+def _resolve(hop: Hop, deadline: float) -> list[Any]:
+    """Return what `getaddrinfo` says of a hop, in a thread that is left behind at the deadline.
+
+    The C library's own limit is five seconds for each server, try and search domain, and hears nobody meanwhile.
+    """
+    answer: Future[list[Any]] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(socket.getaddrinfo(hop.address, hop.port, type=socket.SOCK_STREAM))
+        except (OSError, ValueError) as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name=f"resolve {hop.address}", daemon=True).start()
+    try:
+        return answer.result(max(0.1, deadline - time.monotonic()))
+    except TimeoutError:
+        raise SilentResolverError from None
 
 
 class _Proxy:
