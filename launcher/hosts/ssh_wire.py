@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import random
 import socket
 import subprocess
@@ -79,7 +80,7 @@ class Wire:
             piece = bytes(self._carrier.recv(size))
         except TimeoutError:
             if self._heard is not None and time.monotonic() - self._heard > SILENCE_S:
-                raise ConnectionAbortedError(f"nothing was heard for {SILENCE_S} s") from None
+                raise _ended(f"nothing was heard for {SILENCE_S} s") from None
             raise
         if self._heard is not None:
             self._heard = time.monotonic()
@@ -93,7 +94,7 @@ class Wire:
             now = time.monotonic()
             self._stuck_since = self._stuck_since or now
             if now - self._stuck_since > SILENCE_S:
-                raise ConnectionAbortedError(f"nothing was taken for {SILENCE_S} s") from None
+                raise _ended(f"nothing was taken for {SILENCE_S} s") from None
             raise
         self._stuck_since = None
         return size
@@ -104,6 +105,11 @@ class Wire:
         self._carrier.close()
         if self._proxy is not None:
             self._proxy.end()
+
+
+def _ended(why: str) -> ConnectionAbortedError:
+    """Return an error that has a number too: without one paramiko's thread fails over it, with a traceback."""
+    return ConnectionAbortedError(errno.ECONNABORTED, why)
 
 
 def open_wire(hop: Hop, before: paramiko.Transport | None) -> Wire:
