@@ -73,7 +73,9 @@ def test_nobody_but_its_hop_has_a_way_to_it(machines, vault):
     assert "ssh-" in machines[0].enter("ssh-keyscan", "-T", "20", vault.address)
 
 
-def test_a_run_there_outlives_cuts_of_either_hop_and_leaves_nothing(client, machines, vault, way):
+def test_a_run_there_outlives_cuts_of_either_hop_and_leaves_nothing(
+    client, machines, vault, way, record_property
+):
     """Every login there comes from the hop; the mirror is the record; no session, process or file of ours stays behind."""
     gate = machines[0]
     client.script(STEPS)
@@ -96,6 +98,10 @@ def test_a_run_there_outlives_cuts_of_either_hop_and_leaves_nothing(client, mach
     (run / "code").mkdir()
     (run / "code" / "train.py").write_text(STEPS)
     here = subprocess.run(["sh", "-c", SUMS], cwd=run, capture_output=True, text=True, check=True).stdout
+    record_property("done", "behind a hop that alone reaches it: the hop cut, then the host")
+    record_property("end", "succeeded")
+    record_property("identical", "yes" if here == there else "no")
+    record_property("reconnects", out.count("the link is back"))
     assert here == there
     assert steps() == 60
     until(lambda: not gate.sessions() and not vault.sessions(), "the sessions to end")
