@@ -1,5 +1,5 @@
-# demo: the main job on this machine    test: all tests    check: format, lint, types, tests    bench: figures
-.PHONY: demo test check lint bench testbed-up testbed-down clean
+# demo: the main job on this machine    test: all tests    check: format, lint, types, tests    bench: figures    links: bad links, as a table
+.PHONY: demo test check lint bench links testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -26,6 +26,9 @@ check: lint test
 
 bench: .venv/ready
 	$(BIN)/python tests/bench/bench.py
+
+links: .venv/ready
+	$(BIN)/python tests/bench/links.py
 
 testbed-up: .venv/ready
 	$(BIN)/python tests/testbed/machine.py up

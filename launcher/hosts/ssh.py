@@ -22,7 +22,7 @@ from launcher.hosts.agent_file import shell_command
 from launcher.hosts.ssh_config import Hop, hops
 from launcher.hosts.ssh_keys import AUTH_S, Login
 from launcher.hosts.ssh_trust import Trust
-from launcher.hosts.ssh_wire import CONNECT_S, TurnedAwayError, Wire, open_wire
+from launcher.hosts.ssh_wire import CONNECT_S, SilentResolverError, TurnedAwayError, Wire, open_wire
 from launcher.spec.host import Host
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its threads' last words are ours to tell
@@ -55,6 +55,7 @@ class SshLink:
             self._hang_up()
             raise
         self._channel = channel
+        self._transport = transport
         key = transport.get_remote_server_key()
         self.about = f"{hop.user}@{hop.address}, key {key.fingerprint}"
         if len(way) > 1:
@@ -71,12 +72,12 @@ class SshLink:
 
     def recv(self, size: int, /) -> bytes:
         """Return some bytes; none at the end of the stream."""
-        with _channel_errors(self._host):
+        with _channel_errors(self._host, self._transport):
             return bytes(self._channel.recv(size))
 
     def sendall(self, data: bytes, /) -> None:
         """Send all bytes."""
-        with _channel_errors(self._host):
+        with _channel_errors(self._host, self._transport):
             self._channel.sendall(data)
 
     def close(self) -> None:
@@ -169,7 +170,13 @@ def _errors(host: Host, hop: Hop, who: str, trust: Trust | None = None) -> Itera
         if trust is None:
             raise
         raise trust.refusal(error.key, error.expected_key) from error
+    except SilentResolverError as error:
+        words = f"no resolver says within {CONNECT_S} s what address '{hop.address}' is; is the network up?"
+        raise UnreachableError(host.name, f"{who}: {words}{mend}") from error
     except socket.gaierror as error:
+        if error.errno == socket.EAI_AGAIN:
+            words = f"the address of '{hop.address}' cannot be asked for now ({error.strerror}); is the network up?"
+            raise UnreachableError(host.name, f"{who}: {words}{mend}") from error
         words = f"no such address '{hop.address}' ({error.strerror})\n  see ~/.ssh/config or launch.toml"
         raise UnreachableError(host.name, f"{who}: {words}") from error
     except TurnedAwayError as error:
@@ -193,8 +200,13 @@ def _errors(host: Host, hop: Hop, who: str, trust: Trust | None = None) -> Itera
 
 
 @contextlib.contextmanager
-def _channel_errors(host: Host) -> Iterator[None]:
+def _channel_errors(host: Host, transport: paramiko.Transport) -> Iterator[None]:
+    """Say why the connection broke: a channel knows only that it is closed."""
     try:
         yield
-    except paramiko.SSHException as error:
-        raise ConnectionLostError(host.name, f"{host.name}: the connection broke: {error}") from error
+    except TimeoutError:
+        raise
+    except (paramiko.SSHException, OSError) as error:
+        why: BaseException = transport.saved_exception or error
+        words = (why.strerror if isinstance(why, OSError) else None) or str(why) or "it ended"
+        raise ConnectionLostError(host.name, f"{host.name}: the connection broke: {words}") from error

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import random
 import socket
 import subprocess
 import tempfile
+import threading
 import time
+from concurrent.futures import Future
 from typing import Any
 
 import paramiko
@@ -26,6 +29,10 @@ RETRY_S = 0.2, 1.2
 
 class TurnedAwayError(ConnectionError):
     """Raised when a server hangs up before it has said a word."""
+
+
+class SilentResolverError(OSError):
+    """Raised when nobody says in time what address a name has."""
 
 
 class Wire:
@@ -73,7 +80,7 @@ class Wire:
             piece = bytes(self._carrier.recv(size))
         except TimeoutError:
             if self._heard is not None and time.monotonic() - self._heard > SILENCE_S:
-                raise ConnectionAbortedError(f"nothing was heard for {SILENCE_S} s") from None
+                raise _ended(f"nothing was heard for {SILENCE_S} s") from None
             raise
         if self._heard is not None:
             self._heard = time.monotonic()
@@ -87,7 +94,7 @@ class Wire:
             now = time.monotonic()
             self._stuck_since = self._stuck_since or now
             if now - self._stuck_since > SILENCE_S:
-                raise ConnectionAbortedError(f"nothing was taken for {SILENCE_S} s") from None
+                raise _ended(f"nothing was taken for {SILENCE_S} s") from None
             raise
         self._stuck_since = None
         return size
@@ -100,11 +107,16 @@ class Wire:
             self._proxy.end()
 
 
+def _ended(why: str) -> ConnectionAbortedError:
+    """Return an error that has a number too: without one paramiko's thread fails over it, with a traceback."""
+    return ConnectionAbortedError(errno.ECONNABORTED, why)
+
+
 def open_wire(hop: Hop, before: paramiko.Transport | None) -> Wire:
     """Open the stream to a hop, through the one before it if there is one, and wait until its server speaks.
 
     A busy sshd turns people away at random, so that is tried again, for CONNECT_S in all.
-    Raises TimeoutError, TurnedAwayError, OSError or paramiko.SSHException.
+    Raises TimeoutError, TurnedAwayError, SilentResolverError, OSError or paramiko.SSHException.
     """
     deadline = time.monotonic() + CONNECT_S
     while True:
@@ -131,7 +143,7 @@ def _dial(hop: Hop, before: paramiko.Transport | None, deadline: float) -> Wire:
     if before is not None:
         left_s = max(0.1, deadline - time.monotonic())
         return Wire(before.open_channel("direct-tcpip", (hop.address, hop.port), ("", 0), timeout=left_s))
-    found = socket.getaddrinfo(hop.address, hop.port, type=socket.SOCK_STREAM)
+    found = _resolve(hop, deadline)
     problem: OSError | None = None
     for number, (family, kind, protocol, _, address) in enumerate(found):
         carrier = socket.socket(family, kind, protocol)
@@ -148,6 +160,26 @@ def _dial(hop: Hop, before: paramiko.Transport | None, deadline: float) -> Wire:
         else:
             return Wire(carrier)
     raise problem or OSError(f"no address of {hop.address} is for TCP")
+
+
+def _resolve(hop: Hop, deadline: float) -> list[Any]:
+    """Return what `getaddrinfo` says of a hop, in a thread that is left behind at the deadline.
+
+    The C library's own limit is five seconds for each server, try and search domain, and hears nobody meanwhile.
+    """
+    answer: Future[list[Any]] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(socket.getaddrinfo(hop.address, hop.port, type=socket.SOCK_STREAM))
+        except (OSError, ValueError) as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name=f"resolve {hop.address}", daemon=True).start()
+    try:
+        return answer.result(max(0.1, deadline - time.monotonic()))
+    except TimeoutError:
+        raise SilentResolverError from None
 
 
 class _Proxy:

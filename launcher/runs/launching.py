@@ -334,7 +334,11 @@ def _ship(agent: Agent, mirror: Mirror, plan: Plan, task: resolve.Task, view: Vi
     digests = Digests(task.code)
     manifest = tree.manifest(found, digests)
     digests.save()
-    sent = _send(agent, mirror.run, found, manifest)
+    try:
+        sent = _send(agent, mirror.run, found, manifest)
+    except ConnectionLostError as error:
+        words = f"{error}\n  no run was begun   the same command again sends only what has not arrived whole"
+        raise ConnectionLostError(error.host, words) from error
     size = size_text(sum(sent.values()))
     return (
         f"{len(sent)} of {len(manifest)} files sent, {size}"

@@ -80,22 +80,27 @@ def write_files(sources: Sequence[tuple[str, int]], sink: IO[bytes]) -> None:
     """
     waiting = bytearray()
     for path, size in sources:
-        left = size
-        try:
-            with open(path, "rb") as file:
-                while left:
-                    piece = file.read(min(left, CHUNK))
-                    if not piece:
-                        raise UsageError(f"{path} shrank while it was being sent: launch again")
-                    left -= len(piece)
-                    waiting += piece
-                    if len(waiting) >= CHUNK:
-                        sink.write(bytes(waiting))
-                        waiting.clear()
-        except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+        for piece in _pieces(path, size):
+            waiting += piece
+            if len(waiting) >= CHUNK:
+                sink.write(bytes(waiting))
+                waiting.clear()
     if waiting:
         sink.write(bytes(waiting))
+
+
+def _pieces(path: str, left: int) -> Iterator[bytes]:
+    """Yield `left` bytes of a file. Apart from the sink, whose OSError is no file's."""
+    try:
+        with open(path, "rb") as file:
+            while left:
+                piece = file.read(min(left, CHUNK))
+                if not piece:
+                    raise UsageError(f"{path} shrank while it was being sent: launch again")
+                left -= len(piece)
+                yield piece
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _folder(

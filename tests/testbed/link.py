@@ -30,6 +30,8 @@ class Link:
         self.loss = loss
         self.accepted = 0
         self.refusals = 0
+        self.is_frozen = False
+        self._budget: int | None = None
         self._target = address, port
         self._random = random.Random(seed)  # noqa: S311 - the same stalls every time
         self._loop = asyncio.new_event_loop()
@@ -55,11 +57,15 @@ class Link:
 
     def freeze(self) -> None:
         """Deliver nothing more, in either direction, and tell nobody: a half-open connection."""
-        self._loop.call_soon_threadsafe(self._running.clear)
+        self._loop.call_soon_threadsafe(self._freeze)
+
+    def freeze_after(self, size: int) -> None:
+        """Freeze by itself once this many bytes more have been delivered, in both directions together."""
+        self._budget = size
 
     def thaw(self) -> None:
         """Deliver again, what waited first."""
-        self._loop.call_soon_threadsafe(self._running.set)
+        self._loop.call_soon_threadsafe(self._thaw)
 
     def strand(self) -> int:
         """Freeze the connections that are open now, for ever; new ones work. Return how many there were."""
@@ -71,6 +77,21 @@ class Link:
 
     def _call(self, coroutine):  # type: ignore[no-untyped-def]
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
+
+    def _freeze(self) -> None:
+        self.is_frozen = True
+        self._running.clear()
+
+    def _thaw(self) -> None:
+        self.is_frozen = False
+        self._running.set()
+
+    def _spend(self, size: int) -> None:
+        if self._budget is not None:
+            self._budget -= size
+            if self._budget <= 0:
+                self._budget = None
+                self._freeze()
 
     async def _open(self) -> None:
         self._running.set()
@@ -142,3 +163,4 @@ class Link:
                 await asyncio.sleep(RTO_S)
             writer.write(piece)
             await writer.drain()
+            self._spend(len(piece))

@@ -27,6 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `make testbe
 from testbed.sshd import MissingPartError
 
 NETWORK = "10.213.77"
+HIDDEN_NETWORK = "10.213.78"
+HIDDEN_GATE = f"{HIDDEN_NETWORK}.1"  # the end of the cable in the machine before
 BRIDGE = "launchbr"
 FIXED = Path(__file__).resolve().parents[2] / ".testbed"
 FIRST_UID = 20_001
@@ -44,11 +46,8 @@ set -e
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir /run/sshd
-for name in passwd group shadow machine-id hostname; do
-    [ -e /etc/$name ] || touch /etc/$name
-    mount --bind "$1/etc/$name" /etc/$name
-done
-mount --bind "$1/etc/boot_id" /proc/sys/kernel/random/boot_id
+mount --bind "$1/etc" /etc
+mount --bind "$1/boot_id" /proc/sys/kernel/random/boot_id
 mount --bind "$2" /home
 hostname "$3"
 ip link set lo up
@@ -73,13 +72,23 @@ class Machine:
     """A host of its own. Its users' homes lie in `homes`, which two machines may share."""
 
     def __init__(
-        self, name: str, number: int, folder: Path, homes: Path | None = None, sshd: str = ""
+        self,
+        name: str,
+        number: int,
+        folder: Path,
+        homes: Path | None = None,
+        sshd: str = "",
+        behind: Machine | None = None,
     ) -> None:
-        """Name it; `number` (2 to 250) makes its address, `sshd` is put into sshd's configuration."""
+        """Name it; `number` (2 to 250) makes its address, `sshd` is put into sshd's configuration.
+
+        `behind` another, which is up, it hangs on a cable to that one alone, on a network that nobody else has a way to.
+        """
         self.name = name
         self.folder = folder
         self.homes = homes or folder / "home"
-        self.address = f"{NETWORK}.{number}"
+        self.address = f"{HIDDEN_NETWORK if behind else NETWORK}.{number}"
+        self.behind = behind
         self.port = 22
         self.users: list[str] = []
         self.pid = 0
@@ -92,14 +101,14 @@ class Machine:
         """Make its files: keys, ids, and users as (name, shell). Raises MissingPartError."""
         check_parts()
         etc = self.folder / "etc"
-        etc.mkdir(parents=True)
+        # Whole: a file that is bound over /etc/passwd comes off as soon as anybody adds a user to this machine.
+        shutil.copytree("/etc", etc, symlinks=True, ignore=shutil.ignore_patterns("*.lock", "*+", "*-"))
         (self.folder / "keys").mkdir()
         self.folder.chmod(0o755)
         self.homes.mkdir(exist_ok=True)
-        for name in ("passwd", "group", "shadow"):
-            shutil.copy(f"/etc/{name}", etc / name)
-        (etc / "machine-id").write_text(f"{uuid.uuid4().hex}\n")
-        (etc / "hostname").write_text(f"{self.name}\n")
+        for name, text in (("machine-id", uuid.uuid4().hex), ("hostname", self.name)):
+            (etc / name).unlink(missing_ok=True)  # a link would lead to this machine's own
+            (etc / name).write_text(f"{text}\n")
         for name in ("host_key", "client_key"):
             subprocess.run(
                 ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / name], check=True
@@ -127,7 +136,7 @@ class Machine:
 
     def up(self) -> None:
         """Boot it. Raises MissingPartError."""
-        (self.folder / "etc" / "boot_id").write_text(f"{uuid.uuid4()}\n")
+        (self.folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
         with (self.folder / "console.log").open("ab") as log:
             self._holder = subprocess.Popen(
                 [
@@ -156,16 +165,26 @@ class Machine:
         _until(self._answers, self._why)
 
     def _connect(self) -> None:
+        _ip("link", "add", self._link, "type", "veth", "peer", "name", "eth0", "netns", str(self.pid))
+        if self.behind is None:
+            self._join_bridge()
+        else:
+            _ip("link", "set", self._link, "netns", str(self.behind.pid))
+            self.behind.enter("ip", "addr", "add", f"{HIDDEN_GATE}/24", "dev", self._link)
+            self.behind.enter("ip", "link", "set", self._link, "up")
+        self.enter("ip", "addr", "add", f"{self.address}/24", "dev", "eth0")
+        self.enter("ip", "link", "set", "eth0", "address", self._mac, "up")
+
+    def _join_bridge(self) -> None:
         if subprocess.run(["ip", "link", "show", BRIDGE], capture_output=True, check=False).returncode != 0:
             _ip("link", "add", BRIDGE, "type", "bridge")
             _ip("addr", "add", f"{NETWORK}.1/24", "dev", BRIDGE)
             _ip("link", "set", BRIDGE, "up")
-        _ip("link", "add", self._link, "type", "veth", "peer", "name", "eth0", "netns", str(self.pid))
         _ip("link", "set", self._link, "master", BRIDGE, "up")
-        self.enter("ip", "addr", "add", f"{self.address}/24", "dev", "eth0")
-        self.enter("ip", "link", "set", "eth0", "address", self._mac, "up")
 
     def _answers(self) -> bool:
+        if self.behind is not None:
+            return bool(self.behind.enter("ssh-keyscan", "-T", "1", self.address, check=False))
         try:
             with socket.create_connection((self.address, 22), 1) as connection:
                 return bool(connection.recv(4))
@@ -234,8 +253,13 @@ class Machine:
         return path
 
     def ssh_words(self, user: str | None = None) -> list[str]:
-        """Return the words of OpenSSH's own client for this machine: a witness that is not our code."""
+        """Return the words of OpenSSH's own client for this machine: a witness that is not our code.
+
+        It stands in the network of the machine before, where there is one.
+        """
+        there = ["nsenter", "-t", str(self.behind.pid), "--net", "--"] if self.behind else []
         return [
+            *there,
             *("ssh", "-F", "/dev/null", "-i", str(self.folder / "client_key")),
             *("-o", f"UserKnownHostsFile={self.known_hosts}", "-o", "BatchMode=yes"),
             f"{user or self.user}@{self.address}",
