@@ -38,7 +38,7 @@ _PARTS = {
     "iptables": "iptables",
 }
 _SOCKET = "run/docker.sock"
-_PID_FILES = {"dockerd": "run/docker.pid", "containerd": "run/docker/containerd/containerd.pid"}
+_PID_FILES = {"dockerd": "run/docker.pid", "containerd": "run/containerd.pid"}
 
 # An overlay with a whiteout hides one file of a folder from this machine and leaves the real folder alone.
 _CLIENTS_SCRIPT = """\
@@ -52,16 +52,30 @@ for bin in usr/local/bin usr/bin; do
 done
 """
 
-# containerd makes folders in /opt, which are to stay in the machine.
+# As Debian's services have it: containerd beside dockerd, not beneath it.
 _BOOT_SCRIPT = """\
 #!/bin/sh
 set -e
+exec >>"{folder}/console.log" 2>&1
 if ! mountpoint -q "{folder}/docker"; then
     mount --bind {client} "{folder}/docker"
     "{folder}/clients"
-    mount -t overlay -o "lowerdir=/opt,upperdir={folder}/opt,workdir={folder}/work" overlay /opt
 fi
-exec setsid --fork dockerd --config-file "{folder}/daemon.json" >>"{folder}/console.log" 2>&1
+if ! kill -0 "$(cat /{containerd_pid})"; then
+    setsid --fork sh -c 'echo $$ >/{containerd_pid}; exec containerd --config "{folder}/containerd.toml"'
+fi
+exec setsid --fork dockerd --config-file "{folder}/daemon.json"
+"""
+
+_CONTAINERD = """\
+version = 2
+root = "{folder}/containerd"
+state = "/run/containerd"
+disabled_plugins = ["io.containerd.grpc.v1.cri"]
+[grpc]
+address = "/run/containerd/containerd.sock"
+[plugins."io.containerd.internal.v1.opt"]
+path = "{folder}/opt"
 """
 
 
@@ -76,13 +90,16 @@ class Engine:
         self.folder.mkdir()
         self._cgroup = f"launch-testbed-{os.getpid()}-{machine.name}"
         (self.folder / "docker").touch()
-        for name in ("config", "opt", "work"):
-            (self.folder / name).mkdir()
+        (self.folder / "config").mkdir()
+        (self.folder / "containerd.toml").write_text(_CONTAINERD.format(folder=self.folder))
         _write_script(self.folder / "clients", _CLIENTS_SCRIPT.format(folder=self.folder))
         boot = machine.folder / "boot"
         boot.mkdir(exist_ok=True)
         self._script = boot / "engine"
-        _write_script(self._script, _BOOT_SCRIPT.format(folder=self.folder, client=CLIENT))
+        _write_script(
+            self._script,
+            _BOOT_SCRIPT.format(folder=self.folder, client=CLIENT, containerd_pid=_PID_FILES["containerd"]),
+        )
         self._hide_clients("debian")
         self.configure()
 
@@ -90,6 +107,7 @@ class Engine:
         """Write its settings: what keeps it inside the machine, and more (`insecure_registries=…`) for its next start."""
         settings = {
             "data-root": str(self.folder / "data"),
+            "containerd": "/run/containerd/containerd.sock",
             "hosts": ["unix:///var/run/docker.sock"],
             "cgroup-parent": f"/{self._cgroup}",
             "exec-opts": ["native.cgroupdriver=cgroupfs"],

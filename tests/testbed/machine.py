@@ -36,6 +36,7 @@ FIRST_GID = 20_901
 _PARTS = {
     "sshd": "openssh-server",
     "tini": "tini",
+    "setpriv": "util-linux",
     "unshare": "util-linux",
     "nsenter": "util-linux",
     "ip": "iproute2",
@@ -155,12 +156,13 @@ class Machine:
 
     # its life
 
-    def up(self) -> None:
-        """Boot it. Raises MissingPartError."""
+    def up(self, outlives: bool = False) -> None:
+        """Boot it; it dies with the thread that boots it unless it `outlives` that. Raises MissingPartError."""
         (self.folder / "etc" / "boot_id").write_text(f"{uuid.uuid4()}\n")
         with (self.folder / "console.log").open("ab") as log:
             self._holder = subprocess.Popen(
                 [
+                    *(() if outlives else ("setpriv", "--pdeathsig", "KILL")),
                     *(
                         "unshare",
                         "--pid",
@@ -349,7 +351,7 @@ def _up() -> None:
     print("# put this into a launch.toml; end it with: make testbed-down")
     for machine in machines:
         machine.make()
-        machine.up()
+        machine.up(outlives=True)
         print(machine.table())
     FIXED.mkdir(exist_ok=True)
     pids = [machine.pid for machine in machines]

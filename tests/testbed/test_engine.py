@@ -32,7 +32,8 @@ def container(engine):
         return started[-1]
 
     yield start
-    engine.docker("rm", "--force", *started)
+    for name in started:
+        engine.docker("rm", "--force", name)
 
 
 def test_its_python_is_the_one_the_wheels_are_for(engine):
