@@ -6,7 +6,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import IO, Any, Protocol, Self, cast
 
@@ -23,10 +23,8 @@ MAX_NOISE = 64 * 1024
 MAX_SEEN = 500
 
 
-class Link(Protocol):
-    """A two-way stream of bytes to an agent, with a socket's manners; `close` frees everything behind it."""
-
-    about: str
+class Stream(Protocol):
+    """A two-way stream of bytes, with a socket's manners."""
 
     def settimeout(self, timeout: float | None, /) -> None:
         """Bound the waits of recv and sendall, in seconds."""
@@ -39,6 +37,18 @@ class Link(Protocol):
 
     def close(self) -> None:
         """Close the stream and what carries it."""
+
+
+class Link(Stream, Protocol):
+    """A stream to an agent, and the connection that it is on: `close` frees everything behind it."""
+
+    about: str
+
+    def open_socket(self, path: str) -> Stream:
+        """Open a stream to a Unix socket over there. Raises RefusedStreamError, or HostError when the link is gone."""
+
+    def open_program(self, words: Sequence[str]) -> Stream:
+        """Open a stream to the standard input and output of a program over there. Raises HostError."""
 
 
 class Answer:
@@ -84,6 +94,14 @@ class Agent:
         """Hang up. The agent leaves, the runs go on."""
         self._is_closed.set()
         self._link.close()
+
+    def open_socket(self, path: str) -> Stream:
+        """Open a stream to a Unix socket on the host. Raises RefusedStreamError, or HostError when the link is gone."""
+        return self._link.open_socket(path)
+
+    def open_program(self, words: Sequence[str]) -> Stream:
+        """Open a stream to the standard input and output of a program on the host. Raises HostError."""
+        return self._link.open_program(words)
 
     def call(self, verb: str, payload: bytes = b"", *, deadline_s: float = DEADLINE_S, **args: Any) -> Answer:
         """Ask for a verb and return the answer.
