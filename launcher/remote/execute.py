@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import Any, Callable
 
 from . import process, secret, strict_json
 from .rundir import Run, read_json, read_text
@@ -88,10 +88,18 @@ def execute(run: Run, command: Any, wire: Any) -> dict[str, Any]:
         raise CommandError("bad-command", "%r is no command" % (command,))
     if not os.path.isdir(run.code):
         raise CommandError("no-code", "run %s has no code folder: its code never arrived" % run.id)
+    return attend(lambda: _start(run, command), wire)
+
+
+def attend(start: Callable[[], subprocess.Popen[bytes]], wire: Any) -> dict[str, Any]:
+    """Start a program with pipes for its output and tell the client what it prints, until it has ended with all below it.
+
+    Return {"exit", "signal"}, one of them None. Raises as `execute` does.
+    """
     if process.own_descendants():  # a keeper, say: it must not be taken for one of the command's
         raise CommandError("busy", "this connection has started something else")
     process.become_subreaper()
-    child = _start(run, command)
+    child = start()
     try:
         code, number = process.exit_of(_Listening(child, wire).run())
     finally:

@@ -84,7 +84,7 @@ def probe(root: str, env: str | None, packages: list[str]) -> dict[str, Any]:
         "host_id": process.host_id(),
         "boot_id": process.boot_id(),
         "hostname": platform.node(),
-        "user": _user(),
+        "user": user(),
         "platform": sys.platform,
         "machine": platform.machine(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
@@ -140,7 +140,7 @@ def _run(words: list[str], timeout_s: float) -> tuple[int, str, str]:
     return child.returncode, out.decode("utf-8", "replace").strip(), err.decode("utf-8", "replace").strip()
 
 
-def _user() -> str:
+def user() -> str:
     import pwd
 
     try:

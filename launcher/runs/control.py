@@ -124,18 +124,29 @@ def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
     return host, mirror
 
 
-def resume_if_interrupted(agent: Agent, run: str) -> bool:
+def resume_if_interrupted(agent: Agent, mirror: Mirror) -> bool:
     """Go on with a run that was interrupted: its leftovers are ended by proof, its agent starts again.
 
     Return whether it was interrupted.
     """
-    values = runs_of(agent, run)
+    values = runs_of(agent, mirror.run)
     if not values:
-        raise RunError(f"{agent.host} has no run {run}: removed there?")
+        raise RunError(f"{agent.host} has no run {mirror.run}: removed there?")
     if values[0].get("state") != State.INTERRUPTED:
         return False
-    agent.call("resume", run=run, deadline_s=60.0)
-    return True
+    way = values[0].get("engine")
+    if way is None:
+        agent.call("resume", run=mirror.run, deadline_s=60.0)
+        return True
+    from launcher.runs import build_settings
+    from launcher.runs.following import refresh
+    from launcher.runtimes.docker import Docker
+
+    refresh(agent, mirror)
+    plan = build(Plan, mirror.plan(), file=f"the plan of {mirror.run}")
+    settings = build_settings.read(mirror.host(), os.environ)
+    with Docker(agent, EngineWay.model_validate(way), settings) as docker:
+        return docker.resume(mirror.run, plan, (values[0].get("attempt") or 1) + 1)
 
 
 def stop(agent: Agent, run: str, *, now: bool, grace_s: float) -> dict[str, Any]:
@@ -143,8 +154,17 @@ def stop(agent: Agent, run: str, *, now: bool, grace_s: float) -> dict[str, Any]
 
     Raises RunError when the run still lives after its grace and some slack.
     """
-    agent.call("wish", run=run, wish="cancel" if now else "stop", deadline_s=60.0)
-    deadline = time.monotonic() + (0.0 if now else grace_s) + STOP_SLACK_S
+    wish = "cancel" if now else "stop"
+    grace_s = 0.0 if now else grace_s
+    agent.call("wish", run=run, wish=wish, deadline_s=60.0)
+    values = next(iter(runs_of(agent, run)), {})
+    if values.get("engine") is not None:
+        from launcher.runtimes.docker import Docker
+
+        with Docker(agent, EngineWay.model_validate(values["engine"])) as docker:
+            docker.stop(run, grace_s)
+        agent.call("wish", run=run, wish=wish, deadline_s=60.0)  # a container that was killed wrote no end
+    deadline = time.monotonic() + grace_s + STOP_SLACK_S
     while time.monotonic() < deadline:
         values = next(iter(runs_of(agent, run)), {})
         if not values or is_terminal(values.get("state")):
@@ -161,7 +181,9 @@ def execute(agent: Agent, run: str, command: Sequence[str], take: Callable[[int,
     Ctrl-C ends it, and returns 130 when it has ended; a second one does not wait for that. Raises HostError.
     """
     with _interrupt_noted() as interrupts:
-        values = agent.execute(take, lambda: bool(interrupts), run=run, command=list(command)).values
+        values = agent.execute(
+            "exec", b"", take, lambda: bool(interrupts), run=run, command=list(command)
+        ).values
     if interrupts:
         return 128 + signal.SIGINT
     code, number = values.get("exit"), values.get("signal")

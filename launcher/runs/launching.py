@@ -39,7 +39,8 @@ from launcher.runs import resolve, secret, tree
 from launcher.runs.digests import Digests
 from launcher.runs.mirror import Mirror, new_run_id, runs_folder
 from launcher.runs.view import View
-from launcher.runtimes import native
+from launcher import runtimes
+from launcher.runtimes.runtime import Runtime
 from launcher.spec.facts import Facts
 from launcher.spec.host import Host
 from launcher.spec.plan import Finding, Plan
@@ -167,33 +168,44 @@ def launch(request: Request, view: View) -> Started:
             facts = probe(agent, host, task.job.requirements)
             profile, why = choose_profile(profiles, facts)
             stage.text = "; ".join(filter(None, (describe(facts), why)))
-        plan = make_plan(profile, host, task.job, request.precision)
+        plan = _plan(profile, host, task.job, request.precision, facts)
         view.head(plan)
-        _pass_gate(plan, facts, view)
+        _pass_gate(plan, facts, host, view)
         gpus = choose_gpus(profile, facts, plan.split.ranks)
-        mirror = Mirror(_create(agent, plan, gpus), folder)
-        with view.stage("ship") as stage:
-            stage.text = _ship(agent, mirror, plan, task, view)
-        with view.stage("start") as stage:
-            mirror.bind(host)
-            if secrets:
-                native.entrust(agent, mirror.run, secrets)
-            with _interrupt_held() as interrupts:
-                _start(agent, mirror)
-            split = plan.split
-            stage.text = (
-                f"run {mirror.run}, attempt 1, micro-batch {split.micro_batch} x {split.accumulation}"
-                f" = {split.global_batch}"
-            )
+        with runtimes.open_runtime(agent, host, plan, facts) as runtime:
+            mirror = Mirror(_create(runtime, plan, gpus), folder)
+            with view.stage("ship") as stage:
+                stage.text = _ship(agent, mirror, plan, task, view)
+            if plan.image is not None:
+                with view.stage("image") as stage:
+                    stage.text = runtime.provide(plan, stage.progress)
+            with view.stage("start") as stage:
+                mirror.bind(host)
+                if secrets:
+                    runtime.entrust(mirror.run, secrets)
+                with _interrupt_held() as interrupts:
+                    _start(runtime, mirror)
+                split = plan.split
+                stage.text = (
+                    f"run {mirror.run}, attempt 1, micro-batch {split.micro_batch} x {split.accumulation}"
+                    f" = {split.global_batch}"
+                )
     except BaseException:
         agent.close()
         raise
     return Started(host, mirror, agent, is_interrupted=bool(interrupts))
 
 
-def _start(agent: Agent, mirror: Mirror) -> None:
+def _plan(profile: Profile, host: Host, job: Job, precision: Mode, facts: Facts | None) -> Plan:
+    """Return the plan; how it runs there hangs on the facts. Raises RefusedError."""
+    how = choose_runtime(profile, host, job, facts)
+    template = resolve.dockerfile() if how == "docker" else ""
+    return make_plan(profile, host, job, precision, how, template)
+
+
+def _start(runtime: Runtime, mirror: Mirror) -> None:
     try:
-        native.start(agent, mirror.run)
+        runtime.start(mirror.run)
     except ConnectionLostError as error:
         words = f"{error}\n  the run may have begun   launch attach {mirror.short}"
         raise ConnectionLostError(error.host, words) from error
@@ -305,8 +317,8 @@ def room_text(facts: Facts) -> str:
     return f"{facts.room_gb:,.0f} GB free{' by quota' if has_quota else ''}"
 
 
-def _pass_gate(plan: Plan, facts: Facts, view: View) -> None:
-    findings = check(plan, facts)
+def _pass_gate(plan: Plan, facts: Facts, host: Host, view: View) -> None:
+    findings = check(plan, facts, host)
     refusals = [finding for finding in findings if finding.level == "refuse"]
     for finding in findings:
         if finding.level == "note":
@@ -316,12 +328,12 @@ def _pass_gate(plan: Plan, facts: Facts, view: View) -> None:
         raise RefusedError("refused before anything was sent: " + "\n".join(lines))
 
 
-def _create(agent: Agent, plan: Plan, gpus: Sequence[str]) -> str:
+def _create(runtime: Runtime, plan: Plan, gpus: Sequence[str]) -> str:
     """Make the run on the host under an id that is free there; return the id."""
     for tries_left in reversed(range(ID_TRIES)):
         run = new_run_id(plan.job)
         try:
-            native.create(agent, run, plan, gpus)
+            runtime.create(run, plan, gpus)
         except AgentError as error:
             if error.code != "run-exists" or not tries_left:
                 raise

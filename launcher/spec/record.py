@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from launcher.spec.base import Record
+from launcher.spec.container import EngineWay
 
 
 class State(StrEnum):
@@ -123,6 +124,7 @@ class Summary(Record):
     loss: float | str | None = None
     job: str | None = None
     card: str | None = None
+    engine: EngineWay | None = None
     time: float | None = None
 
 
