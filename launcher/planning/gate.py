@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import re
 
+from launcher.planning.placement import engine, engines_meant, is_closed, why_unusable
 from launcher.spec.facts import Facts
+from launcher.spec.host import LOCAL, Host
 from launcher.spec.plan import Finding, Plan
 
 FREE_GB_NEEDED = 1.0
 FREE_INODES_NEEDED = 1000
+IMAGE_GB = {"cuda": 10.0, "cpu": 3.0, "mps": 0.0}
+"""What an image with torch and its build may take, in GB, rounded up: CUDA's libraries are most of it."""
 
 
-def check(plan: Plan, facts: Facts) -> tuple[Finding, ...]:
+def check(plan: Plan, facts: Facts, host: Host = LOCAL) -> tuple[Finding, ...]:
     """Return what speaks against the plan on this host, refusals first. Texts hold no volatile figure."""
-    found = [*_card(plan, facts), *_environment(plan, facts), *_room(facts)]
+    how = (
+        [*_engine(plan, facts, host), *_image_room(plan, facts)]
+        if plan.runtime == "docker"
+        else _environment(plan, facts)
+    )
+    found = [*_card(plan, facts), *how, *_room(facts)]
     return tuple(sorted(found, key=lambda finding: finding.level != "refuse"))
 
 
@@ -57,6 +66,34 @@ def _environment(plan: Plan, facts: Facts) -> list[Finding]:
         message = f"{plan.host}: the probe was not asked for {', '.join(unasked)}: a launch will ask"
         found.append(Finding(level="note", code="packages-unknown", message=message))
     return found
+
+
+def _engine(plan: Plan, facts: Facts, host: Host) -> list[Finding]:
+    if engine(host, facts) is not None:
+        return []
+    meant = engines_meant(host, facts)
+    wanted = f"no engine {host.engine}" if host.engine else "no container engine"
+    lines = [
+        f"{one.name} at {one.socket or one.program}: {why_unusable(one, host)}"
+        for one in meant or facts.engines
+    ]
+    message = "\n  ".join([f"{plan.host}: {wanted} that can be used", *(lines or ["found there: none"])])
+    native = f"launch --host {plan.host} --runtime native     runs without one"
+    mend = native
+    if any(map(is_closed, meant)):
+        mend = (
+            f"sudo usermod -aG docker {facts.user}     there, then log in again;"
+            f" or sudo = true for {plan.host} in launch.toml\n  {native}"
+        )
+    return [Finding(level="refuse", code="no-engine", message=message, mend=mend)]
+
+
+def _image_room(plan: Plan, facts: Facts) -> list[Finding]:
+    needed = IMAGE_GB[plan.profile.kind]
+    if plan.image is None or not plan.image.requirements or facts.free_gb is None or facts.free_gb >= needed:
+        return []
+    message = f"{facts.root} has less than {needed:g} GB free: if the engine keeps its images there, a build may fail"
+    return [Finding(level="note", code="image-room", message=message)]
 
 
 def _room(facts: Facts) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -13,6 +14,7 @@ from launcher.errors import BadFileError, UnknownNameError, UsageError
 from launcher.hosts.ssh_config import names_and_patterns
 from launcher.runs.catalogue import files, user_folder
 from launcher.spec.host import LOCAL, Host
+from launcher.spec.image import Build
 from launcher.spec.job import Job
 from launcher.spec.profile import NAME, Profile
 from launcher.spec.reading import build, unknown_name
@@ -78,7 +80,7 @@ def hosts() -> dict[str, Host]:
             )  # unless it says, the name is one of ~/.ssh/config
             table = {"name": name, **alias, **written}
             one = build(Host, table, file=str(path), text=text, prefix=f"hosts.{name}.")
-            found[name] = one.model_copy(update={"env": _env(one, path)})
+            found[name] = one.model_copy(update={"env": _env(one, path), "build": _build(one.build, path)})
     return found
 
 
@@ -190,6 +192,15 @@ def _env(host: Host, file: Path) -> str | None:
             f'{file}: hosts.{host.name}.env = "{written}": expected an absolute path, ~/…, or a program\'s name'
         )
     return written
+
+
+def _build(written: Build, file: Path) -> Build:
+    """Return a build whose paths are absolute; in a file they are relative to it."""
+    paths = {"pip_conf": written.pip_conf, "ca_bundle": written.ca_bundle}
+    absolute = {
+        key: str((file.parent / os.path.expanduser(path)).absolute()) for key, path in paths.items() if path
+    }
+    return written.model_copy(update=absolute)
 
 
 def _job_file(name: str) -> Path:

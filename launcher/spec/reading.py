@@ -66,6 +66,8 @@ def _explain(error: Any, model: type[BaseModel], *, file: str, text: str, prefix
         return f"{file}: unknown key '{key}'{nearest(where[-1], allowed)}{place}\n  allowed: {', '.join(allowed)}"
     if error["type"] == "missing":
         return f"{file}: '{key}' is missing"
+    if error["type"] == "credential":  # its value is not repeated
+        return f"{file}: {key} {error['msg']}{place}"
     shown = json.dumps(error["input"], default=str, ensure_ascii=False)
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
     if error["type"] in _WORDS:
