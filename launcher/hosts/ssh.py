@@ -91,8 +91,13 @@ class SshLink:
             try:
                 return open_streamlocal(self._transport, path, CONNECT_S)
             except paramiko.ChannelException as error:
-                why = "sshd forbids it (AllowStreamLocalForwarding)" if error.code == FORBIDDEN else error.text
+                why = (
+                    "sshd forbids it (AllowStreamLocalForwarding)" if error.code == FORBIDDEN else error.text
+                )
                 raise RefusedStreamError(self._host.name, f"{self._host.name}: {path}: {why}") from error
+            except AttributeError as error:
+                words = "this paramiko opens no such channel"
+                raise RefusedStreamError(self._host.name, f"{self._host.name}: {path}: {words}") from error
 
     def open_program(self, words: Sequence[str]) -> paramiko.Channel:
         """Open a stream to the standard input and output of a program; it takes one of sshd's sessions.

@@ -3,7 +3,15 @@
 from launcher.planning.gate import check, distribution
 from launcher.planning.image import context, image, torch_wheels
 from launcher.planning.ladder import Mode, ladder
-from launcher.planning.placement import best_card, choose_gpus, engine, match_profile, runtime, why_taken
+from launcher.planning.placement import (
+    best_card,
+    choose_gpus,
+    engine,
+    is_closed,
+    match_profile,
+    runtime,
+    why_taken,
+)
 from launcher.planning.plan import plan
 from launcher.planning.recipe import Recipe, buildkit, classic
 from launcher.planning.split import split
@@ -20,6 +28,7 @@ __all__ = [
     "distribution",
     "engine",
     "image",
+    "is_closed",
     "ladder",
     "match_profile",
     "plan",

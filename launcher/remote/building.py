@@ -19,6 +19,7 @@ from . import execute, strict_json
 from .rundir import Lock
 
 PREFIX = "launch-build-"
+MEMORY = "/dev/shm"  # noqa: S108 - the folders in it are ours alone
 ASK_S = 10.0
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,60}")
 TAG = re.compile(r"[a-z0-9][a-z0-9._/-]{0,120}:[A-Za-z0-9_][A-Za-z0-9_.-]{0,120}")
@@ -68,13 +69,18 @@ def build(args: dict[str, Any], payload: bytes, wire: Any) -> dict[str, Any]:
             _write(path, text)
             words += ["--secret", "id=%s,src=%s" % (name, path)]
         for name in arguments:
-            words += ["--build-arg", name]  # its value comes by the environment, and stays out of every command line
+            words += [
+                "--build-arg",
+                name,
+            ]  # its value comes by the environment, and stays out of every command line
         settings = {"DOCKER_BUILDKIT": "1", **arguments}
         if way.get("socket"):
             settings["DOCKER_HOST"] = "unix://%s" % way["socket"]
         if way.get("sudo"):
             if any("@" in value for value in arguments.values()):
-                raise BuildError("a proxy with a password cannot go through sudo: every user would see it in `ps`")
+                raise BuildError(
+                    "a proxy with a password cannot go through sudo: every user would see it in `ps`"
+                )
             words = ["sudo", "-n", "env", *("%s=%s" % pair for pair in settings.items()), *words]
         words.append(context)
         return execute.attend(lambda: _start(words, folder, settings), wire)
@@ -97,7 +103,7 @@ def _start(words: list[str], folder: str, settings: dict[str, str]) -> subproces
 
 def _folder() -> tuple[str, Lock]:
     """Make a folder for one build, held by its lock; remove those whose builder was killed."""
-    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
+    place = MEMORY if os.access(MEMORY, os.W_OK) else tempfile.gettempdir()
     prefix = "%s%d-" % (PREFIX, os.getuid())
     for name in os.listdir(place):
         path = os.path.join(place, name)

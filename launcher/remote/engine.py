@@ -81,8 +81,8 @@ class _Connection(http.client.HTTPConnection):
         try:
             self._program = subprocess.Popen(
                 [*words, str(program), "system", "dial-stdio"],
-                stdin=theirs,
-                stdout=theirs,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
                 stderr=subprocess.DEVNULL,
             )
         finally:

@@ -52,7 +52,11 @@ def state_of(run: Run) -> dict[str, Any]:
     if again.get("state") in TERMINAL:
         return again
     runtime = runtime_of(run)
-    return _contained(run, runtime, state) if runtime.get("kind") == "docker" else dict(state, state="interrupted")
+    return (
+        _contained(run, runtime, state)
+        if runtime.get("kind") == "docker"
+        else dict(state, state="interrupted")
+    )
 
 
 def _contained(run: Run, runtime: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:

@@ -154,7 +154,10 @@ class Server:
             "hand_over": self.hand_over,
             "await": self.await_agent,
             "hold": self.hold,
-            "builder": lambda args, _payload: ({"buildkit": building.has_buildkit(args.get("engine") or {})}, b""),
+            "builder": lambda args, _payload: (
+                {"buildkit": building.has_buildkit(args.get("engine") or {})},
+                b"",
+            ),
             "build": self.build,
             "exec": self.execute,
             "resume": self.resume,
@@ -215,7 +218,7 @@ class Server:
     def probe(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
         """Return the host's facts."""
         os.makedirs(self.root, exist_ok=True)
-        return probe.probe(self.root, args.get("env"), args.get("packages") or []), b""
+        return probe.probe(self.root, args.get("env"), args.get("packages") or [], args.get("engine")), b""
 
     def create(self, args: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
         """Make a run's folder with its plan (the payload) and its first numbered folder, held by this process."""

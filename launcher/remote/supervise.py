@@ -131,7 +131,9 @@ class Supervisor:
             "save_every_steps": plan.get("save_every_steps"),
             "method": plan.get("method"),
             "model": self._located(plan.get("model"), "model", runtime),
-            "data": {name: self._located(one, name, runtime) for name, one in (plan.get("data") or {}).items()},
+            "data": {
+                name: self._located(one, name, runtime) for name, one in (plan.get("data") or {}).items()
+            },
             "settings": plan.get("settings"),
             "folders": {
                 "run": self.run.path,

@@ -12,10 +12,10 @@ def user_folder() -> Path:
     return Path.home() / ".config" / "launch"
 
 
-def files(noun: str) -> dict[str, Path]:
-    """Return the TOML files of `profiles` or `jobs` by name."""
+def files(noun: str, pattern: str = "*.toml") -> dict[str, Path]:
+    """Return the files of `profiles`, `jobs` or `images` by name."""
     found: dict[str, Path] = {}
     for folder in (data_folder(noun), user_folder() / noun, Path(noun)):
         if folder.is_dir():
-            found.update({path.stem: path for path in sorted(folder.glob("*.toml"))})
+            found.update({path.stem: path for path in sorted(folder.glob(pattern))})
     return dict(sorted(found.items()))

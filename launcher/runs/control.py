@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,10 @@ from launcher.errors import HostError, LaunchError, RunError, UnknownNameError
 from launcher.hosts import Agent, connect
 from launcher.runs import resolve
 from launcher.runs.mirror import RUN_ID, Mirror, find, mirrors, runs_folder
+from launcher.spec.container import EngineWay
 from launcher.spec.host import Host
+from launcher.spec.plan import Plan
+from launcher.spec.reading import build
 from launcher.spec.record import State, Summary, is_terminal
 
 MOST_HOSTS_AT_ONCE = 16

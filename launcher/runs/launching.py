@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import queue
 import signal
 import threading
@@ -35,14 +36,15 @@ from launcher.planning import (
     why_taken,
 )
 from launcher.planning import plan as make_plan
-from launcher.runs import resolve, secret, tree
+from launcher.planning import runtime as choose_runtime
+from launcher.runs import build_settings, resolve, secret, tree
 from launcher.runs.digests import Digests
 from launcher.runs.mirror import Mirror, new_run_id, runs_folder
 from launcher.runs.view import View
-from launcher import runtimes
-from launcher.runtimes.runtime import Runtime
+from launcher.runtimes import Runtime, open_runtime
 from launcher.spec.facts import Facts
 from launcher.spec.host import Host
+from launcher.spec.job import Job
 from launcher.spec.plan import Finding, Plan
 from launcher.spec.profile import Profile
 from launcher.spec.reading import build
@@ -111,12 +113,12 @@ def preview(request: Request, facts: Facts | None = None) -> tuple[Plan, tuple[F
             unreached = (Finding(level="note", code="not-reached", message=f"the gate saw no host: {error}"),)
     profile = choose_profile(profiles, facts)[0] if facts else profiles[0]
     try:
-        plan = make_plan(profile, host, task.job, request.precision)
+        plan = _plan(profile, host, task.job, request.precision, facts)
         refused: tuple[Finding, ...] = ()
     except RefusedError as error:
-        plan = make_plan(profile, host, task.job)
+        plan = _plan(profile, host, task.job, "auto", facts)
         refused = (Finding(level="refuse", code="precision-excluded", message=str(error)),)
-    return plan, (*refused, *unreached, *(check(plan, facts) if facts else ()))
+    return plan, (*refused, *unreached, *(check(plan, facts, host) if facts else ()))
 
 
 def choose_profile(profiles: Sequence[Profile], facts: Facts) -> tuple[Profile, str]:
@@ -172,7 +174,8 @@ def launch(request: Request, view: View) -> Started:
         view.head(plan)
         _pass_gate(plan, facts, host, view)
         gpus = choose_gpus(profile, facts, plan.split.ranks)
-        with runtimes.open_runtime(agent, host, plan, facts) as runtime:
+        settings = build_settings.read(host, os.environ)
+        with open_runtime(agent, host, plan, facts, settings) as runtime:
             mirror = Mirror(_create(runtime, plan, gpus), folder)
             with view.stage("ship") as stage:
                 stage.text = _ship(agent, mirror, plan, task, view)
@@ -197,8 +200,8 @@ def launch(request: Request, view: View) -> Started:
 
 
 def _plan(profile: Profile, host: Host, job: Job, precision: Mode, facts: Facts | None) -> Plan:
-    """Return the plan; how it runs there hangs on the facts. Raises RefusedError."""
-    how = choose_runtime(profile, host, job, facts)
+    """Return the plan; how it runs there hangs on the facts, native where there are none. Raises RefusedError."""
+    how = choose_runtime(profile, host, job, facts) if facts else "native"
     template = resolve.dockerfile() if how == "docker" else ""
     return make_plan(profile, host, job, precision, how, template)
 
@@ -228,7 +231,7 @@ def probe(agent: Agent, host: Host, requirements: Sequence[str]) -> Facts:
     Raises HostError, also for an answer that holds no facts.
     """
     packages = [distribution(requirement) for requirement in requirements]
-    told = agent.call("probe", env=host.env, packages=packages).values
+    told = agent.call("probe", env=host.env, packages=packages, engine=host.engine).values
     try:
         return build(Facts, told, file=f"{host.name}'s probe")
     except (BadFileError, RecursionError) as error:

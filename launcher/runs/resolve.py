@@ -142,6 +142,11 @@ def profile(name: str) -> Profile:
     return one
 
 
+def dockerfile() -> str:
+    """Return the template of a run's image: the user's own, else ours."""
+    return files("images", "Dockerfile")["Dockerfile"].read_text(encoding="utf-8")
+
+
 def task(name: str | None, words: Sequence[str], settings: Iterable[str], run_name: str | None) -> Task:
     """Return the job: `name` or a path, else the words after `--`, else the project's, else our `sft`.
 

@@ -16,7 +16,7 @@ import urllib3
 import urllib3.connection
 from docker.transport.basehttpadapter import BaseHTTPAdapter
 
-from launcher.errors import EngineError, HostError, RefusedStreamError
+from launcher.errors import EngineError, RefusedStreamError
 from launcher.hosts import Agent
 from launcher.hosts.agent import Stream, printable
 from launcher.runtimes.container import EngineFacts
@@ -59,25 +59,24 @@ class Engine:
         A socket costs 1.5 ms and none of sshd's sessions; `docker system dial-stdio` 100 ms and one of them.
         """
         way = self.way
-        problem: HostError | None = None
+        refusal = ""
         if way.socket is not None and not way.sudo:
             path = way.socket
             try:
-                first = self._agent.open_socket(path)
-            except (RefusedStreamError, AttributeError) as error:
-                problem = error if isinstance(error, HostError) else None
+                kept = [self._agent.open_socket(path)]
+            except RefusedStreamError as error:
+                refusal = f"\n  {error}"
             else:
-                waiting = [first]
-                return lambda: waiting.pop() if waiting else self._agent.open_socket(path)
+                return lambda: kept.pop() if kept else self._agent.open_socket(path)
         if way.program is None:
-            words = f"{self.host}: {way.name}'s socket cannot be reached over SSH and no {way.name} program was found there"
-            raise EngineError(self.host, f"{words}\n  {problem}" if problem else words)
-        words = [way.program, "system", "dial-stdio"]
-        if way.socket is not None:
-            words = ["env", f"DOCKER_HOST=unix://{way.socket}", *words]
-        if way.sudo:
-            words = ["sudo", "-n", *words]
-        return lambda: self._agent.open_program(words)
+            words = f"{way.name}'s socket cannot be reached, and no program {way.name} was found there"
+            raise EngineError(self.host, f"{self.host}: {words}{refusal}")
+        program = [
+            *(["sudo", "-n"] if way.sudo else []),
+            *(["env", f"DOCKER_HOST=unix://{way.socket}"] if way.socket else []),
+            *(way.program, "system", "dial-stdio"),
+        ]
+        return lambda: self._agent.open_program(program)
 
     def facts(self) -> EngineFacts:
         """Ask the engine what it is and what it can hand on."""
@@ -213,24 +212,24 @@ class _Client(docker.APIClient):  # type: ignore[misc] # docker-py has no types
     """docker-py's client over streams that `dial` opens."""
 
     def __init__(self, dial: Callable[[], Stream]) -> None:
-        super().__init__("http://engine", version=".".join(map(str, OLDEST_API)), timeout=TIMEOUT_S)
+        super().__init__("http://engine:1", version=".".join(map(str, OLDEST_API)), timeout=TIMEOUT_S)
         self.mount("http+docker://", _Adapter(dial))
         self.base_url = "http+docker://engine"
         self._version = self._retrieve_server_version()
 
 
-class _Adapter(BaseHTTPAdapter):  # type: ignore[misc] # docker-py has no types
+class _Adapter(BaseHTTPAdapter):  # type: ignore[misc] # likewise
     """One pool for the one engine, as docker-py's own adapters have."""
 
     def __init__(self, dial: Callable[[], Stream]) -> None:
         self._pool = _Pool(dial)
         super().__init__()
 
-    def get_connection(self, url: str, proxies: object = None) -> _Pool:  # noqa: ARG002 - its caller's words
+    def get_connection(self, url: str, proxies: object = None) -> _Pool:
         """Return the pool, whatever the URL."""
         return self._pool
 
-    def request_url(self, request: requests.PreparedRequest, proxies: object) -> str:  # noqa: ARG002 - likewise
+    def request_url(self, request: requests.PreparedRequest, proxies: object) -> str:
         """Return the path alone: no proxy stands between."""
         return request.path_url
 
@@ -244,7 +243,7 @@ class _Pool(urllib3.connectionpool.HTTPConnectionPool):
         super().__init__("engine", timeout=TIMEOUT_S, maxsize=4)
         self._dial = dial
 
-    def _new_conn(self) -> _Connection:  # type: ignore[override]
+    def _new_conn(self) -> _Connection:
         return _Connection(self._dial)
 
 
@@ -255,7 +254,7 @@ class _Connection(urllib3.connection.HTTPConnection):
 
     def connect(self) -> None:
         """Dial."""
-        self.sock = self._dial()  # type: ignore[assignment] # it has a socket's manners
+        self.sock = self._dial()
         self.sock.settimeout(TIMEOUT_S)
 
     @property

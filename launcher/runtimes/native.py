@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.hosts import Agent
 from launcher.runtimes.runtime import Runtime, Say
 from launcher.spec.plan import Plan
 
 
 class Native(Runtime):
     """Runs as processes of the host's own."""
+
+    def close(self) -> None:
+        """It holds nothing."""
 
     def create(self, run: str, plan: Plan, gpus: Sequence[str]) -> None:
         """Make the run's folder on the host, with its plan, its cards (UUIDs) and the interpreter that `env` means."""

@@ -30,6 +30,7 @@ class Runtime(ABC):
     ) -> None:
         self.close()
 
+    @abstractmethod
     def close(self) -> None:
         """Let go of what the runtime holds beside the agent."""
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from launcher.spec.base import Record
 
-Path = Annotated[str, Field(pattern=r"^/[^\0]*$")]
+Path = Annotated[str, Field(pattern=r"^/[^\x00]*$")]
 
 
 class EngineWay(Record):
