@@ -153,6 +153,7 @@ class Server:
             "start": self.start,
             "hand_over": self.hand_over,
             "await": self.await_agent,
+            "place": lambda args, _payload: ({"place": self._place(self.run(args))}, b""),
             "hold": self.hold,
             "builder": lambda args, _payload: (
                 {"buildkit": building.has_buildkit(args.get("engine") or {})},

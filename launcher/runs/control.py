@@ -182,9 +182,18 @@ def stop(agent: Agent, run: str, *, now: bool, grace_s: float) -> dict[str, Any]
 def execute(agent: Agent, run: str, command: Sequence[str], take: Callable[[int, bytes], None]) -> int:
     """Run a command beside a run; `take` gets what it prints as (1 or 2, bytes). Return its exit code, as a shell tells it.
 
-    Ctrl-C ends it, and returns 130 when it has ended; a second one does not wait for that. Raises HostError.
+    A run in a container has it run in there. Ctrl-C ends it, and returns 130 when it has ended; a second one does not
+    wait for that. Raises HostError.
     """
-    with _interrupt_noted() as interrupts:
+    found = runs_of(agent, run)
+    way = found[0].get("engine") if found else None
+    with contextlib.ExitStack() as stack:
+        if way is not None:
+            from launcher.runtimes.docker import Docker
+
+            docker = stack.enter_context(Docker(agent, EngineWay.model_validate(way)))
+            agent = stack.enter_context(docker.agent_inside(run))
+        interrupts = stack.enter_context(_interrupt_noted())
         values = agent.execute(
             "exec", b"", take, lambda: bool(interrupts), run=run, command=list(command)
         ).values

@@ -7,8 +7,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from launcher.errors import EngineError, HostError
+from launcher.errors import EngineError, HostError, RefusedStreamError
 from launcher.hosts import Agent
+from launcher.hosts.agent import Stream
+from launcher.hosts.agent_file import MAGIC
 from launcher.runtimes import images
 from launcher.runtimes.container import container, name_of, stop_timeout_s
 from launcher.runtimes.engine import Engine
@@ -87,6 +89,24 @@ class Docker(Runtime):
         """End a run's container, which its agent has been wished to leave; it is down when this returns."""
         self.engine.stop(name_of(run), stop_timeout_s(grace_s))
 
+    def agent_inside(self, run: str) -> Agent:
+        """Return an agent in the run's container, or, where that does not run, in a new one that is like it.
+
+        Raises EngineError, with what there is instead.
+        """
+        place = self._place(self.agent.call("place", run=run).values)
+        state = self.engine.state(name_of(run))
+        if state is None:
+            words = f"{self.agent.host}: the container of {run} was removed"
+            raise EngineError(
+                self.agent.host, f"{words}\n  its files are there   ssh {self.agent.host} ls {place.path}"
+            )
+        script = f'echo; echo "{MAGIC.decode()}have"; exec python3 -I "$0" serve "$1"'
+        words_inside = ["sh", "-c", script, place.agent, place.path.rpartition("/runs/")[0]]
+        is_running = state.get("Status") == "running"
+        open_stream = self.engine.open_exec if is_running else self.engine.open_beside
+        return Agent(self.agent.host, _Inside(self.agent.host, open_stream(name_of(run), words_inside)))
+
     def _create(self, run: str, plan: Plan, attempt: int, place: Place, gpus: Sequence[str]) -> None:
         self.engine.create(name_of(run), container(plan, run, attempt, place, self._facts, gpus))
 
@@ -118,6 +138,27 @@ class Docker(Runtime):
             raise HostError(
                 self.agent.host, f"{self.agent.host}: the agent did not say where the run lies"
             ) from error
+
+
+class _Inside:
+    """A link to an agent in a container, from where no other stream leads on."""
+
+    about = "in its container"
+
+    def __init__(self, host: str, stream: Stream) -> None:
+        self._host = host
+        self.settimeout = stream.settimeout
+        self.recv = stream.recv
+        self.sendall = stream.sendall
+        self.close = stream.close
+
+    def open_socket(self, path: str) -> Stream:
+        """Refuse."""
+        raise RefusedStreamError(self._host, f"{self._host}: {path} is not for a container")
+
+    def open_program(self, words: Sequence[str]) -> Stream:
+        """Refuse."""
+        raise RefusedStreamError(self._host, f"{self._host}: {words[0]} is not for a container")
 
 
 def _explained(error: EngineError) -> EngineError:

@@ -6,7 +6,8 @@ import contextlib
 import io
 import logging
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import docker
@@ -26,6 +27,8 @@ TIMEOUT_S = 60
 OLDEST_API = (1, 40)
 """Engine 19.03, the first with device requests. Docker's API history."""
 MOST_LOG_BYTES = 64 * 1024
+MOST_HEAD_BYTES = 16 * 1024
+STDOUT = 1
 
 logging.getLogger("urllib3").addHandler(logging.NullHandler())  # a lost link is ours to tell
 
@@ -137,6 +140,58 @@ class Engine:
             found: list[dict[str, Any]] = self.api.containers(all=True, filters={"label": wanted})
         return found
 
+    # streams to a program inside
+
+    def open_exec(self, name: str, words: Sequence[str]) -> Stream:
+        """Start a program in a running container; return the stream of its standard input and output.
+
+        Raises EngineError.
+        """
+        with self._errors():
+            number = self.api.exec_create(name, list(words), stdin=True)["Id"]
+            return self._upgraded(f"/exec/{number}/start", b'{"Detach":false,"Tty":false}')
+
+    def open_beside(self, name: str, words: Sequence[str]) -> Stream:
+        """Start a program in a new container that is as the one of this name was, and goes with the program.
+
+        Return the stream of its standard input and output. Raises EngineError.
+        """
+        with self._errors():
+            there = self.api.inspect_container(name)
+            config, host = there["Config"], there["HostConfig"]
+            beside = {
+                **{key: config[key] for key in ("Image", "User", "Env", "WorkingDir")},
+                "Entrypoint": list(words),
+                "Cmd": [],
+                "OpenStdin": True,
+                "StdinOnce": True,
+                "HostConfig": {**host, "RestartPolicy": {"Name": "no"}, "AutoRemove": True},
+            }
+            number = self.api.create_container_from_config(beside)["Id"]
+            stream = self._upgraded(f"/containers/{number}/attach?stream=1&stdin=1&stdout=1&stderr=1", b"")
+            self.api.start(number)
+        return stream
+
+    def _upgraded(self, path: str, body: bytes) -> Stream:
+        """Ask for a path whose connection becomes the stream. Raises OSError where the engine does not let it."""
+        stream = self._dial()
+        stream.settimeout(TIMEOUT_S)
+        stream.sendall(
+            f"POST /v{self.api.api_version}{path} HTTP/1.1\r\nHost: engine\r\nContent-Type: application/json\r\n"
+            f"Connection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+        head = b""
+        while not head.endswith(b"\r\n\r\n") and len(head) < MOST_HEAD_BYTES:
+            piece = stream.recv(1)  # not a byte of what comes behind
+            if not piece:
+                break
+            head += piece
+        if not head.startswith((b"HTTP/1.1 101", b"HTTP/1.1 200")):
+            stream.close()
+            raise OSError(f"no stream: {head.splitlines()[:1]}")
+        return _Demultiplexed(stream)
+
     # images
 
     def has_image(self, name: str) -> bool:
@@ -206,6 +261,41 @@ class Engine:
 
 class _NotFoundError(EngineError):
     """Raised when the engine knows no such container or image."""
+
+
+class _Demultiplexed:
+    """A stream out of which the standard output is read; what the program says beside it is left out.
+
+    Engine API, "Attach to a container": frames of a byte for the stream, three of nothing, and a length of four.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._left = 0
+        self.settimeout = stream.settimeout
+        self.sendall = stream.sendall
+        self.close = stream.close
+
+    def recv(self, size: int, /) -> bytes:
+        """Return some bytes; none at the end of the stream."""
+        while self._left == 0:
+            head = self._exactly(8)
+            if len(head) < 8:
+                return b""
+            kind, length = struct.unpack(">BxxxI", head)
+            if kind == STDOUT:
+                self._left = length
+            else:
+                self._exactly(length)
+        piece = self._stream.recv(min(size, self._left))
+        self._left -= len(piece)
+        return piece
+
+    def _exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size and (piece := self._stream.recv(size - len(data))):
+            data += piece
+        return data
 
 
 class _Client(docker.APIClient):  # type: ignore[misc] # docker-py has no types
