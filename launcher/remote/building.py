@@ -44,7 +44,7 @@ def has_buildkit(way: dict[str, Any]) -> bool:
 def build(args: dict[str, Any], payload: bytes, wire: Any) -> dict[str, Any]:
     """Build an image while the client listens; return {"exit", "signal"}, one of them None.
 
-    `args`: {"engine", "tag", "network", "arguments"}; the payload is JSON, {"files": {name: base64}, "secrets": {id:
+    `args`: {"engine", "tag", "labels", "network", "arguments"}; the payload is JSON, {"files": {name: base64}, "secrets": {id:
     base64}}. Raises BuildError, execute.CommandError, and what the wire raises when the client has gone.
     """
     told = strict_json.decode(payload)
@@ -64,6 +64,8 @@ def build(args: dict[str, Any], payload: bytes, wire: Any) -> dict[str, Any]:
         words = [str(way.get("program")), "build", "--tag", tag, "--network", network]
         if way.get("name") != "podman":
             words += ["--progress", "plain"]
+        for name, value in (args.get("labels") or {}).items():
+            words += ["--label", "%s=%s" % (name, value)]
         for name, text in secrets.items():
             path = os.path.join(folder, "secret-" + name)
             _write(path, text)

@@ -280,6 +280,7 @@ class Server:
             "path": run.path,
             "agent": os.path.join(agent_folder, os.path.basename(agent)),
             "host_id": process.host_id(),
+            "root": self._root_label(),
             "user": probe.user(),
             "uid": os.getuid(),
             "gid": os.getgid(),
@@ -372,13 +373,17 @@ class Server:
             lock = self.held.pop(name, None)
             if lock is not None:
                 lock.release()
-            return {"held": False}, b""
+            return {"held": False, "root": self._root_label()}, b""
         folder = os.path.join(self.root, "hosts", process.host_id(), "locks")
         os.makedirs(folder, exist_ok=True)
         lock = self.held.get(name) or Lock.take(os.path.join(folder, name), 0.0)
         if lock is not None:
             self.held[name] = lock
-        return {"held": lock is not None}, b""
+        return {"held": lock is not None, "root": self._root_label()}, b""
+
+    def _root_label(self) -> str:
+        """Return what marks a container or an image as of this root: the host's id and the root's path."""
+        return "%s:%s" % (process.host_id(), self.root)
 
     def build(self, args: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
         """Build an image while the client listens; see building.py."""
@@ -583,12 +588,17 @@ class Server:
         return {"bytes": cleaning.remove_run(run, even_artifacts=args.get("artifacts") is True)}, b""
 
     def gc(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
-        """Remove what no run here names any more, unless `dry_run`; return what it was."""
+        """Remove what no run here names any more, unless `dry_run`; return what it was.
+
+        What an engine holds is the client's to remove: `runs` are those whose containers stay, `images` those that a run
+        names, `root` what marks both as ours.
+        """
         with self.store.alone():
             items = cleaning.garbage(self.root, os.path.dirname(os.path.abspath(sys.argv[0])))
             if args.get("dry_run") is not True:
                 cleaning.collect(self.root, items)
-        return {"items": items}, b""
+        runs, images = cleaning.needed(self.root)
+        return {"items": items, "runs": runs, "images": images, "root": self._root_label()}, b""
 
     def pull(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
         """Send the run's artifacts: chunk by chunk a tar stream, then what it held and what was left out."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from typing import Annotated
 
@@ -9,8 +10,13 @@ from pydantic import Field, ValidationError
 
 from launcher.errors import AgentError, RunError
 from launcher.hosts import Agent
+from launcher.runs.control import open_docker, runs_of
+from launcher.runs.launching import probe
 from launcher.runs.mirror import Mirror
+from launcher.runtimes import way_to
+from launcher.runtimes.container import LABEL_ROOT, LABEL_RUN, name_of
 from launcher.spec.base import Record
+from launcher.spec.host import Host
 
 CLEANING_S = 600.0
 
@@ -25,15 +31,19 @@ class Item(Record):
 
 class _Items(Record):
     items: list[Item]
+    runs: list[str] = []
+    images: list[str] = []
+    root: str = ""
 
 
 def remove(agent: Agent, mirror: Mirror, *, even_artifacts: bool) -> None:
-    """Remove a run that has ended from its host, and its mirror here.
+    """Remove a run that has ended from its host, with its container, and its mirror here.
 
     Artifacts that were pulled may go from the host; those that were not, only on demand. A run that its host knows no
     more loses its mirror. Raises RunError for a run that has not ended, and for artifacts that lie nowhere else.
     """
     may_go = even_artifacts or mirror.artifacts.is_dir()
+    way = next((one.get("engine") for one in runs_of(agent, mirror.run)), None)
     try:
         agent.call("remove", run=mirror.run, artifacts=may_go, deadline_s=CLEANING_S)
     except AgentError as error:
@@ -42,15 +52,43 @@ def remove(agent: Agent, mirror: Mirror, *, even_artifacts: bool) -> None:
             raise RunError(f"{error}\n  {mend}") from error
         if error.code != "no-run":
             raise
+    if way is not None:
+        with open_docker(agent, way) as docker:
+            docker.engine.remove(name_of(mirror.run))
     with mirror.disk_errors(mirror.folder):
         if mirror.folder.exists():
             shutil.rmtree(mirror.folder)
 
 
-def collect_garbage(agent: Agent, *, dry_run: bool) -> list[Item]:
-    """Remove from a host what no run there names any more, unless `dry_run`; return what it was."""
+def collect_garbage(agent: Agent, host: Host, *, dry_run: bool) -> list[Item]:
+    """Remove from a host what no run there names any more, unless `dry_run`; return what it was.
+
+    Containers of runs that have ended and images that no run names go too, where its engine can be used.
+    """
     answer = agent.call("gc", dry_run=dry_run, deadline_s=CLEANING_S)
     try:
-        return _Items.model_validate(answer.values, strict=True).items
+        told = _Items.model_validate(answer.values, strict=True)
     except ValidationError as error:
         raise RunError(f"{agent.host} sent what is no list of what may go") from error
+    way = way_to(host, probe(agent, host, ()))
+    if way is None:
+        return told.items
+    from launcher.runtimes import images
+    from launcher.runtimes.engine import Engine
+
+    engine = Engine(agent, way)
+    with contextlib.closing(engine):
+        ended = [
+            one["Names"][0].lstrip("/")
+            for one in engine.containers(**{LABEL_ROOT: told.root})
+            if one["Labels"].get(LABEL_RUN) not in told.runs and one["State"] != "running"
+        ]
+        if not dry_run:
+            for name in ended:
+                engine.remove(name)
+        old = images.unneeded(engine, told.root, told.images)
+        if not dry_run:
+            for one in old:
+                engine.remove_image(one.name)
+    containers = [Item(kind="container", path=name, bytes=0) for name in ended]
+    return [*told.items, *containers, *(Item(kind="image", path=one.name, bytes=one.bytes) for one in old)]

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -18,9 +18,13 @@ from launcher.runs import resolve
 from launcher.runs.mirror import RUN_ID, Mirror, find, mirrors, runs_folder
 from launcher.spec.container import EngineWay
 from launcher.spec.host import Host
+from launcher.spec.image import Settings
 from launcher.spec.plan import Plan
 from launcher.spec.reading import build
 from launcher.spec.record import State, Summary, is_terminal
+
+if TYPE_CHECKING:
+    from launcher.runtimes.docker import Docker
 
 MOST_HOSTS_AT_ONCE = 16
 STOP_SLACK_S = 30.0
@@ -144,13 +148,19 @@ def resume_if_interrupted(agent: Agent, mirror: Mirror) -> bool:
         return True
     from launcher.runs import build_settings
     from launcher.runs.following import refresh
-    from launcher.runtimes.docker import Docker
 
     refresh(agent, mirror)
     plan = build(Plan, mirror.plan(), file=f"the plan of {mirror.run}")
     settings = build_settings.read(mirror.host(), os.environ)
-    with Docker(agent, EngineWay.model_validate(way), settings) as docker:
+    with open_docker(agent, way, settings) as docker:
         return docker.resume(mirror.run, plan, (values[0].get("attempt") or 1) + 1)
+
+
+def open_docker(agent: Agent, way: dict[str, Any], settings: Settings | None = None) -> Docker:
+    """Return the runtime of a run that is in a container: `way` is its summary's `engine`. Raises EngineError."""
+    from launcher.runtimes.docker import Docker  # docker-py costs 0.15 s: only those who need it pay
+
+    return Docker(agent, EngineWay.model_validate(way), settings)
 
 
 def stop(agent: Agent, run: str, *, now: bool, grace_s: float) -> dict[str, Any]:
@@ -162,10 +172,8 @@ def stop(agent: Agent, run: str, *, now: bool, grace_s: float) -> dict[str, Any]
     grace_s = 0.0 if now else grace_s
     agent.call("wish", run=run, wish=wish, deadline_s=60.0)
     values = next(iter(runs_of(agent, run)), {})
-    if values.get("engine") is not None:
-        from launcher.runtimes.docker import Docker
-
-        with Docker(agent, EngineWay.model_validate(values["engine"])) as docker:
+    if values.get("engine") is not None and not is_terminal(values.get("state")):
+        with open_docker(agent, values["engine"]) as docker:
             docker.stop(run, grace_s)
         agent.call("wish", run=run, wish=wish, deadline_s=60.0)  # a container that was killed wrote no end
     deadline = time.monotonic() + grace_s + STOP_SLACK_S
@@ -189,9 +197,7 @@ def execute(agent: Agent, run: str, command: Sequence[str], take: Callable[[int,
     way = found[0].get("engine") if found else None
     with contextlib.ExitStack() as stack:
         if way is not None:
-            from launcher.runtimes.docker import Docker
-
-            docker = stack.enter_context(Docker(agent, EngineWay.model_validate(way)))
+            docker = stack.enter_context(open_docker(agent, way))
             agent = stack.enter_context(docker.agent_inside(run))
         interrupts = stack.enter_context(_interrupt_noted())
         values = agent.execute(

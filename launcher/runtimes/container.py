@@ -92,7 +92,7 @@ def container(
         "Env": [f"{name}={value}" for name, value in environment.items()],
         "Labels": {
             LABEL_RUN: run,
-            LABEL_ROOT: root_of(place),
+            LABEL_ROOT: place.root,
             LABEL_ATTEMPT: str(attempt),
             LABEL_PLAN: plan.digest,
         },
@@ -105,11 +105,6 @@ def container(
 def stop_timeout_s(grace_s: float) -> int:
     """Return how long the engine waits after SIGTERM before it kills, in whole seconds."""
     return math.ceil(grace_s) + STOP_SLACK_S
-
-
-def root_of(place: Place) -> str:
-    """Return the label that says whose a container is: the host and the root that its run lies below."""
-    return f"{place.host_id}:{place.path.rpartition('/runs/')[0]}"
 
 
 def _device_request(host: str, engine: EngineFacts, gpus: Sequence[str]) -> dict[str, Any]:

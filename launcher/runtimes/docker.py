@@ -39,11 +39,6 @@ class Docker(Runtime):
         """Hang up on the engine."""
         self.engine.close()
 
-    @property
-    def is_root(self) -> bool:
-        """Whether containers run as the host's own root, because whoever launches is."""
-        return any(place.uid == 0 and not self._facts.is_rootless for _, place, _ in self._prepared.values())
-
     def create(self, run: str, plan: Plan, gpus: Sequence[str]) -> None:
         """Make the run's folder on the host, with its plan, its cards (UUIDs) and the engine that its container is of."""
         answer = self.agent.call(

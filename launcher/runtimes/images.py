@@ -8,18 +8,22 @@ import json
 import re
 import tarfile
 import time
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 from launcher.errors import EngineError
 from launcher.hosts import Agent
 from launcher.hosts.agent import printable
 from launcher.planning import buildkit, classic
+from launcher.runtimes.container import LABEL_ROOT
 from launcher.runtimes.engine import Engine
 from launcher.runtimes.runtime import Say
 from launcher.spec.image import Image, Settings
 from launcher.spec.plan import Plan
 
+LABEL_IMAGE = "launcher.image"
+"""The Dockerfile's own, with the digest of its content."""
 POLL_S = 0.5
 KEPT_LINES = 40
 _STEP = re.compile(r"#\d+ \[\s*(?:\S+ )?(\d+/\d+)\] (.*)|Step (\d+/\d+) : (.*)")
@@ -37,9 +41,10 @@ def provide(agent: Agent, engine: Engine, plan: Plan, settings: Settings, say: S
     if engine.has_image(image.name):
         return f"{image.name}, there"
     name = "image-" + re.sub(r"[^a-z0-9]+", "-", image.name.lower())[-60:].strip("-")
-    while not agent.call("hold", name=name).values.get("held"):
+    while not (answer := agent.call("hold", name=name).values).get("held"):
         say(f"{image.name}: another launch makes it")
         time.sleep(POLL_S)
+    root = str(answer.get("root"))
     try:
         if engine.has_image(image.name):
             return f"{image.name}, made by another launch"
@@ -47,23 +52,55 @@ def provide(agent: Agent, engine: Engine, plan: Plan, settings: Settings, say: S
         if image.dockerfile is None:
             _pull(engine, image, say)
             return f"{image.name}, pulled in {time.monotonic() - began:.0f} s"
-        builder = build(agent, engine, image, settings, say)
+        builder = _build(agent, engine, image, settings, root, say)
         return f"{image.name}, built in {time.monotonic() - began:.0f} s ({builder})"
     finally:
         agent.call("hold", name=name, release=True)
 
 
-def build(agent: Agent, engine: Engine, image: Image, settings: Settings, say: Say) -> str:
+class Held(NamedTuple):
+    """An image of ours on an engine: its name or id, its bytes, when it was made, and how many containers use it."""
+
+    name: str
+    bytes: int
+    created: float
+    containers: int
+
+
+def held(engine: Engine, root: str | None = None) -> list[Held]:
+    """Return the images that launch built on an engine, or those that a root of ours did; the latest first."""
+    used = Counter(str(one.get("ImageID")) for one in engine.containers())
+    found = [
+        Held(
+            (one.get("RepoTags") or [one["Id"]])[0],
+            int(one.get("Size") or 0),
+            float(one.get("Created") or 0),
+            used[one["Id"]],
+        )
+        for one in engine.images(LABEL_IMAGE if root is None else f"{LABEL_ROOT}={root}")
+    ]
+    return sorted(found, key=lambda one: -one.created)
+
+
+def unneeded(engine: Engine, root: str, named: Collection[str]) -> list[Held]:
+    """Return the images that a root of ours built, that none of its runs names and that no container uses."""
+    return [one for one in held(engine, root) if one.containers == 0 and one.name not in named]
+
+
+def _build(agent: Agent, engine: Engine, image: Image, settings: Settings, root: str, say: Say) -> str:
     """Build an image on the host; return by what. Raises EngineError with the last lines of what failed."""
     told = agent.call("builder", engine=engine.way.model_dump(), deadline_s=60.0).values
+    labels = {LABEL_ROOT: root}
     if told.get("buildkit") is True:
-        _build_with_buildkit(agent, engine, image, settings, say)
+        _build_with_buildkit(agent, engine, image, settings, labels, say)
         return "BuildKit"
-    _build_classic(engine, image, settings, say)
+    _build_classic(engine, image, settings, labels, say)
     return "classic builder"
 
 
-def _build_with_buildkit(agent: Agent, engine: Engine, image: Image, settings: Settings, say: Say) -> None:
+def _build_with_buildkit(
+    agent: Agent, engine: Engine, image: Image, settings: Settings, labels: dict[str, str], say: Say
+) -> None:
     recipe = buildkit(image, settings)
     payload = {"files": _encoded(recipe.files), "secrets": _encoded(recipe.secrets)}
     lines = _Lines(say)
@@ -74,6 +111,7 @@ def _build_with_buildkit(agent: Agent, engine: Engine, image: Image, settings: S
         lambda: False,
         engine=engine.way.model_dump(),
         tag=image.name,
+        labels=labels,
         network=settings.network,
         arguments=recipe.arguments,
     )
@@ -81,12 +119,13 @@ def _build_with_buildkit(agent: Agent, engine: Engine, image: Image, settings: S
         raise _failed(engine, image, lines.last())
 
 
-def _build_classic(engine: Engine, image: Image, settings: Settings, say: Say) -> None:
+def _build_classic(
+    engine: Engine, image: Image, settings: Settings, labels: dict[str, str], say: Say
+) -> None:
     recipe = classic(image, settings)
     lines = _Lines(say)
-    for message in engine.build(
-        _tar(recipe.files), tag=image.name, buildargs=recipe.arguments, network_mode=settings.network
-    ):
+    options = {"buildargs": recipe.arguments, "network_mode": settings.network, "labels": labels}
+    for message in engine.build(_tar(recipe.files), tag=image.name, **options):
         lines.take(str(message.get("stream") or message.get("error") or "").encode())
         if "error" in message:
             raise _failed(engine, image, lines.last())

@@ -23,12 +23,14 @@ class EngineWay(Record):
 class Place(Record):
     """What a host tells of a run that it has made: the folders that its container needs, and as whom it is to run.
 
-    `read` are folders and files that are only read; `written` belong to the run's user.
+    `root` marks what belongs to the host's root. `read` are folders and files that are only read; `written` belong to
+    the run's user.
     """
 
     path: Path
     agent: Path
     host_id: str
+    root: str
     user: str
     uid: int
     gid: int
