@@ -13,9 +13,12 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from testbed.cache import base_image, wheelhouse
 from testbed.client import IS_REQUIRED, REPOSITORY, Client, missing, processes_of
+from testbed.engine import Engine
 from testbed.machine import Machine, remove_bridge
 from testbed.sshd import MissingPartError, SshHost
+from testbed.wheels import WheelServer
 
 # No test is timed. CI tries the same examples every time; a person's run tries new ones.
 hypothesis.settings.register_profile("ours", deadline=None, derandomize=IS_REQUIRED)
@@ -66,6 +69,66 @@ def machines() -> Iterator[tuple[Machine, Machine]]:
             machine.kill()
         remove_bridge()
         shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def say(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Tell the person something at once, past pytest's capture."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+
+    def tell(text: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(f"\n{text}", file=sys.stderr, flush=True)
+
+    return tell
+
+
+@pytest.fixture(scope="session")
+def engine(say: Callable[[str], None]) -> Iterator[Engine]:
+    """A Docker Engine with the base image, in a machine of its own, up for the session.
+
+    Users ada and bob are in group docker, eve is not, root may log in.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
+    folder.chmod(0o755)
+    machine = Machine("dock", 42, folder / "dock")
+    try:
+        base_image(say)
+        machine.make(
+            *((name, "/bin/bash") for name in ("ada", "bob", "eve")),
+            groups={"docker": ["ada", "bob"]},
+            has_root=True,
+        )
+        made = Engine(machine)
+        machine.up()
+        made.wait()
+        made.load_base()
+        yield made
+        made.down()
+    except MissingPartError as error:
+        missing(str(error))
+    finally:
+        machine.kill()
+        remove_bridge()
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def engine_machine(engine: Engine) -> Machine:
+    """The machine of that engine."""
+    return engine.machine
+
+
+@pytest.fixture(scope="session")
+def wheels(say: Callable[[str], None]) -> Iterator[WheelServer]:
+    """An index with torch and its kin for the base image's Python, on the bridge."""
+    try:
+        server = WheelServer(wheelhouse(say))
+    except MissingPartError as error:
+        missing(str(error))
+    server.up()
+    yield server
+    server.down()
 
 
 @pytest.fixture

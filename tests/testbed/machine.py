@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `make testbed-up`
@@ -27,17 +28,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `make testbe
 from testbed.sshd import MissingPartError
 
 NETWORK = "10.213.77"
+CLIENT = f"{NETWORK}.1"
 BRIDGE = "launchbr"
 FIXED = Path(__file__).resolve().parents[2] / ".testbed"
 FIRST_UID = 20_001
+FIRST_GID = 20_901
 _PARTS = {
     "sshd": "openssh-server",
     "tini": "tini",
+    "setpriv": "util-linux",
     "unshare": "util-linux",
     "nsenter": "util-linux",
     "ip": "iproute2",
 }
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _INIT = """\
 set -e
@@ -50,8 +54,12 @@ for name in passwd group shadow machine-id hostname; do
 done
 mount --bind "$1/etc/boot_id" /proc/sys/kernel/random/boot_id
 mount --bind "$2" /home
+if [ -d "$1/root" ]; then mount --bind "$1/root" /root; fi
 hostname "$3"
 ip link set lo up
+for script in "$1"/boot/*; do
+    if [ -x "$script" ]; then setsid --fork "$script"; fi
+done
 exec /usr/sbin/sshd -D -e -f "$1/sshd.conf"
 """
 
@@ -88,8 +96,16 @@ class Machine:
         self._link = f"lm{number}-{os.getpid() % 10000}"
         self._holder: subprocess.Popen[bytes] | None = None
 
-    def make(self, *users: tuple[str, str]) -> None:
-        """Make its files: keys, ids, and users as (name, shell). Raises MissingPartError."""
+    def make(
+        self,
+        *users: tuple[str, str],
+        groups: Mapping[str, Sequence[str]] | None = None,
+        has_root: bool = False,
+    ) -> None:
+        """Make its files: keys, ids, users as (name, shell), groups with their members.
+
+        `has_root` lets root in by key, with a home of its own. Raises MissingPartError.
+        """
         check_parts()
         etc = self.folder / "etc"
         etc.mkdir(parents=True)
@@ -107,6 +123,11 @@ class Machine:
         (self.folder / "sshd.conf").write_text(_CONFIG.format(folder=self.folder, more=self._sshd))
         for user, shell in users or (("ada", "/bin/bash"),):
             self._add_user(user, shell)
+        for group, members in (groups or {}).items():
+            self._add_group(group, members)
+        if has_root:
+            (self.folder / "root").mkdir(mode=0o700)
+            shutil.copy(self.folder / "client_key.pub", self.folder / "keys" / "root")
 
     def _add_user(self, user: str, shell: str) -> None:
         uid = FIRST_UID + len(self.users)
@@ -123,14 +144,25 @@ class Machine:
         os.chown(home, uid, uid)
         shutil.copy(self.folder / "client_key.pub", self.folder / "keys" / user)
 
+    def _add_group(self, group: str, members: Sequence[str]) -> None:
+        """Give a group exactly these members; where this machine has one of that name, it keeps its id."""
+        path = self.folder / "etc" / "group"
+        entries = [line.split(":") for line in path.read_text().splitlines()]
+        gid = next((entry[2] for entry in entries if entry[0] == group), str(FIRST_GID))
+        kept = [entry for entry in entries if entry[0] != group]
+        path.write_text(
+            "".join(f"{':'.join(entry)}\n" for entry in [*kept, [group, "x", gid, ",".join(members)]])
+        )
+
     # its life
 
-    def up(self) -> None:
-        """Boot it. Raises MissingPartError."""
+    def up(self, outlives: bool = False) -> None:
+        """Boot it; it dies with the thread that boots it unless it `outlives` that. Raises MissingPartError."""
         (self.folder / "etc" / "boot_id").write_text(f"{uuid.uuid4()}\n")
         with (self.folder / "console.log").open("ab") as log:
             self._holder = subprocess.Popen(
                 [
+                    *(() if outlives else ("setpriv", "--pdeathsig", "KILL")),
                     *(
                         "unshare",
                         "--pid",
@@ -147,19 +179,16 @@ class Machine:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={"PATH": _PATH},
+                env={"PATH": PATH},
             )
         children = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children")
-        _until(lambda: children.read_text().split(), self._why)
+        wait_until(lambda: children.read_text().split(), self._why)
         self.pid = int(children.read_text().split()[0])
         self._connect()
-        _until(self._answers, self._why)
+        wait_until(self._answers, self._why)
 
     def _connect(self) -> None:
-        if subprocess.run(["ip", "link", "show", BRIDGE], capture_output=True, check=False).returncode != 0:
-            _ip("link", "add", BRIDGE, "type", "bridge")
-            _ip("addr", "add", f"{NETWORK}.1/24", "dev", BRIDGE)
-            _ip("link", "set", BRIDGE, "up")
+        make_bridge()
         _ip("link", "add", self._link, "type", "veth", "peer", "name", "eth0", "netns", str(self.pid))
         _ip("link", "set", self._link, "master", BRIDGE, "up")
         self.enter("ip", "addr", "add", f"{self.address}/24", "dev", "eth0")
@@ -215,7 +244,7 @@ class Machine:
             text=True,
             check=check,
             timeout=60,
-            env={"PATH": _PATH},
+            env={"PATH": PATH},
         ).stdout
 
     # its clients
@@ -273,10 +302,18 @@ def check_parts() -> None:
     if os.geteuid() != 0:
         raise MissingPartError("machines of their own need root")
     for part, package in _PARTS.items():
-        if shutil.which(part, path=_PATH) is None:
+        if shutil.which(part, path=PATH) is None:
             raise MissingPartError(f"no {part} here: apt-get install {package}")
     if subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False).returncode != 0:
         raise MissingPartError("network namespaces cannot be made here")
+
+
+def make_bridge() -> None:
+    """Make the bridge that machines hang on, with the client's address, unless it is there. Raises MissingPartError."""
+    if subprocess.run(["ip", "link", "show", BRIDGE], capture_output=True, check=False).returncode != 0:
+        _ip("link", "add", BRIDGE, "type", "bridge")
+        _ip("addr", "add", f"{CLIENT}/24", "dev", BRIDGE)
+        _ip("link", "set", BRIDGE, "up")
 
 
 def remove_bridge() -> None:
@@ -292,11 +329,14 @@ def _ip(*words: str) -> None:
         raise MissingPartError(f"ip {' '.join(words)}: {said.stderr.strip()}")
 
 
-def _until(condition: object, why: object, timeout: float = 15) -> None:
+def wait_until(
+    condition: Callable[[], object], why: Callable[[], str], timeout: float = 15, what: str = "the machine"
+) -> None:
+    """Wait until a condition holds. Raises MissingPartError, with what `why` says, when time is over."""
     deadline = time.monotonic() + timeout
-    while not condition():  # type: ignore[operator]
+    while not condition():
         if time.monotonic() > deadline:
-            raise MissingPartError(f"the machine did not come up: {why()}")  # type: ignore[operator]
+            raise MissingPartError(f"{what} did not come up: {why()}")
         time.sleep(0.02)
 
 
@@ -311,7 +351,7 @@ def _up() -> None:
     print("# put this into a launch.toml; end it with: make testbed-down")
     for machine in machines:
         machine.make()
-        machine.up()
+        machine.up(outlives=True)
         print(machine.table())
     FIXED.mkdir(exist_ok=True)
     pids = [machine.pid for machine in machines]
@@ -327,7 +367,7 @@ def _down() -> None:
         command = Path(f"/proc/{pid}/cmdline")
         if command.exists() and state["folder"].encode() in command.read_bytes():
             os.kill(pid, signal.SIGKILL)
-    _until(
+    wait_until(
         lambda: not any(Path(f"/sys/class/net/{BRIDGE}/brif").glob("*")), lambda: "its links are still there"
     )
     remove_bridge()

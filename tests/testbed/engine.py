@@ -1,0 +1,269 @@
+"""A Docker Engine of its own in a machine of machine.py: its dockerd, its containerd, its containers, its network.
+
+All of it lives in the machine's namespaces, and so dies with the machine, as an engine does whose host loses its power.
+What it keeps (images, containers, settings) lies in the machine's folder, and the machine's next boot starts it again.
+Needs docker.io and iptables, and a temporary folder on a file system that can carry an overlay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping
+from http.client import HTTPConnection
+from pathlib import Path
+
+from testbed.cache import base_image
+from testbed.machine import PATH, Machine, wait_until
+from testbed.sshd import MissingPartError
+
+BASE = "launch-testbed/python:bookworm"
+CLIENT = Path("/usr/bin/docker")  # Debian's, with BuildKit built in
+NEWER_CLIENT = Path("/usr/local/bin/docker")
+CLIENTS = {
+    "debian": (NEWER_CLIENT,),
+    "plain": (),
+    "none": (NEWER_CLIENT, CLIENT),
+}  # and what each hides from the users
+_PARTS = {
+    "dockerd": "docker.io",
+    "docker": "docker.io",
+    "docker-init": "docker.io",
+    "containerd": "containerd",
+    "runc": "runc",
+    "iptables": "iptables",
+}
+_SOCKET = "run/docker.sock"
+_PID_FILES = {"dockerd": "run/docker.pid", "containerd": "run/containerd.pid"}
+
+# An overlay with a whiteout hides one file of a folder from this machine and leaves the real folder alone.
+_CLIENTS_SCRIPT = """\
+#!/bin/sh
+set -e
+for bin in usr/local/bin usr/bin; do
+    while findmnt --type overlay /$bin >/dev/null; do umount --lazy /$bin; done
+    if [ -e "{folder}/hidden/$bin/docker" ]; then
+        mount -t overlay -o "lowerdir={folder}/hidden/$bin:/$bin" overlay /$bin
+    fi
+done
+"""
+
+# As Debian's services have it: containerd beside dockerd, not beneath it.
+_BOOT_SCRIPT = """\
+#!/bin/sh
+set -e
+exec >>"{folder}/console.log" 2>&1
+if ! mountpoint -q "{folder}/docker"; then
+    mount --bind {client} "{folder}/docker"
+    "{folder}/clients"
+fi
+if ! kill -0 "$(cat /{containerd_pid})"; then
+    setsid --fork sh -c 'echo $$ >/{containerd_pid}; exec containerd --config "{folder}/containerd.toml"'
+fi
+exec setsid --fork dockerd --config-file "{folder}/daemon.json"
+"""
+
+_CONTAINERD = """\
+version = 2
+root = "{folder}/containerd"
+state = "/run/containerd"
+disabled_plugins = ["io.containerd.grpc.v1.cri"]
+[grpc]
+address = "/run/containerd/containerd.sock"
+[plugins."io.containerd.internal.v1.opt"]
+path = "{folder}/opt"
+"""
+
+
+class Engine:
+    """A machine's Docker Engine. A reboot is `machine.kill()`, `machine.up()`, `wait()`."""
+
+    def __init__(self, machine: Machine) -> None:
+        """Make its files and let the machine's boot start it; the machine is made and may be up. Raises MissingPartError."""
+        check_engine_parts()
+        self.machine = machine
+        self.folder = machine.folder / "engine"
+        self.folder.mkdir()
+        self._cgroup = f"launch-testbed-{os.getpid()}-{machine.name}"
+        (self.folder / "docker").touch()
+        (self.folder / "config").mkdir()
+        (self.folder / "containerd.toml").write_text(_CONTAINERD.format(folder=self.folder))
+        _write_script(self.folder / "clients", _CLIENTS_SCRIPT.format(folder=self.folder))
+        boot = machine.folder / "boot"
+        boot.mkdir(exist_ok=True)
+        self._script = boot / "engine"
+        _write_script(
+            self._script,
+            _BOOT_SCRIPT.format(folder=self.folder, client=CLIENT, containerd_pid=_PID_FILES["containerd"]),
+        )
+        self._hide_clients("debian")
+        self.configure()
+
+    def configure(self, **more: object) -> None:
+        """Write its settings: what keeps it inside the machine, and more (`insecure_registries=…`) for its next start."""
+        settings = {
+            "data-root": str(self.folder / "data"),
+            "containerd": "/run/containerd/containerd.sock",
+            "hosts": ["unix:///var/run/docker.sock"],
+            "cgroup-parent": f"/{self._cgroup}",
+            "exec-opts": ["native.cgroupdriver=cgroupfs"],
+            "deprecated-key-path": str(self.folder / "key.json"),
+            **{key.replace("_", "-"): value for key, value in more.items()},
+        }
+        (self.folder / "daemon.json").write_text(json.dumps(settings))
+
+    # its life
+
+    def start(self) -> None:
+        """Start it in a machine that is up, unless it runs; wait until it answers. Raises MissingPartError."""
+        if not self.is_running("dockerd"):
+            self.machine.enter(str(self._script))
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until it answers, as after a boot. Raises MissingPartError."""
+        wait_until(self._answers, self._why, timeout=60, what="the engine")
+
+    def stop_gracefully(self) -> None:
+        """Ask it to end, as the host's service manager does, and wait until it has; it stops its containers first."""
+        self._signal("dockerd", "TERM")
+
+    def kill(self, has_containerd: bool = False) -> None:
+        """Kill dockerd alone, or its containerd too; the containers go on."""
+        self._signal("dockerd", "KILL")
+        if has_containerd:
+            self._signal("containerd", "KILL")
+
+    def down(self) -> None:
+        """End the machine with all that runs in it, and remove its folder and its cgroups."""
+        self.machine.down()
+        self._remove_cgroups()
+
+    def is_running(self, daemon: str) -> bool:
+        """Whether `dockerd` or `containerd` is alive."""
+        try:
+            pid = int((self._root / _PID_FILES[daemon]).read_text())
+            return (self._root / f"proc/{pid}/comm").read_text().strip() == daemon
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    def _signal(self, daemon: str, signal: str) -> None:
+        pid = (self._root / _PID_FILES[daemon]).read_text().strip()
+        self.machine.enter("kill", f"-{signal}", pid)
+        process = self._root / f"proc/{pid}"
+        wait_until(lambda: not process.exists(), self._why, timeout=60, what=f"the end of {daemon}")
+
+    def _answers(self) -> bool:
+        with contextlib.closing(_UnixConnection(self.socket)) as connection:
+            try:
+                connection.request("GET", "/_ping")
+                return connection.getresponse().status == 200
+            except OSError:
+                return False
+
+    def _why(self) -> str:
+        return (self.folder / "console.log").read_text()[-1000:]
+
+    def _remove_cgroups(self) -> None:
+        places = [
+            *Path("/sys/fs/cgroup").glob(self._cgroup),
+            *Path("/sys/fs/cgroup").glob(f"*/{self._cgroup}"),
+        ]
+        for place in places:
+            for path, _, _ in os.walk(place, topdown=False):
+                with contextlib.suppress(FileNotFoundError):  # one hierarchy may be mounted under two names
+                    Path(path).rmdir()
+
+    # its clients
+
+    @property
+    def _root(self) -> Path:
+        """The machine's file tree, seen from outside."""
+        return Path(f"/proc/{self.machine.pid}/root")
+
+    @property
+    def socket(self) -> Path:
+        """Its socket, seen from outside: for a witness in the test's own process."""
+        return self._root / _SOCKET
+
+    def docker(
+        self,
+        *words: str,
+        env: Mapping[str, str] | None = None,
+        stdin: Path | None = None,
+        check: bool = True,
+        timeout: float = 300,
+    ) -> str:
+        """Run Debian's client inside, as root, whatever client the users find; return what it printed."""
+        with (stdin or Path(os.devnull)).open("rb") as file:
+            said = subprocess.run(
+                ["nsenter", "-t", str(self.machine.pid), "--all", "--", self.folder / "docker", *words],
+                stdin=file,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=timeout,
+                env={"PATH": PATH, "DOCKER_CONFIG": str(self.folder / "config"), **(env or {})},
+            )
+        if check and said.returncode != 0:
+            raise AssertionError(f"docker {' '.join(words)}: {said.returncode}: {said.stdout}{said.stderr}")
+        return said.stdout
+
+    def load_base(self) -> None:
+        """Import the base image as BASE, unless it is there. Raises MissingPartError."""
+        if not self.docker("image", "ls", "--quiet", BASE):
+            self.docker("import", "--change", 'CMD ["python3"]', "-", BASE, stdin=base_image())
+
+    def use_client(self, kind: str) -> None:
+        """Let the users find as `docker`: `debian` (at first), `plain` (a newer one without buildx), `none`.
+
+        Raises MissingPartError where this machine has no plain newer one.
+        """
+        if kind == "plain":
+            _check_plain_client()
+        self._hide_clients(kind)
+        self.machine.enter(str(self.folder / "clients"))
+
+    def _hide_clients(self, kind: str) -> None:
+        hidden = self.folder / "hidden"
+        shutil.rmtree(hidden, ignore_errors=True)
+        for path in CLIENTS[kind]:
+            if path.exists():
+                whiteout = hidden / path.relative_to("/")
+                whiteout.parent.mkdir(parents=True, mode=0o755)
+                os.mknod(whiteout, device=os.makedev(0, 0), mode=0o20000)
+
+
+class _UnixConnection(HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=10)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+def check_engine_parts() -> None:
+    """Raise MissingPartError, with what to install, where a machine cannot have an engine."""
+    for part, package in _PARTS.items():
+        if shutil.which(part, path="/usr/sbin:/usr/bin") is None:
+            raise MissingPartError(f"no {part} here: apt-get install {package}")
+
+
+def _check_plain_client() -> None:
+    if not NEWER_CLIENT.exists():
+        raise MissingPartError(f"no docker client newer than Debian's here, at {NEWER_CLIENT}")
+    said = subprocess.run([NEWER_CLIENT, "buildx", "version"], capture_output=True, check=False)
+    if said.returncode == 0:
+        raise MissingPartError("the docker client newer than Debian's has buildx here")
+
+
+def _write_script(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
