@@ -70,21 +70,25 @@ def _environment(plan: Plan, facts: Facts) -> list[Finding]:
 
 def _engine(plan: Plan, facts: Facts, host: Host) -> list[Finding]:
     if engine(host, facts) is not None:
-        return []
+        message = f"the container runs as root, as you are on {plan.host}: what it writes will be root's"
+        return [Finding(level="note", code="container-root", message=message)] if facts.user == "root" else []
     meant = engines_meant(host, facts)
     wanted = f"no engine {host.engine}" if host.engine else "no container engine"
     lines = [
-        f"{one.name} at {one.socket or one.program}: {why_unusable(one, host)}"
-        for one in meant or facts.engines
+        f"{one.name} at {one.socket or one.program}: "
+        + (why_unusable(one, host) or f"it can, but {plan.host} says engine = {host.engine}")
+        for one in facts.engines
     ]
     message = "\n  ".join([f"{plan.host}: {wanted} that can be used", *(lines or ["found there: none"])])
     native = f"launch --host {plan.host} --runtime native     runs without one"
     mend = native
-    if any(map(is_closed, meant)):
-        mend = (
-            f"sudo usermod -aG docker {facts.user}     there, then log in again;"
-            f" or sudo = true for {plan.host} in launch.toml\n  {native}"
+    if closed := [one.name for one in meant if is_closed(one)]:
+        join = (
+            f"sudo usermod -aG docker {facts.user}     there, then log in again; or "
+            if "docker" in closed
+            else ""
         )
+        mend = f"{join}sudo = true for {plan.host} in launch.toml\n  {native}"
     return [Finding(level="refuse", code="no-engine", message=message, mend=mend)]
 
 

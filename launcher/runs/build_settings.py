@@ -5,7 +5,13 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping
-from configparser import DuplicateOptionError, DuplicateSectionError, Error, ParsingError, RawConfigParser
+from configparser import (
+    DuplicateOptionError,
+    DuplicateSectionError,
+    MissingSectionHeaderError,
+    ParsingError,
+    RawConfigParser,
+)
 from pathlib import Path
 
 from launcher.errors import BadFileError
@@ -65,11 +71,10 @@ def _parse(parser: RawConfigParser, path: str, key: str) -> None:
         raise BadFileError(f'{key} = "{path}": is not UTF-8 text (byte {error.start})') from None
     except (DuplicateOptionError, DuplicateSectionError) as error:
         raise BadFileError(f'{key} = "{path}": line {error.lineno} says again what was said before') from None
-    except Error as error:  # its own words would repeat the line
-        line = error.errors[0][0] if isinstance(error, ParsingError) and error.errors else 1
+    except ParsingError as error:  # its own words would repeat the line
+        line = error.lineno if isinstance(error, MissingSectionHeaderError) else error.errors[0][0]
         raise BadFileError(
-            f'{key} = "{path}": line {line} is neither [section] nor key = value: pip\'s settings look like'
-            " [global] with index-url = … below it"
+            f'{key} = "{path}": line {line} is neither [section] nor key = value below one, as pip\'s settings are'
         ) from None
     for section in parser.sections():
         for option in parser.options(section):

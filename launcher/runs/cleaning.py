@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from typing import Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, ValidationError
 
-from launcher.errors import AgentError, RunError
+from launcher.errors import AgentError, HostError, RunError
 from launcher.hosts import Agent
 from launcher.runs.control import open_docker, runs_of
 from launcher.runs.launching import probe
@@ -17,6 +18,10 @@ from launcher.runtimes import way_to
 from launcher.runtimes.container import LABEL_ROOT, LABEL_RUN, name_of
 from launcher.spec.base import Record
 from launcher.spec.host import Host
+
+if TYPE_CHECKING:
+    from launcher.runtimes.engine import Engine
+    from launcher.runtimes.images import Held
 
 CLEANING_S = 600.0
 
@@ -65,19 +70,10 @@ def collect_garbage(agent: Agent, host: Host, *, dry_run: bool) -> list[Item]:
 
     Containers of runs that have ended and images that no run names go too, where its engine can be used.
     """
-    answer = agent.call("gc", dry_run=dry_run, deadline_s=CLEANING_S)
-    try:
-        told = _Items.model_validate(answer.values, strict=True)
-    except ValidationError as error:
-        raise RunError(f"{agent.host} sent what is no list of what may go") from error
-    way = way_to(host, probe(agent, host, ()))
-    if way is None:
-        return told.items
-    from launcher.runtimes import images
-    from launcher.runtimes.engine import Engine
-
-    engine = Engine(agent, way)
-    with contextlib.closing(engine):
+    told = _told(agent, dry_run=dry_run)
+    with open_engine(agent, host) as engine:
+        if engine is None:
+            return told.items
         ended = [
             one["Names"][0].lstrip("/")
             for one in engine.containers(**{LABEL_ROOT: told.root})
@@ -86,9 +82,60 @@ def collect_garbage(agent: Agent, host: Host, *, dry_run: bool) -> list[Item]:
         if not dry_run:
             for name in ended:
                 engine.remove(name)
-        old = images.unneeded(engine, told.root, told.images)
-        if not dry_run:
-            for one in old:
-                engine.remove_image(one.name)
-    containers = [Item(kind="container", path=name, bytes=0) for name in ended]
-    return [*told.items, *containers, *(Item(kind="image", path=one.name, bytes=one.bytes) for one in old)]
+        containers = [Item(kind="container", path=name, bytes=0) for name in ended]
+        return [*told.items, *containers, *_prune(engine, told, dry_run=dry_run)]
+
+
+def prune_images(agent: Agent, host: Host, *, dry_run: bool) -> list[Item]:
+    """Remove the images that this root of a host built, that no run there names and no container uses; return them.
+
+    Raises HostError where there is no engine.
+    """
+    with open_engine(agent, host) as engine:
+        return _prune(_there(engine, host), _told(agent, dry_run=True), dry_run=dry_run)
+
+
+def images_of(agent: Agent, host: Host) -> list[Held]:
+    """Return the images that launch built on a host, whoever did. Raises HostError where there is no engine."""
+    from launcher.runtimes.images import held
+
+    with open_engine(agent, host) as engine:
+        return held(_there(engine, host))
+
+
+@contextlib.contextmanager
+def open_engine(agent: Agent, host: Host) -> Iterator[Engine | None]:
+    """Open the engine of a host that can be used; None where there is none."""
+    way = way_to(host, probe(agent, host, ()))
+    if way is None:
+        yield None
+        return
+    from launcher.runtimes.engine import Engine  # docker-py costs 0.15 s: only those who need it pay
+
+    with contextlib.closing(Engine(agent, way)) as engine:
+        yield engine
+
+
+def _there(engine: Engine | None, host: Host) -> Engine:
+    if engine is None:
+        mend = f"what is there   launch probe --host {host.name}"
+        raise HostError(host.name, f"{host.name} has no container engine that can be used\n  {mend}")
+    return engine
+
+
+def _told(agent: Agent, *, dry_run: bool) -> _Items:
+    answer = agent.call("gc", dry_run=dry_run, deadline_s=CLEANING_S)
+    try:
+        return _Items.model_validate(answer.values, strict=True)
+    except ValidationError as error:
+        raise RunError(f"{agent.host} sent what is no list of what may go") from error
+
+
+def _prune(engine: Engine, told: _Items, *, dry_run: bool) -> list[Item]:
+    from launcher.runtimes.images import unneeded
+
+    found = unneeded(engine, told.root, told.images)
+    if not dry_run:
+        for one in found:
+            engine.remove_image(one.name)
+    return [Item(kind="image", path=one.name, bytes=one.bytes) for one in found]

@@ -199,10 +199,33 @@ def launch(request: Request, view: View) -> Started:
     return Started(host, mirror, agent, is_interrupted=bool(interrupts))
 
 
+def build_image(request: Request, view: View) -> str:
+    """Build, or pull, the image of a job on a host, so that no launch has to; return its name. Raises RefusedError."""
+    host, profiles, task = understand(request)
+    if host.runtime == "native":
+        raise UsageError(f'{host.name}: runtime = "native" in launch.toml: nothing runs in an image there')
+    host = Host.model_validate({**host.model_dump(), "runtime": "docker"})
+    settings = build_settings.read(host, os.environ)
+    with contextlib.ExitStack() as stack:
+        with view.stage("connect") as stage:
+            agent = stack.enter_context(connect(host))
+            stage.text = agent.about
+        with view.stage("probe") as stage:
+            facts = probe(agent, host, task.job.requirements)
+            profile, why = choose_profile(profiles, facts)
+            stage.text = "; ".join(filter(None, (describe(facts), why)))
+        plan = _plan(profile, host, task.job, request.precision, facts)
+        _pass_gate(plan, facts, host, view)
+        runtime = stack.enter_context(open_runtime(agent, host, plan, facts, settings))
+        with view.stage("image") as stage:
+            stage.text = runtime.provide(plan, stage.progress)
+    return plan.image.name if plan.image else ""
+
+
 def _plan(profile: Profile, host: Host, job: Job, precision: Mode, facts: Facts | None) -> Plan:
     """Return the plan; how it runs there hangs on the facts, native where there are none. Raises RefusedError."""
     how = choose_runtime(profile, host, job, facts) if facts else "native"
-    template = resolve.dockerfile() if how == "docker" else ""
+    template = resolve.template()[0] if how == "docker" else ""
     return make_plan(profile, host, job, precision, how, template)
 
 

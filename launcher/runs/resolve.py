@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 from launcher.errors import BadFileError, UnknownNameError, UsageError
 from launcher.hosts.ssh_config import names_and_patterns
+from launcher.runs.catalogue import file as catalogued
 from launcher.runs.catalogue import files, user_folder
 from launcher.spec.host import LOCAL, Host
 from launcher.spec.image import Build
 from launcher.spec.job import Job
 from launcher.spec.profile import NAME, Profile
 from launcher.spec.reading import build, unknown_name
-from launcher.spec.toml import read_toml
+from launcher.spec.toml import read_text, read_toml
 
 PROJECT_FILE = Path("launch.toml")
 DEFAULT_JOB = "sft"
@@ -142,9 +143,10 @@ def profile(name: str) -> Profile:
     return one
 
 
-def dockerfile() -> str:
-    """Return the template of a run's image: the user's own, else ours."""
-    return files("images", "Dockerfile")["Dockerfile"].read_text(encoding="utf-8")
+def template() -> tuple[str, Path]:
+    """Return the template of images, and the file that it is. Raises BadFileError when it cannot be read."""
+    path = catalogued("images", "Dockerfile")
+    return read_text(path), path
 
 
 def task(name: str | None, words: Sequence[str], settings: Iterable[str], run_name: str | None) -> Task:

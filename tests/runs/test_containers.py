@@ -155,7 +155,9 @@ def _steps_by_attempt(engine, run):
     files = engine.machine.ssh("sh", "-c", f"ls .launch/runs/{run}/*/events.jsonl").split()
     found = []
     for file in files:
-        events = [json.loads(line) for line in engine.machine.ssh("cat", file).splitlines() if line.endswith("}")]
+        events = [
+            json.loads(line) for line in engine.machine.ssh("cat", file).splitlines() if line.endswith("}")
+        ]
         found.append([event["step"] for event in events if event["kind"] == "metric"])
     return [one for one in found if one]
 
