@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from launcher.hosts import Agent
-from launcher.planning import engine, is_closed
+from launcher.planning import engine as usable_engine
+from launcher.planning import is_closed
 from launcher.runtimes.native import Native
 from launcher.runtimes.runtime import Runtime
 from launcher.spec.container import EngineWay
@@ -27,7 +28,7 @@ def open_runtime(agent: Agent, host: Host, plan: Plan, facts: Facts, settings: S
 
 def way_to(host: Host, facts: Facts) -> EngineWay | None:
     """Return the way to the engine of a host that can be used, None where there is none."""
-    found = engine(host, facts)
+    found = usable_engine(host, facts)
     if found is None:
         return None
     return EngineWay(name=found.name, socket=found.socket, program=found.program, sudo=is_closed(found))

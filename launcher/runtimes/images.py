@@ -26,7 +26,8 @@ LABEL_IMAGE = "launcher.image"
 """The Dockerfile's own, with the digest of its content."""
 POLL_S = 0.5
 KEPT_LINES = 40
-_STEP = re.compile(r"#\d+ \[\s*(?:\S+ )?(\d+/\d+)\] (.*)|Step (\d+/\d+) : (.*)")
+_STEP = re.compile(r"#\d+ \[\s*(?:\S+ )?(\d+/\d+)\] (.*)|Step (\d+/\d+) : ((?:FROM|COPY|RUN) .*)")
+"""BuildKit's and the classic builder's; the latter counts settings as steps, which are none worth showing."""
 
 
 def provide(agent: Agent, engine: Engine, plan: Plan, settings: Settings, say: Say) -> str:

@@ -1,6 +1,7 @@
 """Runs in containers of a host's own Docker Engine. Witnesses: the docker CLI inside the machine, and plain ssh."""
 
 import hashlib
+import itertools
 import json
 import re
 
@@ -61,6 +62,12 @@ def state(client, run):
     return next(row for row in rows if row["run"] == run)
 
 
+def more_steps(engine, run, number=4):
+    """Wait until a run has come that many steps further."""
+    before = steps(engine, run)
+    until(lambda: steps(engine, run) >= before + number, f"{number} more steps of {run}")
+
+
 def steps(engine, run, user="ada"):
     """How many steps are on record, by plain ssh."""
     text = engine.machine.ssh("sh", "-c", f"cat .launch/runs/{run}/*/events.jsonl", user=user, check=False)
@@ -74,7 +81,7 @@ def enough(engine, run, user="ada"):
 def test_a_run_in_a_container_is_as_the_design_says(client, box):
     """User, mounts, labels, limits and the rest, as the docker CLI tells; its files belong to who launched it."""
     run = detached(client)
-    until(lambda: steps(box, run) > 3, "some steps")
+    more_steps(box, run, 4)
     told = inspect(box, run)
     uid = box.machine.ssh("id", "-u").strip()
     gid = box.machine.ssh("id", "-g").strip()
@@ -117,7 +124,7 @@ def test_a_finished_and_a_stopped_run_stay_down_a_running_one_comes_back(client,
     finished, stopped = detached(client), detached(client)
     running = detached(client)
     for run in (finished, stopped, running):
-        until(lambda: steps(box, run) > 6, "some steps")
+        more_steps(box, run, 7)
     enough(box, finished)
     until(lambda: state(client, finished)["state"] == "succeeded", "its end")
     assert "cancelled" in client.ok("stop", stopped)
@@ -126,19 +133,16 @@ def test_a_finished_and_a_stopped_run_stay_down_a_running_one_comes_back(client,
     for restart in (_restart_gracefully, _restart_after_a_kill, _reboot):
         restart(box)
         attempt += 1
-        found = until(lambda: _running_attempt(client, running, attempt), f"attempt {attempt}")
-        assert found["attempt"] >= attempt
-        attempt = found["attempt"]
+        attempt = running_attempt(client, running, attempt)["attempt"]
         for run, end in ((finished, "succeeded"), (stopped, "cancelled")):
             assert inspect(box, run)["State"]["Running"] is False
             assert state(client, run)["state"] == end
-        before = steps(box, running)
-        until(lambda: steps(box, running) > before + 3, "more steps")
+        more_steps(box, running, 4)
     enough(box, running)
     out = client.ok("attach", running)
     assert "succeeded" in out
     made = _steps_by_attempt(box, running)
-    for earlier, later in zip(made, made[1:], strict=False):
+    for earlier, later in itertools.pairwise(made):
         assert len(set(earlier)) == len(earlier)
         assert later[0] > 1, "it began from a checkpoint"
         assert later[0] % 5 == 1
@@ -146,9 +150,14 @@ def test_a_finished_and_a_stopped_run_stay_down_a_running_one_comes_back(client,
     assert max(step for one in made for step in one) == made[-1][-1]
 
 
-def _running_attempt(client, run, attempt):
-    row = state(client, run)
-    return row if row["state"] == "running" and row["attempt"] >= attempt else None
+def running_attempt(client, run, attempt):
+    """Wait for an attempt, or one behind it, to run; return what `ps` says of it."""
+
+    def look():
+        row = state(client, run)
+        return row if row["state"] == "running" and row["attempt"] >= attempt else None
+
+    return until(look, f"attempt {attempt} of {run}")
 
 
 def _steps_by_attempt(engine, run):
@@ -181,18 +190,16 @@ def _reboot(engine):
 def test_what_strangers_do_to_a_container_is_told_as_it_is(client, box):
     """A killed pid comes back; `docker kill` and `docker stop` hold; a removed one is made anew by attach."""
     run = detached(client)
-    until(lambda: steps(box, run) > 6, "some steps")
+    more_steps(box, run, 7)
     pid = inspect(box, run)["State"]["Pid"]
     box.machine.enter("kill", "-KILL", str(pid))
-    until(lambda: _running_attempt(client, run, 2), "the second attempt, by itself")
+    running_attempt(client, run, 2)
     for number, words in enumerate((("kill",), ("stop", "-t", "20"), ("rm", "-f")), start=3):
-        before = steps(box, run)
-        until(lambda: steps(box, run) > before + 6, "more steps")
+        more_steps(box, run, 7)
         box.docker(*words, f"launch-{run}")
-        row = until(lambda: _interrupted(client, run), f"interrupted by docker {words[0]}")
-        assert row["attempt"] == number - 1
+        assert interrupted(client, run)["attempt"] == number - 1
         client_side = client.start("attach", run)
-        until(lambda: _running_attempt(client, run, number), f"attempt {number}, by attach")
+        running_attempt(client, run, number)
         client_side.kill()
         client_side.communicate()
     previous = [
@@ -204,15 +211,20 @@ def test_what_strangers_do_to_a_container_is_told_as_it_is(client, box):
     assert "cancelled" in client.ok("stop", "--now", run)
 
 
-def _interrupted(client, run):
-    row = state(client, run)
-    return row if row["state"] == "interrupted" else None
+def interrupted(client, run):
+    """Wait until a run is interrupted; return what `ps` says of it."""
+
+    def look():
+        row = state(client, run)
+        return row if row["state"] == "interrupted" else None
+
+    return until(look, f"{run} to be interrupted")
 
 
 def test_stop_leaves_a_checkpoint_and_nothing_running(client, box):
     """The container is down when `launch stop` returns, by docker's word, and no process of it is left."""
     run = detached(client)
-    until(lambda: steps(box, run) > 6, "some steps")
+    more_steps(box, run, 7)
     pid = inspect(box, run)["State"]["Pid"]
     assert "cancelled: stopped-by-user" in client.ok("stop", run)
     told = inspect(box, run)["State"]
@@ -224,7 +236,7 @@ def test_stop_leaves_a_checkpoint_and_nothing_running(client, box):
 def test_a_stop_while_the_engine_is_down_is_heeded_when_it_is_back(client, box):
     """The wish is on the host's disk: whoever comes back reads it first."""
     run = detached(client)
-    until(lambda: steps(box, run) > 3, "some steps")
+    more_steps(box, run, 4)
     box.kill(has_containerd=True)
     pid = inspect_pid(box, run)
     box.machine.enter("kill", "-KILL", str(pid))
