@@ -69,7 +69,8 @@ def why_taken(profile: Profile, facts: Facts) -> str:
 def runtime(profile: Profile, host: Host, job: Job, facts: Facts) -> Literal["docker", "native"]:
     """Return how a job runs on a host: as the host says; where it leaves that open, in a container if one can be had.
 
-    This machine and Apple's GPU are used natively. A job with an image of its own gets a container everywhere else.
+    This machine and Apple's GPU are used natively, as is an environment that the host names, and as are jobs for which
+    an image would hold nothing. A job with an image of its own gets a container everywhere else.
     """
     if host.runtime != "auto":
         return host.runtime
@@ -77,7 +78,9 @@ def runtime(profile: Profile, host: Host, job: Job, facts: Facts) -> Literal["do
         return "native"
     if job.image is not None:
         return "docker"
-    return "native" if host.is_local or engine(host, facts) is None else "docker"
+    if host.is_local or host.env is not None or not job.requirements:
+        return "native"
+    return "docker" if engine(host, facts) is not None else "native"
 
 
 def engine(host: Host, facts: Facts) -> Engine | None:

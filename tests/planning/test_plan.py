@@ -244,7 +244,8 @@ def engine_at(name="docker", version="20.10.24", error=None, socket="/var/run/do
 
 CLOSED = engine_at(version=None, error="Permission denied")
 PODMAN = engine_at("podman", "4.3.1", socket="/run/podman/podman.sock")
-ANYTHING = Job(name="x", command=("a",))
+ANYTHING = Job(name="x", command=("a",), requirements=("torch",))
+BARE = Job(name="x", command=("a",))
 
 
 @pytest.mark.parametrize(
@@ -253,6 +254,8 @@ ANYTHING = Job(name="x", command=("a",))
         ([engine_at()], {}, "docker"),
         ([engine_at()], {"runtime": "native"}, "native"),
         ([engine_at()], {"address": None}, "native"),
+        ([engine_at()], {"env": "~/venv"}, "native"),
+        ([engine_at()], {"env": "~/venv", "runtime": "docker"}, "docker"),
         ([engine_at()], {"engine": "podman"}, "native"),
         ([engine_at()], {"engine": "/var/run/docker.sock"}, "docker"),
         ([engine_at(), PODMAN], {"engine": "podman"}, "docker"),
@@ -270,6 +273,15 @@ def test_a_container_is_taken_where_an_engine_answers_elsewhere(engines, says, e
     """What the host's table says goes first; this machine is used natively."""
     host = Host(**{"name": "there", "address": "there", **says})
     assert runtime(profile("cpu"), host, ANYTHING, facts(engines=engines)) == expected
+
+
+def test_a_job_without_requirements_needs_no_image_of_its_own_accord():
+    """An image would hold nothing for it; whoever wants one all the same says so."""
+    there = Host(name="there", address="there")
+    known = facts(engines=[engine_at()])
+    assert runtime(profile("cpu"), there, BARE, known) == "native"
+    asked = there.model_copy(update={"runtime": "docker"})
+    assert runtime(profile("cpu"), asked, BARE, known) == "docker"
 
 
 def test_an_image_of_ones_own_asks_for_a_container_and_apples_gpu_for_none():
