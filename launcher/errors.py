@@ -10,7 +10,9 @@ LaunchError                    exit 1
 │   │   └── ConnectionLostError         it answered, then fell silent
 │   ├── AuthRefusedError                it does not let us in
 │   ├── HostKeyError                    it is not (yet) known to be itself
-│   └── AgentError                      our agent there said no
+│   ├── AgentError                      our agent there said no
+│   ├── RefusedStreamError              its sshd, or nobody at a socket, lets us through
+│   └── EngineError                     its container engine said no
 ├── RunError                   exit 1   the run's own
 └── InterruptedRunError        exit 5   waiting or interrupted: resumable
 """
@@ -78,6 +80,14 @@ class AgentError(HostError):
     def __init__(self, host: str, code: str, message: str) -> None:
         super().__init__(host, message)
         self.code = code
+
+
+class RefusedStreamError(HostError):
+    """Raised when a socket on a host cannot be reached: forwarding is forbidden, or nobody listens there."""
+
+
+class EngineError(HostError):
+    """Raised when a host's container engine refuses, or does not answer."""
 
 
 class RunError(LaunchError):

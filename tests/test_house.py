@@ -19,7 +19,15 @@ from launcher.spec.toml import read_toml
 PACKAGE = REPOSITORY / "launcher"
 FLOORS = ["errors", "spec", "planning", "hosts", "runtimes", "runs", "cli"]
 HEAVY = {"fabric", "paramiko", "docker", "torch", "matplotlib", "tensorboardX"}
-VARIABLES = {"LAUNCH_ATTEMPT", "LAUNCH_SOCKET", "LAUNCH_RUN", "LAUNCH_TOKEN", "LAUNCH_EXEC", "LAUNCH_RUNS"}
+VARIABLES = {
+    "LAUNCH_ATTEMPT",
+    "LAUNCH_SOCKET",
+    "LAUNCH_RUN",
+    "LAUNCH_TOKEN",
+    "LAUNCH_EXEC",
+    "LAUNCH_HOST_ID",
+    "LAUNCH_RUNS",
+}
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 REMOTE = [path for path in SOURCES if "remote" in path.relative_to(PACKAGE).parts]

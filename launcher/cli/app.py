@@ -16,6 +16,7 @@ from launcher.cli import (
     execute,
     gc,
     hosts,
+    image,
     launch,
     logs,
     metrics,
@@ -115,6 +116,7 @@ app.command("gc", cls=QuickCommand)(gc.gc)
 app.command("probe", cls=QuickCommand)(probe.probe)
 app.command("hosts", cls=QuickCommand)(hosts.hosts)
 app.add_typer(profile.app, name="profile")
+app.add_typer(image.app, name="image")
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ def gc(
 
     place = resolve.host(host)
     with connect(place) as agent:
-        items = collect_garbage(agent, dry_run=dry_run)
+        items = collect_garbage(agent, place, dry_run=dry_run)
     total = sum(item.bytes for item in items)
     if as_json:
         found = [item.model_dump() for item in items]

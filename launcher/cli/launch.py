@@ -38,7 +38,9 @@ def launch(
         str | None, typer.Option(metavar="PROFILE", help="The card; by default the one that is found.")
     ] = None,
     job: Annotated[str | None, typer.Option(metavar="JOB", help="A job's name or TOML file.")] = None,
-    runtime: Annotated[Literal["auto", "native"] | None, typer.Option(help="How it runs there.")] = None,
+    runtime: Annotated[
+        Literal["auto", "docker", "native"] | None, typer.Option(help="How it runs there.")
+    ] = None,
     precision: Annotated[
         Literal["auto", "bf16", "fp16", "fp32"], typer.Option(help="Begin the ladder here.")
     ] = "auto",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.status import Status
 
 SHOW, HIDE, CLEAR_LINE = b"\x1b[?25h", b"\x1b[?25l", b"\r\x1b[2K"
 
@@ -58,7 +59,7 @@ def cursor_back_on_stop(console: Console) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def spinner(console: Console, text: str, style: str = "status.spinner") -> Iterator[None]:
+def spinner(console: Console, text: str, style: str = "status.spinner") -> Iterator[Status]:
     """Show that something goes on; where it is no terminal, nothing."""
-    with cursor_back_on_stop(console), console.status(text, spinner_style=style):
-        yield
+    with cursor_back_on_stop(console), console.status(text, spinner_style=style) as status:
+        yield status

@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,9 @@ def headline(plan: Plan) -> str:
 
 
 class _Stage:
-    text = ""
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self.text: str | None = ""
+        self.progress = show
 
 
 class Progress:
@@ -161,16 +163,24 @@ class PlainView:
     @contextmanager
     def stage(self, name: str) -> Iterator[_Stage]:
         """Show a stage when it is done."""
-        stage = _Stage()
         began = time.monotonic()
-        with self.busy(name):
+        with self.busy(name) as show:
+            stage = _Stage(show)
             yield stage
         self.write(f"  ✓ {name:<8} {time.monotonic() - began:5.1f} s   {stage.text}")
 
     @contextmanager
-    def busy(self, name: str) -> Iterator[None]:
-        """Show that something goes on; in a pipe, nothing."""
-        yield
+    def busy(self, name: str) -> Iterator[Callable[[str], None]]:
+        """Show that something goes on: in a pipe, its steps. Yield how to show one."""
+        last = ""
+
+        def show(step: str) -> None:
+            nonlocal last
+            if step != last:
+                self.write(f"    {name}: {step}")
+            last = step
+
+        yield show
 
     def note(self, text: str) -> None:
         """Say something worth knowing."""
@@ -294,11 +304,13 @@ class TerminalView(PlainView):
         self._console.print(line, soft_wrap=True)
 
     @contextmanager
-    def busy(self, name: str) -> Iterator[None]:
+    def busy(self, name: str) -> Iterator[Callable[[str], None]]:
         """Show a spinner, in the place of the bar."""
         self.close()
-        with spinner(self._console, name, ACCENT):
-            yield
+        with spinner(self._console, name, ACCENT) as status:
+            yield lambda step: status.update(
+                Text(printable(f"{name}: {step}"), no_wrap=True, overflow="ellipsis")
+            )
 
     def begin(self, run: str, steps: int | None, events: list[Event]) -> None:
         """Begin the live bar."""
@@ -355,7 +367,7 @@ class JsonView(PlainView):
     @contextmanager
     def stage(self, name: str) -> Iterator[_Stage]:
         """Put a stage when it is done."""
-        stage = _Stage()
+        stage = _Stage(lambda step: self._put(kind="progress", name=name, text=step))
         began = time.monotonic()
         yield stage
         self._put(kind="stage", name=name, seconds=round(time.monotonic() - began, 3), text=stage.text)

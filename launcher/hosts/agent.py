@@ -6,7 +6,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import IO, Any, Protocol, Self, cast
 
@@ -23,10 +23,8 @@ MAX_NOISE = 64 * 1024
 MAX_SEEN = 500
 
 
-class Link(Protocol):
-    """A two-way stream of bytes to an agent, with a socket's manners; `close` frees everything behind it."""
-
-    about: str
+class Stream(Protocol):
+    """A two-way stream of bytes, with a socket's manners."""
 
     def settimeout(self, timeout: float | None, /) -> None:
         """Bound the waits of recv and sendall, in seconds."""
@@ -39,6 +37,18 @@ class Link(Protocol):
 
     def close(self) -> None:
         """Close the stream and what carries it."""
+
+
+class Link(Stream, Protocol):
+    """A stream to an agent, and the connection that it is on: `close` frees everything behind it."""
+
+    about: str
+
+    def open_socket(self, path: str) -> Stream:
+        """Open a stream to a Unix socket over there. Raises RefusedStreamError, or HostError when the link is gone."""
+
+    def open_program(self, words: Sequence[str]) -> Stream:
+        """Open a stream to the standard input and output of a program over there. Raises HostError."""
 
 
 class Answer:
@@ -84,6 +94,14 @@ class Agent:
         """Hang up. The agent leaves, the runs go on."""
         self._is_closed.set()
         self._link.close()
+
+    def open_socket(self, path: str) -> Stream:
+        """Open a stream to a Unix socket on the host. Raises RefusedStreamError, or HostError when the link is gone."""
+        return self._link.open_socket(path)
+
+    def open_program(self, words: Sequence[str]) -> Stream:
+        """Open a stream to the standard input and output of a program on the host. Raises HostError."""
+        return self._link.open_program(words)
 
     def call(self, verb: str, payload: bytes = b"", *, deadline_s: float = DEADLINE_S, **args: Any) -> Answer:
         """Ask for a verb and return the answer.
@@ -132,34 +150,49 @@ class Agent:
                 return self._answer()
 
     def execute(
-        self, take: Callable[[int, bytes], None], is_enough: Callable[[], bool], **args: Any
+        self,
+        verb: str,
+        payload: bytes,
+        take: Callable[[int, bytes], None],
+        is_enough: Callable[[], bool],
+        **args: Any,
     ) -> Answer:
-        """Have a command run; `take` gets what it prints as (1 or 2, bytes) while it does. The link is closed then.
+        """Ask for a verb that runs a program; `take` gets what it prints as (1 or 2, bytes) while it does.
 
-        Once `is_enough`, the agent ends the command; it does as well when this returns or raises before the command's
-        own end. Raises AgentError when the agent refuses, ConnectionLostError when the link ends or falls silent. What
-        `take` raises comes out as it is.
+        Once `is_enough`, the agent ends the program; it does as well, for the link is closed then, when this raises.
+        Raises AgentError when the agent refuses, ConnectionLostError when the link ends or falls silent. What `take`
+        raises comes out as it is.
         """
         with self._lock:
             with self._link_errors():
-                self._request("exec", b"", args, DEADLINE_S)
-            threading.Thread(target=self._accompany, args=(is_enough,), daemon=True).start()
+                self._request(verb, payload, args, DEADLINE_S)
+            is_over = threading.Event()
+            company = threading.Thread(target=self._accompany, args=(is_enough, is_over), daemon=True)
+            company.start()
             try:
                 while True:
                     with self._link_errors():
-                        message, payload = self._message()
-                        if "stream" not in message:
-                            return self._unwrap(message, payload)
-                    if payload and message["stream"] in (1, 2):
-                        take(message["stream"], payload)
-            finally:
+                        message, data = self._message()
+                    if "stream" not in message:
+                        is_over.set()
+                        company.join()
+                        return self._unwrap(message, data)
+                    if data and message["stream"] in (1, 2):
+                        take(message["stream"], data)
+            except AgentError:
+                raise
+            except BaseException:
                 self.close()
+                raise
 
-    def _accompany(self, is_enough: Callable[[], bool]) -> None:
-        """Let the agent hear, until the link is closed, that we listen, and once that it is enough."""
+    def _accompany(self, is_enough: Callable[[], bool], is_over: threading.Event) -> None:
+        """Let the agent hear, until the program has ended, that we listen, and once that it is enough.
+
+        A word that comes too late the agent takes for a request without an id.
+        """
         is_said = False
         next_ping = time.monotonic() + PING_S
-        while not self._is_closed.wait(POLL_S):
+        while not is_over.wait(POLL_S) and not self._is_closed.is_set():
             words = []
             if is_enough() and not is_said:
                 is_said = True
@@ -215,7 +248,10 @@ class Agent:
         self._last_said = time.monotonic()
 
     def _answer(self) -> Answer:
-        return self._unwrap(*self._message())
+        message, payload = self._message()
+        while message.get("id", 0) is None:  # to a word that `_accompany` said too late
+            message, payload = self._message()
+        return self._unwrap(message, payload)
 
     def _unwrap(self, message: dict[str, Any], payload: bytes) -> Answer:
         if message.get("id") != self._next_id:

@@ -108,10 +108,10 @@ def shell_command(python: str | None, root: str) -> str:
     seen = 'if v=$("$p" -V 2>&1 </dev/null) || command -v "$p" >/dev/null; then f="$f, $p ${v#Python }"; fi'
     tell = 'set -f; echo; echo "LAUNCH-AGENT 1 no-python" ${f#, }'  # in one line, whatever they said
     script = f"f=; for p in {names}; do if {check}; then {boot}; fi; {seen}; done; {tell}"
-    return f"exec sh -c {_word(script)} {_word(root)}"
+    return f"exec sh -c {shell_word(script)} {shell_word(root)}"
 
 
-def _word(text: str) -> str:
+def shell_word(text: str) -> str:
     """Quote a line as one word of any shell: a csh sees its history's `!` between quotes, a fish its backslash."""
     return "'" + re.sub(r"(['!\\])", r"'\\\1'", text) + "'"
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 
+from launcher.errors import HostError, RefusedStreamError
 from launcher.hosts.agent_file import boot_command
 from launcher.spec.host import Host
 
@@ -18,6 +21,7 @@ class LocalLink:
     def __init__(self, host: Host) -> None:
         """Start the agent."""
         self.about = "this machine"
+        self._name = host.name
         ours, theirs = socket.socketpair()
         self._socket = ours
         with theirs:
@@ -30,6 +34,28 @@ class LocalLink:
         self.settimeout = ours.settimeout
         self.recv = ours.recv
         self.sendall = ours.sendall
+
+    def open_socket(self, path: str) -> socket.socket:
+        """Open a stream to a Unix socket of this machine. Raises RefusedStreamError."""
+        with contextlib.ExitStack() as undo:
+            stream = undo.enter_context(socket.socket(socket.AF_UNIX))
+            try:
+                stream.connect(path)
+            except OSError as error:
+                raise RefusedStreamError(self._name, f"{self._name}: {path}: {error.strerror}") from error
+            undo.pop_all()
+        return stream
+
+    def open_program(self, words: Sequence[str]) -> socket.socket:
+        """Open a stream to the standard input and output of a program, which ends with it. Raises HostError."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                subprocess.Popen(words, stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True)
+            except OSError as error:
+                ours.close()
+                raise HostError(self._name, f"{self._name}: {words[0]}: {error.strerror}") from error
+        return ours
 
     def close(self) -> None:
         """Hang up; the agent leaves at once. One that does not is our own child, and is made to."""

@@ -8,7 +8,7 @@ import shlex
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import fabric
 import paramiko
@@ -16,11 +16,13 @@ import paramiko
 from launcher.errors import (
     ConnectionLostError,
     HostError,
+    RefusedStreamError,
     UnreachableError,
 )
-from launcher.hosts.agent_file import shell_command
+from launcher.hosts.agent_file import shell_command, shell_word
 from launcher.hosts.ssh_config import Hop, hops
 from launcher.hosts.ssh_keys import AUTH_S, Login
+from launcher.hosts.ssh_streamlocal import open_streamlocal
 from launcher.hosts.ssh_trust import Trust
 from launcher.hosts.ssh_wire import CONNECT_S, SilentResolverError, TurnedAwayError, Wire, open_wire
 from launcher.spec.host import Host
@@ -79,6 +81,33 @@ class SshLink:
         """Send all bytes."""
         with _channel_errors(self._host, self._transport):
             self._channel.sendall(data)
+
+    def open_socket(self, path: str) -> paramiko.Channel:
+        """Open a stream to a Unix socket over there, beside sshd's sessions.
+
+        Raises RefusedStreamError where sshd forbids it or nobody listens, ConnectionLostError when the link is gone.
+        """
+        with _channel_errors(self._host, self._transport), _deadline(self._transport):
+            try:
+                return open_streamlocal(self._transport, path, CONNECT_S)
+            except paramiko.ChannelException as error:
+                why = (
+                    "sshd forbids it (AllowStreamLocalForwarding)" if error.code == FORBIDDEN else error.text
+                )
+                raise RefusedStreamError(self._host.name, f"{self._host.name}: {path}: {why}") from error
+            except AttributeError as error:
+                words = "this paramiko opens no such channel"
+                raise RefusedStreamError(self._host.name, f"{self._host.name}: {path}: {words}") from error
+
+    def open_program(self, words: Sequence[str]) -> paramiko.Channel:
+        """Open a stream to the standard input and output of a program; it takes one of sshd's sessions.
+
+        Raises ConnectionLostError.
+        """
+        with _channel_errors(self._host, self._transport), _deadline(self._transport):
+            channel = self._transport.open_session(timeout=CONNECT_S)
+            channel.exec_command(f"exec sh -c {shell_word(shlex.join(['exec', *words]))}")
+        return channel
 
     def close(self) -> None:
         """Close the connection, on every hop."""

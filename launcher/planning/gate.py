@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import re
 
-from launcher.planning.placement import choose_gpus
+from launcher.planning.placement import choose_gpus, engine, engines_meant, is_closed, why_unusable
 from launcher.spec.facts import Facts
+from launcher.spec.host import LOCAL, Host
 from launcher.spec.plan import Finding, Plan
 
 FREE_GB_NEEDED = 1.0
 FREE_INODES_NEEDED = 1000
+IMAGE_GB = {"cuda": 10.0, "cpu": 3.0, "mps": 0.0}
+"""What an image with torch and its build may take, in GB, rounded up: CUDA's libraries are most of it."""
 
 
-def check(plan: Plan, facts: Facts | None) -> tuple[Finding, ...]:
+def check(plan: Plan, facts: Facts | None, host: Host = LOCAL) -> tuple[Finding, ...]:
     """Return what speaks against the plan on this host, refusals first; for no facts, what speaks against it anywhere.
 
     Texts hold no volatile figure.
     """
     found = _several_cards(plan)
     if facts is not None:
-        found += [*_card(plan, facts), *_environment(plan, facts), *_room(facts)]
+        found += [*_card(plan, facts), *_how(plan, facts, host), *_room(facts)]
     return tuple(sorted(found, key=lambda finding: finding.level != "refuse"))
 
 
@@ -72,6 +75,45 @@ def _environment(plan: Plan, facts: Facts) -> list[Finding]:
         message = f"{plan.host}: the probe was not asked for {', '.join(unasked)}: a launch will ask"
         found.append(Finding(level="note", code="packages-unknown", message=message))
     return found
+
+
+def _how(plan: Plan, facts: Facts, host: Host) -> list[Finding]:
+    """Return what speaks against the runtime: a container needs an engine, a native run the job's packages."""
+    if plan.runtime == "docker":
+        return [*_engine(plan, facts, host), *_image_room(plan, facts)]
+    return _environment(plan, facts)
+
+
+def _engine(plan: Plan, facts: Facts, host: Host) -> list[Finding]:
+    if engine(host, facts) is not None:
+        message = f"the container runs as root, as you are on {plan.host}: what it writes will be root's"
+        return [Finding(level="note", code="container-root", message=message)] if facts.user == "root" else []
+    meant = engines_meant(host, facts)
+    wanted = f"no engine {host.engine}" if host.engine else "no container engine"
+    lines = [
+        f"{one.name} at {one.socket or one.program}: "
+        + (why_unusable(one, host) or f"it can, but {plan.host} says engine = {host.engine}")
+        for one in facts.engines
+    ]
+    message = "\n  ".join([f"{plan.host}: {wanted} that can be used", *(lines or ["found there: none"])])
+    native = f"launch --host {plan.host} --runtime native     runs without one"
+    mend = native
+    if closed := [one.name for one in meant if is_closed(one)]:
+        join = (
+            f"sudo usermod -aG docker {facts.user}     there, then log in again; or "
+            if "docker" in closed
+            else ""
+        )
+        mend = f"{join}sudo = true for {plan.host} in launch.toml\n  {native}"
+    return [Finding(level="refuse", code="no-engine", message=message, mend=mend)]
+
+
+def _image_room(plan: Plan, facts: Facts) -> list[Finding]:
+    needed = IMAGE_GB[plan.profile.kind]
+    if plan.image is None or not plan.image.requirements or facts.free_gb is None or facts.free_gb >= needed:
+        return []
+    message = f"{facts.root} has less than {needed:g} GB free: if the engine keeps its images there, a build may fail"
+    return [Finding(level="note", code="image-room", message=message)]
 
 
 def _room(facts: Facts) -> list[Finding]:

@@ -1,12 +1,19 @@
-"""Which profile a host's probe means, and which of its cards a run gets."""
+"""Which profile a host's probe means, which of its cards a run gets, and whether it runs in a container."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from typing import Literal
 
 from launcher.errors import UnknownNameError
-from launcher.spec.facts import Facts, Gpu
+from launcher.spec.facts import Engine, Facts, Gpu
+from launcher.spec.host import Host
+from launcher.spec.job import Job
 from launcher.spec.profile import Profile
+
+OLDEST_ENGINE = {"docker": (19, 3), "podman": (3, 0)}
+"""The first engines whose API is 1.40 or newer, by which a container is given its GPUs."""
 
 
 def choose_gpus(profile: Profile, facts: Facts, count: int) -> tuple[str, ...]:
@@ -62,3 +69,48 @@ def why_taken(profile: Profile, facts: Facts) -> str:
     if best is None or len({(gpu.name, gpu.memory_mib) for gpu in facts.gpus}) < 2:
         return ""
     return f"{profile.title} (GPU {best[1].index}) is taken: the most memory of those that we know"
+
+
+def runtime(profile: Profile, host: Host, job: Job, facts: Facts) -> Literal["docker", "native"]:
+    """Return how a job runs on a host: as the host says; where it leaves that open, in a container if one can be had.
+
+    This machine and Apple's GPU are used natively, as is an environment that the host names, and as are jobs for which
+    an image would hold nothing. A job with an image of its own gets a container everywhere else.
+    """
+    if host.runtime != "auto":
+        return host.runtime
+    if profile.kind == "mps":
+        return "native"
+    if job.image is not None:
+        return "docker"
+    if host.is_local or host.env is not None or not job.requirements:
+        return "native"
+    return "docker" if engine(host, facts) is not None else "native"
+
+
+def engine(host: Host, facts: Facts) -> Engine | None:
+    """Return the engine of a host that a container would run under; None where none can be used."""
+    return next((one for one in engines_meant(host, facts) if why_unusable(one, host) is None), None)
+
+
+def engines_meant(host: Host, facts: Facts) -> tuple[Engine, ...]:
+    """Return the engines that were found and that the host's `engine` means: all, those of a name, or of a socket."""
+    return tuple(one for one in facts.engines if host.engine in (None, one.name, one.socket))
+
+
+def why_unusable(engine: Engine, host: Host) -> str | None:
+    """Return why an engine cannot be used, None where it can. What sudo opens, a refusal to this user does not close."""
+    if engine.error is not None:
+        return None if host.sudo and is_closed(engine) else engine.error
+    told = re.match(r"(\d+)\.(\d+)", engine.version or "")
+    if told is None:
+        return "it does not tell its version"
+    oldest = OLDEST_ENGINE.get(engine.name, (0, 0))
+    if (int(told[1]), int(told[2])) < oldest:
+        return f"version {engine.version} is too old: {oldest[0]}.{oldest[1]:02} is the first with API 1.40"
+    return None
+
+
+def is_closed(engine: Engine) -> bool:
+    """Whether an engine is there, and its socket is not for this user."""
+    return engine.socket is not None and engine.error == "Permission denied"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from launcher.planning.image import image
 from launcher.planning.ladder import Mode, ladder
 from launcher.planning.split import split
 from launcher.spec.host import Host
@@ -10,16 +13,26 @@ from launcher.spec.plan import Plan, Source
 from launcher.spec.profile import Profile
 
 
-def plan(profile: Profile, host: Host, job: Job, mode: Mode = "auto") -> Plan:
-    """Return the plan. Pure: the same inputs give the same bytes.
+def plan(
+    profile: Profile,
+    host: Host,
+    job: Job,
+    mode: Mode = "auto",
+    runtime: Literal["docker", "native"] = "native",
+    template: str = "",
+) -> Plan:
+    """Return the plan. Pure: the same inputs give the same bytes. `template` is the Dockerfile's, for docker.
 
-    Raises RefusedError when the card excludes the precision asked for, or the cards cannot share the global batch.
+    Raises RefusedError when the card excludes the precision asked for, or a container, or the cards cannot share the
+    global batch.
     """
     data = {name: source(value) for name, value in job.data if value is not None}
     return Plan(
         job=job.name,
         host=host.name,
         profile=profile,
+        runtime=runtime,
+        image=image(profile, job, host.build, template) if runtime == "docker" else None,
         env=host.env,
         command=job.command,
         requirements=job.requirements,

@@ -45,6 +45,15 @@ def garbage(root: str, agent_folder: str) -> list[dict[str, Any]]:
     return [dict(one, bytes=_size(os.path.join(root, one["path"]))) for one in found]
 
 
+def needed(root: str) -> tuple[list[str], list[str]]:
+    """Return the runs whose containers are needed, for they have not ended, and the images that any run here names."""
+    runs = [Run(path) for path in paths_in(os.path.join(root, "runs"))]
+    found = [run for run in runs if RUN_ID.fullmatch(run.id)]
+    plans = [read_json(run.plan) for run in found]
+    images = {str((plan.get("image") or {}).get("name")) for plan in plans if plan.get("image")}
+    return [run.id for run in found if reading.state_of(run)["state"] not in TERMINAL], sorted(images)
+
+
 def collect(root: str, items: list[dict[str, Any]]) -> None:
     """Remove what `garbage` found."""
     for item in items:

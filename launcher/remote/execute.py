@@ -109,12 +109,21 @@ def execute(run: Run, command: Any, wire: Any) -> dict[str, Any]:
         raise CommandError("bad-command", "%r is no command" % (command,))
     if not os.path.isdir(run.code):
         raise CommandError("no-code", "run %s has no code folder: its code never arrived" % run.id)
+    return attend(partial(_start, run, command), wire)
+
+
+def attend(start: Callable[[str], subprocess.Popen[bytes]], wire: Any) -> dict[str, Any]:
+    """Start a program with pipes for its output and tell the client what it prints, until it has ended with all below it.
+
+    `start` gets the token that the program must carry in its environment as MARK, so that a guard can end it when this
+    process dies. Return {"exit", "signal"}, one of them None. Raises as `execute` does.
+    """
     if process.own_descendants():  # a keeper, say: it must not be taken for one of the command's
         raise CommandError("busy", "this connection has started something else")
     process.become_subreaper()
     token = os.urandom(16).hex()
     with _start_guard(token) as guard:
-        child = _start(run, command, token)
+        child = start(token)
         find_all = partial(_descendants_but, guard.pid)
         try:
             code, number = process.exit_of(_Listening(child, wire, find_all).run())

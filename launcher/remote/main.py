@@ -9,6 +9,7 @@ _MODULES = {
     "serve": "serve",
     "keep": "keeper",
     "supervise": "supervise",
+    "contain": "contain",
     "spare": "store",
     "guard": "execute",
 }
@@ -17,7 +18,7 @@ _MODULES = {
 def main(argv: list[str]) -> int:
     """Run one verb of the agent; return its exit status."""
     if not argv or argv[0] not in _MODULES:
-        sys.stderr.write("usage: agent (serve ROOT | keep RUN | supervise RUN | spare RUN | guard TOKEN)\n")
+        sys.stderr.write("usage: agent (%s) ARGUMENT\n" % " | ".join(_MODULES))
         return 2
     # Only what the verb needs: from a zip file each module is compiled anew, which takes longer than to run it.
     module = importlib.import_module("." + _MODULES[argv[0]], __package__)

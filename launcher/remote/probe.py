@@ -60,16 +60,19 @@ _PYTHON_FOLDERS = [
 ]  # fmt: skip
 
 
-def probe(root: str, env: str | None, packages: list[str] | None) -> dict[str, Any]:
+def probe(
+    root: str, env: str | None, packages: list[str] | None, engine: str | None = None
+) -> dict[str, Any]:
     """Return the host's facts; `env` is the job's environment or interpreter, `packages` what it needs.
 
-    Other interpreters are looked for where there is no job (None), or where the job's own cannot be used.
+    `engine` is the container engine that is meant, by name or by its socket's path. Other interpreters are looked for
+    where there is no job (None), or where the job's own cannot be used.
     """
     path = interpreter_path(env)
     questions: dict[str, Callable[[], Any]] = {
         "gpus": _gpus,
         "file_system": partial(_file_system, root),
-        "engines": _engines,
+        "engines": partial(_engines, engine),
         "interpreter": partial(_interpreter, path, packages or []),
     }
     if packages is None:
@@ -85,7 +88,7 @@ def probe(root: str, env: str | None, packages: list[str] | None) -> dict[str, A
         "host_id": process.host_id(),
         "boot_id": process.boot_id(),
         "hostname": platform.node(),
-        "user": _user(),
+        "user": user(),
         "platform": sys.platform,
         "machine": platform.machine(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
@@ -141,7 +144,8 @@ def _run(words: list[str], timeout_s: float) -> tuple[int, str, str]:
     return child.returncode, out.decode("utf-8", "replace").strip(), err.decode("utf-8", "replace").strip()
 
 
-def _user() -> str:
+def user() -> str:
+    """Return this user's name."""
     import pwd
 
     try:
@@ -274,16 +278,21 @@ def _write_error(root: str) -> str | None:
 # engines
 
 
-def _engines() -> list[dict[str, Any]]:
-    """Return the container engines: their program, their socket, and whether this user may use it."""
+def _engines(named: str | None) -> list[dict[str, Any]]:
+    """Return the container engines: their program, their socket, and whether this user may use it.
+
+    `named` is docker, podman or the path of a socket that is to be looked at first.
+    """
     own = os.environ.get("XDG_RUNTIME_DIR") or "/run/user/%d" % os.getuid()
-    named = os.environ.get("DOCKER_HOST", "")
+    here = os.environ.get("DOCKER_HOST", "")
     sockets = {
         "docker": [own + "/docker.sock", "/var/run/docker.sock"],
         "podman": [own + "/podman/podman.sock", "/run/podman/podman.sock"],
     }
-    if named.startswith("unix://"):
-        sockets["docker"].insert(0, named[len("unix://") :])
+    if here.startswith("unix://"):
+        sockets["docker"].insert(0, here[len("unix://") :])
+    if named is not None and os.path.isabs(named):
+        sockets["podman" if "podman" in os.path.basename(named) else "docker"].insert(0, named)
     found = []
     for name, paths in sockets.items():
         program = shutil.which(name)

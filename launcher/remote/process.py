@@ -25,8 +25,12 @@ _PR_SET_CHILD_SUBREAPER = 36
 def host_id() -> str:
     """Return 16 hex digits that stand for this host: its machine id and its name, hashed.
 
-    A Mac has a hardware UUID, and a name that changes with its network: the UUID alone stands for it.
+    A Mac has a hardware UUID, and a name that changes with its network: the UUID alone stands for it. A container has
+    an id and a name of its own, so there it is told which host it is on.
     """
+    told = os.environ.get("LAUNCH_HOST_ID")
+    if told:
+        return told
     if not IS_LINUX:
         told = _output_of(["ioreg", "-rd1", "-c", "IOPlatformExpertDevice"])
         found = re.search(r'"IOPlatformUUID" = "([^"]+)"', told)

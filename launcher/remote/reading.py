@@ -10,7 +10,7 @@ import hashlib
 import os
 from typing import Any
 
-from . import process
+from . import engine, process
 from .rundir import GROWING_FILES, SMALL_FILES, TERMINAL, Folder, Run, is_locked, read_json
 
 TAIL = 4096
@@ -21,6 +21,13 @@ def host_of(run: Run) -> str | None:
     """Return the id of the host that the run was prepared on."""
     numbers = run.numbers()
     return read_json(run.folder(numbers[0]).attempt).get("host_id") if numbers else None
+
+
+def runtime_of(run: Run) -> dict[str, Any]:
+    """Return how the run was prepared to run: natively, or in a container of which engine."""
+    numbers = run.numbers()
+    found = read_json(run.folder(numbers[0]).attempt).get("runtime") if numbers else None
+    return found if isinstance(found, dict) else {}
 
 
 def state_of(run: Run) -> dict[str, Any]:
@@ -42,7 +49,28 @@ def state_of(run: Run) -> dict[str, Any]:
     if run.last().number != last.number or last.is_locked():  # type: ignore[union-attr] # folders are never removed
         return state_of(run)
     again = last.read_state()
-    return again if again.get("state") in TERMINAL else dict(state, state="interrupted")
+    if again.get("state") in TERMINAL:
+        return again
+    runtime = runtime_of(run)
+    return (
+        _contained(run, runtime, state)
+        if runtime.get("kind") == "docker"
+        else dict(state, state="interrupted")
+    )
+
+
+def _contained(run: Run, runtime: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a run whose container nobody writes from: what becomes of that is the engine's to say.
+
+    One that does not answer may bring it back when it does, so that is no interruption yet.
+    """
+    try:
+        container = engine.container_of(runtime, run.id)
+    except engine.SilentError as error:
+        return dict(state, state="resuming", evidence={"engine": "does not answer: %s" % error})
+    if container is not None and container["status"] in engine.ALIVE:
+        return dict(state, state="resuming")
+    return dict(state, state="interrupted", evidence={"container": container or "removed"})
 
 
 def summary(run: Run) -> dict[str, Any]:
@@ -64,6 +92,7 @@ def summary(run: Run) -> dict[str, Any]:
         "loss": latest.get("loss"),
         "job": plan.get("job"),
         "card": (plan.get("profile") or {}).get("title"),
+        "engine": runtime_of(run).get("engine"),
         "time": began,
     }
 

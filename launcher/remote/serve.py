@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import shutil
 import signal
@@ -17,13 +18,14 @@ import time
 import zipfile
 from typing import Any, Callable, Iterator
 
-from . import cleaning, execute, probe, process, reading, secret, shipping, strict_json
+from . import building, cleaning, execute, probe, process, reading, secret, shipping, strict_json
 from .rundir import RUN_ID, TERMINAL, VERSION, Folder, Lock, Run, read_json, read_text, write_durably
 from .store import Manifest, ShippingError, Store, check
 
 SILENCE_S = 60.0
 START_S = 20.0
 KEEPER_GRACE_S = 3.0
+LOCK_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,79}")
 SPARE_FILES = 100  # fewer are copied in no time
 POLL_S = 0.01
 MAX_LINE = 4 * 1024 * 1024
@@ -136,6 +138,8 @@ class Server:
         self.wire = wire
         self.store = Store(root)
         self.prepared: dict[str, Folder] = {}
+        self.handed_over: dict[str, Folder] = {}
+        self.held: dict[str, Lock] = {}
         self.offered: dict[str, Manifest] = {}
         self.verbs: dict[str, Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]] = {
             "remove": self.remove,
@@ -147,6 +151,15 @@ class Server:
             "ship": self.ship,
             "secrets": self.take_secrets,
             "start": self.start,
+            "hand_over": self.hand_over,
+            "await": self.await_agent,
+            "place": lambda args, _payload: ({"place": self._place(self.run(args))}, b""),
+            "hold": self.hold,
+            "builder": lambda args, _payload: (
+                {"buildkit": building.has_buildkit(args.get("engine") or {})},
+                b"",
+            ),
+            "build": self.build,
             "exec": self.execute,
             "resume": self.resume,
             "runs": self.runs,
@@ -182,6 +195,8 @@ class Server:
 
     def clear_away(self) -> None:
         """Remove what was prepared on this connection and never started: nothing half-done stays behind."""
+        for folder in self.handed_over.values():
+            folder.release()
         for run_id, folder in self.prepared.items():
             folder.release()
             shutil.rmtree(os.path.join(self.root, "runs", run_id), ignore_errors=True)
@@ -203,7 +218,7 @@ class Server:
 
     def probe(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
         """Return the host's facts."""
-        return probe.probe(self.root, args.get("env"), args.get("packages")), b""
+        return probe.probe(self.root, args.get("env"), args.get("packages"), args.get("engine")), b""
 
     def create(self, args: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
         """Make a run's folder with its plan (the payload) and its first numbered folder, held by this process."""
@@ -219,6 +234,13 @@ class Server:
         write_durably(run.plan, payload)
         write_durably(run.wish, "run")
         write_durably(run.token, os.urandom(16).hex(), 0o600)
+        runtime = {
+            "kind": args.get("runtime") or "native",
+            "interpreter": probe.interpreter_path(args.get("env")) if args.get("engine") is None else None,
+            "engine": args.get("engine"),
+            "gpus": args.get("gpus"),
+            "paths": self._paths_named(payload),
+        }
         record = {
             "version": VERSION,
             "run": run.id,
@@ -228,15 +250,42 @@ class Server:
             "time": time.time(),
             "host_id": process.host_id(),
             "boot_id": process.boot_id(),
-            "runtime": {
-                "kind": "native",
-                "interpreter": probe.interpreter_path(args.get("env")),
-                "gpus": args.get("gpus"),
-            },
+            "runtime": runtime,
         }
         write_durably(folder.attempt, strict_json.encode(record) + "\n")
         folder.write_state("preparing")
-        return {"run": run.id, "path": run.path}, b""
+        return {"run": run.id, "place": self._place(run)}, b""
+
+    def _paths_named(self, plan: bytes) -> dict[str, str]:
+        """Return where a plan's `host:` sources lie, as they are written: a container has another home."""
+        told = strict_json.decode(plan)
+        sources = [told.get("model"), *(told.get("data") or {}).values()]
+        written = [one["value"] for one in sources if one is not None and one.get("kind") == "host"]
+        paths = {one: os.path.abspath(os.path.expanduser(one)) for one in written}
+        for path in paths.values():
+            if not os.path.exists(path):
+                raise RequestError("no-source", "host:%s: there is nothing of this name here" % path)
+        return paths
+
+    def _place(self, run: Run) -> dict[str, Any]:
+        """Return what a container of the run needs to see, and as whom it is to run."""
+        agent = os.path.abspath(sys.argv[0])
+        record = read_json(run.folder(run.numbers()[0]).attempt)
+        agent_folder = record.get("agent_folder") or os.path.dirname(agent)
+        data = os.path.join(self.store.path, "data")
+        for folder in (run.cache, data):
+            os.makedirs(folder, exist_ok=True)
+        return {
+            "path": run.path,
+            "agent": os.path.join(agent_folder, os.path.basename(agent)),
+            "host_id": process.host_id(),
+            "root": self._root_label(),
+            "user": probe.user(),
+            "uid": os.getuid(),
+            "gid": os.getgid(),
+            "read": [agent_folder, data, *((record.get("runtime") or {}).get("paths") or {}).values()],
+            "written": [run.cache],
+        }
 
     def offer(self, args: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
         """Take a tree's manifest (the payload); put code/ and data/ in place, or return what must be sent before."""
@@ -288,6 +337,62 @@ class Server:
         self._make_spare(run)
         return {"run": run.id}, b""
 
+    def hand_over(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Leave a prepared run to the container that the client starts next: from here on it is not cleared away."""
+        run = self._prepared_run(args)
+        self.handed_over[run.id] = self.prepared.pop(run.id)
+        self._make_spare(run)
+        return {}, b""
+
+    def await_agent(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Wait for the agent of a run that was handed over; return whether it has come."""
+        run = self.run(args)
+        folder = self.handed_over.get(run.id)
+        if folder is None:
+            raise RequestError("not-prepared", "run %s was not handed over here" % run.id)
+        deadline = time.monotonic() + min(float(args.get("wait_s", START_S)), START_S)
+        while not self._is_taken_over(run, folder.number):
+            if time.monotonic() >= deadline or self.wire.has_input(POLL_S):
+                return {"came": False}, b""
+        del self.handed_over[run.id]
+        folder.release()
+        return {"came": True}, b""
+
+    @staticmethod
+    def _is_taken_over(run: Run, after: int) -> bool:
+        last = run.last()
+        return last is not None and last.number > after and os.path.exists(last.attempt)
+
+    def hold(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Take, or let go, a lock of this host by name, for as long as this client is here; return whether it is held."""
+        name = str(args.get("name"))
+        if not LOCK_NAME.fullmatch(name):
+            raise RequestError("bad-lock", "%r is no lock" % name)
+        if args.get("release") is True:
+            lock = self.held.pop(name, None)
+            if lock is not None:
+                lock.release()
+            return {"held": False, "root": self._root_label()}, b""
+        folder = os.path.join(self.root, "hosts", process.host_id(), "locks")
+        os.makedirs(folder, exist_ok=True)
+        lock = self.held.get(name) or Lock.take(os.path.join(folder, name), 0.0)
+        if lock is not None:
+            self.held[name] = lock
+        return {"held": lock is not None, "root": self._root_label()}, b""
+
+    def _root_label(self) -> str:
+        """Return what marks a container or an image as of this root: the host's id and the root's path."""
+        return "%s:%s" % (process.host_id(), self.root)
+
+    def build(self, args: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Build an image while the client listens; see building.py."""
+        try:
+            return building.build(args, payload, self.wire), b""
+        except (building.BuildError, ValueError) as error:
+            raise RequestError("bad-build", str(error)) from None
+        except execute.CommandError as error:
+            raise RequestError(error.code, str(error)) from None
+
     def _make_spare(self, run: Run) -> None:
         """Let a process of its own copy the code once more, ahead of the next launch; it is nobody's to wait for."""
         if len(self.offered.pop(run.id, {})) >= SPARE_FILES:
@@ -314,8 +419,7 @@ class Server:
             )
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
-            last = run.last()
-            if last is not None and last.number > after and os.path.exists(last.attempt):
+            if self._is_taken_over(run, after):
                 return
             if keeper.poll() is not None:
                 break
@@ -376,19 +480,23 @@ class Server:
     def resume(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
         """Go on with an interrupted run: end what is left of it, by proof, and start its keeper again.
 
-        One whose code never arrived, because its client and our `serve` died while it was sent, has failed.
+        A container is the client's to start: the answer says its place, and `await` waits for its agent. A run whose code never arrived, because its client and our `serve` died while it was sent, has failed.
         """
         run = self.run(args)
         self._is_mine(run)
         _unpack_worker()
         with self._contact(run) as is_ours:
             if is_ours and reading.state_of(run)["state"] == "interrupted":
-                if os.path.isdir(run.code):
+                if not os.path.isdir(run.code):
+                    self._settle(run, "failed", "never-started").release()
+                elif reading.runtime_of(run).get("kind") == "docker":
+                    self.handed_over[run.id] = self._settle(run, "resuming", "agent-lost")
+                    gpus = reading.runtime_of(run).get("gpus")
+                    return {"state": "resuming", "place": self._place(run), "gpus": gpus}, b""
+                else:
                     folder = self._settle(run, "resuming", "agent-lost")
                     self._keep(run, folder.number)
                     folder.release()
-                else:
-                    self._settle(run, "failed", "never-started").release()
         return {"state": reading.state_of(run)["state"]}, b""
 
     @contextlib.contextmanager
@@ -410,11 +518,20 @@ class Server:
     def _settle(self, run: Run, state: str, reason: str) -> Folder:
         """Write a contact folder for a run that nobody holds, after ending its leftovers; return it, still held."""
         last = run.last()
+        judged = reading.state_of(run)
         folder = run.new_folder()
-        token = read_text(run.token)
+        is_contained = reading.runtime_of(run).get("kind") == "docker"
+        token = None if is_contained else read_text(run.token)  # what a container held went with it
         ended = process.end(lambda: process.with_token(token), "token", 5.0) if token else []
         previous = (
-            {"folder": last.number, "state": last.read_state().get("state"), "ended": ended} if last else None
+            {
+                "folder": last.number,
+                "state": last.read_state().get("state"),
+                "ended": ended,
+                **({"evidence": judged.get("evidence")} if is_contained else {}),
+            }
+            if last
+            else None
         )
         record = {
             "version": VERSION,
@@ -446,6 +563,8 @@ class Server:
         if last is None or not last.is_locked():
             return
         record = read_json(last.attempt)
+        if (record.get("runtime") or {}).get("kind") == "docker":
+            return  # its pids mean nothing out here; it looks at the wish by itself
         agent = record.get("agent") or {}
         found = process.find(int(agent.get("pid", 0)))
         same_boot = record.get("boot_id") == process.boot_id()
@@ -468,12 +587,17 @@ class Server:
         return {"bytes": cleaning.remove_run(run, even_artifacts=args.get("artifacts") is True)}, b""
 
     def gc(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
-        """Remove what no run here names any more, unless `dry_run`; return what it was."""
+        """Remove what no run here names any more, unless `dry_run`; return what it was.
+
+        What an engine holds is the client's to remove: `runs` are those whose containers stay, `images` those that a run
+        names, `root` what marks both as ours.
+        """
         with self.store.alone():
             items = cleaning.garbage(self.root, os.path.dirname(os.path.abspath(sys.argv[0])))
             if args.get("dry_run") is not True:
                 cleaning.collect(self.root, items)
-        return {"items": items}, b""
+        runs, images = cleaning.needed(self.root)
+        return {"items": items, "runs": runs, "images": images, "root": self._root_label()}, b""
 
     def pull(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
         """Send the run's artifacts: chunk by chunk a tar stream, then what it held and what was left out."""

@@ -104,6 +104,7 @@ class Supervisor:
 
     def _write_attempt(self) -> None:
         prepared: dict[str, Any] = next((one for one in self.history if one.get("kind") == "prepare"), {})
+        runtime: dict[str, Any] = prepared.get("runtime") or {}
         me = process.find(os.getpid())
         plan = self.plan
         rung = 0
@@ -119,7 +120,7 @@ class Supervisor:
             "host_id": prepared.get("host_id") or process.host_id(),
             "boot_id": process.boot_id(),
             "agent": {"pid": os.getpid(), "start": me.start if me else ""},
-            "runtime": prepared.get("runtime"),
+            "runtime": runtime,
             "previous": self.previous,
             "rung": rung,
             "precision": (plan.get("ladder") or [None])[rung],
@@ -129,8 +130,10 @@ class Supervisor:
             "loader_workers": plan.get("loader_workers"),
             "save_every_steps": plan.get("save_every_steps"),
             "method": plan.get("method"),
-            "model": self._located(plan.get("model"), "model"),
-            "data": {name: self._located(one, name) for name, one in (plan.get("data") or {}).items()},
+            "model": self._located(plan.get("model"), "model", runtime),
+            "data": {
+                name: self._located(one, name, runtime) for name, one in (plan.get("data") or {}).items()
+            },
             "settings": plan.get("settings"),
             "folders": {
                 "run": self.run.path,
@@ -142,12 +145,14 @@ class Supervisor:
         }
         write_durably(self.folder.attempt, strict_json.encode(self.attempt_record) + "\n")
 
-    def _located(self, source: dict[str, str] | None, name: str) -> str | None:
+    def _located(self, source: dict[str, str] | None, name: str, runtime: dict[str, Any]) -> str | None:
         """Return where the script finds a source: shipped files lie under the run's data folder by name."""
         if source is None:
             return None
-        if source["kind"] != "local":
-            return os.path.expanduser(source["value"]) if source["kind"] == "host" else source["value"]
+        if source["kind"] == "host":
+            return str((runtime.get("paths") or {}).get(source["value"], os.path.expanduser(source["value"])))
+        if source["kind"] == "name":
+            return source["value"]
         folder = os.path.join(self.run.data, name)
         names = os.listdir(folder) if os.path.isdir(folder) else []  # an empty folder does not travel
         return os.path.join(folder, *names[:1])  # the client put one thing there

@@ -1,4 +1,4 @@
-"""Which jobs and profiles there are. A user's own come first, by name: working directory, ~/.config/launch/, ours."""
+"""Which jobs, profiles and templates there are. A user's own come first, by name: working directory, ~/.config/launch/, ours."""
 
 from __future__ import annotations
 
@@ -19,3 +19,14 @@ def files(noun: str) -> dict[str, Path]:
         if folder.is_dir():
             found.update({path.stem: path for path in sorted(folder.glob("*.toml"))})
     return dict(sorted(found.items()))
+
+
+def file(noun: str, name: str) -> Path:
+    """Return the file of this name in `images`: the working directory's, the user's, or ours.
+
+    Raises FileNotFoundError when ours is missing too: a broken installation.
+    """
+    for folder in (Path(noun), user_folder() / noun):
+        if (folder / name).is_file():
+            return folder / name
+    return data_folder(noun) / name

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -15,8 +16,13 @@ from launcher.errors import HostError, LaunchError, RunError, UnknownNameError
 from launcher.hosts import Agent, connect
 from launcher.runs import resolve
 from launcher.runs.mirror import RUN_ID, Mirror, find, mirrors, runs_folder
+from launcher.spec.container import EngineWay
 from launcher.spec.host import Host
+from launcher.spec.image import Settings
 from launcher.spec.record import State, Summary, is_terminal
+
+if TYPE_CHECKING:
+    from launcher.runtimes.docker import Docker
 
 MOST_HOSTS_AT_ONCE = 16
 STOP_SLACK_S = 30.0
@@ -124,18 +130,35 @@ def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
     return host, mirror
 
 
-def resume_if_interrupted(agent: Agent, run: str) -> bool:
+def resume_if_interrupted(agent: Agent, mirror: Mirror) -> bool:
     """Go on with a run that was interrupted: its leftovers are ended by proof, its agent starts again.
 
     Return whether it was interrupted.
     """
-    values = runs_of(agent, run)
+    values = runs_of(agent, mirror.run)
     if not values:
-        raise RunError(f"{agent.host} has no run {run}: removed there?")
+        raise RunError(f"{agent.host} has no run {mirror.run}: removed there?")
     if values[0].get("state") != State.INTERRUPTED:
         return False
-    agent.call("resume", run=run, deadline_s=60.0)
-    return True
+    way = values[0].get("engine")
+    if way is None:
+        agent.call("resume", run=mirror.run, deadline_s=60.0)
+        return True
+    from launcher.runs import build_settings
+    from launcher.runs.following import refresh
+
+    refresh(agent, mirror)
+    plan = mirror.whole_plan()
+    settings = build_settings.read(mirror.host(), os.environ)
+    with open_docker(agent, way, settings) as docker:
+        return docker.resume(mirror.run, plan, (values[0].get("attempt") or 1) + 1)
+
+
+def open_docker(agent: Agent, way: dict[str, Any], settings: Settings | None = None) -> Docker:
+    """Return the runtime of a run that is in a container: `way` is its summary's `engine`. Raises EngineError."""
+    from launcher.runtimes.docker import Docker  # docker-py costs 0.15 s: only those who need it pay
+
+    return Docker(agent, EngineWay.model_validate(way), settings)
 
 
 def stop(agent: Agent, run: str, *, now: bool, grace_s: float) -> dict[str, Any]:
@@ -143,8 +166,15 @@ def stop(agent: Agent, run: str, *, now: bool, grace_s: float) -> dict[str, Any]
 
     Raises RunError when the run still lives after its grace and some slack.
     """
-    agent.call("wish", run=run, wish="cancel" if now else "stop", deadline_s=60.0)
-    deadline = time.monotonic() + (0.0 if now else grace_s) + STOP_SLACK_S
+    wish = "cancel" if now else "stop"
+    grace_s = 0.0 if now else grace_s
+    agent.call("wish", run=run, wish=wish, deadline_s=60.0)
+    values = next(iter(runs_of(agent, run)), {})
+    if values.get("engine") is not None and not is_terminal(values.get("state")):
+        with open_docker(agent, values["engine"]) as docker:
+            docker.stop(run, grace_s)
+        agent.call("wish", run=run, wish=wish, deadline_s=60.0)  # a container that was killed wrote no end
+    deadline = time.monotonic() + grace_s + STOP_SLACK_S
     while time.monotonic() < deadline:
         values = next(iter(runs_of(agent, run)), {})
         if not values or is_terminal(values.get("state")):
@@ -158,10 +188,19 @@ def stop(agent: Agent, run: str, *, now: bool, grace_s: float) -> dict[str, Any]
 def execute(agent: Agent, run: str, command: Sequence[str], take: Callable[[int, bytes], None]) -> int:
     """Run a command beside a run; `take` gets what it prints as (1 or 2, bytes). Return its exit code, as a shell tells it.
 
-    Ctrl-C ends it, and returns 130 when it has ended; a second one does not wait for that. Raises HostError.
+    A run in a container has it run in there. Ctrl-C ends it, and returns 130 when it has ended; a second one does not
+    wait for that. Raises HostError.
     """
-    with _interrupt_noted() as interrupts:
-        values = agent.execute(take, lambda: bool(interrupts), run=run, command=list(command)).values
+    found = runs_of(agent, run)
+    way = found[0].get("engine") if found else None
+    with contextlib.ExitStack() as stack:
+        if way is not None:
+            docker = stack.enter_context(open_docker(agent, way))
+            agent = stack.enter_context(docker.agent_inside(run))
+        interrupts = stack.enter_context(_interrupt_noted())
+        values = agent.execute(
+            "exec", b"", take, lambda: bool(interrupts), run=run, command=list(command)
+        ).values
     if interrupts:
         return 128 + signal.SIGINT
     code, number = values.get("exit"), values.get("signal")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import queue
 import signal
 import threading
@@ -21,6 +22,7 @@ from launcher.errors import (
     LaunchError,
     RefusedError,
     RunError,
+    UsageError,
 )
 from launcher.hosts import Agent, connect
 from launcher.hosts.agent import printable
@@ -34,13 +36,15 @@ from launcher.planning import (
     why_taken,
 )
 from launcher.planning import plan as make_plan
-from launcher.runs import resolve, secret, tree
+from launcher.planning import runtime as choose_runtime
+from launcher.runs import build_settings, resolve, secret, tree
 from launcher.runs.digests import Digests
 from launcher.runs.mirror import Mirror, new_run_id, runs_folder
 from launcher.runs.view import View
-from launcher.runtimes import native
+from launcher.runtimes import Runtime, open_runtime
 from launcher.spec.facts import Facts
 from launcher.spec.host import Host
+from launcher.spec.job import Job
 from launcher.spec.plan import Finding, Plan
 from launcher.spec.profile import Profile
 from launcher.spec.reading import build
@@ -109,12 +113,12 @@ def preview(request: Request, facts: Facts | None = None) -> tuple[Plan, tuple[F
             unreached = (Finding(level="note", code="not-reached", message=f"the gate saw no host: {error}"),)
     profile = choose_profile(profiles, facts)[0] if facts else profiles[0]
     try:
-        plan = make_plan(profile, host, task.job, request.precision)
+        plan = _plan(profile, host, task.job, request.precision, facts)
         refused: tuple[Finding, ...] = ()
     except RefusedError as error:
-        plan = make_plan(profile, host, task.job)
+        plan = _plan(profile, host, task.job, "auto", facts)
         refused = (Finding(level="refuse", code="precision-excluded", message=str(error)),)
-    return plan, (*refused, *unreached, *check(plan, facts))
+    return plan, (*refused, *unreached, *check(plan, facts, host))
 
 
 def choose_profile(profiles: Sequence[Profile], facts: Facts) -> tuple[Profile, str]:
@@ -162,29 +166,64 @@ def launch(request: Request, view: View) -> Started:
             facts = probe(agent, host, task.job.requirements)
             profile, why = choose_profile(profiles, facts)
             stage.text = "; ".join(filter(None, (describe(facts), why)))
-        plan = make_plan(profile, host, task.job, request.precision)
+        plan = _plan(profile, host, task.job, request.precision, facts)
         view.head(plan)
-        _pass_gate(plan, facts, view)
+        _pass_gate(plan, facts, host, view)
         gpus = choose_gpus(profile, facts, plan.split.ranks)
-        mirror = Mirror(_create(agent, plan, gpus), folder)
-        with view.stage("ship") as stage:
-            stage.text = _ship(agent, mirror, plan, task, view)
-        with view.stage("start") as stage:
-            mirror.bind(host)
-            if secrets:
-                native.entrust(agent, mirror.run, secrets)
-            with _interrupt_held() as interrupts:
-                _start(agent, mirror)
-            stage.text = f"run {mirror.run}, attempt 1, {plan.split.title}"
+        settings = build_settings.read(host, os.environ)
+        with open_runtime(agent, host, plan, facts, settings) as runtime:
+            mirror = Mirror(_create(runtime, plan, gpus), folder)
+            with view.stage("ship") as stage:
+                stage.text = _ship(agent, mirror, plan, task, view)
+            if plan.image is not None:
+                with view.stage("image") as stage:
+                    stage.text = runtime.provide(plan, stage.progress)
+            with view.stage("start") as stage:
+                mirror.bind(host)
+                if secrets:
+                    runtime.entrust(mirror.run, secrets)
+                with _interrupt_held() as interrupts:
+                    _start(runtime, mirror)
+                stage.text = f"run {mirror.run}, attempt 1, {plan.split.title}"
     except BaseException:
         agent.close()
         raise
     return Started(host, mirror, agent, interrupted_by=next(iter(interrupts), None))
 
 
-def _start(agent: Agent, mirror: Mirror) -> None:
+def build_image(request: Request, view: View) -> str:
+    """Build, or pull, the image of a job on a host, so that no launch has to; return its name. Raises RefusedError."""
+    host, profiles, task = understand(request)
+    if host.runtime == "native":
+        raise UsageError(f'{host.name}: runtime = "native" in launch.toml: nothing runs in an image there')
+    host = Host.model_validate({**host.model_dump(), "runtime": "docker"})
+    settings = build_settings.read(host, os.environ)
+    with contextlib.ExitStack() as stack:
+        with view.stage("connect") as stage:
+            agent = stack.enter_context(connect(host))
+            stage.text = agent.about
+        with view.stage("probe") as stage:
+            facts = probe(agent, host, task.job.requirements)
+            profile, why = choose_profile(profiles, facts)
+            stage.text = "; ".join(filter(None, (describe(facts), why)))
+        plan = _plan(profile, host, task.job, request.precision, facts)
+        _pass_gate(plan, facts, host, view)
+        runtime = stack.enter_context(open_runtime(agent, host, plan, facts, settings))
+        with view.stage("image") as stage:
+            stage.text = runtime.provide(plan, stage.progress)
+    return plan.image.name if plan.image else ""
+
+
+def _plan(profile: Profile, host: Host, job: Job, precision: Mode, facts: Facts | None) -> Plan:
+    """Return the plan; how it runs there hangs on the facts, native where there are none. Raises RefusedError."""
+    how = choose_runtime(profile, host, job, facts) if facts else "native"
+    template = resolve.template()[0] if how == "docker" else ""
+    return make_plan(profile, host, job, precision, how, template)
+
+
+def _start(runtime: Runtime, mirror: Mirror) -> None:
     try:
-        native.start(agent, mirror.run)
+        runtime.start(mirror.run)
     except ConnectionLostError as error:
         words = f"{error}\n  the run may have begun   launch attach {mirror.short}"
         raise ConnectionLostError(error.host, words) from error
@@ -209,7 +248,7 @@ def probe(agent: Agent, host: Host, requirements: Sequence[str] | None = None) -
     Raises HostError, also for an answer that holds no facts.
     """
     packages = None if requirements is None else [distribution(one) for one in requirements]
-    told = agent.call("probe", env=host.env, packages=packages).values
+    told = agent.call("probe", env=host.env, packages=packages, engine=host.engine).values
     try:
         return build(Facts, told, file=f"{host.name}'s probe")
     except (BadFileError, RecursionError) as error:
@@ -298,8 +337,8 @@ def room_text(facts: Facts) -> str:
     return f"{facts.room_gb:,.0f} GB free{' by quota' if has_quota else ''}"
 
 
-def _pass_gate(plan: Plan, facts: Facts, view: View) -> None:
-    findings = check(plan, facts)
+def _pass_gate(plan: Plan, facts: Facts, host: Host, view: View) -> None:
+    findings = check(plan, facts, host)
     refusals = [finding for finding in findings if finding.level == "refuse"]
     for finding in findings:
         if finding.level == "note":
@@ -309,12 +348,12 @@ def _pass_gate(plan: Plan, facts: Facts, view: View) -> None:
         raise RefusedError("refused before anything was sent: " + "\n".join(lines))
 
 
-def _create(agent: Agent, plan: Plan, gpus: Sequence[str]) -> str:
+def _create(runtime: Runtime, plan: Plan, gpus: Sequence[str]) -> str:
     """Make the run on the host under an id that is free there; return the id."""
     for tries_left in reversed(range(ID_TRIES)):
         run = new_run_id(plan.job)
         try:
-            native.create(agent, run, plan, gpus)
+            runtime.create(run, plan, gpus)
         except AgentError as error:
             if error.code != "run-exists" or not tries_left:
                 raise

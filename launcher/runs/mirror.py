@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Annotated, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -23,6 +23,9 @@ from launcher.runs.json_file import read_json
 from launcher.spec.base import Record
 from launcher.spec.host import Host
 from launcher.spec.record import Began, Event, PlanTold, RunState
+
+if TYPE_CHECKING:
+    from launcher.spec.plan import Plan
 
 TAIL = 4096
 RUN_ID = re.compile(r"[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}")
@@ -313,6 +316,13 @@ class Mirror:
     def plan(self) -> PlanTold:
         """Return what is told of the plan, nothing where it has not been fetched."""
         return PlanTold.as_far_as_told(read_json(self.folder / "plan.json"))
+
+    def whole_plan(self) -> Plan:
+        """Return the plan as it was made. Raises BadFileError for one that this version does not understand."""
+        from launcher.spec.plan import Plan
+        from launcher.spec.reading import build
+
+        return build(Plan, read_json(self.folder / "plan.json"), file=f"the plan of {self.run}")
 
     def state(self) -> dict[str, Any]:
         """Return the last state that was fetched, empty where none is told."""

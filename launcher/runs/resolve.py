@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -11,12 +12,14 @@ from typing import Any, NamedTuple
 
 from launcher.errors import BadFileError, UnknownNameError, UsageError
 from launcher.hosts.ssh_config import names_and_patterns
+from launcher.runs.catalogue import file as catalogued
 from launcher.runs.catalogue import files, user_folder
 from launcher.spec.host import LOCAL, Host
+from launcher.spec.image import Build
 from launcher.spec.job import Job
 from launcher.spec.profile import NAME, Profile
 from launcher.spec.reading import build, unknown_name
-from launcher.spec.toml import read_toml
+from launcher.spec.toml import read_text, read_toml
 
 PROJECT_FILE = Path("launch.toml")
 DEFAULT_JOB = "sft"
@@ -78,7 +81,7 @@ def hosts() -> dict[str, Host]:
             )  # unless it says, the name is one of ~/.ssh/config
             table = {"name": name, **alias, **written}
             one = build(Host, table, file=str(path), text=text, prefix=f"hosts.{name}.")
-            found[name] = one.model_copy(update={"env": _env(one, path)})
+            found[name] = one.model_copy(update={"env": _env(one, path), "build": _build(one.build, path)})
     return found
 
 
@@ -140,6 +143,12 @@ def profile(name: str) -> Profile:
     return one
 
 
+def template() -> tuple[str, Path]:
+    """Return the template of images, and the file that it is. Raises BadFileError when it cannot be read."""
+    path = catalogued("images", "Dockerfile")
+    return read_text(path), path
+
+
 def task(name: str | None, words: Sequence[str], settings: Iterable[str], run_name: str | None) -> Task:
     """Return the job: `name` or a path, else the words after `--`, else the project's, else our `sft`.
 
@@ -190,6 +199,15 @@ def _env(host: Host, file: Path) -> str | None:
             f'{file}: hosts.{host.name}.env = "{written}": expected an absolute path, ~/…, or a program\'s name'
         )
     return written
+
+
+def _build(written: Build, file: Path) -> Build:
+    """Return a build whose paths are absolute; in a file they are relative to it."""
+    paths = {"pip_conf": written.pip_conf, "ca_bundle": written.ca_bundle}
+    absolute = {
+        key: str((file.parent / os.path.expanduser(path)).absolute()) for key, path in paths.items() if path
+    }
+    return written.model_copy(update=absolute)
 
 
 def _job_file(name: str) -> Path:

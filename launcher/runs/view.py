@@ -14,7 +14,10 @@ from launcher.spec.plan import Finding, Plan
 class Stage(Protocol):
     """A step of a launch while it runs; `text` is what it found, shown when it is done."""
 
-    text: str
+    text: str | None
+
+    def progress(self, step: str, /) -> None:
+        """Show how far it has come."""
 
 
 class View(Protocol):

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from launcher.spec.base import Written
+from launcher.spec.image import Build
+
+
+def _engine(written: str) -> str:
+    if not re.fullmatch(r"docker|podman|/[^\x00-\x1f\x7f]{1,106}", written):
+        raise ValueError("expected docker, podman, or the absolute path of an engine's socket")
+    return written
 
 
 class Host(Written):
     """A machine as its `[hosts.NAME]` table says.
 
     `address` None means this machine. A bare alias of ~/.ssh/config is a host whose address is the alias.
-    `python` is the agent's; `env` is the job's: an environment's folder, or its interpreter.
+    `python` is the agent's; `env` is the job's: an environment's folder, or its interpreter. `runtime` auto means a
+    container where an engine answers on another machine. `engine` is docker, podman, or a socket's path; `sudo` reaches
+    it by `sudo -n`.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -25,7 +35,10 @@ class Host(Written):
     root: str = "~/.launch"
     python: str | None = None
     env: str | None = None
-    runtime: Literal["auto", "native"] = "auto"
+    runtime: Literal["auto", "docker", "native"] = "auto"
+    engine: Annotated[str, AfterValidator(_engine)] | None = None
+    sudo: bool = False
+    build: Build = Build()
     profile: str | None = None
 
     @property

@@ -7,7 +7,9 @@ from typing import Annotated, Literal
 from pydantic import AliasChoices, ConfigDict, Field, field_validator
 
 from launcher.spec.base import Written
+from launcher.spec.image import Reference
 from launcher.spec.profile import Name
+from launcher.spec.requirement import RequirementText
 
 Scalar = bool | int | float | str
 Count = Annotated[int, Field(ge=1)]
@@ -35,13 +37,15 @@ class Job(Written):
     """A job as its TOML file or the words after `--` say.
 
     A path is relative to the file that names it; `code` is the folder that travels (default: the working folder).
-    `settings` reach the script as they are. `secrets` are names of variables; their values are never part of a job.
+    `image` is an image of one's own, in place of the one that is built. `settings` reach the script as they are.
+    `secrets` are names of variables; their values are never part of a job.
     """
 
     name: Name
     command: Annotated[tuple[str, ...], Field(min_length=1)]
     code: str | None = None
-    requirements: tuple[str, ...] = ()
+    requirements: tuple[RequirementText, ...] = ()
+    image: Reference | None = None
     model: str | None = None
     method: Literal["lora", "full"] = "full"
     steps: Count | None = None

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from launcher.spec.base import Written, canonical_json
+from launcher.spec.image import Image
 from launcher.spec.job import Count, Scalar
 from launcher.spec.profile import Name, Profile
 
@@ -104,7 +105,8 @@ class Plan(Written):
     job: Name
     host: str
     profile: Profile
-    runtime: Literal["native"] = "native"
+    runtime: Literal["docker", "native"] = "native"
+    image: Image | None = None
     env: str | None
     command: tuple[str, ...]
     requirements: tuple[str, ...]
@@ -122,6 +124,12 @@ class Plan(Written):
     attempts: Count
     restart: bool
     stop_grace_s: float
+
+    @model_validator(mode="after")
+    def _image_belongs_to_docker(self) -> Plan:
+        if (self.runtime == "docker") != (self.image is not None):
+            raise ValueError("an image is given for runtime 'docker', and only there")
+        return self
 
     def to_json(self) -> str:
         """Write the plan as its canonical JSON, one line. The same inputs give the same bytes."""

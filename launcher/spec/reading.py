@@ -68,6 +68,8 @@ def _explain(error: Any, model: type[BaseModel], *, file: str, text: str, prefix
         return f"{file}: '{key}' is missing"
     if where[:1] == ["secrets"]:  # what was given there may be a value
         return f'{file}: secrets: expected a list of names of variables, as in secrets = ["HF_TOKEN"]{place}'
+    if error["type"] == "credential":  # its value is not repeated
+        return f"{file}: {key} {error['msg']}{place}"
     shown = json.dumps(error["input"], default=str, ensure_ascii=False)
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
     if error["type"] in _WORDS:

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from launcher.spec.base import Record
+from launcher.spec.container import EngineWay
 
 Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
 """A whole number that a float holds exactly: to reckon with it overflows nowhere."""
@@ -153,6 +154,7 @@ class Summary(Record):
     loss: float | str | None = None
     job: str | None = None
     card: str | None = None
+    engine: EngineWay | None = None
     time: Moment | None = None
 
 

@@ -49,6 +49,7 @@ def ends(client):
         ("launch --host la", ["lab", "lambda", "labour"]),
         ("launch --profile a100", ["a100_40gb", "a100_80gb"]),
         ("launch profile show tit", ["titan_rtx"]),
+        ("launch image show --profile tit", ["titan_rtx"]),
         ("launch --job s", ["sft"]),
         ("launch --precision f", ["fp16", "fp32"]),
         ("launch -- python --ho", []),

@@ -129,7 +129,7 @@ def test_the_root_help_shows_the_launchs_options_and_every_verb(client, word):
     ] == []
     assert [
         one
-        for one in ("ps", "attach", "logs", "metrics", "stop", "pull", "probe", "hosts", "profile")
+        for one in ("ps", "attach", "logs", "metrics", "stop", "pull", "probe", "hosts", "profile", "image")
         if not re.search(rf"^  {one} ", said, re.MULTILINE)
     ] == []
     assert "launch --host lab -- python train.py" in said

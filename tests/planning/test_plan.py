@@ -7,8 +7,19 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import BadFileError, RefusedError, UnknownNameError
-from launcher.planning import best_card, check, choose_gpus, ladder, match_profile, plan, split, why_taken
+from launcher.planning import (
+    best_card,
+    check,
+    choose_gpus,
+    ladder,
+    match_profile,
+    plan,
+    runtime,
+    split,
+    why_taken,
+)
 from launcher.planning.plan import source
+from launcher.resources import data_folder
 from launcher.runs.resolve import profile, profiles
 from launcher.spec.facts import Facts
 from launcher.spec.host import Host
@@ -37,7 +48,12 @@ def case_plan(case):
     wanted = tomllib.loads((case / "case.toml").read_text())
     job = build(Job, wanted["job"], file=str(case / "case.toml"))
     return plan(
-        profile(wanted["profile"]), Host(name="there", address="there"), job, wanted.get("precision", "auto")
+        profile(wanted["profile"]),
+        Host(name="there", address="there"),
+        job,
+        wanted.get("precision", "auto"),
+        wanted.get("runtime", "native"),
+        (data_folder("images") / "Dockerfile").read_text(),
     )
 
 
@@ -288,3 +304,99 @@ def test_findings_hold_no_volatile_figure():
     assert json.dumps([f.model_dump() for f in check(one, facts(free_gb=0.1))]) == json.dumps(
         [f.model_dump() for f in check(one, facts(free_gb=0.2))]
     )
+
+
+def engine_at(name="docker", version="20.10.24", error=None, socket="/var/run/docker.sock"):
+    return {"name": name, "program": f"/bin/{name}", "socket": socket, "version": version, "error": error}
+
+
+CLOSED = engine_at(version=None, error="Permission denied")
+PODMAN = engine_at("podman", "4.3.1", socket="/run/podman/podman.sock")
+ANYTHING = Job(name="x", command=("a",), requirements=("torch",))
+BARE = Job(name="x", command=("a",))
+
+
+@pytest.mark.parametrize(
+    ("engines", "says", "expected"),
+    [
+        ([engine_at()], {}, "docker"),
+        ([engine_at()], {"runtime": "native"}, "native"),
+        ([engine_at()], {"address": None}, "native"),
+        ([engine_at()], {"env": "~/venv"}, "native"),
+        ([engine_at()], {"env": "~/venv", "runtime": "docker"}, "docker"),
+        ([engine_at()], {"engine": "podman"}, "native"),
+        ([engine_at()], {"engine": "/var/run/docker.sock"}, "docker"),
+        ([engine_at(), PODMAN], {"engine": "podman"}, "docker"),
+        ([engine_at(version="18.9.1")], {}, "native"),
+        ([engine_at(version=None)], {}, "native"),
+        ([engine_at(socket=None, version=None, error="it has no socket")], {"sudo": True}, "native"),
+        ([CLOSED], {}, "native"),
+        ([CLOSED], {"sudo": True}, "docker"),
+        ([], {}, "native"),
+        ([], {"runtime": "docker"}, "docker"),
+        ([], {"runtime": "docker", "address": None}, "docker"),
+    ],
+)
+def test_a_container_is_taken_where_an_engine_answers_elsewhere(engines, says, expected):
+    """What the host's table says goes first; this machine is used natively."""
+    host = Host(**{"name": "there", "address": "there", **says})
+    assert runtime(profile("cpu"), host, ANYTHING, facts(engines=engines)) == expected
+
+
+def test_a_job_without_requirements_needs_no_image_of_its_own_accord():
+    """An image would hold nothing for it; whoever wants one all the same says so."""
+    there = Host(name="there", address="there")
+    known = facts(engines=[engine_at()])
+    assert runtime(profile("cpu"), there, BARE, known) == "native"
+    asked = there.model_copy(update={"runtime": "docker"})
+    assert runtime(profile("cpu"), asked, BARE, known) == "docker"
+
+
+def test_an_image_of_ones_own_asks_for_a_container_and_apples_gpu_for_none():
+    """A job that names an image is not silently run without it; no container sees an Apple GPU."""
+    own = Job(name="x", command=("a",), image="mine")
+    assert runtime(profile("cpu"), Host(name="local"), own, facts()) == "docker"
+    assert runtime(profile("mps"), Host(name="m", address="m"), own, facts(engines=[engine_at()])) == "native"
+
+
+def contained(**more):
+    host = Host(name="there", address="there", **more)
+    return plan(profile("cpu"), host, Job(name="x", command=("a",), image="mine"), runtime="docker"), host
+
+
+@pytest.mark.parametrize(
+    ("engines", "says", "message", "mend"),
+    [
+        ([], {}, "found there: none", "--runtime native"),
+        ([CLOSED], {}, "docker at /var/run/docker.sock: Permission denied", "usermod -aG docker u "),
+        ([CLOSED], {}, "there: no container engine that can be used", "sudo = true for there in launch.toml"),
+        ([engine_at(version="18.9.1")], {}, "version 18.9.1 is too old: 19.03 is the first", "--runtime native"),
+        ([engine_at(socket=None, error="it has no socket")], {}, "docker at /bin/docker: it has no socket", "native"),
+        ([engine_at(version=None)], {}, "does not tell its version", "native"),
+        ([PODMAN], {"engine": "docker"}, "no engine docker that can be used\n  podman at /run/podman", "native"),
+        ([PODMAN], {"engine": "docker"}, "it can, but there says engine = docker", "native"),
+    ],
+)  # fmt: skip
+def test_the_gate_says_which_engines_are_there_and_why_none_can_be_used(engines, says, message, mend):
+    """Without one a container cannot begin; the way out stands in the message."""
+    one, host = contained(**says)
+    (found,) = check(one, facts(engines=engines), host)
+    assert (found.level, found.code) == ("refuse", "no-engine")
+    assert message in found.message
+    assert mend in found.mend
+
+
+def test_a_container_brings_its_own_packages():
+    """What the host's interpreter lacks is no matter there; sudo opens a closed engine."""
+    lacking = {"path": "/usr/bin/python3", "version": "3.11.2", "packages": {"torch": None}}
+    one, host = contained(sudo=True)
+    assert check(one, facts(engines=[CLOSED], interpreter=lacking), host) == ()
+
+
+def test_a_small_disk_is_noted_where_an_image_is_built():
+    """The engine's own folder is not known, so it is no refusal."""
+    case = next(case for case in CASES if case.name == "sft_in_a_container_on_p100")
+    told = {"engines": [engine_at()], "gpus": [gpu("Tesla P100-PCIE-16GB", 16280, "6.0")]}
+    (found,) = check(case_plan(case), facts(free_gb=4.0, **told))
+    assert (found.level, found.code) == ("note", "image-room")
+    assert check(case_plan(case), facts(free_gb=40.0, **told)) == ()

@@ -7,6 +7,7 @@ import pytest
 from launcher.errors import BadFileError, LaunchError, UnknownNameError, UsageError
 from launcher.resources import data_folder
 from launcher.runs import resolve
+from launcher.spec.image import Build
 
 
 @pytest.fixture
@@ -316,3 +317,62 @@ def test_a_relative_env_elsewhere_is_a_mistake(person, env):
     person("launch.toml", f'[hosts.lab]\nenv = "{env}"\n')
     said = complaint(BadFileError, resolve.host, "lab")
     assert f'launch.toml: hosts.lab.env = "{env}": expected an absolute path, ~/…' in said
+
+
+def test_the_files_of_a_build_are_relative_to_the_file_that_names_them(person, tmp_path):
+    """A project's lie in it, a person's in theirs; `~` and absolute paths are what they are."""
+    person(
+        "~/.config/launch/hosts.toml", '[hosts.mine.build]\npip_conf = "pip.conf"\nca_bundle = "~/ca.pem"\n'
+    )
+    person(
+        "launch.toml", '[hosts.lab.build]\nbase = "python:3"\npip_conf = "pip.conf"\nca_bundle = "/ca.pem"\n'
+    )
+    assert resolve.host("lab").build == Build(
+        base="python:3", pip_conf=str(tmp_path / "project" / "pip.conf"), ca_bundle="/ca.pem"
+    )
+    mine = resolve.host("mine").build
+    assert mine.pip_conf == str(tmp_path / "home" / ".config" / "launch" / "pip.conf")
+    assert mine.ca_bundle == str(tmp_path / "home" / "ca.pem")
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (
+            '[hosts.lab.build]\npip_config = "x"',
+            "unknown key 'hosts.lab.build.pip_config': did you mean 'pip_conf'?",
+        ),
+        (
+            '[hosts.lab.build]\nbase = "Not An Image"',
+            'hosts.lab.build.base = "Not An Image": expected an image',
+        ),
+        ('[hosts.lab.build]\nnetwork = "bridge"', 'hosts.lab.build.network = "bridge"'),
+        ('[hosts.lab.build]\ntorch_index = "./x"', 'hosts.lab.build.torch_index = "./x": expected the URL'),
+        (
+            '[hosts.lab.build]\ntorch_index = "https://me:hunter2@x/y"',
+            "hosts.lab.build.torch_index holds a user",
+        ),
+        (
+            '[hosts.lab]\nengine = "dokcer"',
+            'hosts.lab.engine = "dokcer": expected docker, podman, or the absolute',
+        ),
+        ('[hosts.lab]\nengine = "run/docker.sock"', "expected docker, podman, or the absolute path"),
+        ('[hosts.lab]\nsudo = "yes"', 'hosts.lab.sudo = "yes": expected true or false'),
+        ('[hosts.lab]\nruntime = "podman"', 'hosts.lab.runtime = "podman"'),
+    ],
+)
+def test_a_mistake_about_containers_is_told_by_file_and_key(person, table, said):
+    """A credential is not repeated."""
+    person("launch.toml", table)
+    message = complaint(BadFileError, resolve.host, "lab")
+    assert f"launch.toml: {said}" in message or said in message
+    assert "hunter2" not in message
+
+
+def test_a_users_own_template_comes_first(person):
+    """The working directory's, then the person's, then ours."""
+    assert resolve.template()[1] == data_folder("images") / "Dockerfile"
+    own = person("~/.config/launch/images/Dockerfile", "FROM own")
+    assert resolve.template() == ("FROM own", own)
+    person("images/Dockerfile", "FROM here")
+    assert resolve.template()[0] == "FROM here"

@@ -1,0 +1,142 @@
+"""An image built on this host by the engine's own program, with BuildKit, which keeps secrets out of every layer.
+
+The client sends the build's context and its secrets; both lie in a folder of our own, in memory where the host has
+/dev/shm, and are gone when the build has ended, however it ended. What the program prints goes to the client as it
+comes, and the build ends with the client.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from typing import Any
+
+from . import execute, strict_json
+from .rundir import Lock
+
+PREFIX = "launch-build-"
+MEMORY = "/dev/shm"  # noqa: S108 - the folders in it are ours alone
+ASK_S = 10.0
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,60}")
+TAG = re.compile(r"[a-z0-9][a-z0-9._/-]{0,120}:[A-Za-z0-9_][A-Za-z0-9_.-]{0,120}")
+
+
+class BuildError(Exception):
+    """A build that cannot be begun."""
+
+
+def has_buildkit(way: dict[str, Any]) -> bool:
+    """Whether the engine's program builds with BuildKit: a docker before 23 by itself, a later one by its plugin buildx."""
+    program = way.get("program")
+    if not program:
+        return False
+    if way.get("name") == "podman" or _asked([str(program), "buildx", "version"]) is not None:
+        return True
+    version = _asked([str(program), "--version"]) or ""
+    found = re.search(r"version (\d+)\.", version)
+    return found is not None and 18 < int(found[1]) < 23
+
+
+def build(args: dict[str, Any], payload: bytes, wire: Any) -> dict[str, Any]:
+    """Build an image while the client listens; return {"exit", "signal"}, one of them None.
+
+    `args`: {"engine", "tag", "labels", "network", "arguments"}; the payload is JSON, {"files": {name: base64}, "secrets": {id:
+    base64}}. Raises BuildError, execute.CommandError, and what the wire raises when the client has gone.
+    """
+    told = strict_json.decode(payload)
+    files, secrets = told.get("files") or {}, told.get("secrets") or {}
+    tag, network = str(args.get("tag")), str(args.get("network"))
+    arguments = {name: str(value) for name, value in (args.get("arguments") or {}).items()}
+    way = args.get("engine") or {}
+    is_named = all(NAME.fullmatch(name) for name in (*files, *secrets, *arguments))
+    if not TAG.fullmatch(tag) or not is_named or network not in ("default", "host", "none"):
+        raise BuildError("this is no build: %r" % tag)
+    folder, lock = _folder()
+    try:
+        context = os.path.join(folder, "context")
+        os.mkdir(context)
+        for name, text in files.items():
+            _write(os.path.join(context, name), text)
+        words = [str(way.get("program")), "build", "--tag", tag, "--network", network]
+        if way.get("name") != "podman":
+            words += ["--progress", "plain"]
+        for name, value in (args.get("labels") or {}).items():
+            words += ["--label", "%s=%s" % (name, value)]
+        for name, text in secrets.items():
+            path = os.path.join(folder, "secret-" + name)
+            _write(path, text)
+            words += ["--secret", "id=%s,src=%s" % (name, path)]
+        for name in arguments:
+            words += [
+                "--build-arg",
+                name,
+            ]  # its value comes by the environment, and stays out of every command line
+        settings = {"DOCKER_BUILDKIT": "1", **arguments}
+        if way.get("socket"):
+            settings["DOCKER_HOST"] = "unix://%s" % way["socket"]
+        if way.get("sudo"):
+            if any("@" in value for value in arguments.values()):
+                raise BuildError(
+                    "a proxy with a password cannot go through sudo: every user would see it in `ps`"
+                )
+            words = ["sudo", "-n", "env", *("%s=%s" % pair for pair in settings.items()), *words]
+        words.append(context)
+        return execute.attend(lambda token: _start(words, folder, {**settings, execute.MARK: token}), wire)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        lock.release()
+
+
+def _start(words: list[str], folder: str, settings: dict[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        words,
+        cwd=folder,
+        env=dict(os.environ, **settings),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def _folder() -> tuple[str, Lock]:
+    """Make a folder for one build, held by its lock; remove those whose builder was killed."""
+    place = MEMORY if os.access(MEMORY, os.W_OK) else tempfile.gettempdir()
+    prefix = "%s%d-" % (PREFIX, os.getuid())
+    for name in os.listdir(place):
+        path = os.path.join(place, name)
+        if name.startswith(prefix) and os.lstat(path).st_uid == os.getuid():
+            left = Lock.take(os.path.join(path, "lock"), 0.0)
+            if left is not None:
+                shutil.rmtree(path, ignore_errors=True)
+                left.release()
+    folder = tempfile.mkdtemp(prefix=prefix, dir=place)
+    lock = Lock.take(os.path.join(folder, "lock"))
+    if lock is None:
+        raise BuildError("%s was taken by another" % folder)
+    return folder, lock
+
+
+def _write(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(base64.b64decode(text))
+
+
+def _asked(words: list[str]) -> str | None:
+    try:
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=ASK_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None

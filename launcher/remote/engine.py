@@ -1,0 +1,96 @@
+"""What the host's container engine says of a run's container: one question over its socket, or through its program."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import subprocess
+import time
+from typing import Any, Dict, Optional, Tuple
+
+from . import strict_json
+
+TIMEOUT_S = 5.0
+KEPT_S = 1.0
+MOST_BYTES = 4 * 1024 * 1024
+ALIVE = ("created", "running", "restarting", "paused")
+
+_kept: Dict[str, Tuple[float, Optional[Dict[str, Any]]]] = {}
+
+
+class SilentError(Exception):
+    """An engine that does not answer: what it has made of a container is not known."""
+
+
+def container_of(runtime: dict[str, Any], run_id: str) -> dict[str, Any] | None:
+    """Return {"status", "exit", "oom", "error", "finished"} of a run's container, None where the engine has none.
+
+    An answer is kept for a second: whoever follows a run asks a hundred times in it. Raises SilentError.
+    """
+    known = _kept.get(run_id)
+    if known is None or time.monotonic() - known[0] > KEPT_S:
+        known = (time.monotonic(), _ask(runtime.get("engine") or {}, "launch-" + run_id))
+        _kept[run_id] = known
+    return known[1]
+
+
+def _ask(way: dict[str, Any], name: str) -> dict[str, Any] | None:
+    connection = _Connection(way)
+    try:
+        connection.request("GET", "/containers/%s/json" % name, headers={"Host": "launch"})
+        answer = connection.getresponse()
+        said = answer.read(MOST_BYTES)
+        told = strict_json.decode(said)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise SilentError(str(error) or type(error).__name__) from None
+    finally:
+        connection.close()
+    if answer.status == 404:
+        return None
+    state = told.get("State") if isinstance(told, dict) else None
+    if answer.status != 200 or not isinstance(state, dict):
+        raise SilentError("it answers %d" % answer.status)
+    return {
+        "status": str(state.get("Status")),
+        "exit": state.get("ExitCode"),
+        "oom": state.get("OOMKilled"),
+        "error": state.get("Error") or None,
+        "finished": state.get("FinishedAt"),
+    }
+
+
+class _Connection(http.client.HTTPConnection):
+    """HTTP over the engine's socket, or over its program's `dial-stdio` where only that is allowed."""
+
+    def __init__(self, way: dict[str, Any]) -> None:
+        super().__init__("engine", timeout=TIMEOUT_S)
+        self._way = way
+        self._program: subprocess.Popen[bytes] | None = None
+
+    def connect(self) -> None:
+        path, program = self._way.get("socket"), self._way.get("program")
+        if path and not self._way.get("sudo"):
+            self.sock = socket.socket(socket.AF_UNIX)
+            self.sock.settimeout(TIMEOUT_S)
+            self.sock.connect(str(path))
+            return
+        words = ["sudo", "-n"] if self._way.get("sudo") else []
+        words += ["env", "DOCKER_HOST=unix://%s" % path] if path else []
+        self.sock, theirs = socket.socketpair()
+        self.sock.settimeout(TIMEOUT_S)
+        try:
+            self._program = subprocess.Popen(
+                [*words, str(program), "system", "dial-stdio"],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=subprocess.DEVNULL,
+            )
+        finally:
+            theirs.close()
+
+    def close(self) -> None:
+        super().close()
+        if self._program is not None:
+            self._program.kill()
+            self._program.wait()
+            self._program = None

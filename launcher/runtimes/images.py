@@ -1,0 +1,183 @@
+"""Images on a host's engine: found, pulled or built there, once however many ask."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import tarfile
+import time
+from collections import Counter, deque
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from launcher.errors import EngineError
+from launcher.hosts import Agent
+from launcher.hosts.agent import printable
+from launcher.planning import buildkit, classic
+from launcher.runtimes.container import LABEL_ROOT
+from launcher.runtimes.engine import Engine
+from launcher.runtimes.runtime import Say
+from launcher.spec.image import Image, Settings
+from launcher.spec.plan import Plan
+
+LABEL_IMAGE = "launcher.image"
+"""The Dockerfile's own, with the digest of its content."""
+POLL_S = 0.5
+KEPT_LINES = 40
+_STEP = re.compile(r"#\d+ \[\s*(?:\S+ )?(\d+/\d+)\] (.*)|Step (\d+/\d+) : ((?:FROM|COPY|RUN) .*)")
+"""BuildKit's and the classic builder's; the latter counts settings as steps, which are none worth showing."""
+
+
+def provide(agent: Agent, engine: Engine, plan: Plan, settings: Settings, say: Say) -> str:
+    """See that the engine has the plan's image; return where it came from.
+
+    One launch at a time makes an image; the others wait for it. Its lock is held by the agent on the host, and goes
+    with its client. Raises EngineError.
+    """
+    image = plan.image
+    if image is None:
+        raise ValueError("the plan has no image")
+    if engine.has_image(image.name):
+        return f"{image.name}, there"
+    name = "image-" + re.sub(r"[^a-z0-9]+", "-", image.name.lower())[-60:].strip("-")
+    while not (answer := agent.call("hold", name=name).values).get("held"):
+        say(f"{image.name}: another launch makes it")
+        time.sleep(POLL_S)
+    root = str(answer.get("root"))
+    try:
+        if engine.has_image(image.name):
+            return f"{image.name}, made by another launch"
+        began = time.monotonic()
+        if image.dockerfile is None:
+            _pull(engine, image, say)
+            return f"{image.name}, pulled in {time.monotonic() - began:.0f} s"
+        builder = _build(agent, engine, image, settings, root, say)
+        return f"{image.name}, built in {time.monotonic() - began:.0f} s ({builder})"
+    finally:
+        agent.call("hold", name=name, release=True)
+
+
+class Held(NamedTuple):
+    """An image of ours on an engine: its name or id, its bytes, when it was made, and how many containers use it."""
+
+    name: str
+    bytes: int
+    created: float
+    containers: int
+
+
+def held(engine: Engine, root: str | None = None) -> list[Held]:
+    """Return the images that launch built on an engine, or those that a root of ours did; the latest first."""
+    used = Counter(str(one.get("ImageID")) for one in engine.containers())
+    found = [
+        Held(
+            (one.get("RepoTags") or [one["Id"]])[0],
+            int(one.get("Size") or 0),
+            float(one.get("Created") or 0),
+            used[one["Id"]],
+        )
+        for one in engine.images(LABEL_IMAGE if root is None else f"{LABEL_ROOT}={root}")
+    ]
+    return sorted(found, key=lambda one: -one.created)
+
+
+def unneeded(engine: Engine, root: str, named: Collection[str]) -> list[Held]:
+    """Return the images that a root of ours built, that none of its runs names and that no container uses."""
+    return [one for one in held(engine, root) if one.containers == 0 and one.name not in named]
+
+
+def _build(agent: Agent, engine: Engine, image: Image, settings: Settings, root: str, say: Say) -> str:
+    """Build an image on the host; return by what. Raises EngineError with the last lines of what failed."""
+    told = agent.call("builder", engine=engine.way.model_dump(), deadline_s=60.0).values
+    labels = {LABEL_ROOT: root}
+    if told.get("buildkit") is True:
+        _build_with_buildkit(agent, engine, image, settings, labels, say)
+        return "BuildKit"
+    _build_classic(engine, image, settings, labels, say)
+    return "classic builder"
+
+
+def _build_with_buildkit(
+    agent: Agent, engine: Engine, image: Image, settings: Settings, labels: dict[str, str], say: Say
+) -> None:
+    recipe = buildkit(image, settings)
+    payload = {"files": _encoded(recipe.files), "secrets": _encoded(recipe.secrets)}
+    lines = _Lines(say)
+    answer = agent.execute(
+        "build",
+        json.dumps(payload).encode(),
+        lambda _, data: lines.take(data),
+        lambda: False,
+        engine=engine.way.model_dump(),
+        tag=image.name,
+        labels=labels,
+        network=settings.network,
+        arguments=recipe.arguments,
+    )
+    if answer.values.get("exit") != 0:
+        raise _failed(engine, image, lines.last())
+
+
+def _build_classic(
+    engine: Engine, image: Image, settings: Settings, labels: dict[str, str], say: Say
+) -> None:
+    recipe = classic(image, settings)
+    lines = _Lines(say)
+    options = {"buildargs": recipe.arguments, "network_mode": settings.network, "labels": labels}
+    for message in engine.build(_tar(recipe.files), tag=image.name, **options):
+        lines.take(str(message.get("stream") or message.get("error") or "").encode())
+        if "error" in message:
+            raise _failed(engine, image, lines.last())
+
+
+def _pull(engine: Engine, image: Image, say: Say) -> None:
+    for message in engine.pull(image.name):
+        if "error" in message:
+            mend = f"is it there, and may {engine.host} have it?   ssh {engine.host} docker pull {image.name}"
+            raise EngineError(engine.host, f"{engine.host}: {printable(str(message['error']))}\n  {mend}")
+        say(printable(f"{message.get('status', '')} {message.get('id', '')} {message.get('progress', '')}"))
+
+
+def _failed(engine: Engine, image: Image, lines: Iterable[str]) -> EngineError:
+    text = "\n".join(f"  | {line}" for line in lines)
+    return EngineError(engine.host, f"{engine.host}: the build of {image.name} failed:\n{text}")
+
+
+def _encoded(files: dict[str, bytes]) -> dict[str, str]:
+    return {name: base64.b64encode(data).decode() for name, data in files.items()}
+
+
+def _tar(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, data in sorted(files.items()):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+class _Lines:
+    """What a build prints, line by line: its steps are shown, its last words kept."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._rest = b""
+        self._kept: deque[str] = deque(maxlen=KEPT_LINES)
+
+    def take(self, data: bytes) -> None:
+        """Take some bytes."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            text = printable(line.decode(errors="replace")).rstrip()
+            if text:
+                self._kept.append(text)
+            if found := _STEP.match(text):
+                self._say(f"step {found[1] or found[3]}: {found[2] or found[4]}")
+
+    def last(self) -> list[str]:
+        """Return the last lines, the unfinished one too."""
+        self.take(b"\n")
+        return list(self._kept)

@@ -1,0 +1,51 @@
+"""What a launch asks of a runtime, whichever it is."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from launcher.hosts import Agent
+from launcher.spec.plan import Plan
+
+Say = Callable[[str], None]
+"""Shows how far something that takes its time has come."""
+
+
+class Runtime(ABC):
+    """How runs of one host run. Use it in a `with`."""
+
+    def __init__(self, agent: Agent) -> None:
+        """Use this agent, which stays its owner's to close."""
+        self.agent = agent
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what the runtime holds beside the agent."""
+
+    @abstractmethod
+    def create(self, run: str, plan: Plan, gpus: Sequence[str]) -> None:
+        """Make the run's folder on the host, with its plan and its cards (UUIDs)."""
+
+    @abstractmethod
+    def provide(self, plan: Plan, say: Say) -> str | None:
+        """See that there is what the run is to run in; return what it was, None where nothing is needed."""
+
+    def entrust(self, run: str, secrets: Mapping[str, str]) -> None:
+        """Put the values of a run's secrets on the host, where only this user's processes may read them."""
+        self.agent.call("secrets", json.dumps(secrets).encode(), run=run)
+
+    @abstractmethod
+    def start(self, run: str) -> None:
+        """Start the run; return when its agent has begun the first attempt."""

@@ -1,0 +1,26 @@
+"""Tells text that holds a credential from text that does not; what it holds is never repeated."""
+
+from __future__ import annotations
+
+import re
+
+_IN_A_URL = re.compile(
+    r"https?://[^/\s]*@"  # a user, or a token in its place
+    r"|://[^/\s@:]+:(?!\d+/)[^\s@]+@"  # user:password, which may hold a slash; host:port/ is none
+)
+_IN_A_QUERY = re.compile(
+    r"[?&][^=&#\s]*(?:token|key|secret|password|signature|sig|auth|credential)[^=&#\s]*=[^&#\s]",
+    re.IGNORECASE,
+)
+_KEY = re.compile(
+    r"(?:^|[-_])(?:password|passwd|token|secret|credentials?|auth|key)(?:$|[-_])", re.IGNORECASE
+)
+
+
+def credential_in(value: str, key: str = "") -> str | None:
+    """Return what kind of credential a value (of this key) holds, in words that do not repeat it; None for none."""
+    if _IN_A_URL.search(value):
+        return "a user or password in a URL"
+    if _IN_A_QUERY.search(value):
+        return "a token in a URL"
+    return "a password or token" if _KEY.search(key) else None

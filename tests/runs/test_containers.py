@@ -1,0 +1,320 @@
+"""Runs in containers of a host's own Docker Engine. Witnesses: the docker CLI inside the machine, and plain ssh."""
+
+import hashlib
+import itertools
+import json
+import re
+
+import pytest
+from testbed.client import until
+
+pytestmark = pytest.mark.testbed
+
+STEPS = """
+import os, time
+import launcher_worker as worker
+resumed = worker.resume_from()
+begin = int(open(os.path.join(resumed, "step")).read()) if resumed else 0
+print("user", os.getuid(), "home", os.environ["HOME"], os.environ.get("USER"))
+for step in range(begin + 1, 2001):
+    time.sleep(0.05)
+    worker.log(step, loss=1.0 / step)
+    if step % 5 == 0:
+        worker.save(step, lambda folder: open(os.path.join(folder, "step"), "w").write(str(step)))
+    if os.path.exists("enough"):
+        break
+artifact = os.path.join(os.environ["LAUNCH_ATTEMPT"], "..", "artifacts", "made")
+open(artifact, "w").write("by the run")
+worker.done(step)
+"""
+JOB = 'name = "train"\ncommand = ["python", "train.py"]\nattempts = 50\n'
+
+
+def write_project(client, engine, user="ada", **more):
+    """Put a job and a host table into a client's project."""
+    table = engine.machine.table("dock", user=user, **more)
+    (client.project / "launch.toml").write_text(
+        f'{table}\n[hosts.dock.build]\nbase = "launch-testbed/python:bookworm"\n'
+    )
+    (client.project / "job.toml").write_text(JOB)
+    client.script(STEPS)
+
+
+@pytest.fixture
+def box(client, engine):
+    """The machine with the engine, known to a client as `dock`; its containers are gone afterwards."""
+    write_project(client, engine)
+    yield engine
+    for name in engine.docker("ps", "-aq").split():
+        engine.docker("rm", "-f", name)
+
+
+def detached(client, *words):
+    return client.detached("--host", "dock", "--job", "./job.toml", *words)
+
+
+def inspect(engine, run):
+    return json.loads(engine.docker("inspect", f"launch-{run}"))[0]
+
+
+def state(client, run):
+    rows = json.loads(client.ok("ps", "--json", "--host", "dock"))["runs"]
+    return next(row for row in rows if row["run"] == run)
+
+
+def more_steps(engine, run, number=4):
+    """Wait until a run has come that many steps further."""
+    before = steps(engine, run)
+    until(lambda: steps(engine, run) >= before + number, f"{number} more steps of {run}")
+
+
+def steps(engine, run, user="ada"):
+    """How many steps are on record, by plain ssh."""
+    text = engine.machine.ssh("sh", "-c", f"cat .launch/runs/{run}/*/events.jsonl", user=user, check=False)
+    return text.count('"metric"')
+
+
+def enough(engine, run, user="ada"):
+    engine.machine.ssh("touch", f".launch/runs/{run}/code/enough", user=user)
+
+
+def test_a_run_in_a_container_is_as_the_design_says(client, box):
+    """User, mounts, labels, limits and the rest, as the docker CLI tells; its files belong to who launched it."""
+    run = detached(client)
+    more_steps(box, run, 4)
+    told = inspect(box, run)
+    uid = box.machine.ssh("id", "-u").strip()
+    gid = box.machine.ssh("id", "-g").strip()
+    path = f"/home/ada/.launch/runs/{run}"
+    assert told["Config"]["User"] == f"{uid}:{gid}"
+    assert told["Config"]["Labels"]["launcher.run"] == run
+    assert told["Config"]["Labels"]["launcher.attempt"] == "1"
+    digest = box.machine.ssh("sha256sum", f"{path}/plan.json").split()[0]
+    plan = box.machine.ssh("cat", f"{path}/plan.json")
+    assert told["Config"]["Labels"]["launcher.plan"] == _digest(plan)
+    assert digest != _digest(plan)  # the file ends with a line break, the digest is of the JSON
+    mounts = {one["Destination"]: one["RW"] for one in told["Mounts"]}
+    assert mounts.pop(path) is True
+    assert mounts.pop("/home/ada/.launch/cache") is True
+    assert set(mounts.values()) == {False}
+    host = told["HostConfig"]
+    assert host["CapDrop"] == ["ALL"]
+    assert "no-new-privileges" in host["SecurityOpt"]
+    assert host["Init"] is True
+    assert host["RestartPolicy"] == {"Name": "on-failure", "MaximumRetryCount": 0}
+    assert host["ShmSize"] >= 1 << 30
+    environment = dict(one.split("=", 1) for one in told["Config"]["Env"])
+    assert environment["HOME"] == f"{path}/home"
+    assert environment["USER"] == environment["LOGNAME"] == "ada"
+    enough(box, run)
+    out = client.ok("attach", run)
+    assert "succeeded" in out
+    assert (client.runs / run / "artifacts" / "made").read_text() == "by the run"
+    owners = box.machine.ssh("find", path, "-printf", "%U\n").split()
+    assert set(owners) == {uid}
+    box.machine.ssh("rm", "-r", path)
+
+
+def _digest(plan):
+    return hashlib.sha256(plan.strip().encode()).hexdigest()
+
+
+def test_a_finished_and_a_stopped_run_stay_down_a_running_one_comes_back(client, box):
+    """Through a graceful restart of the engine, a killed one, and a reboot of its machine."""
+    finished, stopped = detached(client), detached(client)
+    running = detached(client)
+    for run in (finished, stopped, running):
+        more_steps(box, run, 7)
+    enough(box, finished)
+    until(lambda: state(client, finished)["state"] == "succeeded", "its end")
+    assert "cancelled" in client.ok("stop", stopped)
+    assert inspect(box, stopped)["State"]["Running"] is False
+    attempt = 1
+    for restart in (_restart_gracefully, _restart_after_a_kill, _reboot):
+        restart(box)
+        attempt += 1
+        attempt = running_attempt(client, running, attempt)["attempt"]
+        for run, end in ((finished, "succeeded"), (stopped, "cancelled")):
+            assert inspect(box, run)["State"]["Running"] is False
+            assert state(client, run)["state"] == end
+        more_steps(box, running, 4)
+    enough(box, running)
+    out = client.ok("attach", running)
+    assert "succeeded" in out
+    made = _steps_by_attempt(box, running)
+    for earlier, later in itertools.pairwise(made):
+        assert len(set(earlier)) == len(earlier)
+        assert later[0] > 1, "it began from a checkpoint"
+        assert later[0] % 5 == 1
+        assert later[0] <= earlier[-1] + 2
+    assert max(step for one in made for step in one) == made[-1][-1]
+
+
+def running_attempt(client, run, attempt):
+    """Wait for an attempt, or one behind it, to run; return what `ps` says of it."""
+
+    def look():
+        row = state(client, run)
+        return row if row["state"] == "running" and row["attempt"] >= attempt else None
+
+    return until(look, f"attempt {attempt} of {run}")
+
+
+def _steps_by_attempt(engine, run):
+    files = engine.machine.ssh("sh", "-c", f"ls .launch/runs/{run}/*/events.jsonl").split()
+    found = []
+    for file in files:
+        events = [
+            json.loads(line) for line in engine.machine.ssh("cat", file).splitlines() if line.endswith("}")
+        ]
+        found.append([event["step"] for event in events if event["kind"] == "metric"])
+    return [one for one in found if one]
+
+
+def _restart_gracefully(engine):
+    engine.stop_gracefully()
+    engine.start()
+
+
+def _restart_after_a_kill(engine):
+    engine.kill(has_containerd=True)
+    engine.start()
+
+
+def _reboot(engine):
+    engine.machine.kill()
+    engine.machine.up()
+    engine.wait()
+
+
+def test_what_strangers_do_to_a_container_is_told_as_it_is(client, box):
+    """A killed pid comes back; `docker kill` and `docker stop` hold; a removed one is made anew by attach."""
+    run = detached(client)
+    more_steps(box, run, 7)
+    pid = inspect(box, run)["State"]["Pid"]
+    box.machine.enter("kill", "-KILL", str(pid))
+    running_attempt(client, run, 2)
+    for number, words in enumerate((("kill",), ("stop", "-t", "20"), ("rm", "-f")), start=3):
+        more_steps(box, run, 7)
+        box.docker(*words, f"launch-{run}")
+        assert interrupted(client, run)["attempt"] == number - 1
+        client_side = client.start("attach", run)
+        running_attempt(client, run, number)
+        client_side.kill()
+        client_side.communicate()
+    previous = [
+        json.loads(line).get("previous")
+        for line in box.machine.ssh("sh", "-c", f"cat .launch/runs/{run}/*/attempt.json").splitlines()
+    ]
+    told = [one["evidence"]["container"] for one in previous if one and "evidence" in one]
+    assert [one if one == "removed" else one["exit"] for one in told] == [137, 75, "removed"]
+    assert "cancelled" in client.ok("stop", "--now", run)
+
+
+def interrupted(client, run):
+    """Wait until a run is interrupted; return what `ps` says of it."""
+
+    def look():
+        row = state(client, run)
+        return row if row["state"] == "interrupted" else None
+
+    return until(look, f"{run} to be interrupted")
+
+
+def test_stop_leaves_a_checkpoint_and_nothing_running(client, box):
+    """The container is down when `launch stop` returns, by docker's word, and no process of it is left."""
+    run = detached(client)
+    more_steps(box, run, 7)
+    pid = inspect(box, run)["State"]["Pid"]
+    assert "cancelled: stopped-by-user" in client.ok("stop", run)
+    told = inspect(box, run)["State"]
+    assert told["Running"] is False
+    assert told["ExitCode"] == 0
+    assert box.machine.enter("sh", "-c", f"test -e /proc/{pid} || echo gone").strip() == "gone"
+
+
+def test_a_stop_while_the_engine_is_down_is_heeded_when_it_is_back(client, box):
+    """The wish is on the host's disk: whoever comes back reads it first."""
+    run = detached(client)
+    more_steps(box, run, 4)
+    box.kill(has_containerd=True)
+    pid = inspect_pid(box, run)
+    box.machine.enter("kill", "-KILL", str(pid))
+    done = client.run("stop", run)
+    assert done.returncode == 4
+    assert "docker does not answer" in done.stderr
+    box.start()
+    until(lambda: state(client, run)["state"] == "cancelled", "its end")
+
+
+def inspect_pid(engine, run):
+    """The pid of a container's init, while its engine is dead: from the process table."""
+    pids = engine.machine.enter("pgrep", "-f", f"contain /home/ada/.launch/runs/{run}").split()
+    return min(int(pid) for pid in pids)
+
+
+def test_exec_runs_in_the_container_and_ends_with_its_client(client, box):
+    """In a running container in there; beside an ended one in a container that goes with it."""
+    run = detached(client)
+    out = client.ok("exec", run, "--", "sh", "-c", "cat /proc/1/comm; id -u; pwd; echo $LAUNCH_RUN")
+    assert out.split() == [
+        "docker-init", box.machine.ssh("id", "-u").strip(), f"/home/ada/.launch/runs/{run}/code", run,
+    ]  # fmt: skip
+    assert client.run("exec", run, "--", "sh", "-c", "exit 7").returncode == 7
+    sleeper = client.start("exec", run, "--", "sleep", "4321")
+    until(lambda: "sleep 4321" in box.docker("top", f"launch-{run}"), "the command")
+    sleeper.kill()
+    sleeper.communicate()
+    until(lambda: "sleep 4321" not in box.docker("top", f"launch-{run}"), "the command's end")
+    client.ok("stop", "--now", run)
+    before = box.docker("ps", "-aq").split()
+    assert client.ok("exec", run, "--", "sh", "-c", "ls ..").split()
+    until(lambda: box.docker("ps", "-aq").split() == before, "nothing left beside")
+    client.ok("rm", run)
+    assert box.docker("ps", "-aq").split() == []
+
+
+def test_an_edited_script_rebuilds_nothing(client, box):
+    """Code is mounted: the image keeps its name and its id."""
+    client.ok("--host", "dock", "--job", "./job.toml", "--set", 'command=["true"]')
+    images = box.docker("images", "-q", "--no-trunc", "launcher/cpu")
+    client.script("print('another')\n")
+    out = client.ok("--host", "dock", "--job", "./job.toml")
+    assert re.search(r"image .*there", out)
+    assert box.docker("images", "-q", "--no-trunc", "launcher/cpu") == images
+
+
+def test_who_may_not_use_the_engine_is_told_what_to_do(client, engine):
+    """Refused by the gate, before anything was sent; without a word about the runtime it runs natively."""
+    write_project(client, engine, user="eve", runtime="docker")
+    done = client.run("--host", "dock", "--job", "./job.toml")
+    assert done.returncode == 3
+    assert "Permission denied" in done.stderr
+    assert "usermod -aG docker eve" in done.stderr
+    assert engine.machine.ssh("ls", ".launch/runs", user="eve", check=False) == ""
+    write_project(client, engine, user="eve")
+    assert "succeeded" in client.ok("--host", "dock", "--", "true")
+
+
+def test_root_s_run_is_root_s_and_said_aloud(client, engine):
+    """As root on the host it is root inside; what it writes is root's."""
+    write_project(client, engine, user="root")
+    out = client.ok("--host", "dock", "--job", "./job.toml", "--set", 'command=["touch","../artifacts/x"]')
+    assert "as root" in out
+    run = next(path.name for path in client.runs.iterdir() if path.name[0] != ".")
+    assert inspect(engine, run)["Config"]["User"] == "0:0"
+    client.ok("rm", run)
+
+
+def test_two_users_of_one_engine_keep_apart(client, engine):
+    """Both may launch; each gets what is theirs, and neither's gc takes the other's containers or images."""
+    write_project(client, engine, user="ada")
+    client.ok("--host", "dock", "--job", "./job.toml", "--set", 'command=["true"]')
+    (adas,) = engine.docker("ps", "-aq").split()
+    image = engine.docker("images", "-q", "launcher/cpu")
+    write_project(client, engine, user="bob")
+    client.ok("--host", "dock", "--job", "./job.toml", "--set", 'command=["true"]')
+    client.ok("gc", "--host", "dock")
+    assert engine.docker("ps", "-aq").split() == [adas]
+    assert engine.docker("images", "-q", "launcher/cpu") == image
+    engine.docker("rm", adas)
