@@ -15,7 +15,7 @@ import hypothesis
 import pytest
 from testbed.cache import wheelhouse
 from testbed.client import IS_REQUIRED, REPOSITORY, Client, missing, processes_of
-from testbed.engine import Engine, engine_in_a_machine
+from testbed.engine import Engine, RootlessEngine, engine_in_a_machine
 from testbed.machine import Machine, remove_bridge
 from testbed.sshd import MissingPartError, SshHost
 from testbed.wheels import WheelServer
@@ -97,6 +97,20 @@ def engine(say: Callable[[str], None]) -> Iterator[Engine]:
 def engine_machine(engine: Engine) -> Machine:
     """The machine of that engine."""
     return engine.machine
+
+
+@pytest.fixture(scope="session")
+def rootless_engine(engine_machine: Machine) -> Iterator[RootlessEngine]:
+    """An engine of user rae's own in the same machine, with the base image, which her docker client uses."""
+    try:
+        made = RootlessEngine(engine_machine, "rae")
+        made.start()
+        made.load_base()
+        made.become_default()
+    except MissingPartError as error:
+        missing(str(error))
+    yield made
+    made.stop_gracefully()
 
 
 @pytest.fixture(scope="session")

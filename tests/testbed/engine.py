@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 from testbed.cache import Say, base_image
-from testbed.machine import PATH, Machine, check_parts, remove_bridge, wait_until
+from testbed.machine import FIRST_UID, PATH, Machine, check_parts, remove_bridge, wait_until
 from testbed.sshd import MissingPartError
 
 BASE = "launch-testbed/python:bookworm"
@@ -38,8 +39,9 @@ _PARTS = {
     "runc": "runc",
     "iptables": "iptables",
 }
-_SOCKET = "run/docker.sock"
-_PID_FILES = {"dockerd": "run/docker.pid", "containerd": "run/containerd.pid"}
+_ROOTLESS_PARTS = {"rootlesskit": "rootlesskit", "newuidmap": "uidmap", "slirp4netns": "slirp4netns"}
+_ROOTLESS_DOCKERD = "/usr/share/docker.io/contrib/dockerd-rootless.sh"
+_CONTAINERD_PID = "run/containerd.pid"
 
 # An overlay with a whiteout hides one file of a folder from this machine and leaves the real folder alone.
 _CLIENTS_SCRIPT = """\
@@ -80,26 +82,122 @@ path = "{folder}/opt"
 """
 
 
-class Engine:
+class Daemon:
+    """A dockerd in a machine that the machine's boot starts: what the system's and a user's own have in common."""
+
+    def __init__(self, machine: Machine, name: str, runtime: str) -> None:
+        """Make its files; `runtime` is where its socket and its pid lie in the machine. Raises MissingPartError."""
+        check_engine_parts()
+        self.machine = machine
+        self.folder = machine.folder / name
+        self.folder.mkdir()
+        (self.folder / "docker").touch()
+        (self.folder / "config").mkdir()
+        (machine.folder / "boot").mkdir(exist_ok=True)
+        self._script = machine.folder / "boot" / name
+        self._runtime = runtime
+        self._pid_files = {"dockerd": f"{runtime}/docker.pid"}
+
+    # its life
+
+    def start(self) -> None:
+        """Start it in a machine that is up, unless it runs; wait until it answers. Raises MissingPartError."""
+        if not self.is_running("dockerd"):
+            self.machine.enter(str(self._script))
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until it answers, as after a boot. Raises MissingPartError."""
+        wait_until(self._answers, self._why, timeout=60, what="the engine")
+
+    def stop_gracefully(self) -> None:
+        """Ask it to end, as the host's service manager does, and wait until it has; it stops its containers first."""
+        self._signal("dockerd", "TERM")
+
+    def is_running(self, daemon: str) -> bool:
+        """Whether `dockerd` or `containerd` is alive."""
+        try:
+            pid = int((self._root / self._pid_files[daemon]).read_text())
+            return (self._root / f"proc/{pid}/comm").read_text().strip() == daemon
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    def _signal(self, daemon: str, signal: str) -> None:
+        pid = (self._root / self._pid_files[daemon]).read_text().strip()
+        self.machine.enter("kill", f"-{signal}", pid)
+        process = self._root / f"proc/{pid}"
+        wait_until(lambda: not process.exists(), self._why, timeout=60, what=f"the end of {daemon}")
+
+    def _answers(self) -> bool:
+        with contextlib.closing(_UnixConnection(self.socket)) as connection:
+            try:
+                connection.request("GET", "/_ping")
+                return connection.getresponse().status == 200
+            except OSError:
+                return False
+
+    def _why(self) -> str:
+        return (self.folder / "console.log").read_text()[-1000:]
+
+    # its clients
+
+    @property
+    def _root(self) -> Path:
+        """The machine's file tree, seen from outside."""
+        return Path(f"/proc/{self.machine.pid}/root")
+
+    @property
+    def socket(self) -> Path:
+        """Its socket, seen from outside: for a witness in the test's own process."""
+        return self._root / self._runtime / "docker.sock"
+
+    def docker(
+        self,
+        *words: str,
+        env: Mapping[str, str] | None = None,
+        stdin: Path | None = None,
+        check: bool = True,
+        timeout: float = 300,
+    ) -> str:
+        """Run Debian's client inside, as root, whatever client the users find; return what it printed."""
+        with (stdin or Path(os.devnull)).open("rb") as file:
+            said = subprocess.run(
+                ["nsenter", "-t", str(self.machine.pid), "--all", "--", self.folder / "docker", *words],
+                stdin=file,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=timeout,
+                env={
+                    "PATH": PATH,
+                    "DOCKER_HOST": f"unix:///{self._runtime}/docker.sock",
+                    "DOCKER_CONFIG": str(self.folder / "config"),
+                    **(env or {}),
+                },
+            )
+        if check and said.returncode != 0:
+            raise AssertionError(f"docker {' '.join(words)}: {said.returncode}: {said.stdout}{said.stderr}")
+        return said.stdout
+
+    def load_base(self) -> None:
+        """Import the base image as BASE, unless it is there. Raises MissingPartError."""
+        if not self.docker("image", "ls", "--quiet", BASE):
+            self.docker("import", "--change", 'CMD ["python3"]', "-", BASE, stdin=base_image())
+
+
+class Engine(Daemon):
     """A machine's Docker Engine. A reboot is `machine.kill()`, `machine.up()`, `wait()`."""
 
     def __init__(self, machine: Machine) -> None:
         """Make its files and let the machine's boot start it; the machine is made and may be up. Raises MissingPartError."""
-        check_engine_parts()
-        self.machine = machine
-        self.folder = machine.folder / "engine"
-        self.folder.mkdir()
+        super().__init__(machine, "engine", "run")
+        self._pid_files["containerd"] = _CONTAINERD_PID
         self._cgroup = f"launch-testbed-{os.getpid()}-{machine.name}"
-        (self.folder / "docker").touch()
-        (self.folder / "config").mkdir()
         (self.folder / "containerd.toml").write_text(_CONTAINERD.format(folder=self.folder))
         _write_script(self.folder / "clients", _CLIENTS_SCRIPT.format(folder=self.folder))
-        boot = machine.folder / "boot"
-        boot.mkdir(exist_ok=True)
-        self._script = boot / "engine"
         _write_script(
             self._script,
-            _BOOT_SCRIPT.format(folder=self.folder, client=CLIENT, containerd_pid=_PID_FILES["containerd"]),
+            _BOOT_SCRIPT.format(folder=self.folder, client=CLIENT, containerd_pid=_CONTAINERD_PID),
         )
         self._hide_clients("debian")
         self.configure()
@@ -119,20 +217,6 @@ class Engine:
 
     # its life
 
-    def start(self) -> None:
-        """Start it in a machine that is up, unless it runs; wait until it answers. Raises MissingPartError."""
-        if not self.is_running("dockerd"):
-            self.machine.enter(str(self._script))
-        self.wait()
-
-    def wait(self) -> None:
-        """Wait until it answers, as after a boot. Raises MissingPartError."""
-        wait_until(self._answers, self._why, timeout=60, what="the engine")
-
-    def stop_gracefully(self) -> None:
-        """Ask it to end, as the host's service manager does, and wait until it has; it stops its containers first."""
-        self._signal("dockerd", "TERM")
-
     def kill(self, has_containerd: bool = False) -> None:
         """Kill dockerd alone, or its containerd too; the containers go on."""
         self._signal("dockerd", "KILL")
@@ -143,31 +227,6 @@ class Engine:
         """End the machine with all that runs in it, and remove its folder and its cgroups."""
         self.machine.down()
         self._remove_cgroups()
-
-    def is_running(self, daemon: str) -> bool:
-        """Whether `dockerd` or `containerd` is alive."""
-        try:
-            pid = int((self._root / _PID_FILES[daemon]).read_text())
-            return (self._root / f"proc/{pid}/comm").read_text().strip() == daemon
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-
-    def _signal(self, daemon: str, signal: str) -> None:
-        pid = (self._root / _PID_FILES[daemon]).read_text().strip()
-        self.machine.enter("kill", f"-{signal}", pid)
-        process = self._root / f"proc/{pid}"
-        wait_until(lambda: not process.exists(), self._why, timeout=60, what=f"the end of {daemon}")
-
-    def _answers(self) -> bool:
-        with contextlib.closing(_UnixConnection(self.socket)) as connection:
-            try:
-                connection.request("GET", "/_ping")
-                return connection.getresponse().status == 200
-            except OSError:
-                return False
-
-    def _why(self) -> str:
-        return (self.folder / "console.log").read_text()[-1000:]
 
     def _remove_cgroups(self) -> None:
         places = [
@@ -180,44 +239,6 @@ class Engine:
                     Path(path).rmdir()
 
     # its clients
-
-    @property
-    def _root(self) -> Path:
-        """The machine's file tree, seen from outside."""
-        return Path(f"/proc/{self.machine.pid}/root")
-
-    @property
-    def socket(self) -> Path:
-        """Its socket, seen from outside: for a witness in the test's own process."""
-        return self._root / _SOCKET
-
-    def docker(
-        self,
-        *words: str,
-        env: Mapping[str, str] | None = None,
-        stdin: Path | None = None,
-        check: bool = True,
-        timeout: float = 300,
-    ) -> str:
-        """Run Debian's client inside, as root, whatever client the users find; return what it printed."""
-        with (stdin or Path(os.devnull)).open("rb") as file:
-            said = subprocess.run(
-                ["nsenter", "-t", str(self.machine.pid), "--all", "--", self.folder / "docker", *words],
-                stdin=file,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=timeout,
-                env={"PATH": PATH, "DOCKER_CONFIG": str(self.folder / "config"), **(env or {})},
-            )
-        if check and said.returncode != 0:
-            raise AssertionError(f"docker {' '.join(words)}: {said.returncode}: {said.stdout}{said.stderr}")
-        return said.stdout
-
-    def load_base(self) -> None:
-        """Import the base image as BASE, unless it is there. Raises MissingPartError."""
-        if not self.docker("image", "ls", "--quiet", BASE):
-            self.docker("import", "--change", 'CMD ["python3"]', "-", BASE, stdin=base_image())
 
     def use_client(self, kind: str) -> None:
         """Let the users find as `docker`: `debian` (at first), `plain` (a newer one without buildx), `none`.
@@ -236,14 +257,62 @@ class Engine:
             if path.exists():
                 whiteout = hidden / path.relative_to("/")
                 whiteout.parent.mkdir(parents=True, mode=0o755)
-                os.mknod(whiteout, device=os.makedev(0, 0), mode=0o20000)
+                os.mknod(whiteout, device=os.makedev(0, 0), mode=stat.S_IFCHR)
+
+
+# A user's namespace may mount a /proc only where one is seen with nothing mounted upon it, as any host has it.
+_ROOTLESS_BOOT_SCRIPT = """\
+#!/bin/sh
+set -e
+exec >>"{folder}/console.log" 2>&1
+runtime=/run/user/{uid}
+if ! mountpoint -q "{folder}/docker"; then
+    mount --bind {client} "{folder}/docker"
+    mount -t proc proc "{folder}/proc"
+    for name in subuid subgid; do
+        [ -e /etc/$name ] || touch /etc/$name
+        mount --bind "{folder}/subuid" /etc/$name
+    done
+    mount --bind "{folder}/tun" /dev/net/tun
+    mkdir -p -m 755 /run/user
+    install -d -m 700 -o {uid} -g {uid} $runtime
+fi
+cd /home/{user}
+exec setsid --fork setpriv --reuid {uid} --regid {uid} --init-groups \\
+    env HOME=/home/{user} XDG_RUNTIME_DIR=$runtime {dockerd}
+"""
+
+
+class RootlessEngine(Daemon):
+    """A user's own engine, for which the user needs no group: its socket is in the user's runtime folder."""
+
+    def __init__(self, machine: Machine, user: str) -> None:
+        """Make its files and let the machine's boot start it; the machine is made and may be up. Raises MissingPartError."""
+        _check_rootless_parts()
+        self.user = user
+        uid = FIRST_UID + machine.users.index(user)
+        super().__init__(machine, f"rootless-{user}", f"run/user/{uid}")
+        (self.folder / "proc").mkdir()
+        (self.folder / "subuid").write_text(f"{user}:100000:65536\n")
+        os.mknod(self.folder / "tun", mode=stat.S_IFCHR, device=os.makedev(10, 200))
+        (self.folder / "tun").chmod(0o666)
+        text = _ROOTLESS_BOOT_SCRIPT.format(
+            folder=self.folder, uid=uid, user=user, client=CLIENT, dockerd=_ROOTLESS_DOCKERD
+        )
+        _write_script(self._script, text)
+
+    def become_default(self) -> None:
+        """Let the user's docker client use it, as Debian's set-up tool does."""
+        host = f"host=unix:///{self._runtime}/docker.sock"
+        self.machine.ssh("docker", "context", "create", "rootless", "--docker", host, user=self.user)
+        self.machine.ssh("docker", "context", "use", "rootless", user=self.user)
 
 
 @contextlib.contextmanager
 def engine_in_a_machine(name: str, number: int, say: Say = print) -> Iterator[Engine]:
     """Give an engine with the base image in a machine of its own, and remove both. Raises MissingPartError.
 
-    Users ada and bob are in group docker, eve is not, root may log in.
+    Users ada and bob are in group docker, eve is not, root may log in, rae is for an engine of her own.
     """
     check_parts()
     check_engine_parts()
@@ -253,7 +322,7 @@ def engine_in_a_machine(name: str, number: int, say: Say = print) -> Iterator[En
     machine = Machine(name, number, folder / name)
     try:
         machine.make(
-            *((user, "/bin/bash") for user in ("ada", "bob", "eve")),
+            *((user, "/bin/bash") for user in ("ada", "bob", "eve", "rae")),
             groups={"docker": ["ada", "bob"]},
             has_root=True,
         )
@@ -287,6 +356,14 @@ def check_engine_parts() -> None:
     for part, package in _PARTS.items():
         if shutil.which(part, path="/usr/sbin:/usr/bin") is None:
             raise MissingPartError(f"no {part} here: apt-get install {package}")
+
+
+def _check_rootless_parts() -> None:
+    for part, package in _ROOTLESS_PARTS.items():
+        if shutil.which(part, path="/usr/sbin:/usr/bin") is None:
+            raise MissingPartError(f"no {part} here: apt-get install {package}")
+    if not Path("/dev/net/tun").exists():
+        raise MissingPartError("no /dev/net/tun here")
 
 
 def _check_plain_client() -> None:

@@ -126,6 +126,14 @@ def test_the_users_client_can_be_another_or_none(engine, engine_machine):
         engine.use_client("debian")
 
 
+def test_a_user_may_have_an_engine_of_her_own(rootless_engine, engine_machine, wheels):
+    """rae, in no group, runs a container that is hers alone and reaches the index."""
+    code = f"from urllib.request import urlopen; print(urlopen('{wheels.index_url}').status)"
+    assert engine_machine.ssh("docker", "run", "--rm", BASE, "python3", "-c", code, user="rae") == "200\n"
+    assert "rootless" in engine_machine.ssh("docker", "info", user="rae")
+    assert "rootless" not in engine_machine.ssh("docker", "info", user="ada")
+
+
 def _state(engine, name):
     return engine.docker("inspect", "--format", "{{.State.Status}}", name).strip()
 
