@@ -6,6 +6,7 @@ start      `launch --help` and `profile list` beside importing typer and rich al
 launch     a job that only exits, here and on an SSH host on loopback, beside `ssh HOST true`, and its stages
 unchanged  the ship of 10,000 unchanged files beside an `rsync -a` that finds nothing to do
 far        the first ship of 500 small files at a round trip of 40 ms, beside `tar | ssh`
+container  a warm job that only exits, in a container, beside `ssh HOST docker run --rm IMAGE true` of the same image
 hosts      50 hosts probed at once by one client
 local ssh  from a metric written by the training to the client that has it in its mirror and shows it, here and over SSH
 """
@@ -28,6 +29,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from testbed.client import LAUNCH, Client, until
+from testbed.engine import BASE, engine_in_a_machine
 from testbed.link import Link
 from testbed.sshd import ADDRESS, MissingPartError, SshHost
 
@@ -126,6 +128,26 @@ def launch(client: Client, host: SshHost) -> Iterator[Figure]:
     took = median([*LAUNCH, "--host", "A", "--", "true"], **more)
     yield beside("launch of `true` over SSH", took, "`ssh HOST true`", floor)
     found = [stages(client, "--host", "A") for _ in range(ROUNDS)]
+    for name in found[0]:
+        yield Figure(
+            f"… of it the stage {name}", ms(statistics.median(one[name]["seconds"] for one in found))
+        )
+
+
+def container(client: Client, _host: SshHost) -> Iterator[Figure]:
+    """Measure a job that only exits in a container of an image that is there, on an engine of its own."""
+    with engine_in_a_machine("bench", 60) as engine:
+        machine = engine.machine
+        table = f'{machine.table("D", runtime="docker")}\n[hosts.D.build]\nbase = "{BASE}"\n'
+        (client.project / "launch.toml").write_text(table)
+        image = stages(client, "--host", "D")["image"]["text"].split(",")[0]
+        more = {"cwd": client.project, "env": client.env}
+        floor = median([*machine.ssh_words(), f"docker run --rm {image} true"])
+        took = median([*LAUNCH, "--host", "D", "--", "true"], **more)
+        yield beside(
+            "launch of `true` in a container", took, "`ssh HOST docker run --rm IMAGE true`", floor, 2.5
+        )
+        found = [stages(client, "--host", "D") for _ in range(ROUNDS)]
     for name in found[0]:
         yield Figure(
             f"… of it the stage {name}", ms(statistics.median(one[name]["seconds"] for one in found))
@@ -257,7 +279,7 @@ def _flood(client: Client, *words: str) -> float:
 
 
 MEASUREMENTS: dict[str, Measurement] = {
-    one.__name__: one for one in (start, launch, unchanged, far, hosts, local, ssh)
+    one.__name__: one for one in (start, launch, container, unchanged, far, hosts, local, ssh)
 }
 
 
