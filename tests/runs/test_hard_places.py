@@ -12,7 +12,7 @@ from testbed.client import is_gone, processes_of, until
 
 from launcher.runs import launching
 from launcher.runs.launching import Request, launch
-from launcher.runtimes import native
+from launcher.runtimes.native import Native
 
 FILLS_THE_DISK = """
 import os, sys, time
@@ -83,13 +83,13 @@ def test_ctrl_c_in_the_moment_of_the_start_detaches_and_says_so(client, monkeypa
     client.script("import time; time.sleep(10000)")
     monkeypatch.chdir(client.project)
     monkeypatch.setenv("HOME", str(client.home))
-    real = native.start
+    real = Native.start
 
-    def start(agent, run):
+    def start(runtime, run):
         signal.raise_signal(number)
-        real(agent, run)
+        real(runtime, run)
 
-    monkeypatch.setattr(launching.native, "start", start)
+    monkeypatch.setattr(Native, "start", start)
     begun = launch(Request(words=["python", "train.py"]), PlainView())
     begun.agent.close()
     assert begun.interrupted_by == number
