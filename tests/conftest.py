@@ -13,9 +13,9 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from testbed.cache import base_image, wheelhouse
+from testbed.cache import wheelhouse
 from testbed.client import IS_REQUIRED, REPOSITORY, Client, missing, processes_of
-from testbed.engine import Engine
+from testbed.engine import Engine, engine_in_a_machine
 from testbed.machine import Machine, remove_bridge
 from testbed.sshd import MissingPartError, SshHost
 from testbed.wheels import WheelServer
@@ -85,32 +85,12 @@ def say(request: pytest.FixtureRequest) -> Callable[[str], None]:
 
 @pytest.fixture(scope="session")
 def engine(say: Callable[[str], None]) -> Iterator[Engine]:
-    """A Docker Engine with the base image, in a machine of its own, up for the session.
-
-    Users ada and bob are in group docker, eve is not, root may log in.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
-    folder.chmod(0o755)
-    machine = Machine("dock", 42, folder / "dock")
+    """A Docker Engine with the base image, in a machine of its own, up for the session; see engine_in_a_machine."""
     try:
-        base_image(say)
-        machine.make(
-            *((name, "/bin/bash") for name in ("ada", "bob", "eve")),
-            groups={"docker": ["ada", "bob"]},
-            has_root=True,
-        )
-        made = Engine(machine)
-        machine.up()
-        made.wait()
-        made.load_base()
-        yield made
-        made.down()
+        with engine_in_a_machine("dock", 42, say) as made:
+            yield made
     except MissingPartError as error:
         missing(str(error))
-    finally:
-        machine.kill()
-        remove_bridge()
-        shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")

@@ -13,12 +13,13 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection
 from pathlib import Path
 
-from testbed.cache import base_image
-from testbed.machine import PATH, Machine, wait_until
+from testbed.cache import Say, base_image
+from testbed.machine import PATH, Machine, check_parts, remove_bridge, wait_until
 from testbed.sshd import MissingPartError
 
 BASE = "launch-testbed/python:bookworm"
@@ -236,6 +237,38 @@ class Engine:
                 whiteout = hidden / path.relative_to("/")
                 whiteout.parent.mkdir(parents=True, mode=0o755)
                 os.mknod(whiteout, device=os.makedev(0, 0), mode=0o20000)
+
+
+@contextlib.contextmanager
+def engine_in_a_machine(name: str, number: int, say: Say = print) -> Iterator[Engine]:
+    """Give an engine with the base image in a machine of its own, and remove both. Raises MissingPartError.
+
+    Users ada and bob are in group docker, eve is not, root may log in.
+    """
+    check_parts()
+    check_engine_parts()
+    base_image(say)
+    folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
+    folder.chmod(0o755)
+    machine = Machine(name, number, folder / name)
+    try:
+        machine.make(
+            *((user, "/bin/bash") for user in ("ada", "bob", "eve")),
+            groups={"docker": ["ada", "bob"]},
+            has_root=True,
+        )
+        engine = Engine(machine)
+        machine.up()
+        try:
+            engine.wait()
+            engine.load_base()
+            yield engine
+        finally:
+            engine.down()
+    finally:
+        machine.kill()
+        remove_bridge()
+        shutil.rmtree(folder)
 
 
 class _UnixConnection(HTTPConnection):

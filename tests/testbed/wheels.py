@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from testbed.machine import CLIENT, make_bridge
 
@@ -94,16 +95,17 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.login and self.headers["Authorization"] != self.server.login:
             self._say(401, b"who are you?", ("WWW-Authenticate", 'Basic realm="wheels"'))
             return
-        folder, _, name = self.path.strip("/").partition("/")
+        folder, _, name = unquote(self.path).strip("/").partition("/")
         projects = {_project(file) for file in self.server.files}
         if folder == "wheels" and name in self.server.files:
             self._send_file(self.server.files[name])
         elif folder == "wheels" and not name:
-            self._say(200, _page((f"/wheels/{file}", file) for file in self.server.files))
+            self._say(200, _page((f"/wheels/{quote(file)}", file) for file in self.server.files))
         elif folder == "simple" and name in projects:
             files = [path for file, path in self.server.files.items() if _project(file) == name]
             self._say(
-                200, _page((f"/wheels/{path.name}#sha256={_sha256(path)}", path.name) for path in files)
+                200,
+                _page((f"/wheels/{quote(path.name)}#sha256={_sha256(path)}", path.name) for path in files),
             )
         elif folder == "simple" and not name:
             self._say(200, _page((f"/simple/{project}/", project) for project in sorted(projects)))
