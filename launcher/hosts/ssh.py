@@ -91,8 +91,9 @@ class SshLink:
             try:
                 return open_streamlocal(self._transport, path, CONNECT_S)
             except paramiko.ChannelException as error:
-                why = (
-                    "sshd forbids it (AllowStreamLocalForwarding)" if error.code == FORBIDDEN else error.text
+                forbidden = "sshd forbids it (AllowStreamLocalForwarding no)"
+                why = {FORBIDDEN: forbidden, NO_WAY: f"nobody listens there, or {forbidden}"}.get(
+                    error.code, error.text
                 )
                 raise RefusedStreamError(self._host.name, f"{self._host.name}: {path}: {why}") from error
             except AttributeError as error:

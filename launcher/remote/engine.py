@@ -13,7 +13,8 @@ from . import strict_json
 TIMEOUT_S = 5.0
 KEPT_S = 1.0
 MOST_BYTES = 4 * 1024 * 1024
-ALIVE = ("created", "running", "restarting", "paused")
+ALIVE = ("running", "restarting", "paused")
+"""Those that go on by themselves. One that is only created waits for its client, or was left by it."""
 
 _kept: Dict[str, Tuple[float, Optional[Dict[str, Any]]]] = {}
 
@@ -29,15 +30,16 @@ def container_of(runtime: dict[str, Any], run_id: str) -> dict[str, Any] | None:
     """
     known = _kept.get(run_id)
     if known is None or time.monotonic() - known[0] > KEPT_S:
-        known = (time.monotonic(), _ask(runtime.get("engine") or {}, "launch-" + run_id))
+        known = (time.monotonic(), container_now(runtime, run_id))
         _kept[run_id] = known
     return known[1]
 
 
-def _ask(way: dict[str, Any], name: str) -> dict[str, Any] | None:
-    connection = _Connection(way)
+def container_now(runtime: dict[str, Any], run_id: str) -> dict[str, Any] | None:
+    """Return what `container_of` does, asked anew. Raises SilentError."""
+    connection = _Connection(runtime.get("engine") or {})
     try:
-        connection.request("GET", "/containers/%s/json" % name, headers={"Host": "launch"})
+        connection.request("GET", "/containers/launch-%s/json" % run_id, headers={"Host": "launch"})
         answer = connection.getresponse()
         said = answer.read(MOST_BYTES)
         told = strict_json.decode(said)

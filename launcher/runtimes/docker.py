@@ -58,12 +58,16 @@ class Docker(Runtime):
     def start(self, run: str) -> None:
         """Create the run's container and start it; return when the agent inside has begun the first attempt.
 
-        Raises EngineError, with the container's last words, when no agent comes.
+        Raises EngineError, with the container's last words, when no agent comes; the run is not kept then.
         """
         plan, place, gpus = self._prepared[run]
         self._create(run, plan, 1, place, gpus)
         self.agent.call("hand_over", run=run)
-        self._begin(run)
+        try:
+            self._begin(run)
+        except EngineError:
+            self.agent.call("take_back", run=run)
+            raise
 
     def resume(self, run: str, plan: Plan, attempt: int) -> bool:
         """Go on with a run whose container is down or gone; return whether it was interrupted.
@@ -122,9 +126,8 @@ class Docker(Runtime):
         said = self.engine.log(name) or "it said nothing"
         self.engine.stop(name, 0)
         self.engine.remove(name)
-        raise EngineError(
-            self.agent.host, f"{self.agent.host}: the agent of {run} did not begin in its container: {said}"
-        )
+        words = f"{self.agent.host}: the agent of {run} did not begin in its container: {said}"
+        raise _explained(EngineError(self.agent.host, words))
 
     def _place(self, answer: dict[str, Any]) -> Place:
         try:
@@ -159,8 +162,10 @@ class _Inside:
 def _explained(error: EngineError) -> EngineError:
     """Add what to do to an engine's word on a container that it cannot start."""
     text = str(error)
+    no_python = "its image holds no python3: choose another   image = … in the job, base = … for the host"
     mends = {
-        "python3": "its image holds no python3: choose another   image = … in the job, base = … for the host",
+        'exec: "python3"': no_python,
+        "exec python3 failed": no_python,
         "docker-init": "install its init: the package `tini` or `docker-init`",
         "could not select device driver": "install nvidia-container-toolkit there and restart the engine",
         "bind source path does not exist": "is its root on a file system that the engine cannot see? set root = …",

@@ -96,9 +96,9 @@ class Engine:
         _write_script(self.folder / "clients", _CLIENTS_SCRIPT.format(folder=self.folder))
         boot = machine.folder / "boot"
         boot.mkdir(exist_ok=True)
-        self._script = boot / "engine"
+        self.boot_script = boot / "engine"
         _write_script(
-            self._script,
+            self.boot_script,
             _BOOT_SCRIPT.format(folder=self.folder, client=CLIENT, containerd_pid=_PID_FILES["containerd"]),
         )
         self._hide_clients("debian")
@@ -122,7 +122,7 @@ class Engine:
     def start(self) -> None:
         """Start it in a machine that is up, unless it runs; wait until it answers. Raises MissingPartError."""
         if not self.is_running("dockerd"):
-            self.machine.enter(str(self._script))
+            self.machine.enter(str(self.boot_script))
         self.wait()
 
     def wait(self) -> None:
@@ -243,18 +243,18 @@ class Engine:
 def engine_in_a_machine(name: str, number: int, say: Say = print) -> Iterator[Engine]:
     """Give an engine with the base image in a machine of its own, and remove both. Raises MissingPartError.
 
-    Users ada and bob are in group docker, eve is not, root may log in.
+    Users ada, bob and dan are in group docker, eve is not, root may log in. sshd opens no Unix sockets for dan.
     """
     check_parts()
     check_engine_parts()
     base_image(say)
     folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
     folder.chmod(0o755)
-    machine = Machine(name, number, folder / name)
+    machine = Machine(name, number, folder / name, sshd="Match User dan\n    AllowStreamLocalForwarding no\n")
     try:
         machine.make(
-            *((user, "/bin/bash") for user in ("ada", "bob", "eve")),
-            groups={"docker": ["ada", "bob"]},
+            *((user, "/bin/bash") for user in ("ada", "bob", "eve", "dan")),
+            groups={"docker": ["ada", "bob", "dan"]},
             has_root=True,
         )
         engine = Engine(machine)

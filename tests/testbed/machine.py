@@ -43,15 +43,13 @@ _PARTS = {
 }
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+# Over /etc lies a folder, not its files: a bind on a file goes when somebody replaces that file, as useradd does.
 _INIT = """\
 set -e
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir /run/sshd
-for name in passwd group shadow machine-id hostname; do
-    [ -e /etc/$name ] || touch /etc/$name
-    mount --bind "$1/etc/$name" /etc/$name
-done
+mount -t overlay -o "lowerdir=$1/etc:/etc" overlay /etc
 mount --bind "$1/etc/boot_id" /proc/sys/kernel/random/boot_id
 mount --bind "$2" /home
 if [ -d "$1/root" ]; then mount --bind "$1/root" /root; fi
