@@ -30,16 +30,20 @@ def container_of(runtime: dict[str, Any], run_id: str) -> dict[str, Any] | None:
     """
     known = _kept.get(run_id)
     if known is None or time.monotonic() - known[0] > KEPT_S:
-        known = (time.monotonic(), container_now(runtime, run_id))
+        known = (time.monotonic(), _ask(runtime.get("engine") or {}, "launch-" + run_id))
         _kept[run_id] = known
     return known[1]
 
 
-def container_now(runtime: dict[str, Any], run_id: str) -> dict[str, Any] | None:
-    """Return what `container_of` does, asked anew. Raises SilentError."""
-    connection = _Connection(runtime.get("engine") or {})
+def forget(run_id: str) -> None:
+    """Ask anew the next time: whoever acts on the answer must not act on an old one."""
+    _kept.pop(run_id, None)
+
+
+def _ask(way: dict[str, Any], name: str) -> dict[str, Any] | None:
+    connection = _Connection(way)
     try:
-        connection.request("GET", "/containers/launch-%s/json" % run_id, headers={"Host": "launch"})
+        connection.request("GET", "/containers/%s/json" % name, headers={"Host": "launch"})
         answer = connection.getresponse()
         said = answer.read(MOST_BYTES)
         told = strict_json.decode(said)

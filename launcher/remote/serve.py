@@ -349,8 +349,9 @@ class Server:
     def take_back(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
         """Take back a run whose container could not begin and is gone: it is cleared away with this connection."""
         run = self.run(args)
+        engine.forget(run.id)
         with contextlib.suppress(engine.SilentError):  # it may hold the container still: the run stays
-            if run.id in self.handed_over and engine.container_now(reading.runtime_of(run), run.id) is None:
+            if run.id in self.handed_over and engine.container_of(reading.runtime_of(run), run.id) is None:
                 self.prepared[run.id] = self.handed_over.pop(run.id)
         return {}, b""
 
@@ -513,6 +514,7 @@ class Server:
     def _contact(self, run: Run) -> Iterator[bool]:
         """Let one client at a time judge a run that nobody holds; yield whether it is this one."""
         lock = Lock.take(run.contact_lock)
+        engine.forget(run.id)
         try:
             yield lock is not None
         finally:

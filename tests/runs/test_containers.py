@@ -31,9 +31,9 @@ worker.done(step)
 JOB = 'name = "train"\ncommand = ["python", "train.py"]\nattempts = 50\n'
 
 
-def write_project(client, engine, user="ada", **more):
+def write_project(client, box, user="ada", **more):
     """Put a job and a host table into a client's project."""
-    table = engine.machine.table("dock", user=user, **more)
+    table = box.machine.table("dock", user=user, **more)
     (client.project / "launch.toml").write_text(
         f'{table}\n[hosts.dock.build]\nbase = "launch-testbed/python:bookworm"\n'
     )

@@ -48,13 +48,13 @@ def box(client, engine, index):
     engine.machine.ssh("rm", "-rf", ".launch/runs")
 
 
-def write_table(client, engine, index_url, pip="", build="", **more):
+def write_table(client, box, index_url, pip="", build="", **more):
     """Name the engine's machine `dock` in a client's project; its builds install from that index alone."""
     (client.home / "pip.conf").write_text(
         f"[global]\nindex-url = {index_url}\ntrusted-host = 10.213.77.1\ntimeout = 60\n{pip}"
     )
     (client.project / "launch.toml").write_text(
-        f'{engine.machine.table("dock", **more)}\n[hosts.dock.build]\nbase = "{BASE}"\n'
+        f'{box.machine.table("dock", **more)}\n[hosts.dock.build]\nbase = "{BASE}"\n'
         f'pip_conf = "{client.home}/pip.conf"\ntorch_index = ""\n{build}'
     )
 
