@@ -227,5 +227,6 @@ def _errors(host: Host, hop: Hop, who: str, trust: Trust | None = None) -> Itera
 def _channel_errors(host: Host) -> Iterator[None]:
     try:
         yield
-    except paramiko.SSHException as error:
-        raise ConnectionLostError(host.name, f"{host.name}: the connection broke: {error}") from error
+    except (paramiko.SSHException, EOFError) as error:
+        words = f"the connection broke: {error or 'it ended'}"
+        raise ConnectionLostError(host.name, f"{host.name}: {words}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,9 @@ from launcher.spec.plan import Plan
 
 AWAIT_S = 30.0
 """How long an agent may take to appear in its container: a cold Python on a slow disk, at most."""
+LOOK_S = 1.0
+NO_PROGRAM = (126, 127)
+"""The exit codes of a container whose program cannot be started, however often the engine tries."""
 
 
 class Docker(Runtime):
@@ -116,12 +120,13 @@ class Docker(Runtime):
         except EngineError as error:
             self.engine.remove(name)
             raise _explained(error) from error
-        for _ in range(3):
-            answer = self.agent.call("await", run=run, wait_s=AWAIT_S / 3, deadline_s=AWAIT_S)
+        deadline = time.monotonic() + AWAIT_S
+        while time.monotonic() < deadline:
+            is_down = _is_down(self.engine.state(name))  # asked first: one that is down may have been here
+            answer = self.agent.call("await", run=run, wait_s=0.0 if is_down else LOOK_S)
             if answer.values.get("came") is True:
                 return
-            state = self.engine.state(name)
-            if state is None or state.get("Status") == "exited":
+            if is_down:
                 break
         said = self.engine.log(name) or "it said nothing"
         self.engine.stop(name, 0)
@@ -157,6 +162,13 @@ class _Inside:
     def open_program(self, words: Sequence[str]) -> Stream:
         """Refuse."""
         raise RefusedStreamError(self._host, f"{self._host}: {words[0]} is not for a container")
+
+
+def _is_down(state: dict[str, Any] | None) -> bool:
+    """Whether a container is one in which no agent will appear any more."""
+    if state is None or state.get("Status") == "exited":
+        return True
+    return state.get("Status") == "restarting" and state.get("ExitCode") in NO_PROGRAM
 
 
 def _explained(error: EngineError) -> EngineError:

@@ -34,18 +34,30 @@ def index(engine, small_wheels):
 
 
 @pytest.fixture
-def box(client, engine, index):
-    """The machine with the engine, known as `dock`, whose builds use that index; what a test made there goes with it."""
-    before = images(engine)
-    write_table(client, engine, index.index_url)
-    write_job(client, SMALL)
+def clean(engine):
+    """The machine with the engine, which has the base image alone, before and afterwards."""
+    clear(engine)
     yield engine
+    clear(engine)
+
+
+def clear(engine):
+    """Remove ada's runs, every container, every image but the base, and what builds have kept."""
     for name in engine.docker("ps", "-aq").split():
         engine.docker("rm", "-f", name)
-    for name in set(images(engine)) - set(before):
-        engine.docker("rmi", "-f", name)
+    for name in images(engine):
+        if name != BASE:
+            engine.docker("rmi", "-f", name)
     engine.docker("builder", "prune", "--all", "--force")
     engine.machine.ssh("rm", "-rf", ".launch/runs")
+
+
+@pytest.fixture
+def box(client, clean, index):
+    """That machine, known to a client as `dock`, whose builds use the small index."""
+    write_table(client, clean, index.index_url)
+    write_job(client, SMALL)
+    return clean
 
 
 def write_table(client, box, index_url, pip="", build="", **more):
@@ -433,11 +445,11 @@ def test_a_private_key_among_the_certificates_is_refused(client, box, tmp_path):
 
 
 @pytest.mark.training
-def test_sft_trains_in_an_image_built_on_the_host(client, engine, wheels, copy_demo):
+def test_sft_trains_in_an_image_built_on_the_host(client, clean, wheels, copy_demo):
     """Torch and its kin from the index, some steps on the CPU, and the adapter comes home as the host has it."""
-    copy_demo(engine.machine.homes / "ada" / ".launch")
-    engine.machine.enter("chown", "-R", "ada:ada", "/home/ada/.launch")
-    write_table(client, engine, wheels.index_url)
+    copy_demo(clean.machine.homes / "ada" / ".launch")
+    clean.machine.enter("chown", "-R", "ada:ada", "/home/ada/.launch")
+    write_table(client, clean, wheels.index_url)
     few = (
         "steps=6",
         "save_every_steps=3",
@@ -450,14 +462,12 @@ def test_sft_trains_in_an_image_built_on_the_host(client, engine, wheels, copy_d
     assert "(BuildKit)" in out
     assert "succeeded" in out
     run = _begun(client)
-    versions = engine.docker(
-        "run", "--rm", *ours(engine), "python3", "-c", "import torch; print(torch.__version__)"
+    versions = clean.docker(
+        "run", "--rm", *ours(clean), "python3", "-c", "import torch; print(torch.__version__)"
     )
     assert versions.startswith("2.13.0")
     adapter = "artifacts/adapter/adapter_model.safetensors"
-    theirs = engine.machine.ssh("sha256sum", f".launch/runs/{run}/{adapter}").split()[0]
+    theirs = clean.machine.ssh("sha256sum", f".launch/runs/{run}/{adapter}").split()[0]
     assert hashlib.sha256((client.runs / run / adapter).read_bytes()).hexdigest() == theirs
     told = json.loads((client.runs / run / "artifacts" / "result.json").read_text())
     assert told["steps"] == 6
-    client.ok("rm", run)
-    engine.docker("rmi", *ours(engine))
