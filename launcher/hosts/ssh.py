@@ -91,8 +91,9 @@ class SshLink:
             try:
                 return open_streamlocal(self._transport, path, CONNECT_S)
             except paramiko.ChannelException as error:
-                why = (
-                    "sshd forbids it (AllowStreamLocalForwarding)" if error.code == FORBIDDEN else error.text
+                forbidden = "sshd forbids it (AllowStreamLocalForwarding no)"
+                why = {FORBIDDEN: forbidden, NO_WAY: f"nobody listens there, or {forbidden}"}.get(
+                    error.code, error.text
                 )
                 raise RefusedStreamError(self._host.name, f"{self._host.name}: {path}: {why}") from error
             except AttributeError as error:
@@ -235,7 +236,7 @@ def _channel_errors(host: Host, transport: paramiko.Transport) -> Iterator[None]
         yield
     except TimeoutError:
         raise
-    except (paramiko.SSHException, OSError) as error:
+    except (paramiko.SSHException, OSError, EOFError) as error:
         why: BaseException = transport.saved_exception or error
         words = (why.strerror if isinstance(why, OSError) else None) or str(why) or "it ended"
         raise ConnectionLostError(host.name, f"{host.name}: the connection broke: {words}") from error

@@ -13,7 +13,8 @@ from . import strict_json
 TIMEOUT_S = 5.0
 KEPT_S = 1.0
 MOST_BYTES = 4 * 1024 * 1024
-ALIVE = ("created", "running", "restarting", "paused")
+ALIVE = ("running", "restarting", "paused")
+"""Those that go on by themselves. One that is only created waits for its client, or was left by it."""
 
 _kept: Dict[str, Tuple[float, Optional[Dict[str, Any]]]] = {}
 
@@ -32,6 +33,11 @@ def container_of(runtime: dict[str, Any], run_id: str) -> dict[str, Any] | None:
         known = (time.monotonic(), _ask(runtime.get("engine") or {}, "launch-" + run_id))
         _kept[run_id] = known
     return known[1]
+
+
+def forget(run_id: str) -> None:
+    """Ask anew the next time: whoever acts on the answer must not act on an old one."""
+    _kept.pop(run_id, None)
 
 
 def _ask(way: dict[str, Any], name: str) -> dict[str, Any] | None:

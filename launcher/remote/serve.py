@@ -18,7 +18,7 @@ import time
 import zipfile
 from typing import Any, Callable, Iterator
 
-from . import building, cleaning, execute, probe, process, reading, secret, shipping, strict_json
+from . import building, cleaning, engine, execute, probe, process, reading, secret, shipping, strict_json
 from .rundir import RUN_ID, TERMINAL, VERSION, Folder, Lock, Run, read_json, read_text, write_durably
 from .store import Manifest, ShippingError, Store, check
 
@@ -152,6 +152,7 @@ class Server:
             "secrets": self.take_secrets,
             "start": self.start,
             "hand_over": self.hand_over,
+            "take_back": self.take_back,
             "await": self.await_agent,
             "place": lambda args, _payload: ({"place": self._place(self.run(args))}, b""),
             "hold": self.hold,
@@ -344,6 +345,15 @@ class Server:
         self._make_spare(run)
         return {}, b""
 
+    def take_back(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Take back a run whose container could not begin and is gone: it is cleared away with this connection."""
+        run = self.run(args)
+        engine.forget(run.id)
+        with contextlib.suppress(engine.SilentError):  # it may hold the container still: the run stays
+            if run.id in self.handed_over and engine.container_of(reading.runtime_of(run), run.id) is None:
+                self.prepared[run.id] = self.handed_over.pop(run.id)
+        return {}, b""
+
     def await_agent(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
         """Wait for the agent of a run that was handed over; return whether it has come."""
         run = self.run(args)
@@ -503,6 +513,7 @@ class Server:
     def _contact(self, run: Run) -> Iterator[bool]:
         """Let one client at a time judge a run that nobody holds; yield whether it is this one."""
         lock = Lock.take(run.contact_lock)
+        engine.forget(run.id)
         try:
             yield lock is not None
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,9 @@ from launcher.spec.plan import Plan
 
 AWAIT_S = 30.0
 """How long an agent may take to appear in its container: a cold Python on a slow disk, at most."""
+LOOK_S = 1.0
+NO_PROGRAM = (126, 127)
+"""The exit codes of a container whose program cannot be started, however often the engine tries."""
 
 
 class Docker(Runtime):
@@ -58,12 +62,16 @@ class Docker(Runtime):
     def start(self, run: str) -> None:
         """Create the run's container and start it; return when the agent inside has begun the first attempt.
 
-        Raises EngineError, with the container's last words, when no agent comes.
+        Raises EngineError, with the container's last words, when no agent comes; the run is not kept then.
         """
         plan, place, gpus = self._prepared[run]
         self._create(run, plan, 1, place, gpus)
         self.agent.call("hand_over", run=run)
-        self._begin(run)
+        try:
+            self._begin(run)
+        except EngineError:
+            self.agent.call("take_back", run=run)
+            raise
 
     def resume(self, run: str, plan: Plan, attempt: int) -> bool:
         """Go on with a run whose container is down or gone; return whether it was interrupted.
@@ -112,19 +120,19 @@ class Docker(Runtime):
         except EngineError as error:
             self.engine.remove(name)
             raise _explained(error) from error
-        for _ in range(3):
-            answer = self.agent.call("await", run=run, wait_s=AWAIT_S / 3, deadline_s=AWAIT_S)
+        deadline = time.monotonic() + AWAIT_S
+        while time.monotonic() < deadline:
+            is_down = _is_down(self.engine.state(name))  # asked first: one that is down may have been here
+            answer = self.agent.call("await", run=run, wait_s=0.0 if is_down else LOOK_S)
             if answer.values.get("came") is True:
                 return
-            state = self.engine.state(name)
-            if state is None or state.get("Status") == "exited":
+            if is_down:
                 break
         said = self.engine.log(name) or "it said nothing"
         self.engine.stop(name, 0)
         self.engine.remove(name)
-        raise EngineError(
-            self.agent.host, f"{self.agent.host}: the agent of {run} did not begin in its container: {said}"
-        )
+        words = f"{self.agent.host}: the agent of {run} did not begin in its container: {said}"
+        raise _explained(EngineError(self.agent.host, words))
 
     def _place(self, answer: dict[str, Any]) -> Place:
         try:
@@ -156,11 +164,20 @@ class _Inside:
         raise RefusedStreamError(self._host, f"{self._host}: {words[0]} is not for a container")
 
 
+def _is_down(state: dict[str, Any] | None) -> bool:
+    """Whether a container is one in which no agent will appear any more."""
+    if state is None or state.get("Status") == "exited":
+        return True
+    return state.get("Status") == "restarting" and state.get("ExitCode") in NO_PROGRAM
+
+
 def _explained(error: EngineError) -> EngineError:
     """Add what to do to an engine's word on a container that it cannot start."""
     text = str(error)
+    no_python = "its image holds no python3: choose another   image = … in the job, base = … for the host"
     mends = {
-        "python3": "its image holds no python3: choose another   image = … in the job, base = … for the host",
+        'exec: "python3"': no_python,
+        "exec python3 failed": no_python,
         "docker-init": "install its init: the package `tini` or `docker-init`",
         "could not select device driver": "install nvidia-container-toolkit there and restart the engine",
         "bind source path does not exist": "is its root on a file system that the engine cannot see? set root = …",

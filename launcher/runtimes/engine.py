@@ -73,7 +73,8 @@ class Engine:
                 return lambda: kept.pop() if kept else self._agent.open_socket(path)
         if way.program is None:
             words = f"{way.name}'s socket cannot be reached, and no program {way.name} was found there"
-            raise EngineError(self.host, f"{self.host}: {words}{refusal}")
+            mend = f"install it there, or   launch --host {self.host} --runtime native"
+            raise EngineError(self.host, f"{self.host}: {words}{refusal}\n  {mend}")
         program = [
             *(["sudo", "-n"] if way.sudo else []),
             *(["env", f"DOCKER_HOST=unix://{way.socket}"] if way.socket else []),
@@ -130,7 +131,8 @@ class Engine:
         """Return the last words of a container's own log, fit for a terminal."""
         with contextlib.suppress(_NotFoundError), self._errors():
             said: bytes = self.api.logs(name, tail=20)
-            return printable(said[-MOST_LOG_BYTES:].decode(errors="replace")).strip()
+            lines = said[-MOST_LOG_BYTES:].decode(errors="replace").splitlines()
+            return printable(" ".join(dict.fromkeys(lines))).strip()  # each start says the same again
         return ""
 
     def containers(self, **labels: str | None) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
 import re
@@ -12,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from launcher.errors import EngineError
+from launcher.errors import ConnectionLostError, EngineError
 from launcher.hosts import Agent
 from launcher.hosts.agent import printable
 from launcher.planning import buildkit, classic
@@ -56,7 +57,8 @@ def provide(agent: Agent, engine: Engine, plan: Plan, settings: Settings, say: S
         builder = _build(agent, engine, image, settings, root, say)
         return f"{image.name}, built in {time.monotonic() - began:.0f} s ({builder})"
     finally:
-        agent.call("hold", name=name, release=True)
+        with contextlib.suppress(ConnectionLostError):  # the lock goes with the connection
+            agent.call("hold", name=name, release=True)
 
 
 class Held(NamedTuple):
@@ -133,11 +135,19 @@ def _build_classic(
 
 
 def _pull(engine: Engine, image: Image, say: Say) -> None:
-    for message in engine.pull(image.name):
-        if "error" in message:
-            mend = f"is it there, and may {engine.host} have it?   ssh {engine.host} docker pull {image.name}"
-            raise EngineError(engine.host, f"{engine.host}: {printable(str(message['error']))}\n  {mend}")
-        say(printable(f"{message.get('status', '')} {message.get('id', '')} {message.get('progress', '')}"))
+    try:
+        for message in engine.pull(image.name):
+            if "error" in message:
+                raise EngineError(engine.host, f"{engine.host}: {printable(str(message['error']))}")
+            say(
+                printable(
+                    f"{message.get('status', '')} {message.get('id', '')} {message.get('progress', '')}"
+                )
+            )
+    except EngineError as error:
+        by_hand = f"ssh {engine.host} {engine.way.name} pull {image.name}"
+        mend = f"is there an image {image.name}, and may {engine.host} have it?   {by_hand}"
+        raise EngineError(engine.host, f"{error}\n  {mend}") from error
 
 
 def _failed(engine: Engine, image: Image, lines: Iterable[str]) -> EngineError:

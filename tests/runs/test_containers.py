@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from testbed.between import Between
 from testbed.client import until
 
 pytestmark = pytest.mark.testbed
@@ -30,9 +31,9 @@ worker.done(step)
 JOB = 'name = "train"\ncommand = ["python", "train.py"]\nattempts = 50\n'
 
 
-def write_project(client, engine, user="ada", **more):
+def write_project(client, box, user="ada", **more):
     """Put a job and a host table into a client's project."""
-    table = engine.machine.table("dock", user=user, **more)
+    table = box.machine.table("dock", user=user, **more)
     (client.project / "launch.toml").write_text(
         f'{table}\n[hosts.dock.build]\nbase = "launch-testbed/python:bookworm"\n'
     )
@@ -47,6 +48,7 @@ def box(client, engine):
     yield engine
     for name in engine.docker("ps", "-aq").split():
         engine.docker("rm", "-f", name)
+    engine.machine.ssh("rm", "-rf", ".launch/runs")
 
 
 def detached(client, *words):
@@ -318,3 +320,115 @@ def test_two_users_of_one_engine_keep_apart(client, engine):
     assert engine.docker("ps", "-aq").split() == [adas]
     assert engine.docker("images", "-q", "launcher/cpu") == image
     engine.docker("rm", adas)
+
+
+def test_a_client_that_dies_before_the_start_leaves_a_run_that_attach_starts(client, box):
+    """Its container was made and never started: the run is interrupted, and goes on by attach."""
+    with Between(box.machine.homes / "ada" / "between.sock", box.socket, b"/start") as between:
+        write_project(client, box, engine="/home/ada/between.sock")
+        process = client.start("--host", "dock", "--job", "./job.toml")
+        until(between.is_asked.is_set, "the start")
+        process.kill()
+        process.communicate()
+        (run,) = box.machine.ssh("ls", ".launch/runs").split()
+        assert inspect(box, run)["State"]["Status"] == "created"
+        interrupted(client, run)
+        between.gate.set()
+        follower = client.start("attach", run)
+        running_attempt(client, run, 1)
+        more_steps(box, run, 4)
+        enough(box, run)
+        out, err = follower.communicate(timeout=60)
+        assert follower.returncode == 0, out + err
+
+
+def test_a_link_that_dies_in_the_start_says_that_the_run_may_have_begun(client, box):
+    """The engine had not answered yet: the client cannot know, and names the command that can."""
+    with Between(box.machine.homes / "ada" / "between.sock", box.socket, b"/start") as between:
+        write_project(client, box, engine="/home/ada/between.sock")
+        process = client.start("--host", "dock", "--job", "./job.toml")
+        until(between.is_asked.is_set, "the start")
+        box.machine.cut()
+        _, err = process.communicate(timeout=60)
+        assert "Traceback" not in err, err
+        assert process.returncode == 4
+        (run,) = box.machine.ssh("ls", ".launch/runs").split()
+        assert "may have begun   launch attach" in err
+        interrupted(client, run)
+        between.gate.set()
+        assert "cancelled" in client.ok("stop", "--now", run)
+
+
+def test_of_two_attaches_at_once_one_starts_the_run(client, box):
+    """Both follow it; there is one new attempt, by the host's own record and the container's count of starts."""
+    run = detached(client)
+    more_steps(box, run, 7)
+    box.docker("kill", f"launch-{run}")
+    interrupted(client, run)
+    followers = [client.start("attach", run) for _ in range(2)]
+    running_attempt(client, run, 2)
+    more_steps(box, run, 4)
+    enough(box, run)
+    for follower in followers:
+        out, err = follower.communicate(timeout=60)
+        assert follower.returncode == 0, out + err
+    kinds = [
+        json.loads(line)["kind"]
+        for line in box.machine.ssh("sh", "-c", f"cat .launch/runs/{run}/*/attempt.json").splitlines()
+    ]
+    assert kinds == ["prepare", "attempt", "contact", "attempt"]
+
+
+def test_a_stop_reaches_a_container_that_waits_for_its_next_start(client, box):
+    """Its agent was killed so often that the engine waits before it brings it back."""
+    run = detached(client)
+    more_steps(box, run, 4)
+
+    def waits():
+        state = inspect(box, run)["State"]
+        if state["Status"] == "running" and state["Pid"]:
+            box.machine.enter("kill", "-KILL", str(state["Pid"]), check=False)
+        return state["Status"] == "restarting"
+
+    restarts = f"launch-{run}"
+    until(lambda: waits() and int(_restarts(box, restarts)) >= 5, "the engine to wait")
+    assert "cancelled" in client.ok("stop", run)
+    assert inspect(box, run)["State"]["Running"] is False
+    assert inspect(box, run)["State"]["Restarting"] is False
+
+
+def _restarts(engine, name):
+    return engine.docker("inspect", "--format", "{{.RestartCount}}", name)
+
+
+@pytest.mark.parametrize("words", [(), ("--now",)])
+def test_a_paused_container_is_stopped_all_the_same(client, box, words):
+    """Somebody's `docker pause` holds the agent: stop ends the run, and nothing of it is left frozen."""
+    run = detached(client, "--set", "stop_grace_s=2")
+    more_steps(box, run, 7)
+    box.docker("pause", f"launch-{run}")
+    assert state(client, run)["state"] == "running"
+    assert "cancelled" in client.ok("stop", run, *words)
+    told = inspect(box, run)["State"]
+    assert (told["Running"], told["Paused"]) == (False, False)
+
+
+def test_attach_makes_the_image_again_when_it_was_pruned(client, box):
+    """The host was rebooted, its containers and images pruned: attach builds, and the run goes on from its checkpoint."""
+    run = detached(client)
+    more_steps(box, run, 7)
+    image = inspect(box, run)["Config"]["Image"]
+    box.docker("rm", "-f", f"launch-{run}")
+    box.docker("rmi", image)
+    _reboot(box)
+    interrupted(client, run)
+    follower = client.start("attach", run)
+    running_attempt(client, run, 2)
+    assert box.docker("images", "-q", image)
+    more_steps(box, run, 4)
+    enough(box, run)
+    out, err = follower.communicate(timeout=60)
+    assert follower.returncode == 0, out + err
+    earlier, later = _steps_by_attempt(box, run)
+    assert later[0] % 5 == 1
+    assert 1 < later[0] <= earlier[-1] + 2

@@ -10,7 +10,6 @@ import subprocess
 import pytest
 from testbed.client import is_gone, processes_of, until
 
-from launcher.runs import launching
 from launcher.runs.launching import Request, launch
 from launcher.runtimes.native import Native
 

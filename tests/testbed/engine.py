@@ -94,7 +94,7 @@ class Daemon:
         (self.folder / "docker").touch()
         (self.folder / "config").mkdir()
         (machine.folder / "boot").mkdir(exist_ok=True)
-        self._script = machine.folder / "boot" / name
+        self.boot_script = machine.folder / "boot" / name
         self._runtime = runtime
         self._pid_files = {"dockerd": f"{runtime}/docker.pid"}
 
@@ -103,7 +103,7 @@ class Daemon:
     def start(self) -> None:
         """Start it in a machine that is up, unless it runs; wait until it answers. Raises MissingPartError."""
         if not self.is_running("dockerd"):
-            self.machine.enter(str(self._script))
+            self.machine.enter(str(self.boot_script))
         self.wait()
 
     def wait(self) -> None:
@@ -196,7 +196,7 @@ class Engine(Daemon):
         (self.folder / "containerd.toml").write_text(_CONTAINERD.format(folder=self.folder))
         _write_script(self.folder / "clients", _CLIENTS_SCRIPT.format(folder=self.folder))
         _write_script(
-            self._script,
+            self.boot_script,
             _BOOT_SCRIPT.format(folder=self.folder, client=CLIENT, containerd_pid=_CONTAINERD_PID),
         )
         self._hide_clients("debian")
@@ -299,7 +299,7 @@ class RootlessEngine(Daemon):
         text = _ROOTLESS_BOOT_SCRIPT.format(
             folder=self.folder, uid=uid, user=user, client=CLIENT, dockerd=_ROOTLESS_DOCKERD
         )
-        _write_script(self._script, text)
+        _write_script(self.boot_script, text)
 
     def become_default(self) -> None:
         """Let the user's docker client use it, as Debian's set-up tool does."""
@@ -312,18 +312,19 @@ class RootlessEngine(Daemon):
 def engine_in_a_machine(name: str, number: int, say: Say = print) -> Iterator[Engine]:
     """Give an engine with the base image in a machine of its own, and remove both. Raises MissingPartError.
 
-    Users ada and bob are in group docker, eve is not, root may log in, rae is for an engine of her own.
+    Users ada, bob and dan are in group docker, eve is not, root may log in, rae is for an engine of her own. sshd opens
+    no Unix sockets for dan.
     """
     check_parts()
     check_engine_parts()
     base_image(say)
     folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
     folder.chmod(0o755)
-    machine = Machine(name, number, folder / name)
+    machine = Machine(name, number, folder / name, sshd="Match User dan\n    AllowStreamLocalForwarding no\n")
     try:
         machine.make(
-            *((user, "/bin/bash") for user in ("ada", "bob", "eve", "rae")),
-            groups={"docker": ["ada", "bob"]},
+            *((user, "/bin/bash") for user in ("ada", "bob", "eve", "rae", "dan")),
+            groups={"docker": ["ada", "bob", "dan"]},
             has_root=True,
         )
         engine = Engine(machine)

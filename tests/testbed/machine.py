@@ -45,6 +45,7 @@ _PARTS = {
 }
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+# Over /etc lies a folder, not its files: a bind on a file goes when somebody replaces that file, as useradd does.
 _INIT = """\
 set -e
 mount --make-rprivate /

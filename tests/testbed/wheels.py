@@ -6,14 +6,21 @@ import base64
 import hashlib
 import re
 import shutil
+import ssl
 import sys
 import threading
+import zipfile
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import IPv4Address
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
 from testbed.machine import CLIENT, make_bridge
 
 
@@ -21,9 +28,18 @@ class WheelServer:
     """Serves a folder of wheels over HTTP, as an index and as one flat page, to whoever knows the password if there is one."""
 
     def __init__(
-        self, wheels: Path, user: str = "", password: str = "", address: str = CLIENT, has_bridge: bool = True
+        self,
+        wheels: Path,
+        user: str = "",
+        password: str = "",
+        address: str = CLIENT,
+        has_bridge: bool = True,
+        certificate: Path | None = None,
     ) -> None:
-        """Name what it serves; `has_bridge` is false for an address that needs no bridge. Raises MissingPartError."""
+        """Name what it serves; `has_bridge` is false for an address that needs no bridge. Raises MissingPartError.
+
+        With a `certificate`, a PEM file with its key, it speaks HTTPS.
+        """
         if has_bridge:
             make_bridge()
         self.folder = wheels
@@ -31,9 +47,19 @@ class WheelServer:
         self.user = user
         self.password = password
         self.requests: list[tuple[str, int]] = []  # path and status of each answer, for tests to read
+        self.gate = threading.Event()  # while it is cleared, who asks for a wheel's file waits
+        self.gate.set()
+        self._scheme = "https" if certificate else "http"
         self._server = _Server((address, 0), _Handler)
         self._server.files = {path.name: path for path in sorted(wheels.glob("*.whl"))}
         self._server.asked = self.requests
+        self._server.gate = self.gate
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         if user:
             self._server.login = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
@@ -44,6 +70,7 @@ class WheelServer:
 
     def down(self) -> None:
         """End it."""
+        self.gate.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -56,17 +83,17 @@ class WheelServer:
     @property
     def index_url(self) -> str:
         """Its index, for `--index-url`, without its password."""
-        return f"http://{self.address}:{self.port}/simple/"
+        return f"{self._scheme}://{self.address}:{self.port}/simple/"
 
     @property
     def index_url_with_password(self) -> str:
         """Its index with user and password, as people write it into pip's settings."""
-        return f"http://{self.user}:{self.password}@{self.address}:{self.port}/simple/"
+        return f"{self._scheme}://{self.user}:{self.password}@{self.address}:{self.port}/simple/"
 
     @property
     def find_links(self) -> str:
         """Its flat page, for `--find-links`."""
-        return f"http://{self.address}:{self.port}/wheels/"
+        return f"{self._scheme}://{self.address}:{self.port}/wheels/"
 
     def pip_env(self) -> dict[str, str]:
         """Return pip's variables for this index and no other."""
@@ -77,6 +104,7 @@ class WheelServer:
 class _Server(ThreadingHTTPServer):
     files: dict[str, Path]
     asked: list[tuple[str, int]]
+    gate: threading.Event
     login = ""
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -117,6 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def _send_file(self, path: Path) -> None:
+        self.server.gate.wait()
         self._begin(200, path.stat().st_size, "application/octet-stream")
         if self.command == "GET":
             with path.open("rb") as file:
@@ -136,6 +165,43 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *words: object) -> None:
         """Keep quiet: `requests` is the log."""
+
+
+def make_wheel(folder: Path, name: str, version: str) -> None:
+    """Put a wheel into a folder: a module of that name that only knows its version."""
+    about = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}.py": f"version = {version!r}\n",
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: testbed\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{path},,\n" for path in [*files, f"{about}/RECORD"])
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        for path, text in {**files, f"{about}/RECORD": record}.items():
+            wheel.writestr(path, text)
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """Make a certificate for the bridge's address; return the file with its key, and the one without."""
+    key = ed25519.Ed25519PrivateKey.generate()
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "launch-testbed")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address(CLIENT))]), critical=False)
+        .sign(key, None)
+        .public_bytes(serialization.Encoding.PEM)
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    whole, public = folder / "server.pem", folder / "ca.pem"
+    whole.write_bytes(secret + made)
+    public.write_bytes(made)
+    return whole, public
 
 
 def _project(file: str) -> str:

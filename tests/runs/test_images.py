@@ -1,0 +1,473 @@
+"""Images that are built, pulled and used on a host's own engine. Witnesses: docker's CLI and `ps` inside the machine, plain ssh."""
+
+import base64
+import hashlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import tarfile
+
+import pytest
+from testbed.client import until
+from testbed.engine import BASE, CLIENTS
+from testbed.sshd import MissingPartError
+from testbed.wheels import WheelServer, make_certificate
+
+pytestmark = pytest.mark.testbed
+
+SMALL = """\
+name = "small"
+command = ["python", "-c", "import small; print('has small', small.version)"]
+requirements = ["small"]
+"""
+
+
+@pytest.fixture
+def index(engine, small_wheels):
+    """An index of small wheels on the bridge, without a password."""
+    server = WheelServer(small_wheels)
+    server.up()
+    yield server
+    server.down()
+
+
+@pytest.fixture
+def clean(engine):
+    """The machine with the engine, which has the base image alone, before and afterwards."""
+    clear(engine)
+    yield engine
+    clear(engine)
+
+
+def clear(engine):
+    """Remove ada's runs, every container, every image but the base, and what builds have kept."""
+    for name in engine.docker("ps", "-aq").split():
+        engine.docker("rm", "-f", name)
+    for name in images(engine):
+        if name != BASE:
+            engine.docker("rmi", "-f", name)
+    engine.docker("builder", "prune", "--all", "--force")
+    engine.machine.ssh("rm", "-rf", ".launch/runs")
+
+
+@pytest.fixture
+def box(client, clean, index):
+    """That machine, known to a client as `dock`, whose builds use the small index."""
+    write_table(client, clean, index.index_url)
+    write_job(client, SMALL)
+    return clean
+
+
+def write_table(client, box, index_url, pip="", build="", **more):
+    """Name the engine's machine `dock` in a client's project; its builds install from that index alone."""
+    (client.home / "pip.conf").write_text(
+        f"[global]\nindex-url = {index_url}\ntrusted-host = 10.213.77.1\ntimeout = 60\n{pip}"
+    )
+    (client.project / "launch.toml").write_text(
+        f'{box.machine.table("dock", **more)}\n[hosts.dock.build]\nbase = "{BASE}"\n'
+        f'pip_conf = "{client.home}/pip.conf"\ntorch_index = ""\n{build}'
+    )
+
+
+def write_job(client, text):
+    (client.project / "job.toml").write_text(text)
+
+
+LAUNCH = ("--host", "dock", "--job", "./job.toml")
+
+
+def images(engine):
+    """The names of the images that an engine has; what has none goes by its id."""
+    lines = engine.docker("images", "--format", "{{.Repository}}:{{.Tag}} {{.ID}}").splitlines()
+    return [number if "<none>" in name else name for name, number in map(str.split, lines)]
+
+
+def ours(engine):
+    return [name for name in images(engine) if name.startswith("launcher/")]
+
+
+def running(engine, pattern):
+    """The command lines of a machine's processes that match."""
+    return engine.machine.enter("pgrep", "-af", pattern, check=False).splitlines()
+
+
+def said(client):
+    """What the client's one run has printed."""
+    (log,) = client.runs.glob("[0-9]*/0002/log.txt")
+    return log.read_text()
+
+
+def nothing_is_left(engine, user="ada"):
+    """No run, image, container, build, build folder or lock: by ssh, docker and ps."""
+    until(lambda: not running(engine, "docker (buildx )?build |pip install"), "the build's end")
+    until(lambda: not running(engine, "agent.pyz serve"), "the agent's end")
+    assert engine.machine.ssh("sh", "-c", "ls .launch/runs || true", user=user) == ""
+    assert engine.docker("ps", "-aq") == ""
+    assert ours(engine) == []
+    assert engine.machine.ssh("find", "/dev/shm", "-user", user, "-name", "launch-*", user=user) == ""
+    locks = engine.machine.ssh("sh", "-c", "ls -d .launch/hosts/*/locks/* || true", user=user).split()
+    for lock in locks:
+        assert engine.machine.ssh("flock", "--nonblock", lock, "true", user=user) == ""
+
+
+def test_a_job_s_requirements_are_there_and_the_image_serves_again(client, box, index):
+    """Built once; a second job of the same requirements asks the index for nothing."""
+    out = client.ok(*LAUNCH)
+    assert "(BuildKit)" in out
+    assert said(client) == "has small 1.0\n"
+    (name,) = ours(box)
+    asked = len(index.requests)
+    assert f"{name}, there" in client.ok(*LAUNCH)
+    assert len(index.requests) == asked
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGKILL])
+def test_a_client_that_leaves_in_a_build_takes_the_build_with_it(client, box, index, kind):
+    """Ctrl-C, or death: the build ends on the host, nothing of it stays, and the next launch builds."""
+    leave_in_a_build(client, box, index, kind)
+    nothing_is_left(box)
+    index.gate.set()
+    client.ok(*LAUNCH)
+    assert said(client) == "has small 1.0\n"
+
+
+def leave_in_a_build(client, engine, index, kind):
+    """Start a launch, wait until its build installs, and leave by a signal."""
+    index.gate.clear()
+    process = client.start(*LAUNCH)
+    until(lambda: running(engine, "pip install"), "pip in the build")
+    os.kill(process.pid, kind)
+    out, err = process.communicate(timeout=30)
+    assert "Traceback" not in err, err
+    assert process.returncode == (130 if kind == signal.SIGINT else -signal.SIGKILL), out + err
+
+
+def test_a_link_that_dies_in_a_build_ends_the_build(client, box, index):
+    """The client says that the connection is gone, in a sentence; the host is clean."""
+    index.gate.clear()
+    process = client.start(*LAUNCH)
+    until(lambda: running(box, "pip install"), "pip in the build")
+    box.machine.cut()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 4
+    assert "Traceback" not in err, err
+    assert "the connection" in err
+    nothing_is_left(box)
+
+
+# the classic builder, where a host has no BuildKit
+
+
+@pytest.fixture
+def classic(box):
+    """Return a function that lets the users find another docker program; Debian's is back afterwards."""
+
+    def use(kind):
+        try:
+            box.use_client(kind)
+        except MissingPartError as error:
+            pytest.skip(str(error))
+
+    yield use
+    box.use_client("debian")
+
+
+@pytest.mark.parametrize("kind", sorted(CLIENTS.keys() - {"debian"}))
+def test_a_host_without_buildkit_builds_what_needs_no_secret(client, box, classic, kind):
+    """With a program that lacks the plugin, or without a program: by the engine's own builder."""
+    classic(kind)
+    out = client.ok(*LAUNCH)
+    assert "(classic builder)" in out
+    assert said(client) == "has small 1.0\n"
+
+
+def test_a_host_without_buildkit_is_given_no_password(client, box, index, classic):
+    """Refused with the mend; nothing was built, and nothing is left."""
+    classic("none")
+    write_table(client, box, index.index_url.replace("//", "//ada:hunter2@"))
+    done = client.run(*LAUNCH)
+    assert done.returncode == 3
+    assert "a user or password in a URL" in done.stderr
+    assert "buildx" in done.stderr
+    assert "hunter2" not in done.stdout + done.stderr
+    assert index.requests == []
+    nothing_is_left(box)
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGKILL])
+def test_a_client_that_leaves_the_classic_builder_takes_the_build_with_it(client, box, index, classic, kind):
+    """As with BuildKit: its connection to the engine was the build's life."""
+    classic("none")
+    leave_in_a_build(client, box, index, kind)
+    nothing_is_left(box)
+
+
+# builds that fail
+
+
+def test_a_pin_that_no_index_has_is_told_with_the_builder_s_lines(client, box):
+    """The lines that caused it, no traceback, nothing left; the next launch of a right job works."""
+    write_job(client, SMALL.replace('["small"]', '["small", "nosuchpackage==9"]'))
+    done = client.run(*LAUNCH)
+    assert done.returncode == 4
+    assert "No matching distribution found for nosuchpackage==9" in done.stderr
+    assert "the build of launcher/cpu:" in done.stderr
+    nothing_is_left(box)
+    write_job(client, SMALL)
+    client.ok(*LAUNCH)
+    assert said(client) == "has small 1.0\n"
+
+
+@pytest.fixture
+def bare(box):
+    """An image without python3."""
+    name = "launch-testbed/bare:1"
+    made = box.docker("run", "--detach", BASE, "sh", "-c", "rm -f /usr/bin/python3*").strip()
+    box.docker("wait", made)
+    box.docker("commit", made, name)
+    box.docker("rm", made)
+    return name
+
+
+def test_a_base_without_python_is_told(client, box, bare):
+    """The build's last lines say what is missing."""
+    table = client.project / "launch.toml"
+    table.write_text(table.read_text().replace(BASE, bare))
+    done = client.run(*LAUNCH)
+    assert done.returncode == 4
+    assert "python3: not found" in done.stderr
+    nothing_is_left(box)
+
+
+# images of the user's own
+
+
+def test_an_image_of_the_user_s_own_is_used_as_it_is(client, box):
+    """No build, no other name: the container is of that image."""
+    write_job(client, f'name = "own"\ncommand = ["python3", "-c", "print(6 * 7)"]\nimage = "{BASE}"\n')
+    out = client.ok(*LAUNCH)
+    assert f"{BASE}, there" in out
+    assert said(client) == "42\n"
+    (container,) = box.docker("ps", "-aq").split()
+    assert box.docker("inspect", "--format", "{{.Config.Image}}", container).strip() == BASE
+    assert ours(box) == []
+
+
+def test_an_image_that_nobody_has_is_told_with_the_next_command(client, box):
+    """What the engine says of it, and the command that tries again by hand."""
+    name = "127.0.0.1:9/nobody/has:this"
+    write_job(client, f'name = "own"\ncommand = ["true"]\nimage = "{name}"\n')
+    done = client.run(*LAUNCH)
+    assert done.returncode == 4
+    assert "connection refused" in done.stderr
+    assert f"docker pull {name}" in done.stderr
+    nothing_is_left(box)
+
+
+def test_an_image_without_python_is_told(client, box, bare):
+    """The agent cannot begin in there: the message says so, the container is gone, the run as well."""
+    write_job(client, f'name = "own"\ncommand = ["true"]\nimage = "{bare}"\n')
+    done = client.run(*LAUNCH)
+    assert done.returncode == 4
+    assert "its image holds no python3" in done.stderr
+    nothing_is_left(box)
+
+
+def test_a_container_that_cannot_write_says_so_once(client, box):
+    """An engine that sees the home read-only: user and folder are named, nothing goes round, nothing is left."""
+    home = "/home/ada"
+    box.kill(has_containerd=True)
+    try:
+        script = f"mount --bind {home} {home} && mount -o remount,bind,ro {home} && exec {box.boot_script}"
+        box.machine.enter("unshare", "--mount", "sh", "-c", script)
+        box.wait()
+        done = client.run("--host", "dock", "--job", "./job.toml", "--set", "requirements=[]")
+        assert done.returncode == 4
+        uid = box.machine.ssh("id", "-u").strip()
+        assert f"user {uid}:{uid} cannot write to {home}/.launch/runs/" in done.stderr
+        assert "Read-only file system" in done.stderr
+        until(lambda: not running(box, "agent.pyz"), "the agents' end")
+        assert box.docker("ps", "-aq") == ""
+        assert box.machine.ssh("ls", ".launch/runs") == ""
+    finally:
+        box.kill(has_containerd=True)
+        box.start()
+
+
+# many at once, and what is secret
+
+
+def ended(processes, yet=True):
+    return [one for one in processes if (one.poll() is not None) is yet]
+
+
+CROWD = int(os.environ.get("LAUNCH_TESTBED_CROWD", "20"))
+
+
+def test_many_launches_at_once_build_once(client, box, index):
+    """Through one sshd as it comes (10 sessions, 10 at the door): all start and succeed, one image, one download."""
+    index.gate.clear()
+    crowd = [client.start("--detach", *LAUNCH) for _ in range(CROWD)]
+
+    def waiting():
+        return box.machine.ssh("sh", "-c", "ls .launch/runs || true").split()
+
+    try:
+        until(lambda: len(waiting()) == CROWD or ended(crowd), f"{CROWD} launches to wait", timeout=120)
+        index.gate.set()
+        for process in crowd:
+            out, err = process.communicate(timeout=120)
+            assert process.returncode == 0, out + err
+    finally:
+        for process in ended(crowd, yet=False):
+            process.kill()
+            process.communicate()
+
+    def states():
+        rows = json.loads(client.ok("ps", "--json", "--host", "dock"))["runs"]
+        return [row["state"] for row in rows]
+
+    until(lambda: set(states()) == {"succeeded"}, "all to succeed")
+    assert len(states()) == CROWD
+    assert len(ours(box)) == 1
+    files = [path for path, status in index.requests if path.startswith("/wheels/small") and status == 200]
+    assert len(files) == 1
+    inspected = box.docker("inspect", "--format", "{{.Image}}", *box.docker("ps", "-aq").split()).split()
+    assert len(inspected) == CROWD
+    assert len(set(inspected)) == 1
+
+
+SAYS_SO = """
+import hashlib, os, time
+print("token", hashlib.sha256(os.environb[b"HF_TOKEN"]).hexdigest(), flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.02)
+"""
+
+
+def test_no_secret_of_a_build_or_a_run_is_left_anywhere(client, box, small_wheels, monkeypatch, tmp_path):
+    """An index's password, a CA's certificate, a job's token: looked for while it builds, while it runs, and afterwards."""
+    whole, public = make_certificate(tmp_path)
+    password, token = secrets.token_hex(20), "hf_" + secrets.token_hex(20)
+    monkeypatch.setenv("HF_TOKEN", token)
+    certificate = public.read_text().splitlines()[2]
+    needles = [password, base64.b64encode(f"ada:{password}".encode()).decode(), token, certificate]
+    index = WheelServer(small_wheels, user="ada", password=password, certificate=whole)
+    write_table(client, box, index.index_url_with_password, build=f'ca_bundle = "{public}"\n')
+    write_job(client, 'name = "small"\ncommand = ["python", "train.py"]\nrequirements = ["small"]\n')
+    client.script(SAYS_SO)
+    index.gate.clear()
+    index.up()
+    try:
+        process = client.start(*LAUNCH, "--secret", "HF_TOKEN")
+        until(lambda: running(box, "pip install"), "pip in the build")
+        seen = box.machine.enter("ps", "axww", "-o", "args=")
+        assert "docker build" in seen
+        assert not traces(seen.encode(), needles)
+        assert not traces(_readable_by(box, "bob"), needles)
+        index.gate.set()
+        run = until(lambda: _begun(client), "the run")
+        assert not traces(box.docker("inspect", f"launch-{run}").encode(), needles)
+        (image,) = ours(box)
+        assert not traces(box.docker("history", "--no-trunc", image).encode(), needles)
+        assert not traces(box.docker("inspect", image).encode(), needles)
+        holding = box.machine.ssh("grep", "-rlF", "-D", "skip", token, f".launch/runs/{run}").split()
+        assert holding == [f".launch/runs/{run}/secrets.env"]
+        box.machine.ssh("touch", f".launch/runs/{run}/code/go")
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, out + err
+    finally:
+        index.down()
+    assert hashlib.sha256(token.encode()).hexdigest() in said(client)
+    assert _left_in_layers(box, image, tmp_path, needles) == []
+    assert _left_on(box, needles) == []
+    for folder in (client.runs, client.home / ".cache"):
+        for path in folder.rglob("*"):
+            assert path.is_dir() or not traces(path.read_bytes(), needles), path
+
+
+def traces(data, needles):
+    """Which of the secrets are in some bytes."""
+    return [one for one in needles if one.encode() in data]
+
+
+def _readable_by(engine, user):
+    """What another user can read of the folders that builds and runs use for a while."""
+    script = "cat $(find /dev/shm /home/ada/.launch -type f -readable 2>/dev/null) </dev/null"
+    words = engine.machine.ssh_words(user)
+    return subprocess.run([*words, script], stdin=subprocess.DEVNULL, capture_output=True, check=False).stdout
+
+
+def _begun(client):
+    """The id of the client's one run, once its first attempt is in the mirror."""
+    return next((path.parent.name for path in client.runs.glob("[0-9]*/0002")), None)
+
+
+def _left_in_layers(engine, image, folder, needles):
+    """The files of an image, and its own description, that hold a secret: every member of what `docker save` writes."""
+    with (folder / "image.tar").open("wb") as file:
+        words = [*engine.machine.ssh_words(), f"docker save {image}"]
+        subprocess.run(words, stdin=subprocess.DEVNULL, stdout=file, check=True)
+    found = []
+    with tarfile.open(folder / "image.tar") as whole:
+        for member in filter(tarfile.TarInfo.isfile, whole):
+            data = whole.extractfile(member).read()
+            found += [(member.name, one) for one in traces(data, needles)]
+    assert (folder / "image.tar").stat().st_size > 50_000_000
+    return found
+
+
+def _left_on(engine, needles):
+    """The files of a machine that hold a secret: what its engine keeps, its homes, and the folders for a while."""
+    patterns = [word for needle in needles for word in ("-e", needle)]
+    mine = engine.machine.enter(
+        "find", "/tmp", "/var/tmp", "/dev/shm", "-xdev", "-user", "ada", "-type", "f"
+    ).split()
+    places = [str(engine.machine.folder), *mine]
+    said = engine.machine.enter("grep", "-rlF", "-D", "skip", *patterns, "--", *places, check=False)
+    return said.splitlines()
+
+
+def test_a_private_key_among_the_certificates_is_refused(client, box, tmp_path):
+    """Before anything is sent; the message names the file and repeats nothing of it."""
+    whole, _ = make_certificate(tmp_path)
+    write_table(client, box, "http://10.213.77.1:9/simple/", build=f'ca_bundle = "{whole}"\n')
+    done = client.run(*LAUNCH)
+    assert done.returncode == 2
+    assert f'ca_bundle = "{whole}": holds a private key' in done.stderr
+    assert not traces((done.stdout + done.stderr).encode(), whole.read_text().splitlines()[1:2])
+    nothing_is_left(box)
+
+
+# the main job
+
+
+@pytest.mark.training
+def test_sft_trains_in_an_image_built_on_the_host(client, clean, wheels, copy_demo):
+    """Torch and its kin from the index, some steps on the CPU, and the adapter comes home as the host has it."""
+    copy_demo(clean.machine.homes / "ada" / ".launch")
+    clean.machine.enter("chown", "-R", "ada:ada", "/home/ada/.launch")
+    write_table(client, clean, wheels.index_url)
+    few = (
+        "steps=6",
+        "save_every_steps=3",
+        "batch.global=8",
+        "settings.eval_limit=4",
+        "settings.logging_steps=2",
+    )
+    words = [word for one in few for word in ("--set", one)]
+    out = client.ok("--host", "dock", "--job", "sft", *words, timeout=400)
+    assert "(BuildKit)" in out
+    assert "succeeded" in out
+    run = _begun(client)
+    versions = clean.docker(
+        "run", "--rm", *ours(clean), "python3", "-c", "import torch; print(torch.__version__)"
+    )
+    assert versions.startswith("2.13.0")
+    adapter = "artifacts/adapter/adapter_model.safetensors"
+    theirs = clean.machine.ssh("sha256sum", f".launch/runs/{run}/{adapter}").split()[0]
+    assert hashlib.sha256((client.runs / run / adapter).read_bytes()).hexdigest() == theirs
+    told = json.loads((client.runs / run / "artifacts" / "result.json").read_text())
+    assert told["steps"] == 6
