@@ -20,7 +20,7 @@ def vault(machines):
     """The machine behind the first one."""
     folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
     folder.chmod(0o755)
-    machine = Machine("vault", 42, folder / "vault", behind=machines[0])
+    machine = Machine("vault", 43, folder / "vault", behind=machines[0])
     try:
         machine.make()
         machine.up()

@@ -31,9 +31,9 @@ worker.done(step)
 JOB = 'name = "train"\ncommand = ["python", "train.py"]\nattempts = 50\n'
 
 
-def write_project(client, box, user="ada", **more):
+def write_project(client, box, user="ada", runtime="docker", **more):
     """Put a job and a host table into a client's project."""
-    table = box.machine.table("dock", user=user, **more)
+    table = box.machine.table("dock", user=user, runtime=runtime, **more)
     (client.project / "launch.toml").write_text(
         f'{table}\n[hosts.dock.build]\nbase = "launch-testbed/python:bookworm"\n'
     )
@@ -288,13 +288,13 @@ def test_an_edited_script_rebuilds_nothing(client, box):
 
 def test_who_may_not_use_the_engine_is_told_what_to_do(client, engine):
     """Refused by the gate, before anything was sent; without a word about the runtime it runs natively."""
-    write_project(client, engine, user="eve", runtime="docker")
+    write_project(client, engine, user="eve")
     done = client.run("--host", "dock", "--job", "./job.toml")
     assert done.returncode == 3
     assert "Permission denied" in done.stderr
     assert "usermod -aG docker eve" in done.stderr
     assert engine.machine.ssh("ls", ".launch/runs", user="eve", check=False) == ""
-    write_project(client, engine, user="eve")
+    write_project(client, engine, user="eve", runtime="auto")
     assert "succeeded" in client.ok("--host", "dock", "--", "true")
 
 

@@ -26,7 +26,7 @@ def box(client, engine):
 
 
 def launch(client, box, *words, **table):
-    (client.project / "launch.toml").write_text(box.machine.table("dock", **table))
+    (client.project / "launch.toml").write_text(box.machine.table("dock", **{"runtime": "docker", **table}))
     return client.run("--host", "dock", "--job", "./job.toml", *words)
 
 
@@ -95,7 +95,7 @@ def test_sudo_leads_to_an_engine_that_is_closed_to_the_user(client, box, sudoer)
 def test_an_image_is_built_by_sudo_too(client, box, sudoer):
     """BuildKit's program as root reads the user's build folder, which is gone afterwards."""
     (client.project / "job.toml").write_text('name = "own"\ncommand = ["id", "-u"]\n')
-    table = box.machine.table("dock", user=sudoer, sudo=True)
+    table = box.machine.table("dock", user=sudoer, sudo=True, runtime="docker")
     (client.project / "launch.toml").write_text(f'{table}\n[hosts.dock.build]\nbase = "{BASE}"\n')
     out = client.ok("--host", "dock", "--job", "./job.toml")
     assert "(BuildKit)" in out

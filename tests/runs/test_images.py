@@ -66,7 +66,7 @@ def write_table(client, box, index_url, pip="", build="", **more):
         f"[global]\nindex-url = {index_url}\ntrusted-host = 10.213.77.1\ntimeout = 60\n{pip}"
     )
     (client.project / "launch.toml").write_text(
-        f'{box.machine.table("dock", **more)}\n[hosts.dock.build]\nbase = "{BASE}"\n'
+        f'{box.machine.table("dock", **{"runtime": "docker", **more})}\n[hosts.dock.build]\nbase = "{BASE}"\n'
         f'pip_conf = "{client.home}/pip.conf"\ntorch_index = ""\n{build}'
     )
 
