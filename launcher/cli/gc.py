@@ -17,7 +17,7 @@ def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Remove from a host what none of its runs names any more: files of code and data, broken uploads, old agents.
+    """Remove from a host what none of its runs names any more: files, broken uploads, old agents, containers.
 
     Runs stay until `launch rm`; so do the caches of models.  Example:  launch gc --host lab --dry-run
     """

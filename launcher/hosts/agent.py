@@ -44,6 +44,9 @@ class Link(Stream, Protocol):
 
     about: str
 
+    def by_hand(self, command: str) -> str:
+        """Return the line by which a person runs a shell's command over there."""
+
     def open_socket(self, path: str) -> Stream:
         """Open a stream to a Unix socket over there. Raises RefusedStreamError, or HostError when the link is gone."""
 
@@ -94,6 +97,10 @@ class Agent:
         """Hang up. The agent leaves, the runs go on."""
         self._is_closed.set()
         self._link.close()
+
+    def by_hand(self, command: str) -> str:
+        """Return the line by which a person runs a shell's command on the host."""
+        return self._link.by_hand(command)
 
     def open_socket(self, path: str) -> Stream:
         """Open a stream to a Unix socket on the host. Raises RefusedStreamError, or HostError when the link is gone."""

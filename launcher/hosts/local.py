@@ -22,6 +22,7 @@ class LocalLink:
         """Start the agent."""
         self.about = "this machine"
         self._name = host.name
+        self._programs: list[subprocess.Popen[bytes]] = []
         ours, theirs = socket.socketpair()
         self._socket = ours
         with theirs:
@@ -35,11 +36,16 @@ class LocalLink:
         self.recv = ours.recv
         self.sendall = ours.sendall
 
+    def by_hand(self, command: str) -> str:
+        """Return the command as it is."""
+        return command
+
     def open_socket(self, path: str) -> socket.socket:
         """Open a stream to a Unix socket of this machine. Raises RefusedStreamError."""
         with contextlib.ExitStack() as undo:
             stream = undo.enter_context(socket.socket(socket.AF_UNIX))
             try:
+                stream.settimeout(LEAVE_S)
                 stream.connect(path)
             except OSError as error:
                 raise RefusedStreamError(self._name, f"{self._name}: {path}: {error.strerror}") from error
@@ -51,7 +57,11 @@ class LocalLink:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                subprocess.Popen(words, stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True)
+                self._programs.append(
+                    subprocess.Popen(
+                        words, stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True
+                    )
+                )
             except OSError as error:
                 ours.close()
                 raise HostError(self._name, f"{self._name}: {words[0]}: {error.strerror}") from error
@@ -64,6 +74,9 @@ class LocalLink:
         except OSError:
             pass  # the agent has left before us
         self._socket.close()
+        for program in self._programs:  # whose stream is closed by now, or nobody's any more
+            program.kill()
+            program.wait()
         for insist in (self._process.terminate, self._process.kill, self._process.poll):
             try:
                 self._process.wait(LEAVE_S)

@@ -58,6 +58,7 @@ class SshLink:
             raise
         self._channel = channel
         self._transport = transport
+        self._hop = hop
         key = transport.get_remote_server_key()
         self.about = f"{hop.user}@{hop.address}, key {key.fingerprint}"
         if len(way) > 1:
@@ -81,6 +82,10 @@ class SshLink:
         """Send all bytes."""
         with _channel_errors(self._host, self._transport):
             self._channel.sendall(data)
+
+    def by_hand(self, command: str) -> str:
+        """Return the line by which ssh itself runs a command there."""
+        return f"{_by_hand(self._host, self._hop, is_last=True).removesuffix('true')}{command}"
 
     def open_socket(self, path: str) -> paramiko.Channel:
         """Open a stream to a Unix socket over there, beside sshd's sessions.

@@ -12,8 +12,8 @@ from launcher.spec.host import Host
 from launcher.spec.job import Job
 from launcher.spec.profile import Profile
 
-OLDEST_ENGINE = {"docker": (19, 3), "podman": (3, 0)}
-"""The first engines whose API is 1.40 or newer, by which a container is given its GPUs."""
+OLDEST_ENGINE = (19, 3)
+"""The first Docker whose API is 1.40, by which a container is given its GPUs."""
 
 
 def choose_gpus(profile: Profile, facts: Facts, count: int) -> tuple[str, ...]:
@@ -100,14 +100,15 @@ def engines_meant(host: Host, facts: Facts) -> tuple[Engine, ...]:
 
 def why_unusable(engine: Engine, host: Host) -> str | None:
     """Return why an engine cannot be used, None where it can. What sudo opens, a refusal to this user does not close."""
+    if engine.name != "docker":
+        return "launch does not speak its dialect of Docker's API"
     if engine.error is not None:
         return None if host.sudo and is_closed(engine) else engine.error
     told = re.match(r"(\d+)\.(\d+)", engine.version or "")
     if told is None:
         return "it does not tell its version"
-    oldest = OLDEST_ENGINE.get(engine.name, (0, 0))
-    if (int(told[1]), int(told[2])) < oldest:
-        return f"version {engine.version} is too old: {oldest[0]}.{oldest[1]:02} is the first with API 1.40"
+    if (int(told[1]), int(told[2])) < OLDEST_ENGINE:
+        return f"version {engine.version} is too old: {OLDEST_ENGINE[0]}.{OLDEST_ENGINE[1]:02} is the first with API 1.40"
     return None
 
 

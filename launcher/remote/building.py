@@ -34,7 +34,7 @@ def has_buildkit(way: dict[str, Any]) -> bool:
     program = way.get("program")
     if not program:
         return False
-    if way.get("name") == "podman" or _asked([str(program), "buildx", "version"]) is not None:
+    if _asked([str(program), "buildx", "version"]) is not None:
         return True
     version = _asked([str(program), "--version"]) or ""
     found = re.search(r"version (\d+)\.", version)
@@ -61,9 +61,7 @@ def build(args: dict[str, Any], payload: bytes, wire: Any) -> dict[str, Any]:
         os.mkdir(context)
         for name, text in files.items():
             _write(os.path.join(context, name), text)
-        words = [str(way.get("program")), "build", "--tag", tag, "--network", network]
-        if way.get("name") != "podman":
-            words += ["--progress", "plain"]
+        words = [str(way.get("program")), "build", "--tag", tag, "--network", network, "--progress", "plain"]
         for name, value in (args.get("labels") or {}).items():
             words += ["--label", "%s=%s" % (name, value)]
         for name, text in secrets.items():

@@ -284,6 +284,7 @@ class Server:
             "user": probe.user(),
             "uid": os.getuid(),
             "gid": os.getgid(),
+            "groups": os.getgroups(),
             "read": [agent_folder, data, *((record.get("runtime") or {}).get("paths") or {}).values()],
             "written": [run.cache],
         }

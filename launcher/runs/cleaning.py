@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from launcher.runtimes.images import Held
 
 CLEANING_S = 600.0
+UNNAMED_S = 86_400.0
 
 
 class Item(Record):
@@ -49,6 +51,7 @@ def remove(agent: Agent, mirror: Mirror, *, even_artifacts: bool) -> None:
     """
     may_go = even_artifacts or mirror.artifacts.is_dir()
     way = next((one.get("engine") for one in runs_of(agent, mirror.run)), None)
+    root = agent.call("place", run=mirror.run).values.get("place", {}).get("root") if way else None
     try:
         agent.call("remove", run=mirror.run, artifacts=may_go, deadline_s=CLEANING_S)
     except AgentError as error:
@@ -59,7 +62,9 @@ def remove(agent: Agent, mirror: Mirror, *, even_artifacts: bool) -> None:
             raise
     if way is not None:
         with open_docker(agent, way) as docker:
-            docker.engine.remove(name_of(mirror.run))
+            container = docker.engine.find(mirror.run, str(root))
+            if container is not None:
+                docker.engine.remove(container)
     with mirror.disk_errors(mirror.folder):
         if mirror.folder.exists():
             shutil.rmtree(mirror.folder)
@@ -68,22 +73,33 @@ def remove(agent: Agent, mirror: Mirror, *, even_artifacts: bool) -> None:
 def collect_garbage(agent: Agent, host: Host, *, dry_run: bool) -> list[Item]:
     """Remove from a host what no run there names any more, unless `dry_run`; return what it was.
 
-    Containers of runs that have ended and images that no run names go too, where its engine can be used.
+    Containers of runs that have ended and images older than a day that no run names go too, where its engine can be
+    used.
     """
-    told = _told(agent, dry_run=dry_run)
     with open_engine(agent, host) as engine:
+        # What the engine has is looked at before it is asked which runs there are: what comes in between is theirs.
+        there = engine.containers() if engine is not None else []
+        images = _held_long(engine, _root_of(agent)) if engine is not None else []
+        told = _told(agent, dry_run=dry_run)
         if engine is None:
             return told.items
         ended = [
-            one["Names"][0].lstrip("/")
-            for one in engine.containers(**{LABEL_ROOT: told.root})
-            if one["Labels"].get(LABEL_RUN) not in told.runs and one["State"] != "running"
+            one
+            for one in there
+            if (one.labels or {}).get(LABEL_ROOT) == told.root
+            and (one.labels or {}).get(LABEL_RUN) not in told.runs
+            and one.status in ("created", "exited", "dead")
         ]
         if not dry_run:
-            for name in ended:
-                engine.remove(name)
-        containers = [Item(kind="container", path=name, bytes=0) for name in ended]
-        return [*told.items, *containers, *_prune(engine, told, dry_run=dry_run)]
+            from launcher.runtimes.engine import Container
+
+            for one in ended:
+                engine.remove(Container(one.id, one.status, None))
+        containers = [
+            Item(kind="container", path=name_of((one.labels or {}).get(LABEL_RUN, "?")), bytes=0)
+            for one in ended
+        ]
+        return [*told.items, *containers, *_prune(engine, images, told, dry_run=dry_run)]
 
 
 def prune_images(agent: Agent, host: Host, *, dry_run: bool) -> list[Item]:
@@ -91,8 +107,12 @@ def prune_images(agent: Agent, host: Host, *, dry_run: bool) -> list[Item]:
 
     Raises HostError where there is no engine.
     """
+    from launcher.runtimes.images import held
+
     with open_engine(agent, host) as engine:
-        return _prune(_there(engine, host), _told(agent, dry_run=True), dry_run=dry_run)
+        there = _there(engine, host)
+        images = held(there, _root_of(agent))
+        return _prune(there, images, _told(agent, dry_run=True), dry_run=dry_run)
 
 
 def images_of(agent: Agent, host: Host) -> list[Held]:
@@ -131,10 +151,22 @@ def _told(agent: Agent, *, dry_run: bool) -> _Items:
         raise RunError(f"{agent.host} sent what is no list of what may go") from error
 
 
-def _prune(engine: Engine, told: _Items, *, dry_run: bool) -> list[Item]:
+def _root_of(agent: Agent) -> str:
+    """Return what marks containers and images of this agent's root."""
+    return str(agent.call("hold", name="none", release=True).values.get("root"))
+
+
+def _held_long(engine: Engine, root: str) -> list[Held]:
+    """Return the images of a root that were made long ago: `launch image build` makes them ahead of their first run."""
+    from launcher.runtimes.images import held
+
+    return [one for one in held(engine, root) if time.time() - one.created > UNNAMED_S]
+
+
+def _prune(engine: Engine, images: list[Held], told: _Items, *, dry_run: bool) -> list[Item]:
     from launcher.runtimes.images import unneeded
 
-    found = unneeded(engine, told.root, told.images)
+    found = unneeded(images, told.images)
     if not dry_run:
         for one in found:
             engine.remove_image(one.name)

@@ -151,7 +151,7 @@ def resume_if_interrupted(agent: Agent, mirror: Mirror) -> bool:
     plan = mirror.whole_plan()
     settings = build_settings.read(mirror.host(), os.environ)
     with open_docker(agent, way, settings) as docker:
-        return docker.resume(mirror.run, plan, (values[0].get("attempt") or 1) + 1)
+        return docker.resume(mirror.run, plan, (values[0].get("attempt") or 1) + 1, lambda _: None)
 
 
 def open_docker(agent: Agent, way: dict[str, Any], settings: Settings | None = None) -> Docker:

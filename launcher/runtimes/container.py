@@ -25,7 +25,6 @@ class EngineFacts(NamedTuple):
     """What an engine says of itself, as far as a container depends on it."""
 
     is_rootless: bool = False
-    is_podman: bool = False
     has_init: bool = True
     memory_bytes: int = 0
     runtimes: tuple[str, ...] = ()
@@ -40,9 +39,9 @@ def name_of(run: str) -> str:
 def user_of(place: Place, engine: EngineFacts) -> str:
     """Return the user of a container, so that what it writes belongs to the one who launched it.
 
-    Rootless engines map 0 to that very user; podman's keep-id maps each to itself.
+    A rootless engine maps 0 to that very user.
     """
-    return "0:0" if engine.is_rootless and not engine.is_podman else f"{place.uid}:{place.gid}"
+    return "0:0" if engine.is_rootless else f"{place.uid}:{place.gid}"
 
 
 def container(
@@ -78,11 +77,10 @@ def container(
         "ShmSize": max(LEAST_SHM_BYTES, int(engine.memory_bytes * SHM_SHARE)),
         "LogConfig": {"Type": "json-file", "Config": {"max-size": LOG_SIZE}},
     }
-    if engine.is_podman:
-        host["UsernsMode"] = "keep-id"
-        del host["LogConfig"]
+    if not engine.is_rootless:
+        host["GroupAdd"] = [str(group) for group in place.groups if group != place.gid]
     if gpus:
-        host["DeviceRequests"] = [_device_request(plan.host, engine, gpus)]
+        host["DeviceRequests"] = [device_request(plan.host, engine, gpus)]
     return {
         "Image": plan.image.name,
         "User": user_of(place, engine),
@@ -107,8 +105,11 @@ def stop_timeout_s(grace_s: float) -> int:
     return math.ceil(grace_s) + STOP_SLACK_S
 
 
-def _device_request(host: str, engine: EngineFacts, gpus: Sequence[str]) -> dict[str, Any]:
-    """Return the request for cards by UUID: NVIDIA's runtime hook where the engine has it, else CDI (engine 25 and newer)."""
+def device_request(host: str, engine: EngineFacts, gpus: Sequence[str]) -> dict[str, Any]:
+    """Return the request for cards by UUID: NVIDIA's runtime hook where the engine has it, else CDI (engine 25 and newer).
+
+    Raises RefusedError where it has neither.
+    """
     if "nvidia" in engine.runtimes:
         return {"Driver": "nvidia", "DeviceIDs": list(gpus), "Capabilities": [["gpu"]]}
     if engine.has_cdi:

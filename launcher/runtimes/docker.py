@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -13,8 +14,9 @@ from launcher.hosts import Agent
 from launcher.hosts.agent import Stream
 from launcher.hosts.agent_file import MAGIC
 from launcher.runtimes import images
-from launcher.runtimes.container import container, name_of, stop_timeout_s
-from launcher.runtimes.engine import Engine
+from launcher.runtimes.container import container as configuration
+from launcher.runtimes.container import device_request, name_of, stop_timeout_s
+from launcher.runtimes.engine import Container, Engine
 from launcher.runtimes.runtime import Runtime, Say
 from launcher.spec.container import EngineWay, Place
 from launcher.spec.image import Settings
@@ -35,7 +37,11 @@ class Docker(Runtime):
         super().__init__(agent)
         self.way = way
         self.engine = Engine(agent, way)
-        self._facts = self.engine.facts()
+        try:
+            self._facts = self.engine.facts()
+        except BaseException:
+            self.engine.close()
+            raise
         self._settings = settings or Settings()
         self._prepared: dict[str, tuple[Plan, Place, tuple[str, ...]]] = {}
 
@@ -44,7 +50,14 @@ class Docker(Runtime):
         self.engine.close()
 
     def create(self, run: str, plan: Plan, gpus: Sequence[str]) -> None:
-        """Make the run's folder on the host, with its plan, its cards (UUIDs) and the engine that its container is of."""
+        """Make the run's folder on the host, with its plan, its cards (UUIDs) and the engine that its container is of.
+
+        Raises RefusedError, before anything is made, for cards that the engine cannot hand on and for an image that can
+        only be built with a credential in it.
+        """
+        if gpus:
+            device_request(plan.host, self._facts, gpus)
+        images.check(self.agent, self.engine, plan, self._settings)
         answer = self.agent.call(
             "create",
             f"{plan.to_json()}\n".encode(),
@@ -65,74 +78,87 @@ class Docker(Runtime):
         Raises EngineError, with the container's last words, when no agent comes; the run is not kept then.
         """
         plan, place, gpus = self._prepared[run]
-        self._create(run, plan, 1, place, gpus)
         self.agent.call("hand_over", run=run)
         try:
-            self._begin(run)
+            self._create(run, plan, 1, place, gpus)
+            self._begin(run, place)
         except EngineError:
             self.agent.call("take_back", run=run)
             raise
 
-    def resume(self, run: str, plan: Plan, attempt: int) -> bool:
+    def resume(self, run: str, plan: Plan, attempt: int, say: Say) -> bool:
         """Go on with a run whose container is down or gone; return whether it was interrupted.
 
-        The container that is there starts again; one that was removed is made anew from the plan.
+        The container that is there starts again; one that was removed is made anew from the plan, and `say` shows how
+        far its image has come. Raises EngineError.
         """
         answer = self.agent.call("resume", run=run).values
         if answer.get("place") is None:
             return False
         place, gpus = self._place(answer), tuple(str(one) for one in answer.get("gpus") or ())
-        if self.engine.state(name_of(run)) is None:
-            images.provide(self.agent, self.engine, plan, self._settings, lambda _: None)
+        if self.engine.find(run, place.root) is None:
+            images.provide(self.agent, self.engine, plan, self._settings, say)
             self._create(run, plan, attempt, place, gpus)
-        self._begin(run)
+        self._begin(run, place)
         return True
 
     def stop(self, run: str, grace_s: float) -> None:
         """End a run's container, which its agent has been wished to leave; it is down when this returns."""
-        self.engine.stop(name_of(run), stop_timeout_s(grace_s))
+        container = self.engine.find(run, self._place_of(run).root)
+        if container is not None:
+            self.engine.stop(container, stop_timeout_s(grace_s))
 
     def agent_inside(self, run: str) -> Agent:
         """Return an agent in the run's container, or, where that does not run, in a new one that is like it.
 
         Raises EngineError, with what there is instead.
         """
-        place = self._place(self.agent.call("place", run=run).values)
-        state = self.engine.state(name_of(run))
-        if state is None:
+        place = self._place_of(run)
+        container = self.engine.find(run, place.root)
+        if container is None:
             words = f"{self.agent.host}: the container of {run} was removed"
-            raise EngineError(
-                self.agent.host, f"{words}\n  its files are there   ssh {self.agent.host} ls {place.path}"
-            )
+            mend = f"its files are there   {self.agent.by_hand(shlex.join(['ls', place.path]))}"
+            raise EngineError(self.agent.host, f"{words}\n  {mend}")
+        if container.status == "paused":
+            words = f"{self.agent.host}: the container of {run} is paused"
+            mend = f"let it go on   {self.engine.by_hand('unpause', name_of(run))}"
+            raise EngineError(self.agent.host, f"{words}\n  {mend}")
         script = f'echo; echo "{MAGIC.decode()}have"; exec python3 -I "$0" serve "$1"'
         words_inside = ["sh", "-c", script, place.agent, place.path.rpartition("/runs/")[0]]
-        is_running = state.get("Status") == "running"
+        is_running = container.status == "running"
         open_stream = self.engine.open_exec if is_running else self.engine.open_beside
-        return Agent(self.agent.host, _Inside(self.agent.host, open_stream(name_of(run), words_inside)))
+        return Agent(self.agent.host, _Inside(self.agent.host, open_stream(container, words_inside)))
 
     def _create(self, run: str, plan: Plan, attempt: int, place: Place, gpus: Sequence[str]) -> None:
-        self.engine.create(name_of(run), container(plan, run, attempt, place, self._facts, gpus))
+        self.engine.create(name_of(run), configuration(plan, run, attempt, place, self._facts, gpus))
 
-    def _begin(self, run: str) -> None:
-        name = name_of(run)
+    def _begin(self, run: str, place: Place) -> None:
+        container = self.engine.find(run, place.root)
+        if container is None:
+            raise EngineError(self.agent.host, f"{self.agent.host}: the container of {run} was removed")
         try:
-            self.engine.start(name)
+            self.engine.start(container)
         except EngineError as error:
-            self.engine.remove(name)
+            self.engine.remove(container)
             raise _explained(error) from error
         deadline = time.monotonic() + AWAIT_S
         while time.monotonic() < deadline:
-            is_down = _is_down(self.engine.state(name))  # asked first: one that is down may have been here
+            is_down = _is_down(
+                self.engine.find(run, place.root)
+            )  # asked first: one that is down may have been here
             answer = self.agent.call("await", run=run, wait_s=0.0 if is_down else LOOK_S)
             if answer.values.get("came") is True:
                 return
             if is_down:
                 break
-        said = self.engine.log(name) or "it said nothing"
-        self.engine.stop(name, 0)
-        self.engine.remove(name)
+        said = self.engine.log(container) or "it said nothing"
+        self.engine.stop(container, 0)
+        self.engine.remove(container)
         words = f"{self.agent.host}: the agent of {run} did not begin in its container: {said}"
         raise _explained(EngineError(self.agent.host, words))
+
+    def _place_of(self, run: str) -> Place:
+        return self._place(self.agent.call("place", run=run).values)
 
     def _place(self, answer: dict[str, Any]) -> Place:
         try:
@@ -155,6 +181,10 @@ class _Inside:
         self.sendall = stream.sendall
         self.close = stream.close
 
+    def by_hand(self, command: str) -> str:
+        """Return the command as it is: a person is in there already."""
+        return command
+
     def open_socket(self, path: str) -> Stream:
         """Refuse."""
         raise RefusedStreamError(self._host, f"{self._host}: {path} is not for a container")
@@ -164,11 +194,11 @@ class _Inside:
         raise RefusedStreamError(self._host, f"{self._host}: {words[0]} is not for a container")
 
 
-def _is_down(state: dict[str, Any] | None) -> bool:
+def _is_down(container: Container | None) -> bool:
     """Whether a container is one in which no agent will appear any more."""
-    if state is None or state.get("Status") == "exited":
+    if container is None or container.status == "exited":
         return True
-    return state.get("Status") == "restarting" and state.get("ExitCode") in NO_PROGRAM
+    return container.status == "restarting" and container.exit_code in NO_PROGRAM
 
 
 def _explained(error: EngineError) -> EngineError:

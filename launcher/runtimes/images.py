@@ -18,7 +18,7 @@ from launcher.hosts import Agent
 from launcher.hosts.agent import printable
 from launcher.planning import buildkit, classic
 from launcher.runtimes.container import LABEL_ROOT
-from launcher.runtimes.engine import Engine
+from launcher.runtimes.engine import Engine, ListedImage
 from launcher.runtimes.runtime import Say
 from launcher.spec.image import Image, Settings
 from launcher.spec.plan import Plan
@@ -26,6 +26,7 @@ from launcher.spec.plan import Plan
 LABEL_IMAGE = "launcher.image"
 """The Dockerfile's own, with the digest of its content."""
 POLL_S = 0.5
+_OURS = re.compile(r"launcher/[a-z0-9._-]+:([0-9a-f]{12})")
 KEPT_LINES = 40
 _STEP = re.compile(r"#\d+ \[\s*(?:\S+ )?(\d+/\d+)\] (.*)|Step (\d+/\d+) : ((?:FROM|COPY|RUN) .*)")
 """BuildKit's and the classic builder's; the latter counts settings as steps, which are none worth showing."""
@@ -61,8 +62,17 @@ def provide(agent: Agent, engine: Engine, plan: Plan, settings: Settings, say: S
             agent.call("hold", name=name, release=True)
 
 
+def check(agent: Agent, engine: Engine, plan: Plan, settings: Settings) -> None:
+    """See that the plan's image is there or can be made. Raises RefusedError for what only a credential would open."""
+    image = plan.image
+    if image is None or image.dockerfile is None or engine.has_image(image.name):
+        return
+    if not _has_buildkit(agent, engine):
+        classic(image, settings)
+
+
 class Held(NamedTuple):
-    """An image of ours on an engine: its name or id, its bytes, when it was made, and how many containers use it."""
+    """An image of ours on an engine: its name, its bytes, when it was made, and how many containers use it."""
 
     name: str
     bytes: int
@@ -71,30 +81,41 @@ class Held(NamedTuple):
 
 
 def held(engine: Engine, root: str | None = None) -> list[Held]:
-    """Return the images that launch built on an engine, or those that a root of ours did; the latest first."""
-    used = Counter(str(one.get("ImageID")) for one in engine.containers())
+    """Return the images that launch built on an engine, or those that a root of ours did; the latest first.
+
+    An image is ours by the digest in its name, which its label repeats: an image that somebody built from ours inherits
+    the label, but not the name.
+    """
+    used = Counter(one.image for one in engine.containers())
     found = [
-        Held(
-            (one.get("RepoTags") or [one["Id"]])[0],
-            int(one.get("Size") or 0),
-            float(one.get("Created") or 0),
-            used[one["Id"]],
-        )
-        for one in engine.images(LABEL_IMAGE if root is None else f"{LABEL_ROOT}={root}")
+        Held(name, one.bytes, one.created, used[one.id])
+        for one in engine.images(LABEL_IMAGE)
+        if root is None or (one.labels or {}).get(LABEL_ROOT) == root
+        for name in one.names or ()
+        if _is_ours(name, one)
     ]
     return sorted(found, key=lambda one: -one.created)
 
 
-def unneeded(engine: Engine, root: str, named: Collection[str]) -> list[Held]:
-    """Return the images that a root of ours built, that none of its runs names and that no container uses."""
-    return [one for one in held(engine, root) if one.containers == 0 and one.name not in named]
+def unneeded(of_root: Collection[Held], named: Collection[str]) -> list[Held]:
+    """Return those images that no run names and no container uses."""
+    return [one for one in of_root if one.containers == 0 and one.name not in named]
+
+
+def _is_ours(name: str, image: ListedImage) -> bool:
+    found = _OURS.fullmatch(name)
+    return found is not None and (image.labels or {}).get(LABEL_IMAGE, "")[:12] == found[1]
+
+
+def _has_buildkit(agent: Agent, engine: Engine) -> bool:
+    told = agent.call("builder", engine=engine.way.model_dump(), deadline_s=60.0).values
+    return told.get("buildkit") is True
 
 
 def _build(agent: Agent, engine: Engine, image: Image, settings: Settings, root: str, say: Say) -> str:
     """Build an image on the host; return by what. Raises EngineError with the last lines of what failed."""
-    told = agent.call("builder", engine=engine.way.model_dump(), deadline_s=60.0).values
     labels = {LABEL_ROOT: root}
-    if told.get("buildkit") is True:
+    if _has_buildkit(agent, engine):
         _build_with_buildkit(agent, engine, image, settings, labels, say)
         return "BuildKit"
     _build_classic(engine, image, settings, labels, say)
@@ -129,23 +150,19 @@ def _build_classic(
     lines = _Lines(say)
     options = {"buildargs": recipe.arguments, "network_mode": settings.network, "labels": labels}
     for message in engine.build(_tar(recipe.files), tag=image.name, **options):
-        lines.take(str(message.get("stream") or message.get("error") or "").encode())
-        if "error" in message:
+        lines.take((message.stream or message.error).encode())
+        if message.error:
             raise _failed(engine, image, lines.last())
 
 
 def _pull(engine: Engine, image: Image, say: Say) -> None:
     try:
         for message in engine.pull(image.name):
-            if "error" in message:
-                raise EngineError(engine.host, f"{engine.host}: {printable(str(message['error']))}")
-            say(
-                printable(
-                    f"{message.get('status', '')} {message.get('id', '')} {message.get('progress', '')}"
-                )
-            )
+            if message.error:
+                raise EngineError(engine.host, f"{engine.host}: {printable(message.error)}")
+            say(printable(f"{message.status} {message.id} {message.progress}"))
     except EngineError as error:
-        by_hand = f"ssh {engine.host} {engine.way.name} pull {image.name}"
+        by_hand = engine.by_hand("pull", image.name)
         mend = f"is there an image {image.name}, and may {engine.host} have it?   {by_hand}"
         raise EngineError(engine.host, f"{error}\n  {mend}") from error
 

@@ -34,5 +34,6 @@ class Place(Record):
     user: str
     uid: int
     gid: int
+    groups: tuple[int, ...] = ()
     read: tuple[Path, ...] = ()
     written: tuple[Path, ...] = ()

@@ -12,8 +12,8 @@ from launcher.spec.image import Build
 
 
 def _engine(written: str) -> str:
-    if not re.fullmatch(r"docker|podman|/[^\x00-\x1f\x7f]{1,106}", written):
-        raise ValueError("expected docker, podman, or the absolute path of an engine's socket")
+    if not re.fullmatch(r"docker|/[^\x00-\x1f\x7f]{1,106}", written):
+        raise ValueError("expected docker, or the absolute path of an engine's socket")
     return written
 
 
@@ -22,7 +22,7 @@ class Host(Written):
 
     `address` None means this machine. A bare alias of ~/.ssh/config is a host whose address is the alias.
     `python` is the agent's; `env` is the job's: an environment's folder, or its interpreter. `runtime` auto means a
-    container where an engine answers on another machine. `engine` is docker, podman, or a socket's path; `sudo` reaches
+    container where an engine answers on another machine. `engine` is docker, or a socket's path; `sudo` reaches
     it by `sudo -n`.
     """
 

@@ -324,9 +324,9 @@ BARE = Job(name="x", command=("a",))
         ([engine_at()], {"address": None}, "native"),
         ([engine_at()], {"env": "~/venv"}, "native"),
         ([engine_at()], {"env": "~/venv", "runtime": "docker"}, "docker"),
-        ([engine_at()], {"engine": "podman"}, "native"),
+        ([engine_at()], {"engine": "/run/other.sock"}, "native"),
         ([engine_at()], {"engine": "/var/run/docker.sock"}, "docker"),
-        ([engine_at(), PODMAN], {"engine": "podman"}, "docker"),
+        ([PODMAN], {}, "native"),
         ([engine_at(version="18.9.1")], {}, "native"),
         ([engine_at(version=None)], {}, "native"),
         ([engine_at(socket=None, version=None, error="it has no socket")], {"sudo": True}, "native"),
@@ -374,7 +374,7 @@ def contained(**more):
         ([engine_at(socket=None, error="it has no socket")], {}, "docker at /bin/docker: it has no socket", "native"),
         ([engine_at(version=None)], {}, "does not tell its version", "native"),
         ([PODMAN], {"engine": "docker"}, "no engine docker that can be used\n  podman at /run/podman", "native"),
-        ([PODMAN], {"engine": "docker"}, "it can, but there says engine = docker", "native"),
+        ([PODMAN], {}, "podman at /run/podman/podman.sock: launch does not speak its dialect", "native"),
     ],
 )  # fmt: skip
 def test_the_gate_says_which_engines_are_there_and_why_none_can_be_used(engines, says, message, mend):

@@ -298,28 +298,28 @@ def test_who_may_not_use_the_engine_is_told_what_to_do(client, engine):
     assert "succeeded" in client.ok("--host", "dock", "--", "true")
 
 
-def test_root_s_run_is_root_s_and_said_aloud(client, engine):
+def test_root_s_run_is_root_s_and_said_aloud(client, box):
     """As root on the host it is root inside; what it writes is root's."""
-    write_project(client, engine, user="root")
+    write_project(client, box, user="root")
     out = client.ok("--host", "dock", "--job", "./job.toml", "--set", 'command=["touch","../artifacts/x"]')
     assert "as root" in out
     run = next(path.name for path in client.runs.iterdir() if path.name[0] != ".")
-    assert inspect(engine, run)["Config"]["User"] == "0:0"
+    assert inspect(box, run)["Config"]["User"] == "0:0"
     client.ok("rm", run)
 
 
-def test_two_users_of_one_engine_keep_apart(client, engine):
+def test_two_users_of_one_engine_keep_apart(client, box):
     """Both may launch; each gets what is theirs, and neither's gc takes the other's containers or images."""
-    write_project(client, engine, user="ada")
+    write_project(client, box, user="ada")
     client.ok("--host", "dock", "--job", "./job.toml", "--set", 'command=["true"]')
-    (adas,) = engine.docker("ps", "-aq").split()
-    image = engine.docker("images", "-q", "launcher/cpu")
-    write_project(client, engine, user="bob")
+    (adas,) = box.docker("ps", "-aq").split()
+    image = box.docker("images", "-q", "launcher/cpu")
+    write_project(client, box, user="bob")
     client.ok("--host", "dock", "--job", "./job.toml", "--set", 'command=["true"]')
     client.ok("gc", "--host", "dock")
-    assert engine.docker("ps", "-aq").split() == [adas]
-    assert engine.docker("images", "-q", "launcher/cpu") == image
-    engine.docker("rm", adas)
+    assert box.docker("ps", "-aq").split() == [adas]
+    assert box.docker("images", "-q", "launcher/cpu") == image
+    box.docker("rm", adas)
 
 
 def test_a_client_that_dies_before_the_start_leaves_a_run_that_attach_starts(client, box):
@@ -432,3 +432,20 @@ def test_attach_makes_the_image_again_when_it_was_pruned(client, box):
     earlier, later = _steps_by_attempt(box, run)
     assert later[0] % 5 == 1
     assert 1 < later[0] <= earlier[-1] + 2
+
+
+def test_a_stranger_s_container_of_that_name_is_left_alone(client, box):
+    """The label is the proof, not the name: neither `stop`, `attach`, `exec` nor `rm` touches it."""
+    run = detached(client)
+    more_steps(box, run)
+    box.docker("rm", "-f", f"launch-{run}")
+    stranger = box.docker(
+        "run", "-d", "--name", f"launch-{run}", "launch-testbed/python:bookworm", "sleep", "9999"
+    )
+    for words in (["attach", run], ["exec", run, "--", "true"]):
+        done = client.run(*words)
+        assert done.returncode == 4, words
+        assert f"launch-{run} is not of run {run}" in done.stderr
+    assert "cancelled" in client.ok("stop", "--now", run)
+    told = json.loads(box.docker("inspect", stranger.strip()))[0]
+    assert told["State"]["Status"] == "running"
