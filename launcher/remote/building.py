@@ -8,11 +8,13 @@ comes, and the build ends with the client.
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import tempfile
+import time
 from typing import Any
 
 from . import execute, strict_json
@@ -21,6 +23,7 @@ from .rundir import Lock
 PREFIX = "launch-build-"
 MEMORY = "/dev/shm"  # noqa: S108 - the folders in it are ours alone
 ASK_S = 10.0
+YOUNG_S = 60.0
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,60}")
 TAG = re.compile(r"[a-z0-9][a-z0-9._/-]{0,120}:[A-Za-z0-9_][A-Za-z0-9_.-]{0,120}")
 
@@ -102,21 +105,33 @@ def _start(words: list[str], folder: str, settings: dict[str, str]) -> subproces
 
 
 def _folder() -> tuple[str, Lock]:
-    """Make a folder for one build, held by its lock; remove those whose builder was killed."""
+    """Make a folder for one build, held by its lock; remove those whose builder was killed.
+
+    An agent that is killed by SIGKILL leaves its folder, secrets included, until the next build or the host's reboot.
+    """
     place = MEMORY if os.access(MEMORY, os.W_OK) else tempfile.gettempdir()
     prefix = "%s%d-" % (PREFIX, os.getuid())
     for name in os.listdir(place):
-        path = os.path.join(place, name)
-        if name.startswith(prefix) and os.lstat(path).st_uid == os.getuid():
-            left = Lock.take(os.path.join(path, "lock"), 0.0)
-            if left is not None:
-                shutil.rmtree(path, ignore_errors=True)
-                left.release()
+        if name.startswith(prefix):
+            with contextlib.suppress(FileNotFoundError):  # another build's sweep was here first
+                _sweep(os.path.join(place, name))
     folder = tempfile.mkdtemp(prefix=prefix, dir=place)
     lock = Lock.take(os.path.join(folder, "lock"))
     if lock is None:
         raise BuildError("%s was taken by another" % folder)
     return folder, lock
+
+
+def _sweep(path: str) -> None:
+    """Remove a build's folder that nobody holds; a young one may be about to be locked."""
+    status, lock = os.lstat(path), os.path.join(path, "lock")
+    is_young = time.time() - status.st_mtime < YOUNG_S
+    if status.st_uid != os.getuid() or is_young or not os.path.exists(lock):
+        return
+    left = Lock.take(lock, 0.0)
+    if left is not None:
+        shutil.rmtree(path, ignore_errors=True)
+        left.release()
 
 
 def _write(path: str, text: str) -> None:

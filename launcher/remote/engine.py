@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
 import subprocess
@@ -10,13 +11,16 @@ from typing import Any, Dict, Optional, Tuple
 
 from . import strict_json
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 2.0
 KEPT_S = 1.0
+SILENCE_KEPT_S = 5.0
+ENDING_S = 1.0
 MOST_BYTES = 4 * 1024 * 1024
 ALIVE = ("running", "restarting", "paused")
 """Those that go on by themselves. One that is only created waits for its client, or was left by it."""
 
 _kept: Dict[str, Tuple[float, Optional[Dict[str, Any]]]] = {}
+_silent: Dict[str, Tuple[float, str]] = {}
 
 
 class SilentError(Exception):
@@ -26,18 +30,30 @@ class SilentError(Exception):
 def container_of(runtime: dict[str, Any], run_id: str) -> dict[str, Any] | None:
     """Return {"status", "exit", "oom", "error", "finished"} of a run's container, None where the engine has none.
 
-    An answer is kept for a second: whoever follows a run asks a hundred times in it. Raises SilentError.
+    An answer is kept for a second: whoever follows a run asks a hundred times in it. An engine's silence is kept
+    longer, for all its runs: each question to it costs the whole deadline. Raises SilentError.
     """
+    way = runtime.get("engine") or {}
     known = _kept.get(run_id)
-    if known is None or time.monotonic() - known[0] > KEPT_S:
-        known = (time.monotonic(), _ask(runtime.get("engine") or {}, "launch-" + run_id))
-        _kept[run_id] = known
-    return known[1]
+    if known is not None and time.monotonic() - known[0] <= KEPT_S:
+        return known[1]
+    key = strict_json.encode(way)
+    silence = _silent.get(key)
+    if silence is not None and time.monotonic() - silence[0] <= SILENCE_KEPT_S:
+        raise SilentError(silence[1])
+    try:
+        container = _ask(way, "launch-" + run_id)
+    except SilentError as error:
+        _silent[key] = (time.monotonic(), str(error))
+        raise
+    _kept[run_id] = (time.monotonic(), container)
+    return container
 
 
 def forget(run_id: str) -> None:
     """Ask anew the next time: whoever acts on the answer must not act on an old one."""
     _kept.pop(run_id, None)
+    _silent.clear()
 
 
 def _ask(way: dict[str, Any], name: str) -> dict[str, Any] | None:
@@ -97,6 +113,8 @@ class _Connection(http.client.HTTPConnection):
     def close(self) -> None:
         super().close()
         if self._program is not None:
-            self._program.kill()
-            self._program.wait()
+            with contextlib.suppress(PermissionError):  # root's, by sudo: it ends with its standard input
+                self._program.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._program.wait(ENDING_S)
             self._program = None
