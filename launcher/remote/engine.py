@@ -42,7 +42,7 @@ def container_of(runtime: dict[str, Any], run_id: str) -> dict[str, Any] | None:
     if silence is not None and time.monotonic() - silence[0] <= SILENCE_KEPT_S:
         raise SilentError(silence[1])
     try:
-        container = _ask(way, "launch-" + run_id)
+        container = _ask(way, run_id)
     except SilentError as error:
         _silent[key] = (time.monotonic(), str(error))
         raise
@@ -56,10 +56,11 @@ def forget(run_id: str) -> None:
     _silent.clear()
 
 
-def _ask(way: dict[str, Any], name: str) -> dict[str, Any] | None:
+def _ask(way: dict[str, Any], run_id: str) -> dict[str, Any] | None:
+    """Ask for the container of a run: its label is the proof, for anybody may take its name."""
     connection = _Connection(way)
     try:
-        connection.request("GET", "/containers/%s/json" % name, headers={"Host": "launch"})
+        connection.request("GET", "/containers/launch-%s/json" % run_id, headers={"Host": "launch"})
         answer = connection.getresponse()
         said = answer.read(MOST_BYTES)
         told = strict_json.decode(said)
@@ -72,6 +73,10 @@ def _ask(way: dict[str, Any], name: str) -> dict[str, Any] | None:
     state = told.get("State") if isinstance(told, dict) else None
     if answer.status != 200 or not isinstance(state, dict):
         raise SilentError("it answers %d" % answer.status)
+    config = told.get("Config")
+    labels = config.get("Labels") if isinstance(config, dict) else None
+    if not isinstance(labels, dict) or labels.get("launcher.run") != run_id:
+        return None
     return {
         "status": str(state.get("Status")),
         "exit": state.get("ExitCode"),
