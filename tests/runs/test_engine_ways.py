@@ -94,6 +94,8 @@ def test_sudo_leads_to_an_engine_that_is_closed_to_the_user(client, box, sudoer)
 
 def test_an_image_is_built_by_sudo_too(client, box, sudoer):
     """BuildKit's program as root reads the user's build folder, which is gone afterwards."""
+    for image in box.docker("images", "--quiet", "launcher/cpu").split():
+        box.docker("rmi", "--force", image)
     (client.project / "job.toml").write_text('name = "own"\ncommand = ["id", "-u"]\n')
     table = box.machine.table("dock", user=sudoer, sudo=True, runtime="docker")
     (client.project / "launch.toml").write_text(f'{table}\n[hosts.dock.build]\nbase = "{BASE}"\n')
