@@ -8,6 +8,7 @@ small file written and removed.
 from __future__ import annotations
 
 import glob
+import hashlib
 import json
 import os
 import platform
@@ -23,6 +24,7 @@ from functools import partial
 from typing import Any, Callable, Mapping
 
 from . import process
+from .rundir import read_json
 
 PROBE_S = 20.0
 SMI_TIMEOUT_S = 10
@@ -284,13 +286,13 @@ def _engines(named: str | None) -> list[dict[str, Any]]:
     `named` is docker, podman or the path of a socket that is to be looked at first.
     """
     own = os.environ.get("XDG_RUNTIME_DIR") or "/run/user/%d" % os.getuid()
-    here = os.environ.get("DOCKER_HOST", "")
     sockets = {
         "docker": [own + "/docker.sock", "/var/run/docker.sock"],
         "podman": [own + "/podman/podman.sock", "/run/podman/podman.sock"],
     }
-    if here.startswith("unix://"):
-        sockets["docker"].insert(0, here[len("unix://") :])
+    for chosen in (_context_host(), os.environ.get("DOCKER_HOST")):
+        if isinstance(chosen, str) and chosen.startswith("unix://"):
+            sockets["docker"].insert(0, os.path.normpath(chosen[len("unix://") :]))
     if named is not None and os.path.isabs(named):
         sockets["podman" if "podman" in os.path.basename(named) else "docker"].insert(0, named)
     found = []
@@ -302,6 +304,24 @@ def _engines(named: str | None) -> list[dict[str, Any]]:
             found.append(
                 {"name": name, "program": program, "socket": path, "version": version, "error": error}
             )
+    return found
+
+
+def _context_host() -> Any:
+    """Return the engine that the user's docker context means, None where none is chosen.
+
+    Source: docker's own store of contexts, in folders named by the SHA-256 of the context's name.
+    """
+    folder = os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")
+    name = os.environ.get("DOCKER_CONTEXT") or read_json(os.path.join(folder, "config.json")).get(
+        "currentContext"
+    )
+    if not isinstance(name, str):
+        return None
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    found: Any = read_json(os.path.join(folder, "contexts", "meta", digest, "meta.json"))
+    for key in ("Endpoints", "docker", "Host"):
+        found = found.get(key) if isinstance(found, dict) else None
     return found
 
 
