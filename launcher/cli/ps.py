@@ -37,6 +37,7 @@ def _show(rows: list[Row]) -> None:
     from rich.text import Text
 
     from launcher.hosts.agent import printable
+    from launcher.runs.evidence import words
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("RUN", "JOB", "HOST", "CARD", "STATE", "STEP", "LOSS", "AGE", ""):
@@ -52,7 +53,9 @@ def _show(rows: list[Row]) -> None:
             _step(values),
             _loss(values.get("loss")),
             _age(values.get("time")),
-            f"last seen {values.get('state')}; {row.problem}" if row.problem else "",
+            f"last seen {values.get('state')}; {row.problem}"
+            if row.problem
+            else ", ".join(words(values.get("evidence"))),
         )
         table.add_row(*(Text(printable(str(cell))) for cell in cells))
     Console(highlight=False).print(table)

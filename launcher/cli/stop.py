@@ -26,13 +26,16 @@ def stop(
     from launcher.hosts import connect
     from launcher.runs.control import locate
     from launcher.runs.control import stop as ask
+    from launcher.runs.evidence import words
+    from launcher.spec.record import Reason
 
     place, mirror = locate(run, host)
     from rich.console import Console
 
     grace_s = mirror.plan().stop_grace_s
     with connect(place) as agent, spinner(Console(stderr=True), f"stopping {mirror.run} on {place.name}"):
-        values = ask(agent, mirror.run, now=now, grace_s=grace_s)
+        row = ask(agent, mirror.run, now=now, grace_s=grace_s)
+    values = row.values
     if as_json:
         print(
             json.dumps(
@@ -41,8 +44,13 @@ def stop(
                     "run": mirror.run,
                     "state": values.get("state"),
                     "reason": values.get("reason"),
+                    "problem": row.problem,
                 }
             )
         )
         return
     say(f"{mirror.run} {values.get('state')}: {values.get('reason')}, step {values.get('step') or '-'}")
+    for line in filter(None, (", ".join(words(values.get("evidence"))), row.problem)):
+        say(f"  {line}")
+    if values.get("reason") == Reason.ENGINE_SILENT:
+        say(f"  what is left of it goes when its engine answers again   launch gc --host {place.name}")

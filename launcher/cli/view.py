@@ -22,6 +22,7 @@ from launcher.cli.say import say, without_escapes
 from launcher.cli.signals import cursor_back_on_stop, spinner
 from launcher.errors import HostError
 from launcher.hosts.agent import printable
+from launcher.runs import evidence
 from launcher.runs.curves import as_json, points, record
 from launcher.runs.mirror import Mirror, News
 from launcher.runs.view import Result, View
@@ -203,9 +204,10 @@ class PlainView:
     def news(self, news: News) -> None:
         """Show what an answer brought."""
         self._log = (self._log + news.log)[-TAIL_CHARS:]
-        state = [news.state.get("state"), news.state.get("attempt")]
+        silence = evidence.why_silent(news.state)
+        state = [news.state.get("state"), news.state.get("attempt"), silence]
         if state != self._state and state[0] in ("resuming", "stopping", "waiting", "interrupted"):
-            self.note(f"{state[0]} {news.state.get('reason') or ''}".rstrip())
+            self.note(f"{state[0]} {silence or news.state.get('reason') or ''}".rstrip())
         self._state = state
         for event in news.events:
             self.event(event)
@@ -260,11 +262,8 @@ class PlainView:
             self.write(f"  metrics  launch metrics {short}      tensorboard --logdir runs")
             return
         self.write(f"  ✗ {name} {took}   {reason or 'nobody holds it'}, step {self.progress.where()}", "bold")
-        evidence = state.get("evidence") or {}
-        if evidence:
-            self.write(
-                f"    {', '.join(f'{key} {value}' for key, value in evidence.items() if value is not None)}"
-            )
+        if words := evidence.words(state.get("evidence")):
+            self.write(f"    {', '.join(words)}")
         if name == "failed":
             for line in without_escapes(self._log).splitlines()[-LOG_TAIL:]:
                 self.write(f"    | {line[:200]}", "dim")

@@ -34,19 +34,20 @@ def main(arguments: list[str]) -> int:
     shutdown: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: shutdown.append(number))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    previous: dict[str, object] | None = None
+    seen: dict[str, object] | None = None
     failures = 0
     while failures < MOST_FAILURES and os.path.exists(run.plan):
         began = time.monotonic()
         log_size = _size(run.keeper_log)
-        status = _run_agent(run, previous, shutdown)
+        status = run_agent(run, seen, shutdown)
         ended = process.end(
             process.own_descendants, "descendant", 0.0
         )  # no grace: a step that nobody records is lost
         code, number = process.exit_of(status)
         if code == 0 or shutdown:
             return 0
-        previous = {"exit": code, "signal": number, "ended": ended, "said": _tail(run.keeper_log, log_size)}
+        said = _tail(run.keeper_log, log_size)
+        seen = {"keeper": {"exit": code, "signal": number, "ended": ended, "said": said}}
         failures = 0 if time.monotonic() - began > HEALTHY_S else failures + 1
         _pause(BACK_OFF_S[min(failures, len(BACK_OFF_S)) - 1] if failures else 0.0, run, shutdown)
         if shutdown:
@@ -71,11 +72,15 @@ def _tail(path: str, start: int) -> str:
         return ""
 
 
-def _run_agent(run: Run, previous: dict[str, object] | None, shutdown: list[int]) -> int:
-    """Start `supervise`, wait for it while reaping whatever else falls to us, and return its wait status."""
+def run_agent(run: Run, seen: dict[str, object] | None, shutdown: list[int]) -> int:
+    """Start `supervise`, wait for it while reaping whatever else falls to us, and return its wait status.
+
+    `seen` is what the new agent puts on record of the one before it. SIGTERM and SIGINT
+    are passed on, as SIGTERM, and noted in `shutdown`.
+    """
     command = [sys.executable, "-I", sys.argv[0], "supervise", run.path]
-    if previous is not None:
-        command.append(strict_json.encode(previous))
+    if seen is not None:
+        command.append(strict_json.encode(seen))
     agent = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
     def pass_on(number: int, _frame: object) -> None:
@@ -84,7 +89,8 @@ def _run_agent(run: Run, previous: dict[str, object] | None, shutdown: list[int]
         if child is not None:
             process.send(child, signal.SIGTERM)
 
-    signal.signal(signal.SIGTERM, pass_on)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, pass_on)
     if shutdown:  # it came while the agent was being started
         pass_on(shutdown[0], None)
     while True:

@@ -15,6 +15,7 @@ from .rundir import GROWING_FILES, SMALL_FILES, TERMINAL, Folder, Run, is_locked
 
 TAIL = 4096
 MAX_BYTES = 8 * 1024 * 1024
+IN_DOUBT = ("resuming", "interrupted", "cancel-incomplete")
 
 
 def host_of(run: Run) -> str | None:
@@ -62,7 +63,7 @@ def state_of(run: Run) -> dict[str, Any]:
 def _contained(run: Run, runtime: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
     """Return the state of a run whose container nobody writes from: what becomes of that is the engine's to say.
 
-    One that does not answer may bring it back when it does, so that is no interruption yet.
+    One that does not answer may bring it back when it does, so that is no interruption yet; the evidence says why.
     """
     try:
         container = engine.container_of(runtime, run.id)
@@ -73,8 +74,13 @@ def _contained(run: Run, runtime: dict[str, Any], state: dict[str, Any]) -> dict
     return dict(state, state="interrupted", evidence={"container": container or "removed"})
 
 
+def is_silent(state: dict[str, Any]) -> bool:
+    """Whether a run is in doubt because its engine does not answer."""
+    return state["state"] == "resuming" and "engine" in (state.get("evidence") or {})
+
+
 def summary(run: Run) -> dict[str, Any]:
-    """Return one line about a run: id, state, reason, attempt, step, steps, loss, job, card."""
+    """Return one line about a run: id, state, reason, attempt, step, steps, loss, job, card; why it is in doubt."""
     plan = read_json(run.plan)
     state = state_of(run)
     last = run.last()
@@ -93,6 +99,7 @@ def summary(run: Run) -> dict[str, Any]:
         "job": plan.get("job"),
         "card": (plan.get("profile") or {}).get("title"),
         "engine": runtime_of(run).get("engine"),
+        "evidence": state.get("evidence") if state["state"] in IN_DOUBT else None,
         "time": began,
     }
 

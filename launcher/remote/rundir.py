@@ -1,7 +1,7 @@
 """The run directory: the one place that names its paths, and how they are written.
 
 <root>/runs/<run-id>/
-  plan.json  manifest.json  wish  token  secrets.env  keeper.lock  contact.lock  keeper.log
+  plan.json  manifest.json  wish  token  secrets.env  keeper.lock  contact.lock  keeper.log  container.json
   code/  data/  artifacts/  checkpoints/
   NNNN/  lock attempt.json state.json events.jsonl log.txt heartbeat
 """
@@ -43,6 +43,7 @@ class Run:
         self.manifest = os.path.join(path, "manifest.json")
         self.keeper_lock = os.path.join(path, "keeper.lock")
         self.contact_lock = os.path.join(path, "contact.lock")
+        self.container_end = os.path.join(path, "container.json")
         self.keeper_log = os.path.join(path, "keeper.log")
         self.code = os.path.join(path, "code")
         self.data = os.path.join(path, "data")

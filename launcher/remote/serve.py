@@ -347,13 +347,16 @@ class Server:
         return {}, b""
 
     def take_back(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
-        """Take back a run whose container could not begin and is gone: it is cleared away with this connection."""
+        """Take back a run whose container could not begin and is gone: it is cleared away with this connection.
+
+        The answer says whether it is; of a run that was never handed over it is, too.
+        """
         run = self.run(args)
         engine.forget(run.id)
         with contextlib.suppress(engine.SilentError):  # it may hold the container still: the run stays
             if run.id in self.handed_over and engine.container_of(reading.runtime_of(run), run.id) is None:
                 self.prepared[run.id] = self.handed_over.pop(run.id)
-        return {}, b""
+        return {"taken": run.id in self.prepared}, b""
 
     def await_agent(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
         """Wait for the agent of a run that was handed over; return whether it has come."""
@@ -471,7 +474,11 @@ class Server:
                 return answer, payload
 
     def wish(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
-        """Write a wish to stop or cancel, and wake whoever must heed it; a run that nobody holds is ended here."""
+        """Write a wish to stop or cancel, and wake whoever must heed it; a run that nobody holds is ended here.
+
+        While its engine is silent that is an end in doubt, so it is made only of `cancel`, or when the host was booted
+        since: nothing of it runs then. An agent that the engine brings back all the same finds the end, or the wish.
+        """
         run = self.run(args)
         wish = args.get("wish")
         if wish not in ("stop", "cancel"):
@@ -483,9 +490,13 @@ class Server:
         write_durably(run.wish, str(wish))
         self._wake(run)
         with self._contact(run) as is_ours:
-            if is_ours and reading.state_of(run)["state"] == "interrupted":
+            judged = reading.state_of(run)
+            if is_ours and judged["state"] == "interrupted":
                 reason = "cancelled-by-user" if wish == "cancel" else "stopped-by-user"
                 self._settle(run, "cancelled", reason).release()
+            elif is_ours and reading.is_silent(judged) and (wish == "cancel" or _is_of_an_earlier_boot(run)):
+                evidence = judged["evidence"]
+                self._settle(run, "cancel-incomplete", "engine-silent", evidence=evidence).release()
         return {"state": reading.state_of(run)["state"]}, b""
 
     def resume(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
@@ -527,7 +538,7 @@ class Server:
         if theirs != process.host_id():
             raise RequestError("other-host", "run %s belongs to another host (id %s)" % (run.id, theirs))
 
-    def _settle(self, run: Run, state: str, reason: str) -> Folder:
+    def _settle(self, run: Run, state: str, reason: str, **more: Any) -> Folder:
         """Write a contact folder for a run that nobody holds, after ending its leftovers; return it, still held."""
         last = run.last()
         judged = reading.state_of(run)
@@ -566,7 +577,7 @@ class Server:
         write_durably(folder.events, strict_json.encode(event) + "\n")
         if state in TERMINAL:
             secret.erase(run)
-        folder.write_state(state, reason)
+        folder.write_state(state, reason, **more)
         return folder
 
     def _wake(self, run: Run) -> None:
@@ -593,9 +604,14 @@ class Server:
             raise RequestError(error.code, str(error)) from None
 
     def remove(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
-        """Remove a run that has ended; return the bytes that this frees."""
+        """Remove a run that has ended; return the bytes that this frees.
+
+        With `force`, a run whose silent engine lets nobody say whether it has ended is cancelled before.
+        """
         run = self.run(args)
         self._is_mine(run)
+        if args.get("force") is True and reading.is_silent(reading.state_of(run)):
+            self.wish({"run": run.id, "wish": "cancel"}, b"")
         return {"bytes": cleaning.remove_run(run, even_artifacts=args.get("artifacts") is True)}, b""
 
     def gc(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
@@ -616,6 +632,11 @@ class Server:
         run = self.run(args)
         manifest, left_out = shipping.send_artifacts(run, self.wire)
         return {"files": manifest, "left_out": left_out}, b""
+
+
+def _is_of_an_earlier_boot(run: Run) -> bool:
+    last = run.last()
+    return last is not None and read_json(last.attempt).get("boot_id") not in (None, process.boot_id())
 
 
 def _unpack_worker() -> None:

@@ -6,6 +6,7 @@ state is on disk, and with 75 for "bring me back".
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import shutil
@@ -32,7 +33,7 @@ MAX_SOCKET_PATH = 100  # bytes: sun_path holds 104 on macOS, 108 on Linux
 
 
 def main(arguments: list[str]) -> int:
-    """Make one attempt of a run; `arguments` are its folder and what the keeper saw of the one before, as JSON."""
+    """Make one attempt of a run; `arguments` are its folder and what its parent saw of the one before, as JSON."""
     run = Run(os.path.abspath(arguments[0]))
     seen = strict_json.decode(arguments[1]) if len(arguments) > 1 else None
     last = run.last()
@@ -46,7 +47,7 @@ class Supervisor:
     """One attempt from its folder to its end."""
 
     def __init__(self, run: Run, last: Folder | None, seen: dict[str, Any] | None) -> None:
-        """Make the attempt's folder; `seen` is what the keeper saw of the agent before this one."""
+        """Make the attempt's folder; `seen` is what the parent saw of the agent before this one."""
         self.run = run
         self.plan = read_json(run.plan)
         self.secrets = secret.read(run)
@@ -74,6 +75,8 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda got, _frame: self.terminations.append(got))
         self._write_attempt()
+        with contextlib.suppress(FileNotFoundError):  # it is on record now
+            os.unlink(self.run.container_end)
         if self.previous:
             self._record("evidence", values={"previous": self.previous})
         wish = self.run.read_wish()
@@ -513,11 +516,11 @@ class _Hub:
 
 
 def _previous(last: Folder | None, seen: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return how the folder before this one ended, if it ended without a word; with the keeper's evidence."""
+    """Return how the folder before this one ended, if it ended without a word; with its parent's evidence."""
     if last is None or read_json(last.attempt).get("kind") == "prepare":
         return None
     state = last.read_state()
-    return {"folder": last.number, "state": state.get("state"), "step": state.get("step"), "keeper": seen}
+    return {"folder": last.number, "state": state.get("state"), "step": state.get("step"), **(seen or {})}
 
 
 def _reason_of(wish: str) -> str:

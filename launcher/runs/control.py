@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
-from launcher.errors import HostError, LaunchError, RunError, UnknownNameError
+from launcher.errors import EngineError, HostError, LaunchError, RunError, UnknownNameError
 from launcher.hosts import Agent, connect
 from launcher.runs import resolve
+from launcher.runs.evidence import why_silent
 from launcher.runs.mirror import RUN_ID, Mirror, find, mirrors, runs_folder
 from launcher.spec.container import EngineWay
 from launcher.spec.host import Host
@@ -161,25 +162,36 @@ def open_docker(agent: Agent, way: dict[str, Any], settings: Settings | None = N
     return Docker(agent, EngineWay.model_validate(way), settings)
 
 
-def stop(agent: Agent, run: str, *, now: bool, grace_s: float) -> dict[str, Any]:
+def stop(agent: Agent, run: str, *, now: bool, grace_s: float) -> Row:
     """Ask a run to stop, or to stop now, and wait until it has; return its last summary.
 
-    Raises RunError when the run still lives after its grace and some slack.
+    A run that has ended without its engine's help has ended: the row's `problem` says what the engine's was.
+    Raises RunError when the run still lives after its grace and some slack, EngineError when nobody can say.
     """
+    short = run.rpartition("-")[2]
+    problem: EngineError | None = None
     wish = "cancel" if now else "stop"
     grace_s = 0.0 if now else grace_s
     agent.call("wish", run=run, wish=wish, deadline_s=60.0)
     values = next(iter(runs_of(agent, run)), {})
     if values.get("engine") is not None and not is_terminal(values.get("state")):
-        with open_docker(agent, values["engine"]) as docker:
-            docker.stop(run, grace_s)
+        try:
+            with open_docker(agent, values["engine"]) as docker:
+                docker.stop(run, grace_s)
+        except EngineError as error:
+            problem = error
         agent.call("wish", run=run, wish=wish, deadline_s=60.0)  # a container that was killed wrote no end
     deadline = time.monotonic() + grace_s + STOP_SLACK_S
     while time.monotonic() < deadline:
         values = next(iter(runs_of(agent, run)), {})
         if not values or is_terminal(values.get("state")):
-            return values
+            return Row(agent.host, values, str(problem).splitlines()[0] if problem else None)
+        if problem is not None and why_silent(values):
+            break
         time.sleep(0.1)
+    if problem is not None:
+        mend = f"without it   launch stop --now {short}"
+        raise EngineError(agent.host, str(problem) if now else f"{problem}\n  {mend}") from problem
     raise RunError(
         f"{run} on {agent.host} has not ended yet\n  now   launch stop --now {run}     look   launch ps"
     )

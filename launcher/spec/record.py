@@ -69,6 +69,7 @@ class Reason(StrEnum):
     AGENT_LOST = "agent-lost"
     NEVER_STARTED = "never-started"
     PROCESSES_REMAIN = "processes-remain"
+    ENGINE_SILENT = "engine-silent"
 
     @property
     def state(self) -> State:
@@ -91,6 +92,7 @@ _STATE_OF = {
     Reason.AGENT_LOST: State.RESUMING,
     Reason.NEVER_STARTED: State.FAILED,
     Reason.PROCESSES_REMAIN: State.CANCEL_INCOMPLETE,
+    Reason.ENGINE_SILENT: State.CANCEL_INCOMPLETE,
 }
 
 
@@ -155,6 +157,7 @@ class Summary(Record):
     job: str | None = None
     card: str | None = None
     engine: EngineWay | None = None
+    evidence: dict[str, Any] | None = None
     time: Moment | None = None
 
 

@@ -1,0 +1,57 @@
+"""What a host has on record of an end, in words for a person. Whatever it holds, there are words for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+KILLED = 137
+
+
+def words(evidence: object) -> list[str]:
+    """Return a piece of evidence as short clauses; none where there is none."""
+    if not isinstance(evidence, dict):
+        return []
+    return [clause for key, value in evidence.items() if value is not None for clause in _clauses(key, value)]
+
+
+def why_silent(state: dict[str, Any]) -> str | None:
+    """Return why nobody knows what becomes of a run, None where somebody does."""
+    evidence = state.get("evidence")
+    if state.get("state") != "resuming" or not isinstance(evidence, dict) or "engine" not in evidence:
+        return None
+    return ", ".join(words(evidence))
+
+
+def _clauses(key: str, value: Any) -> list[str]:
+    if key == "container":
+        return [f"its container {_end(value) if isinstance(value, dict) else f'was {value}'}"]
+    if key == "keeper" and isinstance(value, dict):
+        return [f"its agent {_end(value)}"]
+    if key == "engine":
+        return [f"its engine {value}"]
+    if key == "previous" and isinstance(value, dict):
+        return [f"before it: {', '.join(words(value))}"]
+    if key in ("ended", "remaining") and isinstance(value, list):
+        pids = ", ".join(str(one.get("pid")) for one in value if isinstance(one, dict))
+        return [f"{'still there' if key == 'remaining' else 'ended'}: {pids}"] if pids else []
+    return [f"{key} {value}"]
+
+
+def _end(told: dict[str, Any]) -> str:
+    """Return how a container, or an agent, ended."""
+    code, number = told.get("exit"), told.get("signal")
+    if told.get("oom") is True or _is_count(told.get("oom_kills")):
+        text = "ran out of memory"
+    elif told.get("status") == "created":
+        text = "was never started"
+    elif number is not None:
+        text = f"was killed by signal {number}"
+    elif code == KILLED:
+        text = f"was killed (exit {code})"
+    else:
+        text = f"ended with {code}" if code is not None else f"is {told.get('status') or 'not known'}"
+    return f"{text}: {told['error']}" if told.get("error") else text
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and value > 0

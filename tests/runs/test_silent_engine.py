@@ -1,0 +1,152 @@
+"""A host whose container engine does not answer: what a person is told, and how a run there is given up."""
+
+import json
+
+import pytest
+
+from launcher.cli import ps
+from launcher.cli.view import PlainView
+from launcher.errors import EngineError
+from launcher.hosts.agent import Answer
+from launcher.remote import engine, process
+from launcher.remote.cleaning import RefusedError
+from launcher.remote.reading import summary
+from launcher.remote.rundir import Run, write_durably
+from launcher.remote.serve import Server
+from launcher.runs import control
+from launcher.runs.evidence import words
+from launcher.runs.mirror import News
+from launcher.runs.view import Result
+
+RUN = "0101-x-abcd"
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A host's agent, and a run in a container of an engine that is not there, whose agent died."""
+    monkeypatch.setattr(engine, "_kept", {})
+    monkeypatch.setattr(engine, "_silent", {}, raising=False)
+    run = Run(str(tmp_path / "runs" / RUN))
+    runtime = {"kind": "docker", "engine": {"name": "docker", "socket": str(tmp_path / "none.sock")}}
+    for kind in ("prepare", "attempt"):
+        (tmp_path / "runs" / RUN).mkdir(parents=True, exist_ok=True)
+        folder = run.new_folder()
+        record = {
+            "kind": kind,
+            "runtime": runtime,
+            "host_id": process.host_id(),
+            "boot_id": process.boot_id(),
+        }
+        write_durably(folder.attempt, json.dumps(record))
+        folder.write_state("running", attempt=1)
+        folder.release()
+    write_durably(run.plan, "{}")
+    write_durably(run.wish, "run")
+    return Server(str(tmp_path), None)
+
+
+def run_of(server):
+    return server._name({"run": RUN})
+
+
+class There:
+    """A client's link to that agent."""
+
+    host = "there"
+
+    def __init__(self, server):
+        self._server = server
+
+    def call(self, verb, payload=b"", deadline_s=0, **args):
+        """Ask it."""
+        answer, back = self._server.verbs[verb](args, payload)
+        return Answer(json.loads(json.dumps(answer)), back)
+
+
+def test_ps_and_attach_say_that_the_engine_does_not_answer(server, capsys):
+    """Not `resuming` alone, for ever; who follows is told once."""
+    (values,) = control.runs_of(There(server))
+    assert values["state"] == "resuming"
+    ps._show([control.Row("there", values)])
+    assert "its engine does not answer" in capsys.readouterr().out
+    view = PlainView()
+    view.begin(RUN, None, [])
+    for _ in range(2):
+        view.news(News(values, [], "", is_all=True))
+    view.news(News({**values, "evidence": None}, [], "", is_all=True))
+    assert capsys.readouterr().out.count("its engine does not answer") == 1
+
+
+def test_stop_says_so_and_stop_now_gives_the_run_up(server, monkeypatch):
+    """In doubt: the engine may hold a container still, whose agent would find the end and leave."""
+
+    def silent(*_):
+        raise EngineError("there", "there: its docker does not answer: gone")
+
+    monkeypatch.setattr(control, "open_docker", silent)
+    with pytest.raises(EngineError, match="launch stop --now abcd"):
+        control.stop(There(server), RUN, now=False, grace_s=0.1)
+    row = control.stop(There(server), RUN, now=True, grace_s=0.1)
+    assert (row.values["state"], row.values["reason"]) == ("cancel-incomplete", "engine-silent")
+    assert "does not answer" in ", ".join(words(row.values["evidence"]))
+    server.remove({"run": RUN}, b"")
+    assert not control.runs_of(There(server))
+
+
+def test_a_run_that_ended_by_itself_has_ended_though_its_engine_is_silent(server, monkeypatch):
+    """Its agent read the wish; what the engine said instead is told, and is no failure of the stop."""
+    folder = run_of(server).new_folder()
+    folder.write_state("stopping")
+
+    def silent(*_):
+        folder.write_state("cancelled", "stopped-by-user")
+        folder.release()
+        raise EngineError("there", "there: its docker does not answer: gone\n  look")
+
+    monkeypatch.setattr(control, "open_docker", silent)
+    row = control.stop(There(server), RUN, now=False, grace_s=0.1)
+    assert row.values["state"] == "cancelled"
+    assert row.problem == "there: its docker does not answer: gone"
+
+
+def test_a_host_that_was_booted_since_needs_no_force(server):
+    """Nothing of the run can be alive there."""
+    folder = run_of(server).last()
+    record = {"kind": "attempt", "boot_id": "another"}
+    write_durably(folder.attempt, json.dumps(record))
+    assert server.wish({"run": RUN, "wish": "stop"}, b"")[0]["state"] == "cancel-incomplete"
+
+
+def test_rm_takes_it_by_force_only(server):
+    """And writes the wish before, for an agent that comes back in the same moment."""
+    with pytest.raises(RefusedError, match="resuming"):
+        server.remove({"run": RUN}, b"")
+    server.remove({"run": RUN, "artifacts": True, "force": True}, b"")
+    assert not control.runs_of(There(server))
+
+
+def test_a_live_agent_is_no_matter_of_the_engines(server):
+    """While it holds its lock nobody ends its run behind its back."""
+    folder = run_of(server).new_folder()
+    folder.write_state("running", attempt=2)
+    assert server.wish({"run": RUN, "wish": "cancel"}, b"")[0]["state"] == "running"
+    assert summary(run_of(server))["evidence"] is None
+
+
+@pytest.mark.parametrize(
+    ("evidence", "said"),
+    [
+        ({"container": {"status": "exited", "exit": 137}}, "its container was killed (exit 137)"),
+        ({"container": {"status": "exited", "exit": 137, "oom": True}}, "its container ran out of memory"),
+        ({"container": "removed"}, "its container was removed"),
+        ({"container": {"status": "exited", "exit": 75}}, "its container ended with 75"),
+        ({"container": {"status": "created", "exit": 0}}, "its container was never started"),
+        ({"previous": {"folder": 2, "container": {"exit": None, "signal": 9}}}, "before it: folder 2, its container was killed by signal 9"),
+        ({"remaining": [{"pid": 7, "start": "1"}]}, "still there: 7"),
+        ({"exit": 3, "signal": None, "step": 5}, "exit 3, step 5"),
+    ],
+)  # fmt: skip
+def test_an_end_is_told_in_words(evidence, said, capsys):
+    """No Python's dict in front of a person."""
+    PlainView().end(RUN, {"state": "interrupted", "evidence": evidence}, Result(None, None, {}, None, None))
+    assert f"    {said}\n" in capsys.readouterr().out
