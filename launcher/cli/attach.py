@@ -23,7 +23,7 @@ def attach(
     agent = None
     try:
         agent = connect(place)
-        if resume_if_interrupted(agent, mirror):
+        if resume_if_interrupted(agent, mirror, view):
             view.note(f"{mirror.run} was interrupted; what was left of it has been ended, and it goes on")
     except UnreachableError as error:
         view.lost(error, 1, 0.0)  # following tries again, for ever

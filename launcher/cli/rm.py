@@ -22,12 +22,14 @@ def rm(
 
     Examples:  launch rm w8q2     launch rm --force p0x1 a77c
     """
-    from launcher.cli.say import say
+    from launcher.cli.say import complain, say
     from launcher.hosts import connect
     from launcher.runs.cleaning import remove
     from launcher.runs.control import locate
 
     for place, mirror in [locate(word, host) for word in runs]:  # all are known before the first one goes
         with connect(place) as agent:
-            remove(agent, mirror, even_artifacts=force)
+            left = remove(agent, mirror, even_artifacts=force)
         say(f"{mirror.run} removed from {place.name} and from here")
+        if left is not None:
+            complain(left)

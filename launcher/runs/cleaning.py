@@ -6,11 +6,11 @@ import contextlib
 import shutil
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from launcher.errors import AgentError, HostError, RunError
+from launcher.errors import AgentError, EngineError, HostError, RunError
 from launcher.hosts import Agent
 from launcher.runs.control import open_docker, runs_of
 from launcher.runs.launching import probe
@@ -43,8 +43,8 @@ class _Items(Record):
     root: str = ""
 
 
-def remove(agent: Agent, mirror: Mirror, *, even_artifacts: bool) -> None:
-    """Remove a run that has ended from its host, with its container, and its mirror here.
+def remove(agent: Agent, mirror: Mirror, *, even_artifacts: bool) -> str | None:
+    """Remove a run that has ended from its host, with its container, and its mirror here; return what is left of it.
 
     Artifacts that were pulled may go from the host; those that were not, only on demand. A run that its host knows no
     more loses its mirror. Raises RunError for a run that has not ended, and for artifacts that lie nowhere else.
@@ -53,21 +53,36 @@ def remove(agent: Agent, mirror: Mirror, *, even_artifacts: bool) -> None:
     way = next((one.get("engine") for one in runs_of(agent, mirror.run)), None)
     root = agent.call("place", run=mirror.run).values.get("place", {}).get("root") if way else None
     try:
-        agent.call("remove", run=mirror.run, artifacts=may_go, deadline_s=CLEANING_S)
+        agent.call("remove", run=mirror.run, artifacts=may_go, force=even_artifacts, deadline_s=CLEANING_S)
     except AgentError as error:
         if error.code == "refused":
-            mend = f"launch stop {mirror.short}     or   launch pull {mirror.short}     or   launch rm --force {mirror.short}"
+            ways = [
+                f"launch stop {mirror.short}",
+                f"launch pull {mirror.short}",
+                f"launch rm --force {mirror.short}",
+            ]
+            mend = f"launch stop --now {mirror.short}" if even_artifacts else "     or   ".join(ways)
             raise RunError(f"{error}\n  {mend}") from error
         if error.code != "no-run":
             raise
-    if way is not None:
-        with open_docker(agent, way) as docker:
-            container = docker.engine.find(mirror.run, str(root))
-            if container is not None:
-                docker.engine.remove(container)
+    left = _remove_container(agent, mirror.run, way, str(root)) if way is not None else None
     with mirror.disk_errors(mirror.folder):
         if mirror.folder.exists():
             shutil.rmtree(mirror.folder)
+    return left
+
+
+def _remove_container(agent: Agent, run: str, way: dict[str, Any], root: str) -> str | None:
+    """Remove a run's container; return why it could not be."""
+    try:
+        with open_docker(agent, way) as docker:
+            container = docker.engine.find(run, root)
+            if container is not None:
+                docker.engine.remove(container)
+    except EngineError as error:
+        what = f"its container is left: {str(error).splitlines()[0]}"
+        return f"{what}\n  it goes when its engine answers again   launch gc --host {agent.host}"
+    return None
 
 
 def collect_garbage(agent: Agent, host: Host, *, dry_run: bool) -> list[Item]:

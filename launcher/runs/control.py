@@ -23,6 +23,7 @@ from launcher.spec.image import Settings
 from launcher.spec.record import State, Summary, is_terminal
 
 if TYPE_CHECKING:
+    from launcher.runs.view import Stage, View
     from launcher.runtimes.docker import Docker
 
 MOST_HOSTS_AT_ONCE = 16
@@ -131,10 +132,10 @@ def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
     return host, mirror
 
 
-def resume_if_interrupted(agent: Agent, mirror: Mirror) -> bool:
+def resume_if_interrupted(agent: Agent, mirror: Mirror, view: View) -> bool:
     """Go on with a run that was interrupted: its leftovers are ended by proof, its agent starts again.
 
-    Return whether it was interrupted.
+    An image that must be made again is shown as a stage. Return whether it was interrupted.
     """
     values = runs_of(agent, mirror.run)
     if not values:
@@ -151,8 +152,16 @@ def resume_if_interrupted(agent: Agent, mirror: Mirror) -> bool:
     refresh(agent, mirror)
     plan = mirror.whole_plan()
     settings = build_settings.read(mirror.host(), os.environ)
-    with open_docker(agent, way, settings) as docker:
-        return docker.resume(mirror.run, plan, (values[0].get("attempt") or 1) + 1, lambda _: None)
+    with contextlib.ExitStack() as shown, open_docker(agent, way, settings) as docker:
+        stages: list[Stage] = []
+
+        def say(step: str) -> None:
+            if not stages:  # only an image that is not there has anything to say
+                stages.append(shown.enter_context(view.stage("image")))
+                stages[0].text = plan.image.name if plan.image else None
+            stages[0].progress(step)
+
+        return docker.resume(mirror.run, plan, (values[0].get("attempt") or 1) + 1, say)
 
 
 def open_docker(agent: Agent, way: dict[str, Any], settings: Settings | None = None) -> Docker:

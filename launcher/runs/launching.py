@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import queue
+import shutil
 import signal
 import threading
 import time
@@ -18,6 +19,7 @@ from launcher.errors import (
     AgentError,
     BadFileError,
     ConnectionLostError,
+    EngineError,
     HostError,
     LaunchError,
     RefusedError,
@@ -179,9 +181,9 @@ def launch(request: Request, view: View) -> Started:
                 with view.stage("image") as stage:
                     stage.text = runtime.provide(plan, stage.progress)
             with view.stage("start") as stage:
-                mirror.bind(host)
                 if secrets:
                     runtime.entrust(mirror.run, secrets)
+                mirror.bind(host)
                 with _interrupt_held() as interrupts:
                     _start(runtime, mirror)
                 stage.text = f"run {mirror.run}, attempt 1, {plan.split.title}"
@@ -222,11 +224,17 @@ def _plan(profile: Profile, host: Host, job: Job, precision: Mode, facts: Facts 
 
 
 def _start(runtime: Runtime, mirror: Mirror) -> None:
+    """Start the run. One that could not begin leaves no mirror, if its host clears it away; else it may have begun."""
     try:
         runtime.start(mirror.run)
     except ConnectionLostError as error:
         words = f"{error}\n  the run may have begun   launch attach {mirror.short}"
         raise ConnectionLostError(error.host, words) from error
+    except (AgentError, EngineError):
+        with contextlib.suppress(HostError):
+            if runtime.agent.call("take_back", run=mirror.run).values.get("taken") is True:
+                shutil.rmtree(mirror.folder, ignore_errors=True)
+        raise
 
 
 @contextlib.contextmanager

@@ -150,3 +150,12 @@ def test_an_end_is_told_in_words(evidence, said, capsys):
     """No Python's dict in front of a person."""
     PlainView().end(RUN, {"state": "interrupted", "evidence": evidence}, Result(None, None, {}, None, None))
     assert f"    {said}\n" in capsys.readouterr().out
+
+
+def test_a_run_is_taken_back_only_when_its_engine_says_that_it_has_no_container(server):
+    """What was never handed over is cleared away in any case."""
+    folder = run_of(server).new_folder()
+    server.handed_over[RUN] = folder
+    assert server.take_back({"run": RUN}, b"")[0] == {"taken": False}
+    server.prepared[RUN] = server.handed_over.pop(RUN)
+    assert server.take_back({"run": RUN}, b"")[0] == {"taken": True}

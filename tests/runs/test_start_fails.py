@@ -1,0 +1,41 @@
+"""A start that fails: what is left of it here."""
+
+import pytest
+
+from launcher.errors import AgentError, ConnectionLostError, EngineError
+from launcher.hosts.agent import Answer
+from launcher.runs.launching import _start
+from launcher.runs.mirror import Mirror
+from launcher.spec.host import Host
+
+CASES = [
+    (EngineError("there", "no"), True, False),
+    (AgentError("there", "no-start", "no"), True, False),
+    (EngineError("there", "silent"), False, True),
+    (ConnectionLostError("there", "gone"), True, True),
+]
+
+
+class Failing:
+    """A runtime whose start fails; its host clears the run away, or holds it."""
+
+    def __init__(self, error, is_taken):
+        self.agent, self._error, self._is_taken = self, error, is_taken
+
+    def start(self, _run):
+        """Fail."""
+        raise self._error
+
+    def call(self, _verb, **_args):
+        """Tell what becomes of the run."""
+        return Answer({"taken": self._is_taken}, b"")
+
+
+@pytest.mark.parametrize(("error", "is_taken", "stays"), CASES)
+def test_a_mirror_stays_only_of_a_run_that_its_host_may_have(tmp_path, error, is_taken, stays):
+    """`ps` would tell of it as gone, for ever."""
+    mirror = Mirror("0101-x-abcd", tmp_path)
+    mirror.bind(Host(name="there"))
+    with pytest.raises(type(error)):
+        _start(Failing(error, is_taken), mirror)
+    assert mirror.folder.exists() is stays
