@@ -20,7 +20,7 @@ class FakeEngine:
     """A socket that counts who calls, and answers with a container's state, or never."""
 
     def __init__(self, path):
-        self.path, self.calls, self.state = str(path), 0, None
+        self.path, self.calls, self.state, self.run = str(path), 0, None, None
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self.path)
         self._listener.listen(64)
@@ -39,8 +39,10 @@ class FakeEngine:
                 self.calls += 1
                 self._open.append(connection)
                 if self.state is not None:
-                    connection.recv(65536)
-                    body = json.dumps({"State": self.state}).encode()
+                    asked = connection.recv(65536).decode()
+                    run = self.run or asked.split("/containers/launch-")[1].split("/")[0]
+                    config = {"Labels": {"launcher.run": run}}
+                    body = json.dumps({"State": self.state, "Config": config}).encode()
                     connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 
     def close(self):
@@ -81,6 +83,12 @@ def test_another_engines_silence_is_not_this_ones(fake):
         engine.container_of({"engine": {"socket": f"{fake.path}-none"}}, ID % 0)
     fake.state = {"Status": "running"}
     assert engine.container_of({"engine": fake.way}, ID % 0)["status"] == "running"
+
+
+def test_a_container_that_is_not_labelled_as_the_run_s_is_none_of_it(fake):
+    """Anybody may take its name."""
+    fake.state, fake.run = {"Status": "running"}, "1121-another-aaaa"
+    assert engine.container_of({"engine": fake.way}, ID % 0) is None
 
 
 def test_a_program_that_cannot_be_killed_holds_nobody_up(fake, tmp_path, monkeypatch):
