@@ -1,0 +1,91 @@
+"""A container's configuration, as a value: what no engine of the testbed can show."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.errors import RefusedError
+from launcher.planning import plan
+from launcher.resources import data_folder
+from launcher.runs import resolve
+from launcher.runtimes.container import STOP_SLACK_S, EngineFacts, container
+from launcher.spec.container import Place
+from launcher.spec.host import Host
+from launcher.spec.job import Job
+
+UUIDS = ("GPU-1111", "GPU-2222")
+PLACE = Place(
+    path="/home/ada/.launch/runs/1121-x-aaaa", agent="/home/ada/.launch/agent/0/agent.pyz", host_id="0" * 16,
+    root="h:/home/ada/.launch", user="ada", uid=1000, gid=1000, groups=(1000, 27, 44),
+    read=("/home/ada/.launch/agent/0", "/data"), written=("/home/ada/.launch/cache",),
+)  # fmt: skip
+
+
+PLAIN = EngineFacts()
+
+
+def configured(engine=PLAIN, gpus=(), place=PLACE, **job):
+    template = (data_folder("images") / "Dockerfile").read_text()
+    card = resolve.profile("l40s" if gpus else "cpu")
+    one = plan(
+        card,
+        Host(name="lab", address="lab"),
+        Job(name="x", command=("a",), **job),
+        "auto",
+        "docker",
+        template,
+    )
+    return container(one, "1121-x-aaaa", 1, place, engine, gpus)
+
+
+@pytest.mark.parametrize(
+    ("engine", "request_"),
+    [
+        (EngineFacts(runtimes=("runc", "nvidia")), {"Driver": "nvidia", "DeviceIDs": list(UUIDS), "Capabilities": [["gpu"]]}),
+        (EngineFacts(runtimes=("nvidia",), has_cdi=True), {"Driver": "nvidia", "DeviceIDs": list(UUIDS), "Capabilities": [["gpu"]]}),
+        (EngineFacts(has_cdi=True), {"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=GPU-1111", "nvidia.com/gpu=GPU-2222"]}),
+    ],
+)  # fmt: skip
+def test_cards_are_asked_for_by_their_uuid_in_the_engine_s_own_way(engine, request_):
+    """The cards of the plan, and no others; a CPU's container asks for none."""
+    assert configured(engine, UUIDS)["HostConfig"]["DeviceRequests"] == [request_]
+    assert "DeviceRequests" not in configured(engine)["HostConfig"]
+
+
+def test_an_engine_that_hands_on_no_card_is_refused_with_what_to_install():
+    """Before a byte was sent, by whoever asks for the configuration."""
+    with pytest.raises(RefusedError, match="install nvidia-container-toolkit"):
+        configured(EngineFacts(runtimes=("runc",)), UUIDS)
+
+
+@pytest.mark.parametrize(
+    ("engine", "uid", "user", "groups"),
+    [
+        (EngineFacts(), 1000, "1000:1000", ["27", "44"]),
+        (EngineFacts(), 0, "0:1000", ["27", "44"]),
+        (EngineFacts(is_rootless=True), 1000, "0:0", None),
+    ],
+)
+def test_it_runs_as_who_launched_it(engine, uid, user, groups):
+    """With the groups that let them read the host's data; a rootless engine maps its root to that very user."""
+    told = configured(engine, place=PLACE.model_copy(update={"uid": uid}))
+    assert told["User"] == user
+    assert told["HostConfig"].get("GroupAdd") == groups
+
+
+def test_the_engine_waits_longer_than_the_job_s_own_grace():
+    """Else it would kill a run that is saving."""
+    assert configured(stop_grace_s=120.0)["StopTimeout"] == 120 + STOP_SLACK_S
+
+
+def test_shared_memory_is_generous_and_never_less_than_a_gigabyte():
+    """It is taken only as it is used."""
+    assert configured(EngineFacts(memory_bytes=64 << 30))["HostConfig"]["ShmSize"] == 32 << 30
+    assert configured(EngineFacts(memory_bytes=0))["HostConfig"]["ShmSize"] == 1 << 30
+
+
+@given(secrets=st.lists(st.from_regex(r"[A-Z][A-Z_]{0,10}", fullmatch=True), max_size=3, unique=True))
+def test_no_variable_of_the_job_s_is_in_the_configuration(secrets):
+    """The names of secrets are in the plan, their values nowhere: the agent inside reads them from the run."""
+    names = {one.split("=")[0] for one in configured(secrets=tuple(secrets))["Env"]}
+    assert names == {"HOME", "USER", "LOGNAME", "XDG_CACHE_HOME", "LAUNCH_HOST_ID"}
