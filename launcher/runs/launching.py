@@ -224,6 +224,7 @@ def _plan(profile: Profile, host: Host, job: Job, precision: Mode, facts: Facts 
 
 
 def _start(runtime: Runtime, mirror: Mirror) -> None:
+    """Start a run. One that cannot begin is taken back, and its mirror goes, unless something of it is left there."""
     """Start the run. One that could not begin leaves no mirror, if its host clears it away; else it may have begun."""
     try:
         runtime.start(mirror.run)
@@ -334,7 +335,8 @@ def describe(facts: Facts) -> str:
         if facts.interpreter and facts.interpreter.version
         else "no Python"
     )
-    return f"{card}, {python}, {room_text(facts)}"
+    engines = [f"{one.name.title()} {one.version}" for one in facts.engines if one.version and not one.error]
+    return ", ".join([card, python, *engines, room_text(facts)])
 
 
 def room_text(facts: Facts) -> str:

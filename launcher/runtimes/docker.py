@@ -75,16 +75,12 @@ class Docker(Runtime):
     def start(self, run: str) -> None:
         """Create the run's container and start it; return when the agent inside has begun the first attempt.
 
-        Raises EngineError, with the container's last words, when no agent comes; the run is not kept then.
+        Raises EngineError, with the container's last words, when no agent comes; the run may be taken back then.
         """
         plan, place, gpus = self._prepared[run]
         self.agent.call("hand_over", run=run)
-        try:
-            self._create(run, plan, 1, place, gpus)
-            self._begin(run, place)
-        except EngineError:
-            self.agent.call("take_back", run=run)
-            raise
+        self._create(run, plan, 1, place, gpus)
+        self._begin(run, place)
 
     def resume(self, run: str, plan: Plan, attempt: int, say: Say) -> bool:
         """Go on with a run whose container is down or gone; return whether it was interrupted.
