@@ -224,7 +224,6 @@ def _plan(profile: Profile, host: Host, job: Job, precision: Mode, facts: Facts 
 
 
 def _start(runtime: Runtime, mirror: Mirror) -> None:
-    """Start a run. One that cannot begin is taken back, and its mirror goes, unless something of it is left there."""
     """Start the run. One that could not begin leaves no mirror, if its host clears it away; else it may have begun."""
     try:
         runtime.start(mirror.run)
