@@ -24,6 +24,9 @@ from testbed.wheels import WheelServer, make_wheel
 hypothesis.settings.register_profile("ours", deadline=None, derandomize=IS_REQUIRED)
 hypothesis.settings.load_profile("ours")
 
+# A shell lets what it starts with `&` ignore Ctrl-C, and our clients would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
