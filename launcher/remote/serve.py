@@ -476,8 +476,7 @@ class Server:
     def wish(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
         """Write a wish to stop or cancel, and wake whoever must heed it; a run that nobody holds is ended here.
 
-        While its engine is silent that is an end in doubt, so it is made only of `cancel`, or when the host was booted
-        since: nothing of it runs then. An agent that the engine brings back all the same finds the end, or the wish.
+        While its engine is silent that is an end in doubt, so it is made only of `cancel`. An agent that the engine brings back all the same finds the end, or the wish.
         """
         run = self.run(args)
         wish = args.get("wish")
@@ -494,7 +493,7 @@ class Server:
             if is_ours and judged["state"] == "interrupted":
                 reason = "cancelled-by-user" if wish == "cancel" else "stopped-by-user"
                 self._settle(run, "cancelled", reason).release()
-            elif is_ours and reading.is_silent(judged) and (wish == "cancel" or _is_of_an_earlier_boot(run)):
+            elif is_ours and wish == "cancel" and reading.is_silent(judged):
                 evidence = judged["evidence"]
                 self._settle(run, "cancel-incomplete", "engine-silent", evidence=evidence).release()
         return {"state": reading.state_of(run)["state"]}, b""
@@ -632,11 +631,6 @@ class Server:
         run = self.run(args)
         manifest, left_out = shipping.send_artifacts(run, self.wire)
         return {"files": manifest, "left_out": left_out}, b""
-
-
-def _is_of_an_earlier_boot(run: Run) -> bool:
-    last = run.last()
-    return last is not None and read_json(last.attempt).get("boot_id") not in (None, process.boot_id())
 
 
 def _unpack_worker() -> None:

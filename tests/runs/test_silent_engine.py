@@ -109,14 +109,6 @@ def test_a_run_that_ended_by_itself_has_ended_though_its_engine_is_silent(server
     assert row.problem == "there: its docker does not answer: gone"
 
 
-def test_a_host_that_was_booted_since_needs_no_force(server):
-    """Nothing of the run can be alive there."""
-    folder = run_of(server).last()
-    record = {"kind": "attempt", "boot_id": "another"}
-    write_durably(folder.attempt, json.dumps(record))
-    assert server.wish({"run": RUN, "wish": "stop"}, b"")[0]["state"] == "cancel-incomplete"
-
-
 def test_rm_takes_it_by_force_only(server):
     """And writes the wish before, for an agent that comes back in the same moment."""
     with pytest.raises(RefusedError, match="resuming"):
