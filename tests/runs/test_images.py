@@ -312,7 +312,8 @@ def test_many_launches_at_once_build_once(client, box, index):
     crowd = [client.start("--detach", *LAUNCH) for _ in range(CROWD)]
 
     def waiting():
-        return box.machine.ssh("sh", "-c", "ls .launch/runs || true").split()
+        # Not by ssh: sshd's door is full, and turns us away as well.
+        return box.machine.enter("sh", "-c", "ls /home/ada/.launch/runs || true").split()
 
     try:
         until(lambda: len(waiting()) == CROWD or ended(crowd), f"{CROWD} launches to wait", timeout=120)
