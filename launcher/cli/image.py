@@ -10,7 +10,7 @@ import typer
 
 from launcher.cli.quick import QuickCommand, QuickGroup
 from launcher.cli.say import say
-from launcher.cli.words import AcceptFlag, HostOption, JsonFlag
+from launcher.cli.words import AcceptFlag, CardOption, HostOption, JobOption, JsonFlag
 from launcher.errors import UsageError
 
 app = typer.Typer(
@@ -31,7 +31,7 @@ def show(
     profile: Annotated[
         str | None, typer.Option(metavar="PROFILE", help="The card; by default the host's or the project's.")
     ] = None,
-    job: Annotated[str | None, typer.Option(metavar="JOB", help="A job's name or TOML file.")] = None,
+    job: JobOption = None,
     host: HostOption = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -76,10 +76,8 @@ def show(
 @app.command("build", cls=QuickCommand)
 def build(
     host: HostOption = None,
-    profile: Annotated[
-        str | None, typer.Option(metavar="PROFILE", help="The card; by default the one that is found.")
-    ] = None,
-    job: Annotated[str | None, typer.Option(metavar="JOB", help="A job's name or TOML file.")] = None,
+    profile: CardOption = None,
+    job: JobOption = None,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from launcher.cli.say import complain, say
 from launcher.cli.signals import Terminated
-from launcher.cli.words import AcceptFlag, HostOption, JsonFlag
+from launcher.cli.words import AcceptFlag, CardOption, HostOption, JobOption, JsonFlag
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,10 +34,8 @@ def launch(
     ctx: typer.Context,
     stray: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     host: HostOption = None,
-    profile: Annotated[
-        str | None, typer.Option(metavar="PROFILE", help="The card; by default the one that is found.")
-    ] = None,
-    job: Annotated[str | None, typer.Option(metavar="JOB", help="A job's name or TOML file.")] = None,
+    profile: CardOption = None,
+    job: JobOption = None,
     runtime: Annotated[
         Literal["auto", "docker", "native"] | None, typer.Option(help="How it runs there.")
     ] = None,

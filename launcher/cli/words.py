@@ -22,6 +22,11 @@ RunWord = Annotated[
 HostOption = Annotated[
     str | None, typer.Option("--host", metavar="HOST", help="A name from launch.toml or ~/.ssh/config.")
 ]
+CardOption = Annotated[
+    str | None,
+    typer.Option("--profile", metavar="PROFILE", help="The card; by default the one that is found."),
+]
+JobOption = Annotated[str | None, typer.Option("--job", metavar="JOB", help="A job's name or TOML file.")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="For scripts: JSON on standard output.")]
 AcceptFlag = Annotated[
     bool,

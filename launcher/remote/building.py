@@ -1,8 +1,8 @@
 """An image built on this host by the engine's own program, with BuildKit, which keeps secrets out of every layer.
 
 The client sends the build's context and its secrets; both lie in a folder of our own, in memory where the host has
-/dev/shm, and are gone when the build has ended, however it ended. What the program prints goes to the client as it
-comes, and the build ends with the client.
+/dev/shm, and are gone when the build has ended; what a killed agent left, the next build removes. What the program
+prints goes to the client as it comes, and the build ends with the client.
 """
 
 from __future__ import annotations

@@ -155,6 +155,7 @@ class Server:
             "take_back": self.take_back,
             "await": self.await_agent,
             "place": lambda args, _payload: ({"place": self._place(self.run(args))}, b""),
+            "root": lambda _args, _payload: ({"root": self._root_label()}, b""),
             "hold": self.hold,
             "builder": lambda args, _payload: (
                 {"buildkit": building.has_buildkit(args.get("engine") or {})},
@@ -386,7 +387,7 @@ class Server:
             lock = self.held.pop(name, None)
             if lock is not None:
                 lock.release()
-            return {"held": False, "root": self._root_label()}, b""
+            return {"held": False}, b""
         folder = os.path.join(self.root, "hosts", process.host_id(), "locks")
         os.makedirs(folder, exist_ok=True)
         lock = self.held.get(name) or Lock.take(os.path.join(folder, name), 0.0)

@@ -168,7 +168,7 @@ def _told(agent: Agent, *, dry_run: bool) -> _Items:
 
 def _root_of(agent: Agent) -> str:
     """Return what marks containers and images of this agent's root."""
-    return str(agent.call("hold", name="none", release=True).values.get("root"))
+    return str(agent.call("root").values.get("root"))
 
 
 def _held_long(engine: Engine, root: str) -> list[Held]:

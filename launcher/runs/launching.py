@@ -164,10 +164,7 @@ def launch(request: Request, view: View) -> Started:
         agent = connect(host)
         stage.text = agent.about
     try:
-        with view.stage("probe") as stage:
-            facts = probe(agent, host, task.job.requirements)
-            profile, why = choose_profile(profiles, facts)
-            stage.text = "; ".join(filter(None, (describe(facts), why)))
+        facts, profile = _look(agent, host, profiles, task.job, view)
         plan = _plan(profile, host, task.job, request.precision, facts)
         view.head(plan)
         _pass_gate(plan, facts, host, view)
@@ -193,8 +190,8 @@ def launch(request: Request, view: View) -> Started:
     return Started(host, mirror, agent, interrupted_by=next(iter(interrupts), None))
 
 
-def build_image(request: Request, view: View) -> str:
-    """Build, or pull, the image of a job on a host, so that no launch has to; return its name. Raises RefusedError."""
+def build_image(request: Request, view: View) -> None:
+    """Build, or pull, the image of a job on a host, so that no launch has to. Raises RefusedError."""
     host, profiles, task = understand(request)
     if host.runtime == "native":
         raise UsageError(f'{host.name}: runtime = "native" in launch.toml: nothing runs in an image there')
@@ -204,16 +201,23 @@ def build_image(request: Request, view: View) -> str:
         with view.stage("connect") as stage:
             agent = stack.enter_context(connect(host))
             stage.text = agent.about
-        with view.stage("probe") as stage:
-            facts = probe(agent, host, task.job.requirements)
-            profile, why = choose_profile(profiles, facts)
-            stage.text = "; ".join(filter(None, (describe(facts), why)))
+        facts, profile = _look(agent, host, profiles, task.job, view)
         plan = _plan(profile, host, task.job, request.precision, facts)
         _pass_gate(plan, facts, host, view)
         runtime = stack.enter_context(open_runtime(agent, host, plan, facts, settings))
         with view.stage("image") as stage:
             stage.text = runtime.provide(plan, stage.progress)
-    return plan.image.name if plan.image else ""
+
+
+def _look(
+    agent: Agent, host: Host, profiles: Sequence[Profile], job: Job, view: View
+) -> tuple[Facts, Profile]:
+    """Probe a host; return its facts and the profile that they decide on. Raises HostError or UnknownNameError."""
+    with view.stage("probe") as stage:
+        facts = probe(agent, host, job.requirements)
+        profile, why = choose_profile(profiles, facts)
+        stage.text = "; ".join(filter(None, (describe(facts), why)))
+    return facts, profile
 
 
 def _plan(profile: Profile, host: Host, job: Job, precision: Mode, facts: Facts | None) -> Plan:

@@ -35,7 +35,6 @@ class Docker(Runtime):
     def __init__(self, agent: Agent, way: EngineWay, settings: Settings | None = None) -> None:
         """Dial the engine; `settings` are for images that must be built. Raises EngineError."""
         super().__init__(agent)
-        self.way = way
         self.engine = Engine(agent, way)
         try:
             self._facts = self.engine.facts()
@@ -63,7 +62,7 @@ class Docker(Runtime):
             f"{plan.to_json()}\n".encode(),
             run=run,
             runtime="docker",
-            engine=self.way.model_dump(),
+            engine=self.engine.way.model_dump(),
             gpus=list(gpus),
         )
         self._prepared[run] = (plan, self._place(answer.values), tuple(gpus))
