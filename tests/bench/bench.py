@@ -263,7 +263,7 @@ def _flood(client: Client, *words: str) -> float:
 
     They are counted in blocks: whoever measures has the same cores.
     """
-    mark = b'"name": "loss"'
+    mark = b'"name":"loss"'
     count, first, last, rest = 0, 0.0, 0.0, b""
     with client.start(*words, "--json", "--", "python", "train.py") as process:
         assert process.stdout is not None

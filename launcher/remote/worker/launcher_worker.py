@@ -277,7 +277,9 @@ def _send(kind: str, step: Optional[int] = None, values: Optional[Mapping[str, A
     _channel.send(event)
 
 
-_encode = json.JSONEncoder(allow_nan=False).encode  # made once: it is called for every event
+_encode = json.JSONEncoder(
+    allow_nan=False, separators=(",", ":")
+).encode  # made once: it is called for every event
 
 
 class _Channel:
