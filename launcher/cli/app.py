@@ -14,6 +14,7 @@ from launcher.cli import (
     attach,
     completing,
     execute,
+    explain,
     gc,
     hosts,
     image,
@@ -113,6 +114,7 @@ app.command("pull", cls=QuickCommand)(pull.pull)
 app.command("exec", cls=execute.ExecuteCommand)(execute.execute)
 app.command("rm", cls=QuickCommand)(rm.rm)
 app.command("gc", cls=QuickCommand)(gc.gc)
+app.command("explain", cls=QuickCommand)(explain.explain)
 app.command("probe", cls=QuickCommand)(probe.probe)
 app.command("hosts", cls=QuickCommand)(hosts.hosts)
 app.add_typer(profile.app, name="profile")

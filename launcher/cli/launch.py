@@ -11,7 +11,15 @@ import typer
 
 from launcher.cli.say import complain, say
 from launcher.cli.signals import Terminated
-from launcher.cli.words import AcceptFlag, CardOption, HostOption, JobOption, JsonFlag
+from launcher.cli.words import (
+    AcceptFlag,
+    CardOption,
+    HostOption,
+    JobOption,
+    JsonFlag,
+    PrecisionOption,
+    SetOption,
+)
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,12 +47,11 @@ def launch(
     runtime: Annotated[
         Literal["auto", "docker", "native"] | None, typer.Option(help="How it runs there.")
     ] = None,
-    precision: Annotated[
-        Literal["auto", "bf16", "fp16", "fp32"], typer.Option(help="Begin the ladder here.")
-    ] = "auto",
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the job.")
-    ] = None,
+    precision: PrecisionOption = "auto",
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="Try the card's precision and batch split on a CPU.")
+    ] = False,
+    settings: SetOption = None,
     secrets: Annotated[
         list[str] | None,
         typer.Option(
@@ -78,7 +85,9 @@ def launch(
         raise UsageError("--probe is for --dry-run: a launch asks its host itself")
     from launcher.runs.launching import Request
 
-    request = Request(host, profile, job, runtime, precision, settings or (), name, words, secrets or ())
+    request = Request(
+        host, profile, job, runtime, precision, settings or (), name, words, secrets or (), rehearse
+    )
     if dry_run:
         _preview(request, probe, as_json)
         return

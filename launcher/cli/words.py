@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -27,6 +27,12 @@ CardOption = Annotated[
     typer.Option("--profile", metavar="PROFILE", help="The card; by default the one that is found."),
 ]
 JobOption = Annotated[str | None, typer.Option("--job", metavar="JOB", help="A job's name or TOML file.")]
+PrecisionOption = Annotated[
+    Literal["auto", "bf16", "fp16", "fp16-native", "fp32"], typer.Option(help="Begin the ladder here.")
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the job.")
+]
 JsonFlag = Annotated[bool, typer.Option("--json", help="For scripts: JSON on standard output.")]
 AcceptFlag = Annotated[
     bool,

@@ -2,7 +2,7 @@
 
 from launcher.planning.gate import check, distribution
 from launcher.planning.image import context, image, torch_wheels
-from launcher.planning.ladder import Mode, ladder
+from launcher.planning.ladder import Asked, Case, Excluded, Ladder, ladder
 from launcher.planning.placement import (
     best_card,
     choose_gpus,
@@ -12,15 +12,19 @@ from launcher.planning.placement import (
     runtime,
     why_taken,
 )
-from launcher.planning.plan import plan
+from launcher.planning.plan import case_of, plan, source
 from launcher.planning.recipe import Recipe, buildkit, classic
 from launcher.planning.split import split
 
 __all__ = [
-    "Mode",
+    "Asked",
+    "Case",
+    "Excluded",
+    "Ladder",
     "Recipe",
     "best_card",
     "buildkit",
+    "case_of",
     "check",
     "choose_gpus",
     "classic",
@@ -33,6 +37,7 @@ __all__ = [
     "match_profile",
     "plan",
     "runtime",
+    "source",
     "split",
     "torch_wheels",
     "why_taken",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from launcher.planning.memory import usable_gb, weights_gb
 from launcher.planning.placement import choose_gpus, engine, engines_meant, is_closed, why_unusable
 from launcher.spec.facts import Facts
 from launcher.spec.host import LOCAL, Host
@@ -20,7 +21,7 @@ def check(plan: Plan, facts: Facts | None, host: Host = LOCAL) -> tuple[Finding,
 
     Texts hold no volatile figure.
     """
-    found = _several_cards(plan)
+    found = [*_several_cards(plan), *_model_room(plan)]
     if facts is not None:
         found += [*_card(plan, facts), *_how(plan, facts, host), *_room(facts)]
     return tuple(sorted(found, key=lambda finding: finding.level != "refuse"))
@@ -34,7 +35,25 @@ def _several_cards(plan: Plan) -> list[Finding]:
     return [Finding(level="refuse", code="not-yet", message=message, mend=mend)]
 
 
+def _model_room(plan: Plan) -> list[Finding]:
+    """Return a refusal where not even the first rung, of which the ladder took the leanest, fits on the card."""
+    model, room, first = plan.model_facts, usable_gb(plan.profile), plan.ladder[0]
+    if model is None or room is None or weights_gb(model, plan.method, first) <= room:
+        return []
+    needed = weights_gb(model, plan.method, first)
+    message = f"the model's {model.billions:.1f} B parameters take some {needed:,.0f} GB in {first.title}"
+    message += f"; {plan.profile.title} has {plan.profile.memory_gb:g} GB"
+    mend = (
+        "train an adapter   --set method=lora"
+        if plan.method == "full"
+        else "launch profile list     has larger cards"
+    )
+    return [Finding(level="refuse", code="model-too-large", message=message, mend=mend)]
+
+
 def _card(plan: Plan, facts: Facts) -> list[Finding]:
+    if plan.rehearsed:
+        return []
     profile = plan.profile
     names = ", ".join(dict.fromkeys(gpu.name for gpu in facts.gpus))
     has = names or ("an Apple GPU" if facts.has_apple_gpu else "no GPU that we know")
@@ -109,7 +128,7 @@ def _engine(plan: Plan, facts: Facts, host: Host) -> list[Finding]:
 
 
 def _image_room(plan: Plan, facts: Facts) -> list[Finding]:
-    needed = IMAGE_GB[plan.profile.kind]
+    needed = IMAGE_GB["cpu" if plan.rehearsed else plan.profile.kind]
     if plan.image is None or not plan.image.requirements or facts.free_gb is None or facts.free_gb >= needed:
         return []
     message = f"{facts.root} has less than {needed:g} GB free: if the engine keeps its images there, a build may fail"

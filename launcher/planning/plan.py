@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 from launcher.planning.image import image
-from launcher.planning.ladder import Mode, ladder
+from launcher.planning.ladder import TOKENS, Asked, Case, ladder
 from launcher.planning.split import split
 from launcher.spec.host import Host
 from launcher.spec.job import Job
+from launcher.spec.model import Model
 from launcher.spec.plan import Plan, Source
+from launcher.spec.precision import Platform
 from launcher.spec.profile import Profile
 
 
@@ -17,26 +19,35 @@ def plan(
     profile: Profile,
     host: Host,
     job: Job,
-    mode: Mode = "auto",
+    asked: Asked = "auto",
     runtime: Literal["docker", "native"] = "native",
     template: str = "",
+    *,
+    model: Model | None = None,
+    platform: Platform | None = None,
+    rehearsed_on: Profile | None = None,
 ) -> Plan:
     """Return the plan. Pure: the same inputs give the same bytes. `template` is the Dockerfile's, for docker.
 
-    Raises RefusedError when the card excludes the precision asked for, or a container, or the cards cannot share the
-    global batch.
+    `asked` is the precision, `model` what is known of the job's, `platform` of the host's software. `rehearsed_on` is
+    the CPU on which a card's precision and split are tried. Raises RefusedError when the card excludes the precision
+    asked for, or a container, or the cards cannot share the global batch.
     """
+    case = case_of(profile, job, model, platform)
+    rungs = ladder(case, asked).rungs
     data = {name: source(value) for name, value in job.data if value is not None}
     return Plan(
         job=job.name,
         host=host.name,
         profile=profile,
+        rehearsed=rehearsed_on is not None,
         runtime=runtime,
-        image=image(profile, job, host.build, template) if runtime == "docker" else None,
+        image=image(rehearsed_on or profile, job, host.build, template) if runtime == "docker" else None,
         env=host.env,
         command=job.command,
         requirements=job.requirements,
         model=source(job.model) if job.model is not None else None,
+        model_facts=model,
         data=data,
         method=job.method,
         steps=job.steps,
@@ -45,12 +56,19 @@ def plan(
         loader_workers=job.loader_workers,
         settings=job.settings,
         secrets=tuple(sorted(set(job.secrets))),
-        ladder=ladder(profile, job.method, mode),
-        split=split(profile, job.batch),
+        ladder=rungs,
+        split=split(profile, job.batch, model, job.method, rungs[0], case.tokens),
         attempts=job.attempts,
         restart=job.restart,
         stop_grace_s=job.stop_grace_s,
     )
+
+
+def case_of(profile: Profile, job: Job, model: Model | None, platform: Platform | None) -> Case:
+    """Return what a job's ladder on a card is made for; a sample's length is its setting `max_length`."""
+    length = job.settings.get("max_length")
+    tokens = length if type(length) is int and length > 0 else TOKENS
+    return Case(profile, job.method, model, platform or Platform(), job.attention, job.compile, tokens)
 
 
 def source(written: str) -> Source:

@@ -23,7 +23,7 @@ import time
 from functools import partial
 from typing import Any, Callable, Mapping
 
-from . import process
+from . import model_config, process
 from .rundir import read_json
 
 PROBE_S = 20.0
@@ -63,9 +63,16 @@ _PYTHON_FOLDERS = [
 
 
 def probe(
-    root: str, env: str | None, packages: list[str] | None, engine: str | None = None
+    root: str,
+    env: str | None,
+    packages: list[str] | None,
+    engine: str | None = None,
+    model: Any = None,
+    model_keys: list[str] | None = None,
 ) -> dict[str, Any]:
     """Return the host's facts; `env` is the job's environment or interpreter, `packages` what it needs.
+
+    `model` is the job's, as in a plan; of its config the `model_keys` are told.
 
     `engine` is the container engine that is meant, by name or by its socket's path. Other interpreters are looked for
     where there is no job (None), or where the job's own cannot be used.
@@ -76,6 +83,7 @@ def probe(
         "file_system": partial(_file_system, root),
         "engines": partial(_engines, engine),
         "interpreter": partial(_interpreter, path, packages or []),
+        "model_told": partial(model_config.read, root, model, model_keys or []),
     }
     if packages is None:
         questions["pythons"] = pythons
@@ -93,6 +101,9 @@ def probe(
         "user": user(),
         "platform": sys.platform,
         "machine": platform.machine(),
+        "macos": platform.mac_ver()[0] or None,
+        "apple_chip": _apple_chip(),
+        "has_cpu_bf16": _has_cpu_bf16(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "memory_gb": _memory_gb(),
         "root": root,
@@ -104,7 +115,28 @@ def probe(
         "engines": answers.get("engines", []),
         "interpreter": interpreter,
         "pythons": answers.get("pythons"),
+        "model_told": answers.get("model_told"),
     }
+
+
+def _apple_chip() -> str | None:
+    """Return what Apple calls this machine's processor, e.g. `Apple M1 Pro`; None elsewhere."""
+    if sys.platform != "darwin":
+        return None
+    try:
+        return _run(["sysctl", "-n", "machdep.cpu.brand_string"], 2.0)[1].strip()[:60] or None
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _has_cpu_bf16() -> bool:
+    """Whether the processor says that it computes bf16 itself: AVX512-BF16, AMX-BF16, or Arm's BF16. Linux only."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            flags = re.search(r"^(?:flags|Features)\s*:(.*)", file.read(1 << 16), re.MULTILINE)
+    except OSError:
+        return False
+    return flags is not None and not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags[1].split())
 
 
 def _at_once(questions: Mapping[str, Callable[[], Any]], timeout_s: float) -> dict[str, Any]:

@@ -220,7 +220,8 @@ class Server:
 
     def probe(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
         """Return the host's facts."""
-        return probe.probe(self.root, args.get("env"), args.get("packages"), args.get("engine")), b""
+        more = (args.get("engine"), args.get("model"), args.get("model_keys"))
+        return probe.probe(self.root, args.get("env"), args.get("packages"), *more), b""
 
     def create(self, args: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
         """Make a run's folder with its plan (the payload) and its first numbered folder, held by this process."""

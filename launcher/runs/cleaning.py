@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 from launcher.errors import AgentError, EngineError, HostError, RunError
 from launcher.hosts import Agent
 from launcher.runs.control import open_docker, runs_of
-from launcher.runs.launching import probe
+from launcher.runs.launching import NO_JOB, probe
 from launcher.runs.mirror import Mirror
 from launcher.runtimes import way_to
 from launcher.runtimes.container import LABEL_ROOT, LABEL_RUN, name_of
@@ -141,7 +141,7 @@ def images_of(agent: Agent, host: Host) -> list[Held]:
 @contextlib.contextmanager
 def open_engine(agent: Agent, host: Host) -> Iterator[Engine | None]:
     """Open the engine of a host that can be used; None where there is none."""
-    way = way_to(host, probe(agent, host, ()))
+    way = way_to(host, probe(agent, host, NO_JOB))
     if way is None:
         yield None
         return

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from launcher.errors import (
     AgentError,
@@ -29,17 +29,22 @@ from launcher.errors import (
 from launcher.hosts import Agent, connect
 from launcher.hosts.agent import printable
 from launcher.planning import (
-    Mode,
+    Asked,
+    Case,
+    Ladder,
     best_card,
+    case_of,
     check,
     choose_gpus,
     distribution,
+    ladder,
     match_profile,
+    source,
     why_taken,
 )
 from launcher.planning import plan as make_plan
 from launcher.planning import runtime as choose_runtime
-from launcher.runs import build_settings, resolve, secret, tree
+from launcher.runs import build_settings, models, resolve, secret, tree
 from launcher.runs.digests import Digests
 from launcher.runs.mirror import Mirror, new_run_id, runs_folder
 from launcher.runs.view import View
@@ -47,11 +52,15 @@ from launcher.runtimes import Runtime, open_runtime
 from launcher.spec.facts import Facts
 from launcher.spec.host import Host
 from launcher.spec.job import Job
+from launcher.spec.model import CONFIG_KEYS, Model
 from launcher.spec.plan import Finding, Plan
+from launcher.spec.precision import Platform
 from launcher.spec.profile import Profile
 from launcher.spec.reading import build
 
-AUTO = "auto"
+AUTO: Literal["auto"] = "auto"
+NO_JOB = Job(name="none", command=("true",))
+"""One that needs nothing: whoever only wants a host's cards need not wait for its interpreters."""
 PROBE_VERSION = 1
 PROBE_DEADLINE_S = 20.0
 MOST_HOSTS_AT_ONCE = 32
@@ -67,19 +76,31 @@ class Request(NamedTuple):
     profile: str | None = None
     job: str | None = None
     runtime: str | None = None
-    precision: Mode = "auto"
+    precision: Asked = "auto"
     settings: Sequence[str] = ()
     name: str | None = None
     words: Sequence[str] = ()
     secrets: Sequence[str] = ()
+    rehearses: bool = False
 
 
 class Resolved(NamedTuple):
-    """The request as values. The probe decides between several `profiles`, or between all that are known if none is named."""
+    """The request as values. The probe decides between several `profiles`, or between all that are known if none is named.
+
+    `model` is what is known here of the job's; `rehearsed_on` the CPU that a card's plan is tried on.
+    """
 
     host: Host
     profiles: tuple[Profile, ...]
     task: resolve.Task
+    asked: Asked
+    model: Model | None
+    rehearsed_on: Profile | None
+
+    @property
+    def job(self) -> Job:
+        """The job."""
+        return self.task.job
 
 
 def understand(request: Request) -> Resolved:
@@ -90,7 +111,13 @@ def understand(request: Request) -> Resolved:
     name = request.profile or host.profile or resolve.project().profile or AUTO
     profiles = () if name == AUTO else resolve.profiles_meant(name)
     task = resolve.task(request.job, request.words, request.settings, request.name)
-    return Resolved(host, profiles, task._replace(job=secret.with_names(task.job, request.secrets)))
+    task = task._replace(job=secret.with_names(task.job, request.secrets))
+    if request.rehearses and not profiles:
+        raise UsageError(
+            "--rehearse tries a card's plan on a CPU: name the card   --profile titan_rtx --rehearse"
+        )
+    rehearsed_on = resolve.profile("cpu") if request.rehearses else None
+    return Resolved(host, profiles, task, request.precision, models.read_here(task), rehearsed_on)
 
 
 def preview(request: Request, facts: Facts | None = None) -> tuple[Plan, tuple[Finding, ...]]:
@@ -99,12 +126,13 @@ def preview(request: Request, facts: Facts | None = None) -> tuple[Plan, tuple[F
     With the facts of an earlier probe no connection is made. Raises HostError only where the plan itself hangs on the
     probe: no profile is named, or a name that means several.
     """
-    host, profiles, task = understand(request)
+    wanted = understand(request)
+    host, profiles = wanted.host, wanted.profiles
     unreached: tuple[Finding, ...] = ()
     if facts is None:
         try:
             with connect(host) as agent:
-                facts = probe(agent, host, task.job.requirements)
+                facts = probe(agent, host, wanted.job)
         except HostError as error:
             if not profiles:
                 raise
@@ -115,12 +143,32 @@ def preview(request: Request, facts: Facts | None = None) -> tuple[Plan, tuple[F
             unreached = (Finding(level="note", code="not-reached", message=f"the gate saw no host: {error}"),)
     profile = choose_profile(profiles, facts)[0] if facts else profiles[0]
     try:
-        plan = _plan(profile, host, task.job, request.precision, facts)
+        plan = _plan(profile, wanted, facts)
         refused: tuple[Finding, ...] = ()
     except RefusedError as error:
-        plan = _plan(profile, host, task.job, "auto", facts)
+        plan = _plan(profile, _with_nothing_asked(wanted), facts)
         refused = (Finding(level="refuse", code="precision-excluded", message=str(error)),)
     return plan, (*refused, *unreached, *check(plan, facts, host))
+
+
+def explain(request: Request, facts: Facts | None = None) -> tuple[Case, Ladder]:
+    """Return what a ladder is made for, and the ladder. The host is asked only where no profile, or several, are named.
+
+    Raises RefusedError when the precision that is asked for is excluded.
+    """
+    wanted = understand(request)
+    if facts is None and len(wanted.profiles) != 1:
+        with connect(wanted.host) as agent:
+            facts = probe(agent, wanted.host, wanted.job)
+    profile = choose_profile(wanted.profiles, facts)[0] if facts else wanted.profiles[0]
+    case = case_of(profile, wanted.job, *_known(wanted, facts))
+    return case, ladder(case, wanted.asked)
+
+
+def _with_nothing_asked(wanted: Resolved) -> Resolved:
+    """Return a request that leaves the precision to us, for a preview of what was refused."""
+    job = wanted.job.model_copy(update={"attention": "sdpa", "compile": False})
+    return wanted._replace(asked=AUTO, task=wanted.task._replace(job=job))
 
 
 def choose_profile(profiles: Sequence[Profile], facts: Facts) -> tuple[Profile, str]:
@@ -155,7 +203,8 @@ def launch(request: Request, view: View) -> Started:
     the host: what its agent had prepared for us it removes when we hang up. The start itself is not torn: Ctrl-C waits
     for it, and a link that breaks there leaves a run that may have begun, which the error says.
     """
-    host, profiles, task = understand(request)
+    wanted = understand(request)
+    host, task = wanted.host, wanted.task
     secrets = secret.values(task.job)
     if task.said:
         view.note(task.said)
@@ -164,11 +213,11 @@ def launch(request: Request, view: View) -> Started:
         agent = connect(host)
         stage.text = agent.about
     try:
-        facts, profile = _look(agent, host, profiles, task.job, view)
-        plan = _plan(profile, host, task.job, request.precision, facts)
+        facts, profile = _look(agent, wanted, view)
+        plan = _plan(profile, wanted, facts)
         view.head(plan)
         _pass_gate(plan, facts, host, view)
-        gpus = choose_gpus(profile, facts, plan.split.ranks)
+        gpus = choose_gpus(wanted.rehearsed_on or profile, facts, plan.split.ranks)
         settings = build_settings.read(host, os.environ)
         with open_runtime(agent, host, plan, facts, settings) as runtime:
             mirror = Mirror(_create(runtime, plan, gpus), folder)
@@ -192,39 +241,56 @@ def launch(request: Request, view: View) -> Started:
 
 def build_image(request: Request, view: View) -> None:
     """Build, or pull, the image of a job on a host, so that no launch has to. Raises RefusedError."""
-    host, profiles, task = understand(request)
+    wanted = understand(request)
+    host = wanted.host
     if host.runtime == "native":
         raise UsageError(f'{host.name}: runtime = "native" in launch.toml: nothing runs in an image there')
     host = Host.model_validate({**host.model_dump(), "runtime": "docker"})
+    wanted = wanted._replace(host=host)
     settings = build_settings.read(host, os.environ)
     with contextlib.ExitStack() as stack:
         with view.stage("connect") as stage:
             agent = stack.enter_context(connect(host))
             stage.text = agent.about
-        facts, profile = _look(agent, host, profiles, task.job, view)
-        plan = _plan(profile, host, task.job, request.precision, facts)
+        facts, profile = _look(agent, wanted, view)
+        plan = _plan(profile, wanted, facts)
         _pass_gate(plan, facts, host, view)
         runtime = stack.enter_context(open_runtime(agent, host, plan, facts, settings))
         with view.stage("image") as stage:
             stage.text = runtime.provide(plan, stage.progress)
 
 
-def _look(
-    agent: Agent, host: Host, profiles: Sequence[Profile], job: Job, view: View
-) -> tuple[Facts, Profile]:
+def _look(agent: Agent, wanted: Resolved, view: View) -> tuple[Facts, Profile]:
     """Probe a host; return its facts and the profile that they decide on. Raises HostError or UnknownNameError."""
     with view.stage("probe") as stage:
-        facts = probe(agent, host, job.requirements)
-        profile, why = choose_profile(profiles, facts)
+        facts = probe(agent, wanted.host, wanted.job)
+        profile, why = choose_profile(wanted.profiles, facts)
         stage.text = "; ".join(filter(None, (describe(facts), why)))
     return facts, profile
 
 
-def _plan(profile: Profile, host: Host, job: Job, precision: Mode, facts: Facts | None) -> Plan:
+def _plan(profile: Profile, wanted: Resolved, facts: Facts | None) -> Plan:
     """Return the plan; how it runs there hangs on the facts, native where there are none. Raises RefusedError."""
-    how = choose_runtime(profile, host, job, facts) if facts else "native"
+    on = wanted.rehearsed_on or profile
+    how = choose_runtime(on, wanted.host, wanted.job, facts) if facts else "native"
     template = resolve.template()[0] if how == "docker" else ""
-    return make_plan(profile, host, job, precision, how, template)
+    model, platform = _known(wanted, facts)
+    return make_plan(
+        profile,
+        wanted.host,
+        wanted.job,
+        wanted.asked,
+        how,
+        template,
+        model=model,
+        platform=platform,
+        rehearsed_on=wanted.rehearsed_on,
+    )
+
+
+def _known(wanted: Resolved, facts: Facts | None) -> tuple[Model | None, Platform]:
+    """Return what is known of the job's model, and of what its precision hangs on."""
+    return (wanted.model or facts.model, facts.for_precision) if facts else (wanted.model, Platform())
 
 
 def _start(runtime: Runtime, mirror: Mirror) -> None:
@@ -254,13 +320,21 @@ def _interrupt_held() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def probe(agent: Agent, host: Host, requirements: Sequence[str] | None = None) -> Facts:
-    """Ask a host for its facts, and for the packages that a job requires; without a job, for its other interpreters.
+def probe(agent: Agent, host: Host, job: Job | None = None) -> Facts:
+    """Ask a host for its facts, and for the packages and the model of a job; without one, for its other interpreters.
 
     Raises HostError, also for an answer that holds no facts.
     """
-    packages = None if requirements is None else [distribution(one) for one in requirements]
-    told = agent.call("probe", env=host.env, packages=packages, engine=host.engine).values
+    packages = None if job is None else [distribution(one) for one in job.requirements]
+    model = source(job.model).model_dump() if job is not None and job.model is not None else None
+    told = agent.call(
+        "probe",
+        env=host.env,
+        packages=packages,
+        engine=host.engine,
+        model=model,
+        model_keys=CONFIG_KEYS,
+    ).values
     try:
         return build(Facts, told, file=f"{host.name}'s probe")
     except (BadFileError, RecursionError) as error:
@@ -321,7 +395,7 @@ def _probe_one(host: Host) -> Probed:
     facts: Facts | None = None
     try:
         with connect(host) as agent:
-            facts = probe(agent, host, ())
+            facts = probe(agent, host, NO_JOB)
         return Probed(host, facts, match_profile(facts, resolve.profiles().values()).name)
     except LaunchError as error:
         return Probed(host, facts, problem=str(error).splitlines()[0])

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from launcher.spec.base import Record
+from launcher.spec.model import Model, read_model
+from launcher.spec.precision import Platform, numbers
 
 
 class Gpu(Record):
@@ -61,7 +65,8 @@ class Engine(Record):
 class Facts(Record):
     """One probe: the host, its cards, its room, its engines and its interpreters.
 
-    `pythons` are the interpreters that were looked for beside the job's; None where nobody looked.
+    `pythons` are the interpreters that were looked for beside the job's; None where nobody looked. `model_told` is what
+    the `config.json` of the job's model says, where it lies there.
     """
 
     host_id: str
@@ -70,6 +75,9 @@ class Facts(Record):
     user: str
     platform: str
     machine: str
+    macos: str | None = None
+    apple_chip: str | None = None
+    has_cpu_bf16: bool = False
     cpus: int
     memory_gb: float | None = None
     free_gb: float | None = None
@@ -81,6 +89,20 @@ class Facts(Record):
     engines: tuple[Engine, ...] = ()
     interpreter: Interpreter | None = None
     pythons: tuple[Python, ...] | None = None
+    model_told: dict[str, Any] | None = None
+
+    @property
+    def model(self) -> Model | None:
+        """What the job's model says of itself, where it lies on that host."""
+        return read_model(self.model_told)
+
+    @property
+    def for_precision(self) -> Platform:
+        """What a precision may hang on there; what is no version is not known."""
+        torch = self.interpreter.packages.get("torch") if self.interpreter else None
+        versions = {"torch": torch, "macos": self.macos}
+        known = {key: value for key, value in versions.items() if numbers(value)}
+        return Platform(**known, apple_chip=self.apple_chip, has_cpu_bf16=self.has_cpu_bf16)
 
     @property
     def has_apple_gpu(self) -> bool:

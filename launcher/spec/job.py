@@ -8,6 +8,7 @@ from pydantic import AliasChoices, ConfigDict, Field, field_validator
 
 from launcher.spec.base import Written
 from launcher.spec.image import Reference
+from launcher.spec.precision import Attention
 from launcher.spec.profile import Name
 from launcher.spec.requirement import RequirementText
 
@@ -48,6 +49,8 @@ class Job(Written):
     image: Reference | None = None
     model: str | None = None
     method: Literal["lora", "full"] = "full"
+    attention: Attention = "sdpa"
+    compile: bool = False
     steps: Count | None = None
     seed: int = 0
     save_every_steps: Count | None = None

@@ -10,61 +10,9 @@ from pydantic import Field, model_validator
 from launcher.spec.base import Written, canonical_json
 from launcher.spec.image import Image
 from launcher.spec.job import Count, Scalar
+from launcher.spec.model import Model
+from launcher.spec.precision import Precision
 from launcher.spec.profile import Name, Profile
-
-Dtype = Literal["float32", "float16", "bfloat16"]
-
-
-class Precision(Written):
-    """One consistent choice of dtypes, autocast and scaler. One that torch would refuse cannot be built.
-
-    `why` says why it stands at its place in the ladder.
-    """
-
-    mode: Literal["fp32", "bf16", "fp16"]
-    device: Literal["cuda", "mps", "cpu"]
-    base_dtype: Dtype
-    trainable_dtype: Dtype = "float32"
-    autocast_dtype: Literal["float16", "bfloat16"] | None = None
-    scaler: bool = False
-    tf32: bool = False
-    adam_eps: float = 1e-8
-    why: str
-
-    @model_validator(mode="after")
-    def _is_consistent(self) -> Precision:
-        if self.scaler and self.trainable_dtype != "float32":
-            raise ValueError(
-                f"a scaler cannot unscale {self.trainable_dtype} gradients: trainables must be float32"
-            )
-        needs_scaler = self.autocast_dtype == "float16" and self.trainable_dtype == "float32"
-        if needs_scaler and not self.scaler:
-            raise ValueError("fp16 autocast over float32 trainables underflows without a scaler")
-        if self.scaler and self.autocast_dtype != "float16":
-            raise ValueError("a scaler is for fp16 autocast only")
-        if self.scaler and self.device == "cpu":
-            raise ValueError("on a CPU fp16 is silently off: no autocast, no scaler")
-        if self.tf32 and self.device != "cuda":
-            raise ValueError("tf32 is a CUDA card's mode")
-        if self.trainable_dtype == "float16" and self.adam_eps < 1e-7:
-            raise ValueError(f"Adam's eps {self.adam_eps} is zero in float16: the update divides by it")
-        return self
-
-    @property
-    def title(self) -> str:
-        """The choice in a few words, as a person would say it."""
-        if self.autocast_dtype is None:
-            words = [f"{self.mode}{' with tf32' if self.tf32 else ''}"]
-        else:
-            words = [f"{self.mode} autocast{' + scaler' if self.scaler else ''}"]
-        if self.base_dtype != self.trainable_dtype:
-            words.append(f"{_SHORT[self.base_dtype]} base, {_SHORT[self.trainable_dtype]} adapters")
-        elif self.autocast_dtype is not None:
-            words.append(f"{_SHORT[self.base_dtype]} weights")
-        return ", ".join(words)
-
-
-_SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
 class Split(Written):
@@ -99,18 +47,23 @@ class Source(Written):
 
 
 class Plan(Written):
-    """The intent of a run: frozen, canonical, free of ids, times, ports and volatile facts."""
+    """The intent of a run: frozen, canonical, free of ids, times, ports and volatile facts.
+
+    `rehearsed`: the card's precision and split are tried on a CPU; speed and kernels are not.
+    """
 
     version: Literal[1] = 1
     job: Name
     host: str
     profile: Profile
+    rehearsed: bool = False
     runtime: Literal["docker", "native"] = "native"
     image: Image | None = None
     env: str | None
     command: tuple[str, ...]
     requirements: tuple[str, ...]
     model: Source | None
+    model_facts: Model | None = None
     data: dict[str, Source]
     method: Literal["lora", "full"]
     steps: Count | None

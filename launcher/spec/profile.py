@@ -7,13 +7,11 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from launcher.spec.base import Written
+from launcher.spec.precision import AMPERE, VOLTA, Capability, numbers
 
 NAME = r"^[a-z0-9][a-z0-9_.-]{0,47}$"
 Name = Annotated[str, Field(pattern=NAME)]
 """A name that is safe in a path, a command and a label."""
-
-AMPERE = (8, 0)
-VOLTA = (7, 0)
 
 
 class Peak(Written):
@@ -36,7 +34,7 @@ class Profile(Written):
     name: Name
     title: str
     kind: Literal["cuda", "mps", "cpu"]
-    capability: Annotated[str, Field(pattern=r"^\d{1,2}\.\d$")] | None = None
+    capability: Capability | None = None
     memory_gb: Annotated[float, Field(gt=0)] | None = None
     count: Annotated[int, Field(ge=1)] = 1
     probe_names: tuple[str, ...] = ()
@@ -57,8 +55,8 @@ class Profile(Written):
         """The compute capability as numbers, e.g. (7, 5); None off CUDA."""
         if self.capability is None:
             return None
-        major, minor = self.capability.split(".")
-        return int(major), int(minor)
+        major, minor = numbers(self.capability)
+        return major, minor
 
     @property
     def has_bf16(self) -> bool:

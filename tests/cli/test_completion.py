@@ -51,7 +51,7 @@ def ends(client):
         ("launch profile show tit", ["titan_rtx"]),
         ("launch image show --profile tit", ["titan_rtx"]),
         ("launch --job s", ["sft"]),
-        ("launch --precision f", ["fp16", "fp32"]),
+        ("launch --precision f", ["fp16", "fp16-native", "fp32"]),
         ("launch -- python --ho", []),
     ],
 )
@@ -135,7 +135,7 @@ def test_fish_itself_completes_a_value(client, ends, installed):
         ("--host=", "la", ["lab", "lambda", "labour"]),
         ("--profile=", "a100", ["a100_40gb", "a100_80gb"]),
         ("--job=", "s", ["sft"]),
-        ("--precision=", "f", ["fp16", "fp32"]),
+        ("--precision=", "f", ["fp16", "fp16-native", "fp32"]),
         ("--host ", "lam", ["lambda"]),
     ):
         before = option.strip() if option.endswith("=") else ""

@@ -14,6 +14,7 @@ from launcher.hosts.agent import Answer
 from launcher.runs.launching import choose_profile, describe, probe, saved_probe
 from launcher.spec.facts import Facts
 from launcher.spec.host import Host
+from launcher.spec.job import Job
 
 L40S = "NVIDIA L40S, 8.9, 45372, 580.65.06"
 TITAN = "NVIDIA TITAN RTX, 7.5, 24576, 580.65.06"
@@ -217,7 +218,7 @@ def outcome(function, *words):
 @given(JSON.map(lambda value: value if isinstance(value, dict) else {"": value}) | TOLD)
 def test_whatever_a_host_tells_of_itself_is_facts_or_its_error(values):
     """Never a traceback, and never a line of its own in the message; what is shown of facts can be shown."""
-    found, error = outcome(probe, Told(values), Host(name="lab"), ())
+    found, error = outcome(probe, Told(values), Host(name="lab"), Job(name="x", command=("a",)))
     if error is not None:
         assert isinstance(error, HostError)
         assert str(error).startswith("lab's probe: ")

@@ -11,11 +11,9 @@ from launcher.planning import (
     best_card,
     check,
     choose_gpus,
-    ladder,
     match_profile,
     plan,
     runtime,
-    split,
     why_taken,
 )
 from launcher.planning.plan import source
@@ -78,34 +76,6 @@ def test_a_plan_survives_its_own_json():
     """What was written is read back as the same value."""
     one = case_plan(CASES[0])
     assert type(one).model_validate_json(one.to_json()) == one
-
-
-def test_no_card_below_8_0_is_given_bf16():
-    """Seed reports 0 and 1: bf16 on a TITAN RTX."""
-    for one in profiles().values():
-        rungs = [*ladder(one, "lora"), *ladder(one, "full")]
-        assert one.has_bf16 or all("bfloat16" not in (rung.base_dtype, rung.autocast_dtype) for rung in rungs)
-
-
-def test_every_ladder_ends_where_nothing_can_overflow():
-    """The last rung of a card with tensor cores is plain fp32."""
-    for name in ("titan_rtx", "l40s", "a100_80gb"):
-        last = ladder(profile(name), "full")[-1]
-        assert (last.mode, last.autocast_dtype, last.tf32) == ("fp32", None, False)
-
-
-def test_a_precision_that_the_card_lacks_is_refused_with_the_reason():
-    """The message holds the capability, not only a no."""
-    with pytest.raises(RefusedError, match=r"capability 7\.5 < 8\.0"):
-        ladder(profile("titan_rtx"), "lora", "bf16")
-
-
-def test_the_global_batch_does_not_depend_on_the_card():
-    """64 is 64 on a P100 and on an A100; the micro-batch follows the memory."""
-    splits = {name: split(one, Batch(global_size=64)) for name, one in profiles().items()}
-    assert {one.ranks * one.micro_batch * one.accumulation for one in splits.values()} == {64}
-    assert splits["titan_rtx"].micro_batch == 8
-    assert splits["p100"].micro_batch < splits["a100_80gb"].micro_batch
 
 
 def test_the_probe_decides_the_profile():

@@ -362,3 +362,25 @@ def test_an_interpreter_that_answers_otherwise_is_told(programs, root, script, e
     found = facts(root, str(path)).interpreter
     assert bool(found.version) is (error is None)
     assert error is None if found.error is None else error in found.error
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"dtype": "bfloat16", "hidden_size": 8, "auto_map": {"x": "y"}, "other": 1}', {"dtype": "bfloat16", "hidden_size": 8}),
+        ('{"text_config": {"hidden_size": 8}, "dtype": null}', {"hidden_size": 8}),
+        ("[]", None),
+        ("{", None),
+        ('{"hidden_size": NaN}', None),
+    ],
+)  # fmt: skip
+def test_of_a_model_only_what_was_asked_for_is_told(root, tmp_path, text, expected):
+    """A config is a stranger's file: bounded, strict, and never handed on as it is."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(text)
+    source = {"kind": "host", "value": str(tmp_path / "model")}
+    assert probe.probe(root, None, [], None, source, ["dtype", "hidden_size"])["model_told"] == expected
+    assert (
+        probe.probe(root, None, [], None, {"kind": "host", "value": "/nowhere"}, ["dtype"])["model_told"]
+        is None
+    )

@@ -1,0 +1,31 @@
+"""What is known here of a job's model: from the `config.json` of a folder that travels, or of a hub's cache."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from launcher.planning import source
+from launcher.runs.json_file import read_json
+from launcher.runs.resolve import Task
+from launcher.spec.model import Model, read_model
+
+
+def read_here(task: Task) -> Model | None:
+    """Return what the job's model says of itself; None where it does not lie here."""
+    if task.job.model is None:
+        return None
+    meant = source(task.job.model)
+    if meant.kind == "local":
+        return read_model(read_json(task.locate("model", meant.value) / "config.json"))
+    if meant.kind == "name" and meant.value.count("/") == 1:
+        return read_model(_in_hub_cache(meant.value))
+    return None
+
+
+def _in_hub_cache(name: str) -> dict[str, object]:
+    """Return the newest config of a model of the hub that huggingface_hub has fetched here; empty where it has none."""
+    home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
+    cache = Path(os.environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
+    found = list((cache / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/config.json"))
+    return read_json(max(found, key=lambda path: path.lstat().st_mtime)) if found else {}

@@ -1,0 +1,83 @@
+"""explain: the ladder of a card and a job, and where what is known of the model comes from."""
+
+import json
+
+import pytest
+
+QWEN = {
+    "dtype": "bfloat16", "hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14,
+    "num_hidden_layers": 24, "num_key_value_heads": 2, "tie_word_embeddings": True, "vocab_size": 151936,
+}  # fmt: skip
+
+
+def told(client, *words):
+    return json.loads(client.ok("explain", "--json", *words))
+
+
+def bases(one):
+    return [rung["base_dtype"] for rung in one["ladder"]]
+
+
+def test_a_person_sees_each_rung_and_why_not_the_others(client):
+    """No host is asked where the card is named."""
+    out = client.ok("explain", "--profile", "titan_rtx", "--job", "sft")
+    rows = out.splitlines()
+    assert rows[0].split() == ["rung", "precision", "base", "trained", "scaler", "why", "here"]
+    assert [row.split()[0] for row in rows[1:-1]] == ["1", "2", "3", "-", "-"]
+    assert "excluded: capability 7.5 < 8.0 emulates it (torch says yes, the card says no)" in out
+    assert "the model is not known here" in rows[-1]
+
+
+def test_a_script_gets_rungs_and_what_is_excluded(client):
+    """The first rung is the best; each has its reason."""
+    one = told(client, "--profile", "titan_rtx", "--job", "sft")
+    assert one["version"] == 1
+    assert one["ladder"][0] == {
+        "mode": "fp16", "device": "cuda", "capability": "7.5", "platform": None, "base_dtype": "float16",
+        "trainable_dtype": "float32", "autocast_dtype": "float16", "scaler": True, "tf32": False, "adam_eps": 1e-8,
+        "attention": "sdpa", "compile": False, "why": one["ladder"][0]["why"],
+    }  # fmt: skip
+    assert {(no["mode"], no["on_request"]) for no in one["excluded"]} == {
+        ("bf16", False),
+        ("fp16-native", True),
+    }
+
+
+@pytest.mark.parametrize(
+    "place", ["a folder that travels", "the hub's cache here", "the host", "the hub's cache there"]
+)
+def test_what_a_model_says_of_itself_orders_the_rungs(client, place):
+    """One born in bf16 begins over a wide base, wherever its config lies."""
+    snapshot = "hub/models--org--born/snapshots/1f2e"
+    folder, model = {
+        "a folder that travels": (client.project / "born", "./born"),
+        "the hub's cache here": (client.home / ".cache/huggingface" / snapshot, "org/born"),
+        "the host": (client.home / "there", "host:~/there"),
+        "the hub's cache there": (client.home / ".launch/cache/huggingface" / snapshot, "hub:org/born"),
+    }[place]
+    words = ("--job", "sft", "--profile", "titan_rtx", "--set", f"model={model}")
+    assert bases(told(client, *words)) == ["float16", "float32", "float32"]
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(QWEN))
+    plan = json.loads(client.ok("--dry-run", "--json", *words))["plan"]
+    assert plan["model_facts"]["dtype"] == "bfloat16"
+    assert bases(plan) == ["float32", "float32"]
+
+
+def test_what_is_excluded_is_refused_with_its_reason(client):
+    """The exit code is the gate's; a dry run shows a plan all the same, and says it."""
+    words = ("--profile", "titan_rtx", "--precision", "bf16")
+    done = client.run("explain", *words)
+    assert done.returncode == 3
+    assert "capability 7.5 < 8.0 emulates it" in done.stderr
+    assert "would refuse: bf16 is excluded on TITAN RTX 24 GB" in client.ok("--dry-run", *words)
+
+
+def test_a_rehearsal_names_its_card(client):
+    """There is nothing to rehearse of the CPU that is there."""
+    done = client.run("--rehearse")
+    assert done.returncode == 2
+    assert "--profile titan_rtx --rehearse" in done.stderr
+    plan = json.loads(client.ok("--dry-run", "--json", "--rehearse", "--profile", "titan_rtx"))
+    assert (plan["plan"]["rehearsed"], plan["findings"]) == (True, [])
+    assert plan["plan"]["profile"]["name"] == "titan_rtx"
