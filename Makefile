@@ -1,5 +1,5 @@
-# demo: the main job on this machine    test: all tests    check: format, lint, types, tests    bench: figures    links: bad links, as a table
-.PHONY: demo test check lint bench links testbed-up testbed-down clean
+# demo: the main job on this machine    test: all tests    check: format, lint, types, tests    bench: figures    links: bad links, as a table    precision: modes, as a table    mutants: do the tests notice?
+.PHONY: demo test check lint bench links precision mutants testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -29,6 +29,12 @@ bench: .venv/ready
 
 links: .venv/ready
 	$(BIN)/python tests/bench/links.py
+
+precision: .venv/ready
+	$(BIN)/python tests/bench/precision.py
+
+mutants: .venv/ready
+	$(BIN)/python tests/mutants/prove.py
 
 testbed-up: .venv/ready
 	$(BIN)/python tests/testbed/machine.py up
