@@ -1,137 +1,15 @@
 """The worker, over a real Unix socket and a real attempt.json."""
 
-import importlib.util
 import json
 import os
-import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from pathlib import Path
 
 import pytest
 
 WORKER = Path(__file__).parents[2] / "launcher" / "remote" / "worker" / "launcher_worker.py"
-
-
-@pytest.fixture
-def worker(monkeypatch):
-    """Load a fresh copy of the module, outside a run."""
-    for name in ("LAUNCH_ATTEMPT", "LAUNCH_SOCKET", "RANK"):
-        monkeypatch.delenv(name, raising=False)
-    spec = importlib.util.spec_from_file_location("launcher_worker", WORKER)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "launcher_worker", module)  # dataclasses look the module up
-    spec.loader.exec_module(module)
-    yield module
-    module._channel._close()
-
-
-class Agent:
-    """The agent's end of the socket: what each connection sent."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.connections: list[list[dict]] = []
-        self._closing = False
-        self._news = threading.Condition()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(address)
-        self._listener.listen()
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def _accept(self) -> None:
-        while True:
-            connection = self._listener.accept()[0]
-            lines: list[dict] = []
-            with self._news:
-                if self._closing:
-                    connection.close()
-                    return
-                self.connections.append(lines)
-            reader = threading.Thread(target=self._read, args=(connection, lines))
-            reader.start()
-            self._threads.append(reader)
-
-    def _read(self, connection: socket.socket, lines: list[dict]) -> None:
-        with connection, connection.makefile(encoding="ascii") as stream:
-            for line in stream:
-                with self._news:
-                    lines.append(json.loads(line))
-                    self._news.notify_all()
-
-    def events(self, count: int) -> list[dict]:
-        """Wait until `count` events came, over any connection, and give them."""
-        with self._news:
-            arrived = self._news.wait_for(lambda: sum(map(len, self.connections)) >= count, timeout=10)
-            assert arrived, self.connections
-            return [event for lines in self.connections for event in lines]
-
-    def close(self) -> None:
-        """Stop listening; a last connection wakes the thread that accepts."""
-        with self._news:
-            self._closing = True
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as last:
-            last.connect(self.address)
-        self._threads[0].join(10)
-        self._listener.close()
-
-
-@pytest.fixture
-def agent():
-    """Listen on a short path, as the real agent does."""
-    with tempfile.TemporaryDirectory(prefix="lw") as folder:
-        agent = Agent(os.path.join(folder, "s"))
-        yield agent
-        agent.close()
-
-
-def attempt(folder: Path, **changes) -> dict:
-    values = {
-        "version": 1,
-        "run": "1121-sft-ab12",
-        "kind": "attempt",
-        "attempt": 2,
-        "rung": 0,
-        "precision": {
-            "mode": "bf16",
-            "device": "cpu",
-            "base_dtype": "bfloat16",
-            "trainable_dtype": "float32",
-            "autocast_dtype": "bfloat16",
-            "scaler": False,
-            "tf32": False,
-            "adam_eps": 1e-8,
-            "why": "capability 8.0",
-            "unknown": 1,
-        },
-        "split": {"global_batch": 64, "ranks": 1, "micro_batch": 16, "accumulation": 4},
-        "steps": 300,
-        "seed": 7,
-        "loader_workers": 2,
-        "save_every_steps": 100,
-        "method": "lora",
-        "model": "demo",
-        "data": {"train": "demo"},
-        "settings": {"learning_rate": 0.005},
-        "folders": {
-            name: str(folder / name) for name in ("run", "code", "artifacts", "checkpoints", "cache")
-        },
-        "unknown": {},
-    }
-    values.update(changes)
-    return values
-
-
-@pytest.fixture
-def run(worker, agent, tmp_path, monkeypatch):
-    """Put the worker into a run, and give the attempt's folder."""
-    (tmp_path / "attempt.json").write_text(json.dumps(attempt(tmp_path)))
-    monkeypatch.setenv("LAUNCH_ATTEMPT", str(tmp_path))
-    monkeypatch.setenv("LAUNCH_SOCKET", agent.address)
-    return tmp_path
 
 
 def test_outside_a_run_there_are_plain_defaults_and_no_torch(tmp_path):
@@ -413,12 +291,12 @@ def test_trainer_takes_every_keyword(worker, run):
 def test_prepare_upcasts_what_is_trainable_and_nothing_else(worker, run):
     """A half-precision trainable becomes fp32 in place, a frozen weight stays as it is."""
     torch = pytest.importorskip("torch", reason="the training libraries are not installed")
-    model = torch.nn.Linear(2, 2).half()
+    model = torch.nn.Linear(2, 2).bfloat16()
     model.bias.requires_grad_(False)
     weight = model.weight
     assert worker.prepare(model) is model
     assert model.weight is weight
-    assert (model.weight.dtype, model.bias.dtype) == (torch.float32, torch.float16)
+    assert (model.weight.dtype, model.bias.dtype) == (torch.float32, torch.bfloat16)
 
 
 @pytest.mark.training

@@ -3,7 +3,8 @@
     import launcher_worker as worker
 
     plan = worker.knobs()                # the values in force: precision, split, steps, ...
-    model = worker.prepare(model)        # no half-precision trainable reaches an optimizer
+    model = AutoModelForCausalLM.from_pretrained(name, **worker.model_arguments())
+    model = worker.prepare(model)        # after adapters, before an optimizer: dtypes as planned, the guard begins
     args = TrainingArguments(**worker.training_arguments(learning_rate=2e-4))
     trainer = Trainer(model, args, callbacks=[worker.trainer_callback()], ...)
     trainer.train(resume_from_checkpoint=worker.resume_from())
@@ -17,9 +18,16 @@ Outside a run every call does the plain thing, so that a script which imports th
 
 A knob counts as consumed once it has been handed out; the agent mends a crash only through consumed knobs.
 
+A loop in plain torch takes `with worker.autocast():` and `scaler = worker.scaler()`; one with accelerate takes
+`worker.accelerator()`.
+
+The guard judges every optimizer step of a prepared model, or of a Trainer with `trainer_callback`: a training
+that diverges or does not learn ends with `Tripped` within five steps, and no checkpoint of a bad step is sealed.
+
 The module is one file, standard library only when imported, Python 3.8 or later, Linux and macOS. `prepare`,
-`training_arguments`, `trainer_callback` and `accelerator` are its torch half and import what they need when
-called. It does not send heartbeats, choose a precision, prune checkpoints or retry: that is the agent's part.
+`model_arguments`, `training_arguments`, `trainer_callback`, `accelerator`, `autocast` and `scaler` are its torch
+half and import what they need when called. It does not send heartbeats, choose a precision, prune checkpoints or
+retry: that is the agent's part.
 """
 
 from __future__ import annotations
@@ -29,28 +37,48 @@ import hashlib
 import json
 import math
 import os
+import random
 import shutil
 import socket
+import statistics
+import sys
 import threading
 import time
-from dataclasses import dataclass, fields
+import weakref
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
 
 __all__ = [
     "Knobs",
     "Peek",
     "Precision",
     "Split",
+    "Tripped",
     "accelerator",
+    "autocast",
     "begin",
     "done",
     "knobs",
     "log",
+    "model_arguments",
     "prepare",
     "progress",
     "resume_from",
     "save",
+    "scaler",
     "trainer_callback",
     "training_arguments",
 ]
@@ -75,6 +103,9 @@ class Precision:
     tf32: bool
     adam_eps: float
     why: str
+    capability: Optional[str] = None  # of the card, such as "7.5"; None where there is none
+    attention: str = "sdpa"  # transformers' attn_implementation
+    compile: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,6 +140,8 @@ class Knobs:
         self.run: Optional[str] = values["run"]
         self.attempt: int = values["attempt"]
         self.seed: int = values["seed"]
+        self.rehearsed: bool = values.get("rehearsed", False)  # a card's plan, run on a CPU
+        self.resume_before: Optional[int] = values.get("resume_before")
         self.method: str = values["method"]
         self.model: Optional[str] = values["model"]
         self.data: Dict[str, str] = dict(values["data"])
@@ -123,6 +156,7 @@ class Knobs:
             steps=values["steps"],
             loader_workers=values["loader_workers"],
         )
+        self.precision_key = _digest({k: v for k, v in values["precision"].items() if k != "why"})
         self._consumed: Set[str] = set()
 
     @property
@@ -155,6 +189,24 @@ class Knobs:
         if new:
             self._consumed.update(new)
             _send("consumed", values={"knobs": new})
+        if "precision" in new and self.run is not None and _rank() == 0:
+            print(_sentence(self.peek.precision, self.rehearsed), flush=True)
+
+
+_SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+
+
+def _sentence(precision: Precision, rehearsed: bool) -> str:
+    """Say in one line for people which precision is in force, and why."""
+    base = _SHORT.get(precision.base_dtype, precision.base_dtype)
+    words = [
+        f"{_SHORT[precision.autocast_dtype]} autocast" if precision.autocast_dtype else "no autocast",
+        f"over {'a' if base == 'bf16' else 'an'} {base} base,",
+        f"{_SHORT.get(precision.trainable_dtype, precision.trainable_dtype)} trainables,",
+        f"scaler {'on' if precision.scaler else 'off'}",
+    ]
+    head = f"precision {precision.mode}{', rehearsed on the CPU' if rehearsed else ''}"
+    return f"{head}: {' '.join(words)}   ({precision.why})"
 
 
 def knobs() -> Knobs:
@@ -213,8 +265,18 @@ def _plain() -> Dict[str, Any]:
 
 
 def _known(kind: Any, values: Mapping[str, Any]) -> Dict[str, Any]:
-    """Pick the fields that `kind` declares: a newer agent may write more."""
-    return {field.name: values[field.name] for field in fields(kind)}
+    """Pick the fields that `kind` declares: a newer agent may write more, an older one less than all."""
+    return {
+        field.name: values[field.name]
+        for field in fields(kind)
+        if field.name in values or field.default is MISSING
+    }
+
+
+def _digest(value: Any) -> str:
+    """Give the SHA-256 of a value's canonical JSON, as the client writes it."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 # ---- events
@@ -226,6 +288,7 @@ def log(step: int, **values: Any) -> None:
     Outside a run it prints one readable line. Raises TypeError for any other value.
     """
     metrics = {name: _scalar(name, value) for name, value in values.items()}
+    _guard.hear(step, metrics)
     if "LAUNCH_ATTEMPT" in os.environ:
         _send("metric", step=step, values=metrics)
     else:
@@ -245,11 +308,16 @@ def progress(stage: str, done: int, total: int) -> None:
 
 def begin(step: int, steps: Optional[int]) -> None:
     """Report that training goes on after `step` up to `steps`; `trainer_callback` does it for a Trainer."""
+    _guard.locate(step)
     _send("begin", values={"step": step, "steps": steps})
 
 
 def done(step: int) -> None:
-    """Report completion at the final step. Call it last: all that is worth keeping must be on disk."""
+    """Report completion at the final step. Call it last: all that is worth keeping must be on disk.
+
+    Raises Tripped where the guard did, or where the last steps were bad: that is no success.
+    """
+    _guard.finish()
     _send("done", step=step)
 
 
@@ -335,9 +403,14 @@ def save(step: int, source: Union[str, "os.PathLike[str]", Callable[[str], Any]]
     `source` is a folder inside the checkpoints folder that is complete already, or a function that writes the
     files into the folder it is given; they appear as `step-N` only once sealed, in place of an older one.
     Only rank 0 does anything, and only there is the function called: gather sharded state before.
+    After a bad step nothing is sealed, and an evidence event says so: a resume must not begin there.
     Raises ValueError for a folder elsewhere, and OSError if the disk refuses.
     """
     if _rank() != 0:
+        return
+    complaint = _guard.complaint(step)
+    if complaint is not None:
+        _send("evidence", step=step, values={"unsealed": complaint})
         return
     checkpoints = Path(knobs().checkpoints)
     if callable(source):
@@ -354,7 +427,8 @@ def save(step: int, source: Union[str, "os.PathLike[str]", Callable[[str], Any]]
 def resume_from() -> Optional[str]:
     """Give the folder of the newest checkpoint that is whole, or None to start at the beginning.
 
-    Whole means sealed by `save`, and every file still of the size and SHA-256 it had. Others are passed over.
+    Whole means sealed by `save`, and every file still of the size and SHA-256 it had. Others are passed over,
+    and so are those that a remedy of the agent's gave up (`resume_before`).
     """
     values = knobs()
     values.consume("resume")
@@ -363,10 +437,13 @@ def resume_from() -> Optional[str]:
     sealed: List[Tuple[int, str, Dict[str, Any]]] = []
     for folder in folders:
         manifest = _manifest(folder)
-        if manifest is not None:
+        if manifest is None:
+            continue
+        if values.resume_before is None or manifest["step"] < values.resume_before:
             sealed.append((manifest["step"], str(folder), manifest["files"]))
-    for _, path, files in sorted(sealed, key=lambda entry: entry[:2], reverse=True):
+    for step, path, files in sorted(sealed, key=lambda entry: entry[:2], reverse=True):
         if _is_whole(Path(path), files):
+            _guard.locate(step)
             return path
     return None
 
@@ -465,19 +542,43 @@ _DECIDES = {
 }
 
 
+def model_arguments(**own: Any) -> Dict[str, Any]:
+    """Give the plan as keywords for `from_pretrained`; `own` keywords are added and win."""
+    import torch
+    import transformers
+
+    values = knobs()
+    version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+    keywords: Dict[str, Any] = {"attn_implementation": _attention(values)}
+    if not {"dtype", "torch_dtype"} & own.keys():
+        dtype = getattr(torch, values.precision.base_dtype)  # which consumes the knob
+        keywords["dtype" if version >= (4, 56) else "torch_dtype"] = dtype
+    return {**keywords, **own}
+
+
+def _attention(values: Knobs) -> str:
+    attention = values.peek.precision.attention
+    return "sdpa" if values.rehearsed and attention.startswith("flash") else attention  # no kernels on a CPU
+
+
 def training_arguments(**own: Any) -> Dict[str, Any]:
-    """Give the plan as keywords for `transformers.TrainingArguments`; `own` keywords are added and win."""
+    """Give the plan as keywords for `transformers.TrainingArguments`; `own` keywords are added and win.
+
+    It also sets the environment's ACCELERATE_MIXED_PRECISION, which would turn autocast on behind Trainer.
+    """
     values = knobs()
     precision, split = values.peek.precision, values.peek.split
+    on_cpu = values.rehearsed or precision.device == "cpu"
+    has_own_flag = bool({"fp16", "bf16"} & own.keys())  # then ours are off: both at once are an error
     keywords: Dict[str, Any] = {
         "output_dir": values.checkpoints,
         "per_device_train_batch_size": split.micro_batch,
         "gradient_accumulation_steps": split.accumulation,
         "seed": values.seed,
         "data_seed": values.seed,
-        "fp16": precision.autocast_dtype == "float16",
-        "bf16": precision.autocast_dtype == "bfloat16",
-        "use_cpu": precision.device == "cpu",
+        "fp16": precision.autocast_dtype == "float16" and not has_own_flag,
+        "bf16": precision.autocast_dtype == "bfloat16" and not has_own_flag,
+        "use_cpu": on_cpu,
         "optim": "adamw_torch",  # the fused one, Trainer's default, hides a step that overflowed
         "adam_epsilon": precision.adam_eps,
         "max_grad_norm": 1.0,
@@ -486,23 +587,189 @@ def training_arguments(**own: Any) -> Dict[str, Any]:
         "report_to": "none",
         "disable_tqdm": True,
         "dataloader_num_workers": values.peek.loader_workers,
-        "dataloader_pin_memory": precision.device != "cpu",
+        "dataloader_pin_memory": not on_cpu,
         "save_strategy": "steps" if values.save_every_steps else "no",
     }
     if values.save_every_steps:
         keywords["save_steps"] = values.save_every_steps
     if values.peek.steps is not None:
         keywords["max_steps"] = values.peek.steps
-    if precision.tf32:
+    if precision.tf32 and not values.rehearsed:
         keywords["tf32"] = True  # False is the default, and naming it raises on old cards in some versions
+    if precision.compile and not values.rehearsed:
+        keywords["torch_compile"] = True
+    keywords.update(own)
     values.consume(*(knob for knob, names in _DECIDES.items() if not names & own.keys()))
-    return {**keywords, **own}
+    _tell_accelerate(values, "fp16" if keywords["fp16"] else "bf16" if keywords["bf16"] else "no")
+    return keywords
+
+
+def accelerator(**own: Any) -> Any:
+    """Make an `accelerate.Accelerator` for the plan's precision and accumulation; `own` keywords win.
+
+    The micro-batch is the script's to read, from `knobs().split`, which is what consumes that knob.
+    """
+    from accelerate import Accelerator
+
+    values = knobs()
+    if "mixed_precision" not in own:
+        values.consume("precision")
+    precision = values.peek.precision
+    keywords: Dict[str, Any] = {
+        "mixed_precision": _SHORT[precision.autocast_dtype] if precision.autocast_dtype else "no",
+        "gradient_accumulation_steps": values.peek.split.accumulation,
+        "cpu": values.rehearsed or precision.device == "cpu",
+        **own,
+    }
+    _tell_accelerate(values, str(keywords["mixed_precision"]))
+    return Accelerator(**keywords)
+
+
+def _tell_accelerate(values: Knobs, mixed_precision: str) -> None:
+    """Let whoever asks accelerate by itself get the same: it reads this variable, and only in lower case."""
+    os.environ["ACCELERATE_MIXED_PRECISION"] = mixed_precision
+    if values.rehearsed:
+        _rehearse()
+
+
+@functools.lru_cache(maxsize=None)
+def _rehearse() -> None:
+    """Let accelerate, and so Trainer, do fp16 on the CPU as on a card, where it switches it off without a word.
+
+    An Accelerator is the one place where both Trainer and a script's own loop take autocast and scaler from.
+    """
+    import torch
+    from accelerate import Accelerator
+
+    plain = Accelerator.__init__
+
+    @functools.wraps(plain)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        plain(self, *args, **kwargs)
+        if self.mixed_precision == "fp16" and self.device.type == "cpu":
+            settings = self.scaler_handler.to_kwargs() if self.scaler_handler is not None else {}
+            self.native_amp = True
+            self.scaler = torch.amp.GradScaler("cpu", **settings)
+
+    Accelerator.__init__ = init
+
+
+def autocast() -> Any:
+    """Give a fresh context manager for the forward pass: the plan's autocast, or none."""
+    import torch
+
+    values = knobs()
+    dtype = values.precision.autocast_dtype
+    device = _device(values)
+    if dtype is None:
+        return torch.autocast(device, enabled=False)
+    return torch.autocast(device, dtype=getattr(torch, dtype))
+
+
+def scaler() -> Any:
+    """Make a `torch.amp.GradScaler` for the plan; where it scales nothing, it passes everything through."""
+    import torch
+
+    values = knobs()
+    return torch.amp.GradScaler(_device(values), enabled=values.precision.scaler)
+
+
+def _device(values: Knobs) -> str:
+    """Give the kind of device that the training runs on, as torch calls it."""
+    import torch
+
+    device = "cpu" if values.rehearsed else values.peek.precision.device
+    if device != "auto":
+        return device
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def prepare(model: Any) -> Any:
+    """Make a torch model safe to train at the plan's precision, in place, give it back, and start the guard.
+
+    Trainable parameters get the plan's dtype: half precision becomes float32 where the plan trains in float32 or
+    scales gradients; peft leaves modules_to_save, norms, biases and a new head in the base's. From then on a cast of the live
+    model is refused. Call it after adapters are added and before an optimizer is built, whose state would keep
+    the old dtype. Raises RuntimeError if nothing is trainable, or if a frozen half-precision parameter has
+    another dtype than the plan's base.
+    """
+    import torch
+
+    values = knobs()
+    precision = values.peek.precision
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not trainable:
+        raise RuntimeError(
+            "nothing in the model is trainable: before prepare(), add an adapter or set requires_grad"
+        )
+    halves = (torch.float16, torch.bfloat16)
+    wanted = torch.float32 if precision.scaler else getattr(torch, precision.trainable_dtype)
+    for parameter in trainable:
+        if parameter.dtype in halves or (wanted in halves and parameter.dtype == torch.float32):
+            parameter.data = parameter.data.to(wanted)
+    if values.run is not None:  # by hand there is no plan to hold the base against
+        _check_base(model, getattr(torch, precision.base_dtype), halves)
+    if precision.tf32 and not values.rehearsed:
+        if hasattr(
+            torch.backends, "fp32_precision"
+        ):  # torch 2.9 and later; not to be mixed with the old switches
+            torch.backends.fp32_precision = "tf32"
+        else:
+            torch.backends.cuda.matmul.allow_tf32 = True
+            torch.backends.cudnn.allow_tf32 = True
+    _spread_heads(precision)
+    _guard.watch(model)
+    _prepared.add(model)
+    return model
+
+
+def _check_base(model: Any, base: Any, halves: Sequence[Any]) -> None:
+    """Hold the frozen parameters against the plan; integers are quantized weights, and another matter."""
+    mend = "load the model with from_pretrained(..., **worker.model_arguments())"
+    large = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad or parameter.dtype == base:
+            continue
+        if parameter.dtype in halves:
+            raise RuntimeError(f"{name} is {parameter.dtype}, but the plan's base is {base}: {mend}")
+        if parameter.is_floating_point() and parameter.itemsize >= 4 and base in halves:
+            large.append(name)
+    if large and _rank() == 0:
+        print(
+            f"precision: {len(large)} frozen tensors are wider than the plan's {base}, the first is {large[0]}; "
+            f"that is safe and takes more memory. To have it as planned, {mend}",
+            flush=True,
+        )
+
+
+def _spread_heads(precision: Precision) -> None:
+    """Let transformers repeat the keys of grouped heads where SDPA could not take them grouped.
+
+    Before capability 8.0 and torch 2.14 they fall to the math kernel, whose memory is quadratic in the length.
+    """
+    import torch
+
+    sdpa = sys.modules.get(
+        "transformers.integrations.sdpa_attention"
+    )  # there, if the model is of transformers
+    if precision.device != "cuda" or precision.capability is None or not hasattr(sdpa, "use_gqa_in_sdpa"):
+        return
+    if _version(precision.capability) < (8, 0) and _version(torch.__version__) < (2, 14):
+        sdpa.use_gqa_in_sdpa = lambda *_args, **_kwargs: False  # type: ignore[union-attr]
+
+
+def _version(text: str) -> Tuple[int, ...]:
+    """Give the first two numbers of a version or a capability."""
+    return tuple(int(part) for part in text.split(".")[:2])
 
 
 def trainer_callback() -> Any:
     """Give a `transformers.TrainerCallback` that reports the begin and every log line, and seals checkpoints.
 
-    Where Trainer counts tokens, a line of a training step also says how many a second it saw since the last.
+    Each of Trainer's steps is judged by the guard, of a model that was not prepared too. Where Trainer counts
+    tokens, a line of a training step also says how many a second it saw since the last.
     """
     from accelerate import PartialState
     from transformers import TrainerCallback
@@ -514,11 +781,20 @@ def trainer_callback() -> Any:
             self._tokens = 0
             self._clock_s = 0.0
 
-        def on_train_begin(self, _args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
-            """Report where training begins and ends."""
+        def on_train_begin(self, _args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
+            """Report where training begins and ends, and let the guard follow this Trainer's steps."""
             self._tokens, self._clock_s = state.num_input_tokens_seen, time.monotonic()
+            _guard.follow_trainer(kwargs.get("model"), state.global_step)
             if state.is_world_process_zero:
                 begin(state.global_step, state.max_steps)
+
+        def on_step_end(self, _args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
+            """Let the guard judge the step."""
+            _guard.tick(state.global_step)
+
+        def on_train_end(self, _args: Any, _state: Any, _control: Any, **_kwargs: Any) -> None:
+            """Let the guard judge what it has not read yet; a loop that follows is not this Trainer's."""
+            _guard.leave_trainer()
 
         def on_log(self, _args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
             """Report a line of a training step, an evaluation, or the summary at the end."""
@@ -548,50 +824,694 @@ def trainer_callback() -> Any:
     return Reporter()
 
 
-def prepare(model: Any) -> Any:
-    """Make a torch model safe to train at the plan's precision, in place, and give it back.
+# ---- the guard: what it judges by
 
-    Where the plan trains in float32 or scales gradients, trainable half-precision parameters become float32.
-    Call it after adapters are added and before an optimizer is built, whose state would keep the old dtype.
-    Raises RuntimeError if nothing is trainable.
-    """
+
+class Tripped(RuntimeError):  # noqa: N818  # what happened, in the README's word
+    """Raised when the guard gives an attempt up; its text says why, with the class and the figures."""
+
+
+DIVERGED, UNTAUGHT = "nan-divergence", "not-learning"
+SETTLING_SKIPS = 10  # a scaler begins far too high and halves at every skip: so many are no sign of anything
+FIRST_LOSSES = 5  # their median is where the loss began
+PROVEN_STEPS = 20
+
+
+class _Rule(NamedTuple):
+    """What makes a step bad, and how many bad ones in a row end the attempt."""
+
+    kind: str
+    steps: int
+    text: str
+
+
+# Where several have ended it, the first one speaks.
+_RULES = {
+    "weights": _Rule(DIVERGED, 1, "trainable weights became non-finite"),
+    "loss": _Rule(DIVERGED, 2, "the loss is not finite"),
+    "gradients": _Rule(DIVERGED, 5, "every gradient overflowed or was not finite"),
+    "explosion": _Rule(DIVERGED, 3, "the loss is far above where it began"),
+    "leap": _Rule(
+        DIVERGED, 3, "weights move by more than their own size in a step, while the loss does not fall"
+    ),
+    "still": _Rule(UNTAUGHT, 5, "no trainable weight moves, although the learning rate is above zero"),
+    "zero": _Rule(UNTAUGHT, 5, "the loss is exactly 0.0, and so is its gradient"),
+    # Not a divergence: another precision would not mend it. What is saved is the trainables alone, and they were
+    # trained beside a base that nobody will have again.
+    "base": _Rule(UNTAUGHT, 3, "the frozen base moves: what is saved without it would be worth nothing"),
+}
+_POISON = ("weights", "loss", "explosion", "leap")  # after such a step nothing is sealed
+
+
+class _Figures(NamedTuple):
+    """What was seen of one optimizer step; None where it could not be seen."""
+
+    loss: Optional[float] = None  # summed over its micro-batches
+    moved: Optional[bool] = None
+    finite: bool = True  # the trainable weights after it
+    leapt: bool = False
+    base_moved: bool = False
+    gradient: str = ""  # fine, zero or bad
+    skipped: bool = False
+    scale: Optional[float] = None
+    rate: Optional[float] = None  # the largest learning rate
+    is_rated: bool = False  # every learning rate is above zero, and no mere end or beginning of a schedule
+
+
+class _Trip(NamedTuple):
+    """Why an attempt is given up."""
+
+    rule: str
+    kind: str
+    why: str
+    step: int
+    since: int
+    figures: Dict[str, Any]
+
+
+class _Judge:
+    """Judges steps by their figures, in order; it knows no torch."""
+
+    def __init__(self) -> None:
+        self.steps = self.good_steps = self.skips = 0
+        self.has_moved = False
+        self.loss: Optional[float] = None
+        self.loss_first: Optional[float] = None
+        self.recovered: Optional[Dict[str, Any]] = None  # a non-finite loss that the last step left behind
+        self._firsts: List[float] = []
+        self._streaks: Dict[str, Tuple[int, int]] = {}  # rule -> how many bad steps in a row, since which
+        self.last = _Figures()
+
+    def see(self, step: int, seen: _Figures) -> Optional[_Trip]:
+        """Take the figures of a step; give a trip if the attempt ends here."""
+        self.last = seen
+        self.steps += 1
+        self.skips += seen.skipped
+        self.has_moved = self.has_moved or (bool(seen.moved) and not seen.skipped)
+        has_room = seen.scale is None or seen.scale >= 1.0
+        is_settling = not self.has_moved and self.skips <= SETTLING_SKIPS and has_room
+        is_overflow = not is_settling if seen.skipped else seen.gradient == "bad"
+        self._mark("weights", not seen.finite, step)
+        self._mark("gradients", is_overflow, step)
+        self._mark("base", seen.base_moved, step)
+        if seen.loss is not None:
+            self._mark_loss(seen.loss, step)
+        if seen.moved is not None and seen.is_rated and not seen.skipped:
+            self._mark("still", not seen.moved, step)
+        if self.loss is not None and self.loss_first is not None:
+            self._mark("leap", seen.leapt and not self.loss < self.loss_first, step)
+        self.good_steps += not self._streaks and not seen.skipped
+        return self._trip(step)
+
+    def hear(self, step: int, loss: float) -> Optional[_Trip]:
+        """Take a loss that the script told, where none can be seen."""
+        self._mark_loss(loss, step)
+        return self._trip(step)
+
+    def forgive(self, rule: str) -> None:
+        """Begin a rule's count anew."""
+        self._streaks.pop(rule, None)
+
+    @property
+    def poison(self) -> Optional[str]:
+        """Say what may have spoilt the weights in the last step, if anything."""
+        return next((_RULES[rule].text for rule in _POISON if rule in self._streaks), None)
+
+    def pending(self, step: int) -> Optional[_Trip]:
+        """Give a trip if the training must not end like this, though no rule has ended it."""
+        if self.skips and self.skips == self.steps:
+            self._streaks.setdefault("gradients", (self.skips, step - self.steps + 1))
+        elif self._streaks.keys() == {"gradients"} and self.last.skipped:
+            return None  # the scaler did its work, and the weights are sound
+        return self._trip(step, at_the_end=True)
+
+    def _mark_loss(self, loss: float, step: int) -> None:
+        is_finite = math.isfinite(loss)
+        streak = self._streaks.get("loss")
+        if is_finite and streak is not None:
+            self.recovered = {"since": streak[1], "steps": streak[0], "loss": _scalar("loss", self.loss)}
+        self._mark("loss", not is_finite, step)
+        if is_finite and len(self._firsts) == FIRST_LOSSES:
+            self._mark("explosion", loss > 10 * abs(statistics.median(self._firsts)) + 10, step)
+        elif is_finite:
+            self._firsts.append(loss)
+        self._mark("zero", loss == 0.0 and self.last.gradient == "zero", step)
+        self.loss = loss
+        if self.loss_first is None:
+            self.loss_first = loss
+
+    def _mark(self, rule: str, is_bad: bool, step: int) -> None:
+        if is_bad:
+            count, since = self._streaks.get(rule, (0, step))
+            self._streaks[rule] = (count + 1, since)
+        else:
+            self._streaks.pop(rule, None)
+
+    def _trip(self, step: int, at_the_end: bool = False) -> Optional[_Trip]:
+        for name, rule in _RULES.items():
+            count, _ = self._streaks.get(name, (0, 0))
+            lone = name == "loss" and "weights" in self._streaks
+            if count and (at_the_end or lone or count >= rule.steps):
+                begun = [
+                    since for other, (_, since) in self._streaks.items() if _RULES[other].kind == rule.kind
+                ]
+                return self._tell(name, step, min(begun), count)
+        return None
+
+    def _tell(self, name: str, step: int, since: int, count: int) -> _Trip:
+        rule = _RULES[name]
+        last = self.last
+        figures = {
+            "loss": self.loss,
+            "loss_first": self.loss_first,
+            "learning_rate": last.rate,
+            "scale": last.scale,
+            "skipped": self.skips,
+        }
+        known = {one: _scalar(one, value) for one, value in figures.items() if value is not None}
+        seen = ", ".join(
+            f"{one} {value:.4g}" if isinstance(value, float) else f"{one} {value}"
+            for one, value in known.items()
+        )
+        how_long = (
+            "at the end" if count < rule.steps else f"{count} steps running" if count > 1 else "at once"
+        )
+        why = f"{rule.kind}: {rule.text}, {how_long}, since step {since} ({seen})"
+        return _Trip(name, rule.kind, why, step, since, known)
+
+
+# ---- the guard: what it sees
+
+TENSORS, ELEMENTS = 16, 256  # of the trainables, looked at in every step
+BASE_TENSORS = 2
+GRADIENTS = 4  # tensors of each step, the next ones each time
+BASE_DRIFT = (
+    0.05  # of its norm in a step; merging an adapter and taking it out again drifts by a hundredth of it
+)
+
+
+class _Sample:
+    """Some elements of some tensors: whether they move, how far, and into what."""
+
+    def __init__(self, parameters: Sequence[Any], tensors: int) -> None:
+        dice = random.Random(0)  # noqa: S311  # the same choice each time, and no secret
+        chosen = dice.sample(list(parameters), min(tensors, len(parameters)))
+        self.parts = [(parameter, _places(parameter.numel(), parameter.device)) for parameter in chosen]
+        self.norms: Any = None  # of each tensor at the start
+        self._last: Any = None
+
+    def look(self) -> Any:
+        """Give what the elements are and by how much they moved since the last look: two matrices, a row a tensor."""
+        import torch
+
+        device = self.parts[0][0].device
+        rows = [
+            parameter.detach().take(places).to(device, torch.float32, non_blocking=True)
+            for parameter, places in self.parts
+        ]
+        now = torch.stack(rows)
+        before, self._last = self._last, now
+        if before is None:
+            self.norms = now.norm(dim=1)
+            return now, torch.zeros_like(now)
+        return now, now - before
+
+
+@functools.lru_cache(maxsize=64)
+def _places(count: int, device: Any) -> Any:
+    """Draw which of `count` elements to look at, without touching the training's dice."""
     import torch
 
-    precision = knobs().peek.precision
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not trainable:
-        raise RuntimeError(
-            "nothing in the model is trainable: before prepare(), add an adapter or set requires_grad"
-        )
-    if precision.scaler or precision.trainable_dtype == "float32":
-        for parameter in trainable:
-            if parameter.dtype in (torch.float16, torch.bfloat16):
-                parameter.data = parameter.data.float()
-    if precision.tf32:
-        if hasattr(
-            torch.backends, "fp32_precision"
-        ):  # torch 2.9 and later; not to be mixed with the old switches
-            torch.backends.fp32_precision = "tf32"
-        else:
-            torch.backends.cuda.matmul.allow_tf32 = True
-            torch.backends.cudnn.allow_tf32 = True
-    return model
+    dice = torch.Generator().manual_seed(0)
+    return torch.randint(count, (ELEMENTS,), generator=dice).to(device)
 
 
-def accelerator(**own: Any) -> Any:
-    """Make an `accelerate.Accelerator` for the plan's precision and accumulation; `own` keywords win.
+def _can_be_sampled(tensor: Any) -> bool:
+    """Tell a plain floating tensor from a shard, a placeholder, or quantized weights."""
+    return bool(
+        tensor.is_floating_point()
+        and tensor.numel()
+        and not tensor.is_meta
+        and not tensor.is_sparse
+        and not hasattr(tensor, "to_local")
+    )
 
-    The micro-batch is the script's to read, from `knobs().split`, which is what consumes that knob.
+
+class _Reading(NamedTuple):
+    """The figures of a step, on their way from the device."""
+
+    step: int
+    names: Tuple[str, ...]
+    numbers: Any
+    arrived: Any  # a CUDA event, or None where nothing is waited for
+    rate: Optional[float]
+    is_rated: bool
+
+
+class _Guard:
+    """Watches the models of this process and judges each of their optimizer steps, which it calls a tick.
+
+    Under a Trainer a tick is its `on_step_end`; else a GradScaler's `update`, for a skipped step calls no
+    optimizer; else the end of an optimizer's `step`. On CUDA figures are read one tick late, when they have long
+    arrived: nothing waits for the device.
     """
-    from accelerate import Accelerator
 
-    values = knobs()
-    if "mixed_precision" not in own:
-        values.consume("precision")
-    precision = values.peek.precision
-    keywords: Dict[str, Any] = {
-        "mixed_precision": {"float16": "fp16", "bfloat16": "bf16"}.get(precision.autocast_dtype or "", "no"),
-        "gradient_accumulation_steps": values.peek.split.accumulation,
-        "cpu": precision.device == "cpu",
-    }
-    return Accelerator(**{**keywords, **own})
+    def __init__(self) -> None:
+        self.models: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self.is_scaling = False  # inside GradScaler.step, which ends in no tick
+        self._judge = _Judge()
+        self._in_trainer = False
+        self._step = 0
+        self._is_proven = False
+        self._tripped: Optional[Tripped] = None
+        self._reading: Optional[_Reading] = None
+        self._driver: Any = None  # a weak reference to the optimizer whose steps count
+        self._owns: Any = weakref.WeakKeyDictionary()  # optimizer -> whether it has one of our trainables
+        self._other_steps = 0
+        self._forget_model()
+        self._forget_step()
+        self._sees_loss = False
+
+    def _forget_model(self) -> None:
+        self._weights: Optional[_Sample] = None
+        self._base: Optional[_Sample] = None
+        self._trainable: List[Any] = []
+        self._dtypes: List[Any] = []
+        self._cursor = 0
+        self._rates: List[float] = []
+        self._most_rate = 0.0
+
+    def _forget_step(self) -> None:
+        self._loss: Any = None
+        self._forwards = 0
+        self._gradient: Any = None
+        self._scaled: Any = None
+        self._heard_bad_gradient = False
+
+    # -- what it watches
+
+    def watch(self, model: Any) -> None:
+        """Follow a model from now on."""
+        if model in self.models:
+            return
+        _hook_torch()
+        model.register_forward_hook(_see_forward)
+        self.models.add(model)
+        self._forget_model()
+
+    def follow_trainer(self, model: Any, step: int) -> None:
+        """Take a Trainer's steps as ticks, from after `step`; each training has a beginning of its own."""
+        if model is not None and not self.models:
+            self.watch(model)
+        self._in_trainer = True
+        self._judge = _Judge()
+        self._forget_model()
+        self._forget_step()
+        self._step = step
+
+    def leave_trainer(self) -> None:
+        """Take optimizers' steps as ticks again."""
+        self._flush()
+        self._in_trainer = False
+
+    def locate(self, step: int) -> None:
+        """Learn how many steps are done."""
+        if not self._in_trainer:
+            self._step = step
+
+    def hear(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Take what the script logs: a loss where none is seen, Trainer's norm of the gradient, and the step."""
+        norm, loss = _number(metrics.get("grad_norm")), _number(metrics.get("loss"))
+        if norm is not None and not math.isfinite(norm) and not self._judge.last.skipped:
+            self._heard_bad_gradient = True
+        if loss is None:
+            return
+        if not self._in_trainer:  # a forward pass since the last step: its own step is still to come
+            self._step = step - 1 if self._forwards else step
+        if self.models and not self._sees_loss:
+            self._act(self._judge.hear(step, loss))
+
+    # -- hooks
+
+    def see_loss(self, loss: Any) -> None:
+        """Add the loss of a forward pass to those of this step; it stays on its device."""
+        loss = loss.detach().float().mean()
+        self._loss = loss if self._loss is None else self._loss + loss.to(self._loss.device)
+        self._sees_loss = True
+
+    def see_forward(self) -> None:
+        """Note a forward pass of a training; before the first step the weights are looked at."""
+        self._forwards += 1
+        if self._weights is None:
+            self._begin()
+
+    def before_step(self, optimizer: Any) -> None:
+        """Look at gradients and learning rates, which a script may clear or change right after the step.
+
+        Raises RuntimeError if a trainable's dtype has changed, before the optimizer would say it less plainly.
+        """
+        if not self.models:
+            return
+        if self._weights is None:
+            self._begin()
+        if not self._drives(optimizer):
+            return
+        if [parameter.dtype for parameter in self._trainable] != self._dtypes:
+            raise RuntimeError(_CAST)
+        self._rates = [_rate(group) for group in optimizer.param_groups]
+        self._gradient = self._look_at_gradients()
+
+    def after_step(self, optimizer: Any) -> None:
+        """Tick, where neither a Trainer nor a scaler says when."""
+        if self.models and not self.is_scaling and not self._in_trainer and self._is_driver(optimizer):
+            self.tick()
+
+    def after_update(self, scale: Any, before: Any) -> None:
+        """Note a scaler's word, which lowers its scale exactly when it skipped, and tick."""
+        self._scaled = (scale < before, scale)
+        if not self._in_trainer:
+            self.tick()
+
+    # -- a tick
+
+    def tick(self, step: Optional[int] = None) -> None:
+        """Judge the optimizer step that has just ended, `step` by the script's count. Raises Tripped."""
+        if not self.models:
+            return
+        self._step = self._step + 1 if step is None else step
+        numbers = self._measure()
+        rate = max(self._rates, default=math.nan)
+        self._most_rate = max(self._most_rate, rate if math.isfinite(rate) else 0.0)
+        is_rated = min(self._rates, default=0.0) > 0 and rate >= self._most_rate / 1000
+        known_rate = rate if math.isfinite(rate) else None
+        self._forget_step()
+        reading = _Reading(self._step, tuple(numbers), *_fetch(numbers), known_rate, is_rated)
+        if reading.arrived is not None:
+            self._reading, reading = reading, self._reading
+        self._read(reading)
+
+    def _measure(self) -> Dict[str, Any]:
+        """Give this step's figures as tensors, where they are."""
+        import torch
+
+        if self._weights is None or not all(part.requires_grad for part, _ in self._weights.parts):
+            self._begin()
+        numbers: Dict[str, Any] = {}
+        with torch.no_grad():
+            if self._weights is not None:
+                now, moves = self._weights.look()
+                norms = self._weights.norms
+                has_size = norms > 0  # a LoRA's B begins at zero, and any step is more than that
+                leaps = (moves.norm(dim=1) > norms) & has_size
+                numbers["finite"] = (now.isfinite().all(dim=1) | ~norms.isfinite()).all()
+                numbers["leapt"] = has_size.any() & (2 * leaps.sum() >= has_size.sum())
+                if self._in_trainer or self._gradient is not None or self._is_owner(self._get_driver()):
+                    numbers["moved"] = (moves != 0).any()
+            if self._base is not None:
+                _, moves = self._base.look()
+                numbers["base"] = (moves.norm(dim=1) > BASE_DRIFT * self._base.norms).any()
+            if self._loss is not None:
+                numbers["loss"] = self._loss
+            if self._gradient is not None:
+                numbers["bad"], numbers["zero"] = self._gradient
+            if self._scaled is not None:
+                numbers["skipped"], numbers["scale"] = self._scaled
+        if self._heard_bad_gradient:
+            numbers["bad"] = torch.ones(())
+        return numbers
+
+    def _begin(self) -> None:
+        """Choose what to look at, and take the first look."""
+        parameters = {id(part): part for model in self.models for part in model.parameters()}.values()
+        self._trainable = [part for part in parameters if part.requires_grad]
+        self._dtypes = [part.dtype for part in self._trainable]
+        self._owns.clear()
+        plain = [part for part in parameters if _can_be_sampled(part)]
+        trainable = [part for part in plain if part.requires_grad]
+        frozen = [part for part in plain if not part.requires_grad]
+        self._weights = _Sample(trainable, TENSORS) if trainable else None
+        self._base = _Sample(frozen, BASE_TENSORS) if frozen else None
+        for sample in (self._weights, self._base):
+            if sample is not None:
+                sample.look()
+
+    def _look_at_gradients(self) -> Any:
+        """Tell of the next few trainables whether a gradient is not finite, and whether all are zero."""
+        import torch
+
+        found: List[Any] = []
+        for _ in self._trainable:
+            self._cursor = (self._cursor + 1) % len(self._trainable)
+            gradient = self._trainable[self._cursor].grad
+            if gradient is not None and _can_be_sampled(gradient):
+                device = found[0].device if found else gradient.device
+                places = _places(gradient.numel(), gradient.device)
+                found.append(gradient.take(places).to(device, torch.float32, non_blocking=True))
+            if len(found) == GRADIENTS:
+                break
+        if not found:
+            return None
+        elements = torch.cat(found)
+        return ~elements.isfinite().all(), (elements == 0).all()
+
+    def _drives(self, optimizer: Any) -> bool:
+        """Tell whether this optimizer's steps count: of several it is one, and better one of our trainables'."""
+        if self._in_trainer:
+            return True
+        if optimizer not in self._owns:
+            ours = {id(part) for part in self._trainable}
+            groups = optimizer.param_groups
+            self._owns[optimizer] = any(id(part) in ours for group in groups for part in group["params"])
+        if self._is_driver(optimizer):
+            self._other_steps = 0
+            return True
+        self._other_steps += 1
+        driver = self._get_driver()
+        is_silent = self._other_steps > 10 * len(self._owns)
+        if driver is None or is_silent or (self._owns[optimizer] and not self._is_owner(driver)):
+            self._driver = weakref.ref(optimizer)
+            self._other_steps = 0
+            self._judge.forgive("still")
+            return True
+        return False
+
+    def _is_driver(self, optimizer: Any) -> bool:
+        return self._get_driver() is optimizer
+
+    def _is_owner(self, optimizer: Any) -> bool:
+        return optimizer is not None and self._owns.get(optimizer, False)
+
+    def _get_driver(self) -> Any:
+        return None if self._driver is None else self._driver()
+
+    # -- what follows from it
+
+    def _read(self, reading: Optional[_Reading]) -> None:
+        if reading is None:
+            return
+        if reading.arrived is not None:
+            reading.arrived.synchronize()
+        numbers = {name: reading.numbers[place].item() for place, name in enumerate(reading.names)}
+        gradient = "bad" if numbers.get("bad") else "zero" if numbers.get("zero") else "fine"
+        seen = _Figures(
+            loss=numbers.get("loss"),
+            moved=bool(numbers["moved"]) if "moved" in numbers else None,
+            finite=bool(numbers.get("finite", True)),
+            leapt=bool(numbers.get("leapt", False)),
+            base_moved=bool(numbers.get("base", False)),
+            gradient=gradient if "bad" in numbers else "",
+            skipped=bool(numbers.get("skipped", False)),
+            scale=numbers.get("scale"),
+            rate=reading.rate,
+            is_rated=reading.is_rated,
+        )
+        self._act(self._judge.see(reading.step, seen))
+        if self._judge.good_steps >= PROVEN_STEPS:
+            self._prove(reading.step)
+
+    def _flush(self) -> None:
+        reading, self._reading = self._reading, None
+        self._read(reading)
+
+    def _act(self, trip: Optional[_Trip]) -> None:
+        """Tell of a recovery, or give the attempt up."""
+        recovered, self._judge.recovered = self._judge.recovered, None
+        if trip is None:
+            if recovered is not None:
+                _send("evidence", step=self._step, values={"recovered": recovered})
+            return
+        if trip.rule in ("still", "base") and not self._is_up_to_date():
+            self._begin()  # the parameters are others by now, and these will never move
+            self._judge.forgive(trip.rule)
+            return
+        if self._tripped is None:
+            self._tripped = Tripped(trip.why)
+            values = {"class": trip.kind, "why": trip.why, "since": trip.since, **trip.figures}
+            _send("trip", step=trip.step, values=values)
+            if "LAUNCH_ATTEMPT" not in os.environ:
+                print(trip.why, flush=True)
+        raise self._tripped
+
+    def _is_up_to_date(self) -> bool:
+        there = {id(part) for model in self.models for part in model.parameters()}
+        samples = [sample for sample in (self._weights, self._base) if sample is not None]
+        return all(id(part) in there for sample in samples for part, _ in sample.parts)
+
+    def complaint(self, step: int) -> Optional[str]:
+        """Say why a checkpoint of now must not count, or None; every trainable is looked at, whole."""
+        self.locate(step)
+        if not self.models:
+            return None
+        self._flush()
+        if self._tripped is not None:
+            return str(self._tripped)
+        if self._judge.poison is not None:
+            return self._judge.poison
+        is_whole = all(bool(part.isfinite().all()) for part in self._trainable if _can_be_sampled(part))
+        return None if is_whole else _RULES["weights"].text
+
+    def finish(self) -> None:
+        """Close the account: the proof if it is still to come. Raises Tripped if the last steps were bad."""
+        self._flush()
+        if self._tripped is not None:
+            raise self._tripped
+        self._act(self._judge.pending(self._step))
+        if self._judge.steps:
+            self._prove(self._step)
+
+    def _prove(self, step: int) -> None:
+        """Send, once, what shows that the precision works for this model."""
+        if self._is_proven or _rank() != 0 or not self.models:
+            return
+        import torch
+
+        self._is_proven = True
+        judge, model = self._judge, next(iter(self.models))
+        dtypes: Dict[str, Dict[str, int]] = {"trainable": {}, "frozen": {}}
+        trainable = []
+        for name, part in model.named_parameters():
+            dtype = str(part.dtype).replace("torch.", "")
+            counts = dtypes["trainable" if part.requires_grad else "frozen"]
+            counts[dtype] = counts.get(dtype, 0) + 1
+            if part.requires_grad:
+                trainable.append([name, list(part.shape), dtype])
+        config = getattr(model, "config", None)
+        plain: Any = getattr(config, "to_dict", lambda: config)()
+        if isinstance(plain, dict):  # without the folder that it came from, which differs by host
+            plain = {name: value for name, value in plain.items() if not name.startswith("_")}
+        losses = {"loss_first": judge.loss_first, "loss_last": judge.loss}
+        proof = {
+            "steps": judge.steps,
+            **{name: None if loss is None else _scalar(name, loss) for name, loss in losses.items()},
+            "skipped": judge.skips,
+            "dtypes": dtypes,
+            "key": {
+                "torch": torch.__version__,
+                "model": None if plain is None else _digest(plain),
+                "trainable": _digest(sorted(trainable)),
+                "precision": knobs().precision_key,
+            },
+        }
+        _send("evidence", step=step, values={"proof": proof})
+
+
+def _fetch(numbers: Mapping[str, Any]) -> Tuple[Any, Any]:
+    """Bring figures to the host: at once, or on CUDA with the event that says when they are there."""
+    import torch
+
+    if not numbers:
+        return None, None
+    tensors = list(numbers.values())
+    device = tensors[0].device
+    together = torch.stack([one.to(device, torch.float32, non_blocking=True) for one in tensors])
+    if device.type != "cuda":
+        return together, None
+    here = torch.empty(together.shape, dtype=together.dtype, pin_memory=True)
+    here.copy_(together, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    return here, event
+
+
+def _rate(group: Mapping[str, Any]) -> float:
+    """Give a group's learning rate, or NaN: one that lies on a device is not waited for."""
+    rate = group.get("lr")
+    if rate is None or getattr(getattr(rate, "device", None), "type", "cpu") != "cpu":
+        return math.nan
+    return float(rate)
+
+
+def _number(value: Any) -> Optional[float]:
+    """Give a logged metric as a number, or None if it is none; those not finite are strings by then."""
+    if value in ("nan", "inf", "-inf"):
+        return float(value)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+_guard = _Guard()
+
+
+# ---- the guard: how torch tells it
+
+_prepared: "weakref.WeakSet[Any]" = weakref.WeakSet()  # models that must not be cast any more
+
+_CAST = (
+    "the dtype of a model in training was to change. The optimizer's state keeps the old one, and Adam ends at the next step where the "
+    "two meet. Cast a copy: copy.deepcopy(model).to(...); Trainer's bf16_full_eval and fp16_full_eval cast the "
+    "live model too: evaluate without them"
+)
+
+
+def _see_forward(module: Any, _arguments: Any, output: Any) -> None:
+    """Take a watched model's loss; one function for all models, for a copy of a model keeps its hooks."""
+    import torch
+
+    if module not in _guard.models or not module.training or not torch.is_grad_enabled():
+        return
+    _guard.see_forward()
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(loss, torch.Tensor) and loss.requires_grad:
+        _guard.see_loss(loss)
+
+
+@functools.lru_cache(maxsize=None)
+def _hook_torch() -> None:
+    """Have torch tell the guard of every optimizer step, scaler update and cast in this process.
+
+    A scaler is hooked as a class: a script's own, accelerate's and Trainer's are made where we are not asked.
+    """
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+    register_optimizer_step_pre_hook(lambda optimizer, _args, _kwargs: _guard.before_step(optimizer))
+    register_optimizer_step_post_hook(lambda optimizer, _args, _kwargs: _guard.after_step(optimizer))
+
+    grad_scaler = torch.amp.GradScaler
+    step, update = grad_scaler.step, grad_scaler.update
+    apply = torch.nn.Module._apply  # noqa: SLF001  # all casts go through it: to, half, float, …; it has no public name
+
+    @functools.wraps(step)
+    def watched_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _guard.is_scaling = self.is_enabled()
+        try:
+            return step(self, *args, **kwargs)
+        finally:
+            _guard.is_scaling = False
+
+    @functools.wraps(update)
+    def watched_update(self: Any, *args: Any, **kwargs: Any) -> None:
+        before = self._scale.clone() if self.is_enabled() else None
+        update(self, *args, **kwargs)
+        if before is not None:
+            _guard.after_update(self._scale, before)
+
+    @functools.wraps(apply)
+    def watched_apply(self: Any, change: Callable[[Any], Any], *args: Any, **kwargs: Any) -> Any:
+        if self in _prepared:
+            for dtype in {part.dtype for part in self.parameters() if part.is_floating_point()}:
+                if change(torch.empty(0, dtype=dtype)).dtype != dtype:
+                    raise RuntimeError(_CAST)
+        return apply(self, change, *args, **kwargs)
+
+    grad_scaler.step, grad_scaler.update = watched_step, watched_update
+    torch.nn.Module._apply = watched_apply  # noqa: SLF001

@@ -1,0 +1,491 @@
+"""The guard: what ends a training, within how many steps and as what, and what does not, over real trainings."""
+
+import copy
+import itertools
+import math
+
+import pytest
+
+pytestmark = pytest.mark.training
+
+NAN = float("nan")
+
+
+def from_step(first: int, change, until: float = math.inf):
+    """Change the loss of the training steps from `first` to before `until`."""
+    return lambda loss, step: change(loss) if first <= step < until else loss
+
+
+def overflow(loss):
+    """Keep the loss as it is, and make its gradient overflow."""
+    return loss + (loss - loss.detach()) * 1e38
+
+
+POISONED_TRAINERS = {
+    # name: (mode, of the precision, poison, Trainer's keywords, class, first bad step, ends at)
+    "a NaN loss": ("fp32", {}, from_step(6, lambda loss: loss * NAN), {}, "nan-divergence", 6, 6),
+    "a NaN loss, scaled": ("fp16", {}, from_step(6, lambda loss: loss * NAN), {}, "nan-divergence", 6, 7),
+    "an infinite loss in bf16": (
+        "bf16",
+        {},
+        from_step(6, lambda loss: loss * math.inf),
+        {},
+        "nan-divergence",
+        6,
+        6,
+    ),
+    "overflow from a step on": ("fp16", {}, from_step(6, overflow), {}, "nan-divergence", 6, 10),
+    "overflow from the start": ("fp16", {}, from_step(1, overflow), {}, "nan-divergence", 11, 15),
+    "overflow hidden by the fused optimizer": (
+        "fp16",
+        {},
+        from_step(6, overflow),
+        {"optim": "adamw_torch_fused"},
+        "nan-divergence",
+        6,
+        10,
+    ),
+    "a loss that explodes": (
+        "fp32",
+        {},
+        from_step(8, lambda loss: loss + 100),
+        {},
+        "nan-divergence",
+        8,
+        10,
+    ),
+    "an absurd learning rate": ("fp32", {}, None, {"learning_rate": 30.0}, "nan-divergence", 1, 3),
+    "a loss of zero": ("fp32", {}, from_step(6, lambda loss: loss * 0), {}, "not-learning", 6, 10),
+}
+
+
+@pytest.mark.parametrize("name", POISONED_TRAINERS)
+def test_a_poisoned_trainer_ends_within_five_steps(worker, run_of, agent, llama, train, name):
+    """Each poison ends the training with its class, since its first bad step, and the agent is told the same."""
+    mode, changes, poison, keywords, kind, since, step = POISONED_TRAINERS[name]
+    run_of(mode, {"base_dtype": "float32", **changes})
+    model = worker.prepare(llama(poison=poison))
+    with pytest.raises(worker.Tripped, match=kind) as tripped:
+        train(model, max_steps=40, **keywords)
+    event = agent.first("trip")
+    values = event["values"]
+    assert (values["class"], values["since"], event["step"]) == (kind, since, step)
+    assert values["why"] == str(tripped.value)
+    assert "loss_first" in values
+    with pytest.raises(worker.Tripped):
+        worker.done(step)
+
+
+def adam(torch, model, worker, **own):
+    """Build the plan's optimizer over what is trainable."""
+    settings = {"lr": 1e-3, "eps": worker.knobs().peek.precision.adam_eps, **own}
+    return torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], **settings)
+
+
+def loop(worker, model, optimizer, rows, steps, *, zero_first=False, see=None):
+    """Train in plain torch, with the worker's pair of autocast and scaler."""
+    scaler = worker.scaler()
+    model.train()
+    batches = itertools.cycle(rows)
+    for step in range(1, steps + 1):
+        if zero_first:
+            optimizer.zero_grad()
+        with worker.autocast():
+            row = next(batches)
+            loss = model(input_ids=row["input_ids"][None], labels=row["labels"][None]).loss
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        if not zero_first:
+            optimizer.zero_grad()
+        if see is not None:
+            see(step)
+    return scaler
+
+
+POISONED_LOOPS = {
+    # name: (mode, poison, the optimizer's settings, class, first bad step, ends at)
+    "a NaN loss": ("fp32", from_step(6, lambda loss: loss * NAN), {}, "nan-divergence", 6, 6),
+    "a NaN loss, scaled": ("fp16", from_step(6, lambda loss: loss * NAN), {}, "nan-divergence", 6, 7),
+    "overflow from a step on": ("fp16", from_step(6, overflow), {}, "nan-divergence", 6, 10),
+    "overflow hidden by the fused optimizer": (
+        "fp16",
+        from_step(6, overflow),
+        {"fused": True},
+        "nan-divergence",
+        6,
+        10,
+    ),
+    "an absurd learning rate": ("fp32", None, {"lr": 30.0}, "nan-divergence", 1, 3),
+    "a loss of zero": ("fp32", from_step(6, lambda loss: loss * 0), {}, "not-learning", 6, 10),
+}
+
+
+@pytest.mark.parametrize("zero_first", [True, False], ids=["cleared before", "cleared after"])
+@pytest.mark.parametrize("name", POISONED_LOOPS)
+def test_a_poisoned_loop_ends_within_five_steps(torch, worker, run_of, agent, llama, rows, name, zero_first):
+    """A loop in plain torch is judged by the same rules, wherever it clears its gradients."""
+    mode, poison, settings, kind, since, step = POISONED_LOOPS[name]
+    run_of(mode, {"base_dtype": "float32"})
+    model = worker.prepare(llama(poison=poison))
+    with pytest.raises(worker.Tripped, match=kind):
+        loop(worker, model, adam(torch, model, worker, **settings), rows, 40, zero_first=zero_first)
+    event = agent.first("trip")
+    assert (event["values"]["class"], event["values"]["since"], event["step"]) == (kind, since, step)
+
+
+def test_an_optimizer_over_the_wrong_parameters_is_not_learning(
+    torch, worker, run_of, agent, llama, rows, train
+):
+    """Parameters that stand still at a learning rate above zero end a Trainer and a loop at their fifth step."""
+    run_of("fp32")
+    model = llama()
+    optimizer = torch.optim.AdamW(copy.deepcopy(model).parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
+    with pytest.raises(worker.Tripped, match="not-learning: no trainable weight moves"):
+        train(worker.prepare(model), optimizers=(optimizer, schedule))
+    event = agent.first("trip")
+    assert (event["values"]["since"], event["step"]) == (1, 5)
+
+
+def test_a_loop_whose_model_stands_still_is_not_learning(torch, worker, run_of, agent, llama, rows):
+    """An optimizer that was built before the parameters were replaced trains nobody."""
+    run_of("fp32")
+    model = llama()
+    optimizer = torch.optim.AdamW(copy.deepcopy(model).parameters(), lr=1e-3)
+    optimizer.zero_grad = model.zero_grad
+    for parameter in optimizer.param_groups[0]["params"]:
+        parameter.grad = torch.ones_like(parameter)
+    with pytest.raises(worker.Tripped, match="not-learning: no trainable weight moves"):
+        loop(worker, worker.prepare(model), optimizer, rows, 20)
+    assert agent.first("trip")["step"] == 5
+
+
+def test_a_residual_stream_beyond_fp16_ends_an_fp16_base(torch, worker, run_of, agent, llama, lora, train):
+    """What overflows an fp16 base is a divergence from the first step on, and begins again from nothing."""
+    run_of("fp16")
+    model = llama()
+    with torch.no_grad():
+        model.model.layers[0].mlp.down_proj.weight.mul_(2e5)
+    with pytest.raises(worker.Tripped, match="nan-divergence"):
+        train(worker.prepare(lora(model.half())), max_steps=40)
+    event = agent.first("trip")
+    assert (event["values"]["since"], event["step"]) == (1, 2)
+
+
+def test_the_same_residual_stream_trains_over_an_fp32_base(torch, worker, run_of, llama, lora, train):
+    """Of the same model an fp32 base under fp16 autocast takes no harm."""
+    run_of("fp16", {"base_dtype": "float32"})
+    model = llama()
+    with torch.no_grad():
+        model.model.layers[0].mlp.down_proj.weight.mul_(2e5)
+    assert train(worker.prepare(lora(model)), max_steps=40).state.global_step == 40
+
+
+def test_a_frozen_base_that_moves_is_not_learning(torch, worker, run_of, agent, llama, lora, train):
+    """What is saved is the adapter alone: beside a base that nobody has it is worth nothing."""
+    from transformers import TrainerCallback
+
+    run_of("fp32")
+    model = worker.prepare(lora(llama()))
+
+    class Shove(TrainerCallback):
+        def on_step_begin(self, *_args, **_kwargs):
+            for parameter in model.parameters():
+                if not parameter.requires_grad:
+                    parameter.data.mul_(1.1)
+
+    with pytest.raises(worker.Tripped, match="the frozen base moves"):
+        train(model, callbacks=[Shove()])
+    assert agent.first("trip")["values"]["class"] == "not-learning"
+
+
+def test_a_nan_batch_that_the_scaler_skipped_is_remembered_and_no_trip(
+    torch, worker, run_of, agent, llama, train
+):
+    """One bad batch among good ones costs a step, not the run; the record has it."""
+    run_of("fp16", {"base_dtype": "float32"})
+    model = worker.prepare(llama(poison=from_step(6, lambda loss: loss * NAN, until=7)))
+    train(model, max_steps=30)
+    worker.done(30)
+    recovered = agent.first("evidence", "recovered")
+    assert recovered["values"]["recovered"] == {"since": 6, "steps": 1, "loss": "nan"}
+    assert agent.first("evidence", "proof")["values"]["proof"]["skipped"] == 1
+    agent.first("done")
+
+
+def test_done_right_after_a_bad_step_is_no_success(worker, run_of, agent, llama, train):
+    """A training that ends on its first bad step would have tripped on the next."""
+    run_of("fp16", {"base_dtype": "float32"})
+    train(worker.prepare(llama(poison=from_step(12, lambda loss: loss * NAN))), max_steps=12)
+    with pytest.raises(worker.Tripped, match="at the end, since step 12"):
+        worker.done(12)
+    assert agent.first("trip")["values"]["since"] == 12
+
+
+def test_done_after_skipped_steps_alone_is_no_success(worker, run_of, llama, train):
+    """While the scaler settles nothing trips; but whoever ends there has trained nothing."""
+    run_of("fp16", {"base_dtype": "float32"})
+    train(worker.prepare(llama(poison=from_step(1, overflow))), max_steps=4)
+    with pytest.raises(worker.Tripped, match="nan-divergence"):
+        worker.done(4)
+
+
+def test_a_checkpoint_of_a_bad_step_is_not_sealed(worker, run_of, agent, llama, train):
+    """Trainer may write it, but it never counts, and the record says why."""
+    run_of("fp16", {"base_dtype": "float32"}, save_every_steps=1)
+    poison = from_step(4, lambda loss: loss * NAN, until=5)
+    folder = train(worker.prepare(llama(poison=poison)), max_steps=6).args.output_dir
+    from pathlib import Path
+
+    sealed = sorted(path.parent.name for path in Path(folder).glob("*/manifest.json"))
+    assert sealed == ["checkpoint-1", "checkpoint-2", "checkpoint-3", "checkpoint-5", "checkpoint-6"]
+    event = agent.first("evidence", "unsealed")
+    assert (event["step"], event["values"]["unsealed"]) == (4, "the loss is not finite")
+
+
+def test_a_checkpoint_with_one_bad_number_is_not_sealed(torch, worker, run_of, agent, llama, rows):
+    """Before sealing all trainables are looked at, not a sample."""
+    run_of("fp32")
+    model = worker.prepare(llama())
+    loop(worker, model, adam(torch, model, worker), rows, 3)
+    with torch.no_grad():
+        model.lm_head.weight[17, 5] = NAN
+    worker.save(3, lambda _folder: pytest.fail("nothing is to be written"))
+    assert agent.first("evidence", "unsealed")["step"] == 3
+
+
+def test_steps_carry_the_numbers_of_the_script(torch, worker, run_of, agent, llama, rows):
+    """A loop that counts from zero and goes on at step 100 trips with its own numbers."""
+    run_of("fp16", {"base_dtype": "float32"})
+    model = worker.prepare(llama(poison=from_step(6, lambda loss: loss * NAN)))
+    with pytest.raises(worker.Tripped):
+        loop(
+            worker,
+            model,
+            adam(torch, model, worker),
+            rows,
+            20,
+            see=lambda step: worker.log(99 + step, loss=1.0),
+        )
+    assert agent.first("trip")["values"]["since"] == 105
+
+
+def test_a_loss_that_is_only_logged_counts(torch, worker, run_of, agent):
+    """Where no forward pass shows a loss, the script's own word is judged."""
+    run_of("fp32")
+    model = worker.prepare(torch.nn.Linear(4, 4))
+    optimizer = adam(torch, model, worker)
+
+    def work():
+        for step in range(1, 20):
+            model(torch.randn(2, 4)).pow(2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            worker.log(step, loss=NAN if step >= 6 else 1.0)
+
+    with pytest.raises(worker.Tripped, match="the loss is not finite"):
+        work()
+    assert (agent.first("trip")["step"], agent.first("trip")["values"]["since"]) == (7, 6)
+
+
+def test_weights_that_became_non_finite_end_a_training_without_any_loss(torch, worker, run_of, agent):
+    """Weights speak for themselves."""
+    run_of("fp32")
+    model = worker.prepare(torch.nn.Linear(4, 4))
+    optimizer = adam(torch, model, worker)
+
+    def work():
+        for step in range(1, 20):
+            (model(torch.randn(2, 4)).pow(2).mean() * (NAN if step == 6 else 1)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    with pytest.raises(worker.Tripped, match="weights became non-finite"):
+        work()
+    assert agent.first("trip")["step"] == 6
+
+
+def test_an_accelerate_loop_is_judged_by_its_scaler(torch, worker, run_of, agent, llama, rows):
+    """A step that accelerate skips calls no optimizer, and counts all the same."""
+    run_of("fp16", {"base_dtype": "float32"}, split=SPLIT)
+    accelerator = worker.accelerator()
+    model = worker.prepare(llama(poison=from_step(6, overflow)))
+    model, optimizer = accelerator.prepare(model, adam(torch, model, worker))
+    model.train()
+
+    def work():
+        for row in itertools.cycle(rows):
+            accelerator.backward(model(input_ids=row["input_ids"][None], labels=row["labels"][None]).loss)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    with pytest.raises(worker.Tripped, match="nan-divergence"):
+        work()
+    assert (agent.first("trip")["values"]["since"], agent.first("trip")["step"]) == (6, 10)
+
+
+SPLIT = {"global_batch": 4, "ranks": 1, "micro_batch": 4, "accumulation": 1}
+
+
+def test_outside_a_run_the_guard_prints_and_raises(worker, llama, train, capsys, tmp_path, monkeypatch):
+    """A script run by hand is told the same."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(worker.Tripped):
+        train(worker.prepare(llama(poison=from_step(2, lambda loss: loss * NAN))), use_cpu=True)
+    assert "nan-divergence: trainable weights became non-finite" in capsys.readouterr().out
+
+
+def test_a_trainer_without_prepare_is_judged_too(worker, run_of, llama, train):
+    """The callback alone is enough."""
+    run_of("fp32")
+    with pytest.raises(worker.Tripped):
+        train(llama(poison=from_step(6, lambda loss: loss * NAN)))
+
+
+# ---- clean trainings
+
+
+CLEAN = {
+    "fp32": ("fp32", {}, {}),
+    "bf16": ("bf16", {}, {}),
+    "fp16 over fp16": ("fp16", {}, {}),
+    "fp16 over fp32": ("fp16", {"base_dtype": "float32"}, {}),
+    "fp16-native": ("fp16-native", {}, {"learning_rate": 2e-4}),
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", CLEAN)
+def test_a_clean_lora_ends_with_a_proof(torch, worker, run_of, agent, llama, lora, train, rows, name, seed):
+    """Warm-up, decay, accumulation, checkpointing and evaluation in between raise nothing; the loss falls."""
+    mode, changes, own = CLEAN[name]
+    run_of(mode, changes, seed=seed)
+    model = lora(llama(worker.knobs().peek.precision.base_dtype, seed))
+    keywords = {
+        "learning_rate": 5e-3,
+        "max_steps": 25,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 4,
+        **own,
+    }
+    trainer = train(
+        worker.prepare(model),
+        gradient_accumulation_steps=2,
+        activation_checkpointing=True,
+        eval_strategy="steps",
+        eval_steps=5,
+        logging_steps=1,
+        logging_strategy="steps",
+        trainer=with_evaluation(rows),
+        **keywords,
+    )
+    worker.done(25)
+    losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+    assert losses[-1] < losses[0]
+    proof = agent.first("evidence", "proof")["values"]["proof"]
+    assert proof["steps"] >= 20
+    assert proof["skipped"] == 0
+    assert proof["dtypes"]["trainable"].keys() == {worker.knobs().peek.precision.trainable_dtype}
+    assert all(len(proof["key"][name]) == 64 for name in ("model", "trainable", "precision"))
+    agent.first("done")
+
+
+def with_evaluation(rows):
+    """Give a Trainer that has something to evaluate on."""
+    from transformers import Trainer
+
+    class Evaluating(Trainer):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, eval_dataset=rows[:8], **kwargs)
+
+    return Evaluating
+
+
+@pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16", "fp16-native"])
+def test_a_clean_loop_ends_with_a_proof(torch, worker, run_of, agent, llama, rows, mode):
+    """In plain torch, too; a tick is counted once, whatever hooks fire for it."""
+    run_of(mode, {"base_dtype": "float32"} if mode == "fp16" else {})
+    model = worker.prepare(llama(worker.knobs().peek.precision.base_dtype))
+    loop(worker, model, adam(torch, model, worker), rows, 19)
+    worker.done(19)
+    proof = agent.first("evidence", "proof")
+    assert (proof["step"], proof["values"]["proof"]["steps"]) == (19, 19)
+
+
+def test_a_warm_up_from_zero_and_a_long_tail_are_no_standstill(torch, worker, run_of, llama, rows):
+    """A learning rate of zero, or next to nothing beside what it was, moves nothing and is no reason."""
+    run_of("fp32")
+    model = worker.prepare(llama())
+    optimizer = adam(torch, model, worker)
+    rates = iter([0.0] * 8 + [1e-3] * 5 + [1e-16] * 12)
+    optimizer.param_groups[0]["lr"] = next(rates)
+
+    def turn(_step):
+        optimizer.param_groups[0]["lr"] = next(rates, 0.0)
+
+    loop(worker, model, optimizer, rows, 25, see=turn)
+    worker.done(25)
+
+
+def test_several_optimizers_and_negative_losses_raise_nothing(torch, worker, run_of, agent):
+    """Two that take turns, one of them rarely, and a loss below zero: one tick a turn, no trip."""
+    run_of("fp32")
+    torch.manual_seed(0)
+    maker, critic = (worker.prepare(torch.nn.Linear(4, 4)) for _ in range(2))
+    ours, theirs = (torch.optim.Adam(one.parameters(), lr=1e-3) for one in (maker, critic))
+    for step in range(1, 41):
+        noise = torch.randn(8, 4)
+        theirs.zero_grad()
+        (critic(maker(noise).detach()).mean() - critic(noise).mean()).backward()
+        theirs.step()
+        if step % 7 == 0:
+            ours.zero_grad()
+            (-critic(maker(noise)).mean()).backward()
+            ours.step()
+        worker.log(step, loss=-0.1 * step)
+    worker.done(40)
+    assert agent.first("evidence", "proof")["values"]["proof"]["steps"] == 20
+
+
+def test_a_loss_near_zero_and_a_rise_raise_nothing(worker, run_of, llama, train):
+    """A policy's loss is zero while its gradient is not; a loss may double and come back."""
+    run_of("fp32")
+    poisons = [
+        lambda loss, _step: loss - loss.detach(),
+        lambda loss, step: loss * 2 if 8 <= step < 14 else loss,
+    ]
+    for poison in poisons:
+        train(worker.prepare(llama(poison=poison)), max_steps=16)
+        worker.done(16)
+
+
+def test_a_model_that_is_replaced_under_the_guard_is_followed(torch, worker, run_of, llama, lora, rows):
+    """Parameters that left the model will never move, and are no standstill."""
+    run_of("fp32")
+    model = worker.prepare(llama())
+    loop(worker, model, adam(torch, model, worker), rows, 2)
+    model.resize_token_embeddings(80)
+    model.requires_grad_(False)
+    model.lm_head.requires_grad_(True)
+    loop(worker, model, adam(torch, model, worker), rows, 12)
+    worker.done(14)
+
+
+def test_the_guard_does_not_change_the_numbers(torch, worker, run_of, llama, rows):
+    """It draws from no dice of the training's and touches no weight."""
+    plain = llama()
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3)
+    plain.train()
+    for row, _ in zip(rows, range(5), strict=False):
+        optimizer.zero_grad()
+        plain(input_ids=row["input_ids"][None], labels=row["labels"][None]).loss.backward()
+        optimizer.step()
+    run_of("fp32")
+    model = worker.prepare(llama())
+    drawn = torch.get_rng_state()
+    loop(worker, model, adam(torch, model, worker), rows, 5)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert all(
+        torch.equal(one, other) for one, other in zip(plain.parameters(), model.parameters(), strict=True)
+    )
