@@ -179,6 +179,7 @@ def test_an_agent_killed_right_after_a_trip_has_not_lost_it(toy):
         {"rung": 1, "mode": "bf16", "before": 4, "attempt": 2},
         {"from_": "step-2"},
     ]
+    assert toy.record(3, "attempt")["previous"]["keeper"]["signal"] == signal.SIGKILL
     (event,) = toy.events("remedy")
     assert event["values"]["attempt"] == 1
 
@@ -190,17 +191,18 @@ def test_an_agent_killed_right_after_the_last_rung_s_trip_is_no_reason_to_try_ag
     ended = toy.ended()
     assert (ended["state"], ended["reason"]) == ("failed", "nan-divergence")
     assert (ended["evidence"]["class"], toy.rungs()) == ("nan-divergence", [0])
+    assert toy.record(3, "attempt")["previous"]["keeper"]["signal"] == signal.SIGKILL
 
 
 def test_an_agent_killed_at_any_moment_of_the_change_begins_no_rung_twice(toy):
     """Killed as soon as the remedy is seen, and once more as soon as there is another folder."""
     toy.script(AWARE + "if rung == 0:\n    trip(5, 4)\n    sys.exit(1)\n" + DONE)
-    with toy.start() as keeper:
-        until(lambda: toy.record(2).get("remedy"), "the remedy")
-        kill(toy, toy.record(2, "attempt"))
-        until(lambda: toy.record(3, "attempt") or toy.state()["state"] in TERMINAL, "the next attempt")
-        kill(toy, toy.record(3, "attempt"))
-        toy.wait(keeper)
+    keeper = toy.start()
+    until(lambda: toy.record(2).get("remedy"), "the remedy")
+    kill(toy, toy.record(2, "attempt"))
+    until(lambda: toy.record(3, "attempt") or toy.state()["state"] in TERMINAL, "the next attempt")
+    kill(toy, toy.record(3, "attempt"))
+    toy.wait(keeper)
     rungs = toy.rungs()
     assert rungs.count(0) == 1
     assert set(rungs[1:]) <= {1}
@@ -262,10 +264,10 @@ def test_a_wish_that_comes_while_an_attempt_is_given_up_is_the_end(toy, wish, re
         "trip(5, 4)\n"
         "while True: time.sleep(1)\n"
     )
-    with toy.start() as keeper:
-        until(lambda: toy.record(2).get("failure"), "the trip")
-        write_durably(toy.run.wish, wish)
-        ended = toy.wait(keeper)
+    keeper = toy.start()
+    until(lambda: toy.record(2).get("failure"), "the trip")
+    write_durably(toy.run.wish, wish)
+    ended = toy.wait(keeper)
     assert (ended["state"], ended["reason"], ended["evidence"]["class"]) == (
         "cancelled",
         reason,
@@ -311,10 +313,10 @@ def test_a_remedy_outlives_an_attempt_that_never_began(toy):
 def test_a_host_that_goes_down_while_an_attempt_is_given_up_finds_the_next_rung_later(toy):
     """SIGTERM to the agent: it leaves with the remedy on disk, and whoever comes back begins with it."""
     toy.script(AWARE + "if rung == 0:\n    trip(5, 4)\n    while True: time.sleep(1)\n" + DONE)
-    with toy.start() as keeper:
-        until(lambda: toy.record(2).get("failure"), "the trip")
-        os.kill(toy.record(2, "attempt")["agent"]["pid"], signal.SIGTERM)
-        assert toy.wait(keeper)["state"] == "succeeded"
+    keeper = toy.start()
+    until(lambda: toy.record(2).get("failure"), "the trip")
+    os.kill(toy.record(2, "attempt")["agent"]["pid"], signal.SIGTERM)
+    assert toy.wait(keeper)["state"] == "succeeded"
     assert toy.record(2)["remedy"]["rung"] == 1
     assert toy.record(3, "attempt")["agent"]["pid"] != toy.record(2, "attempt")["agent"]["pid"]
     assert toy.rungs() == [0, 1]
@@ -326,9 +328,9 @@ def test_no_reader_ever_sees_the_run_as_interrupted_while_attempts_change(toy):
     toy.script(
         AWARE + f"until(lambda: os.path.exists({str(toy.home / 'gate')!r}))\ntrip(5, 4)\nsys.exit(1)\n"
     )
-    with toy.start() as keeper:
-        until(lambda: toy.rungs(), "the first attempt")
-        keeper.kill()
+    keeper = toy.start()
+    until(lambda: toy.rungs(), "the first attempt")
+    keeper.kill()
     (toy.home / "gate").touch()
     seen = set()
     deadline = time.monotonic() + 120

@@ -80,6 +80,7 @@ class Toy:
         self.home = home
         self.run = Run(str(home / ".launch" / "runs" / RUN))
         self.agent = home / "agent.pyz"
+        self.keepers: list[subprocess.Popen[bytes]] = []
         os.makedirs(self.run.code)
         self.agent.write_bytes(agent_file().data)
         self.plan()
@@ -113,16 +114,17 @@ class Toy:
     def start(self) -> subprocess.Popen[bytes]:
         """Start the keeper."""
         worker = str(REPOSITORY / "launcher" / "remote" / "worker")
-        return subprocess.Popen(
+        keeper = subprocess.Popen(
             [sys.executable, "-I", str(self.agent), "keep", self.run.path],
             env={**os.environ, "HOME": str(self.home), "TMPDIR": "/tmp", "PYTHONPATH": worker},
             start_new_session=True,
         )
+        self.keepers.append(keeper)
+        return keeper
 
     def ended(self) -> dict[str, Any]:
         """Start the run and wait for its end; return its state."""
-        with self.start() as keeper:
-            return self.wait(keeper)
+        return self.wait(self.start())
 
     def wait(self, keeper: subprocess.Popen[bytes]) -> dict[str, Any]:
         """Wait for the end of a run that was started; return its state."""
@@ -160,3 +162,5 @@ class Toy:
         """End what is left of it."""
         for pid in processes_of(Path(self.run.path)):
             os.kill(pid, signal.SIGKILL)
+        for keeper in self.keepers:
+            keeper.wait(30)
