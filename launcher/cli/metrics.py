@@ -30,8 +30,9 @@ def metrics(
     mirror = fetch(run, host)
     found = curves.curve(mirror.events())
     if as_json:
+        rehearsed = mirror.plan().rehearsed
         for point in found:
-            print(json.dumps(curves.record(mirror.run, point)))
+            print(json.dumps(curves.record(mirror.run, point, rehearsed=rehearsed)))
     elif as_csv:
         names_as_text = (point._replace(name=printable(point.name)) for point in found)
         sys.stdout.write(curves.table(mirror.run, names_as_text))

@@ -37,7 +37,6 @@ def _show(rows: list[Row]) -> None:
     from rich.text import Text
 
     from launcher.hosts.agent import printable
-    from launcher.runs.evidence import words
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("RUN", "JOB", "HOST", "CARD", "STATE", "STEP", "LOSS", "AGE", ""):
@@ -48,17 +47,27 @@ def _show(rows: list[Row]) -> None:
             str(values["run"]).rpartition("-")[2],
             values.get("job") or "-",
             row.host,
-            values.get("card") or "-",
+            f"{values.get('card') or '-'}{', rehearsed' if values.get('rehearsed') else ''}",
             _state(row),
             _step(values),
             _loss(values.get("loss")),
             _age(values.get("time")),
-            f"last seen {values.get('state')}; {row.problem}"
-            if row.problem
-            else ", ".join(words(values.get("evidence"))),
+            f"last seen {values.get('state')}; {row.problem}" if row.problem else _why(values),
         )
         table.add_row(*(Text(printable(str(cell))) for cell in cells))
     Console(highlight=False).print(table)
+
+
+def _why(values: dict[str, Any]) -> str:
+    """Return why a run has failed or is in doubt, else what the attempt that goes on owes its values to."""
+    from launcher.runs.evidence import diagnosis, words
+
+    evidence, remedy = values.get("evidence"), values.get("remedy")
+    if why := diagnosis(evidence).get("why"):
+        return why
+    if remedy and not evidence:
+        return f"after {remedy.get('class')} in attempt {remedy.get('attempt')}: {remedy.get('text')}"
+    return ", ".join(words(evidence))
 
 
 def _state(row: Row) -> str:
@@ -67,7 +76,7 @@ def _state(row: Row) -> str:
     state, attempt = str(row.values.get("state")), row.values.get("attempt") or 1
     reason = row.values.get("reason")
     words = state if attempt == 1 else f"{state}, attempt {attempt}"
-    return f"{words}: {reason}" if reason and state in ("failed", "waiting") else words
+    return f"{words}: {reason}" if reason and state in ("failed", "waiting", "resuming") else words
 
 
 def _step(values: dict[str, Any]) -> str:

@@ -44,6 +44,7 @@ def stop(
                     "run": mirror.run,
                     "state": values.get("state"),
                     "reason": values.get("reason"),
+                    "rehearsed": values.get("rehearsed"),
                     "problem": row.problem,
                 }
             )

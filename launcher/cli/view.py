@@ -151,6 +151,7 @@ class PlainView:
 
     def __init__(self) -> None:
         self.progress = Progress("", None)
+        self.rehearsed = False
         self._state: list[Any] = []
         self._log = ""
 
@@ -205,9 +206,15 @@ class PlainView:
     def news(self, news: News) -> None:
         """Show what an answer brought."""
         self._log = (self._log + news.log)[-TAIL_CHARS:]
+        self.rehearsed = bool(news.state.get("rehearsed"))
         silence = evidence.why_silent(news.state)
         state = [news.state.get("state"), news.state.get("attempt"), silence]
-        if state != self._state and state[0] in ("resuming", "stopping", "waiting", "interrupted"):
+        is_told = bool(news.state.get("remedy"))  # by an event, in more words
+        if (
+            state != self._state
+            and state[0] in ("resuming", "stopping", "waiting", "interrupted")
+            and not is_told
+        ):
             self.note(f"{state[0]} {silence or news.state.get('reason') or ''}".rstrip())
         self._state = state
         for event in news.events:
@@ -216,12 +223,23 @@ class PlainView:
     def event(self, event: Event) -> None:
         """Show one event."""
         if event.kind == "state" and event.values.get("state") == "running" and (event.attempt or 1) > 1:
-            self.note(f"attempt {event.attempt} running")
+            self.write(f"  ✓ attempt {event.attempt} running")
+        if event.kind == "remedy":
+            self.remedy(event)
         phase = self.progress.phase
         if self.progress.take(event):
             self.metric(event)
         elif self.progress.phase != phase and self.progress.phase:
             self.phase()
+
+    def remedy(self, event: Event) -> None:
+        """Show why an attempt ended, and what the next one does about it."""
+        told = event.values
+        where = "before its first step" if event.step is None else f"at step {event.step}"
+        self.write(
+            f"  ! attempt {told.get('attempt')} ended {where}: {told.get('class')}  ({told.get('why')})"
+        )
+        self.write(f"    remedy: {told.get('text')}")
 
     def phase(self) -> None:
         """Say that a phase without steps has begun."""
@@ -254,15 +272,19 @@ class PlainView:
         short = run.rpartition("-")[2]
         name, reason = state.get("state"), state.get("reason")
         took = clock(found.seconds) if found.seconds is not None else ""
+        how = ", rehearsed on a CPU" if state.get("rehearsed") else ""
         if name == "succeeded":
-            self.write(f"  ✓ succeeded {took}   {', '.join(_outcome(self.progress, found))}", "bold")
+            self.write(f"  ✓ succeeded {took}   {', '.join(_outcome(self.progress, found))}{how}", "bold")
             self.write(f"  run      {run}")
             for label, path in (("adapter", found.adapter), ("curve", found.picture)):
                 if path is not None:
                     self.write(f"  {label:<8} {path}")
             self.write(f"  metrics  launch metrics {short}      tensorboard --logdir runs")
             return
-        self.write(f"  ✗ {name} {took}   {reason or 'nobody holds it'}, step {self.progress.where()}", "bold")
+        where = f"step {self.progress.where()}{how}"
+        self.write(f"  ✗ {name} {took}   {reason or 'nobody holds it'}, {where}", "bold")
+        for label, text in evidence.diagnosis(state.get("evidence")).items():
+            self.write(f"    {label:<6} {text}")
         if words := evidence.words(state.get("evidence")):
             self.write(f"    {', '.join(words)}")
         if name == "failed":
@@ -355,7 +377,8 @@ class JsonView(PlainView):
     """One JSON object a line."""
 
     def _put(self, **values: Any) -> None:
-        print(json.dumps({"version": 1, **values}), flush=True)
+        more = {"rehearsed": True} if self.rehearsed else {}
+        print(json.dumps({"version": 1, **values, **more}), flush=True)
 
     def write(self, text: str, style: str = "") -> None:
         """Lines for people are not for scripts."""
@@ -393,7 +416,8 @@ class JsonView(PlainView):
         """Put metrics as metric lines, anything else as it is."""
         if event.kind == "metric":
             for point in points(event):
-                line = to_json(record(self.progress.run, point), ensure_ascii=True)  # a tenth of json.dumps
+                told = record(self.progress.run, point, rehearsed=self.rehearsed)
+                line = to_json(told, ensure_ascii=True)  # a tenth of json.dumps
                 sys.stdout.write(f"{line.decode()}\n")
         else:
             self._put(**{**vars(event), "version": 1, "run": self.progress.run})
@@ -417,6 +441,7 @@ class JsonView(PlainView):
             run=run,
             state=state.get("state"),
             reason=state.get("reason"),
+            evidence=state.get("evidence"),
             metrics=metrics,
             **{name: str(path) if path else None for name, path in paths.items()},
         )

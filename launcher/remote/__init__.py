@@ -4,7 +4,7 @@ Packed as one zipapp under the name `launch_agent` (see launcher/hosts/agent_fil
 
     serve ROOT           at the other end of a client's connection: answers requests, starts runs, holds no training
     keep RUN             the parent of `supervise`: brings it back when it dies, ends what it left behind
-    supervise RUN        beside the training: one writer of one attempt's folder
+    supervise RUN        beside the training: makes its attempts, the one writer of their folders
     contain RUN          a container's program: the parent of `supervise` in there, as `keep` is outside
     spare RUN            copies a run's code once more, ahead of the next launch of the same tree
     guard TOKEN          beside a command of `launch exec`: ends it when its `serve` was killed

@@ -1,6 +1,6 @@
 """The agent as a container's first program: the small parent of `supervise`, as the keeper is natively.
 
-It sees that an attempt can be put on record in there, makes one, and leaves as its agent left. To bring it back is the
+It sees that an attempt can be put on record in there, starts the agent, and leaves as its agent left. To bring it back is the
 engine's part. How an agent died is kept in `container.json` for the next one, which puts it on record as `previous`.
 """
 
@@ -19,7 +19,7 @@ UNKNOWN = "restarted; what ended it is the engine's to say"
 
 
 def main(arguments: list[str]) -> int:
-    """Make one attempt of a run in its container; return its agent's exit status, 128 and the signal for a killed one.
+    """Start a run's agent in its container; return its exit status, 128 and the signal for a killed one.
 
     Where nothing can be written, or agents die one after the other before the command begins, say it and return 0:
     the engine brings nothing back then.

@@ -5,6 +5,8 @@
 
 transformers prints str(dict) with every float as a quoted "%.4g"; older ones print bare numbers. Its default filter
 prints a NaN loss as 0: a loss of exactly zero beside a non-finite gradient norm is given back as NaN.
+
+Two losses running that are not finite are a divergence. A gradient norm alone is none: a scaler's first steps overflow.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ from __future__ import annotations
 import ast
 import math
 import re
+from typing import NamedTuple
 
 MAX_LINE = 20_000
+MOST_CHARS = 500
 _LINE = re.compile(r"\{['\"].{3,}\}\s*$")
 _BAR = re.compile(
     r"\s*\d{1,3}%\|[^|]*\|\s*(\d{1,12})/\d{1,12} \["
@@ -22,8 +26,18 @@ _BARE_NON_FINITE = re.compile(r"(?<=: )(-?)(nan|inf)(?=[,}])")
 _KNOWN = {"loss", "grad_norm", "learning_rate", "eval_loss", "train_loss", "train_runtime"}
 
 
+class Divergence(NamedTuple):
+    """A loss that is not finite and stays so: the first line of it, and the step behind the last that was finite."""
+
+    line: str
+    since: int
+
+
 class LogScanner:
-    """Reads a log piece by piece and finds the metric lines in it. A line longer than MAX_LINE bytes is none."""
+    """Reads a log piece by piece and finds the metric lines in it. A line longer than MAX_LINE bytes is none.
+
+    `divergence` is the log's first one, None where there is none yet.
+    """
 
     def __init__(self) -> None:
         """Start before the first line."""
@@ -31,6 +45,9 @@ class LogScanner:
         self._is_too_long = False
         self._step: int | None = None
         self._count = 0
+        self._suspect: Divergence | None = None
+        self._good_step = 0
+        self.divergence: Divergence | None = None
 
     def feed(self, piece: bytes) -> list[tuple[int, dict[str, float | str]]]:
         """Take the next bytes of the log; return (step, values) of each metric line that they complete.
@@ -40,16 +57,30 @@ class LogScanner:
         found = []
         for number, part in enumerate(re.split(rb"[\r\n]", piece)):
             if number:
-                values = {} if self._is_too_long else self._read(self._line.decode("utf-8", "replace"))
+                line = "" if self._is_too_long else self._line.decode("utf-8", "replace")
+                values = self._read(line)
                 self._line.clear()
                 self._is_too_long = False
                 if values:
                     self._count += 1
-                    found.append((self._count if self._step is None else self._step, values))
+                    step = self._count if self._step is None else self._step
+                    self._judge(line, step, values)
+                    found.append((step, values))
             self._is_too_long = self._is_too_long or len(self._line) + len(part) > MAX_LINE
             if not self._is_too_long:
                 self._line += part
         return found
+
+    def _judge(self, line: str, step: int, values: dict[str, float | str]) -> None:
+        loss = values.get("loss")
+        if not isinstance(loss, float):
+            return  # an evaluation, or the summary
+        if math.isfinite(loss):
+            self._suspect, self._good_step = None, step
+        elif self._suspect is None:
+            self._suspect = Divergence(line.strip()[:MOST_CHARS], self._good_step + 1)
+        elif self.divergence is None:
+            self.divergence = self._suspect
 
     def _read(self, line: str) -> dict[str, float | str]:
         bar = _BAR.match(line)

@@ -43,6 +43,8 @@ def state_of(run: Run) -> dict[str, Any]:
     state = last.read_state() or {"state": "preparing", "reason": None}
     if state["state"] in TERMINAL or held:
         return state
+    if not os.path.exists(last.state) and run.folder(last.number - 1).is_locked():
+        return state  # its writer holds the folder before until it holds this one
     if host_of(run) != process.host_id():
         return dict(state, elsewhere=True)
     if is_locked(run.keeper_lock):
@@ -80,9 +82,13 @@ def is_silent(state: dict[str, Any]) -> bool:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """Return one line about a run: id, state, reason, attempt, step, steps, loss, job, card; why it is in doubt."""
+    """Return one line about a run: id, state, reason, attempt, step, steps, loss, job, card; the last remedy.
+
+    `evidence` says why it is in doubt, or what class of failure it ended in.
+    """
     plan = read_json(run.plan)
     state = state_of(run)
+    evidence = state.get("evidence")
     last = run.last()
     beat = read_json(last.heartbeat) if last else {}
     latest = state if state["state"] in TERMINAL or beat.get("step") is None else beat
@@ -99,9 +105,20 @@ def summary(run: Run) -> dict[str, Any]:
         "job": plan.get("job"),
         "card": (plan.get("profile") or {}).get("title"),
         "engine": runtime_of(run).get("engine"),
-        "evidence": state.get("evidence") if state["state"] in IN_DOUBT else None,
+        "evidence": evidence if state["state"] in IN_DOUBT or "class" in (evidence or {}) else None,
+        "remedy": _last_remedy(run),
+        "rehearsed": plan.get("rehearsed") is True,
         "time": began,
     }
+
+
+def _last_remedy(run: Run) -> dict[str, Any] | None:
+    """Return the remedy that was last found, with the attempt and the step that it answers."""
+    for number in reversed(run.numbers()):
+        state = run.folder(number).read_state()
+        if state.get("remedy"):
+            return {"attempt": state.get("attempt"), "step": state.get("step"), **state["remedy"]}
+    return None
 
 
 def read(run: Run, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:

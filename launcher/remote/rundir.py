@@ -50,7 +50,8 @@ class Run:
         self.artifacts = os.path.join(path, "artifacts")
         self.checkpoints = os.path.join(path, "checkpoints")
         self.incoming = os.path.join(path, "incoming")
-        self.cache = os.path.join(os.path.dirname(os.path.dirname(path)), "cache")
+        self.root = os.path.dirname(os.path.dirname(path))
+        self.cache = os.path.join(self.root, "cache")
 
     def numbers(self) -> list[int]:
         """Return the numbers of the folders, oldest first."""
@@ -76,6 +77,10 @@ class Run:
                 continue
             folder.take_lock()
             return folder
+
+    def evidence(self, host_id: str) -> str:
+        """Return the folder of what a host knows of precisions."""
+        return os.path.join(self.root, "hosts", host_id, "evidence")
 
     def read_wish(self) -> str:
         """Return `run`, `stop` or `cancel`."""

@@ -276,7 +276,8 @@ class Server:
         record = read_json(run.folder(run.numbers()[0]).attempt)
         agent_folder = record.get("agent_folder") or os.path.dirname(agent)
         data = os.path.join(self.store.path, "data")
-        for folder in (run.cache, data):
+        evidence = run.evidence(process.host_id())
+        for folder in (run.cache, data, evidence):
             os.makedirs(folder, exist_ok=True)
         return {
             "path": run.path,
@@ -288,7 +289,7 @@ class Server:
             "gid": os.getgid(),
             "groups": os.getgroups(),
             "read": [agent_folder, data, *((record.get("runtime") or {}).get("paths") or {}).values()],
-            "written": [run.cache],
+            "written": [run.cache, evidence],
         }
 
     def offer(self, args: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:

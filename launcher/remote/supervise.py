@@ -1,7 +1,8 @@
 """The agent beside the training: starts it, writes down what it says, ends it, and says how it ended.
 
-One `supervise` is one attempt: one numbered folder, of which it is the only writer. It leaves with 0 after a terminal
-state is on disk, and with 75 for "bring me back".
+One attempt is one numbered folder, of which this process is the only writer. Where a failure has a remedy, the next
+attempt begins at once, in this process: it holds the next folder before it lets go of the last one, so that at no moment
+nobody holds the run. It leaves with 0 after a terminal state is on disk, and with 75 for "bring me back".
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import tempfile
 import time
 from typing import Any
 
-from . import process, secret, strict_json
+from . import checkpoints, process, proofs, remedy, secret, strict_json
+from .diagnose import TAIL_BYTES, diagnose
 from .execute import environment, interpreter_of, native_command, reap
-from .logscan import LogScanner
+from .logscan import Divergence, LogScanner
 from .rundir import NO_ROOM, TERMINAL, VERSION, Appender, Folder, Run, read_json, write_durably
 
 BRING_ME_BACK = 75
@@ -27,22 +29,27 @@ HEARTBEAT_S = 5.0
 WISH_S = 0.5
 DRAIN_S = 2.0
 LEFTOVER_GRACE_S = 3.0
+TRIP_GRACE_S = 5.0  # to end by itself, with a traceback; SIGTERM would make it save what it has
 NO_ROOM_S = 1.0
 MAX_EVENT_BYTES = 16 * 1024 * 1024
+MOST_CHARS = 500
 _FROM_A_WORKER = frozenset({"kind", "rank", "time"})
 _FROM_US = frozenset({"version", "attempt"})
 MAX_SOCKET_PATH = 100  # bytes: sun_path holds 104 on macOS, 108 on Linux
 
 
 def main(arguments: list[str]) -> int:
-    """Make one attempt of a run; `arguments` are its folder and what its parent saw of the one before, as JSON."""
+    """Make attempts of a run until none follows; `arguments` are its folder and what our parent saw of the agent before."""
     run = Run(os.path.abspath(arguments[0]))
     seen = strict_json.decode(arguments[1]) if len(arguments) > 1 else None
     last = run.last()
     if last is not None and last.read_state().get("state") in TERMINAL:
         return 0
     process.become_subreaper()
-    return Supervisor(run, last, seen).supervise()
+    attempt = Supervisor(run, last, seen)
+    while (status := attempt.supervise()) is None:
+        attempt = attempt.make_next()
+    return status
 
 
 class Supervisor:
@@ -54,11 +61,13 @@ class Supervisor:
         self.plan = read_json(run.plan)
         self.secrets = secret.read(run)
         self.redactor = secret.Redactor(self.secrets.values())
-        self.history = [read_json(run.folder(number).attempt) for number in run.numbers()]
+        folders = [run.folder(number) for number in run.numbers()]
+        self.history = [(read_json(one.attempt), one.read_state()) for one in folders]
+        self.begun = sum(bool(state.get("began")) for _, state in self.history)
+        self.in_force = remedy.in_force(self.history)
         self.previous = self.redactor.redact(_previous(last, seen))
         self.folder = run.new_folder()
-        self.number = self.folder.number
-        self.attempt = 1 + len(self._begun())
+        self.attempt = 1 + self.begun
         self.events = Appender(self.folder.events)
         self.log = Appender(self.folder.log)
         self.step: int | None = None
@@ -70,12 +79,23 @@ class Supervisor:
         self.state = "preparing"
         self.has_begun = False
         self.consumed: set[str] = set()
+        self.failure: dict[str, Any] | None = None
+        self.kill_at = float("inf")
+        self.proof: dict[str, Any] | None = None
         self.terminations: list[int] = []
 
-    def supervise(self) -> int:
-        """Run the attempt; return the agent's exit status."""
+    def make_next(self) -> Supervisor:
+        """Make the attempt that follows this one, whose lock is let go once the next one's is held."""
+        following = Supervisor(self.run, self.folder, None)
+        following.terminations = self.terminations
+        self.folder.release()
+        return following
+
+    def supervise(self) -> int | None:
+        """Run the attempt; return the agent's exit status, None where another attempt follows."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda got, _frame: self.terminations.append(got))
+        verdict = self._settle_what_was_left_open()
         self._write_attempt()
         with contextlib.suppress(FileNotFoundError):  # it is on record now
             os.unlink(self.run.container_end)
@@ -84,10 +104,15 @@ class Supervisor:
         wish = self.run.read_wish()
         if wish != "run":
             return self._end("cancelled", _reason_of(wish), {})
-        begun = self._begun()
-        if len(begun) >= int(self.plan.get("attempts", 1)):
-            return self._end("failed", "attempts-exhausted", {"attempts": len(begun)})
-        if begun and not self.plan.get("restart") and not self._script_resumes():
+        if self.terminations:  # the host goes down before the command began
+            self._say("resuming", "host-shutdown")
+            return BRING_ME_BACK
+        if verdict is not None and verdict.remedy is None:
+            told = _told(self.in_force.failure or {})
+            return self._end("failed", verdict.reason, {**told, "mend": verdict.mend})
+        if self.begun >= int(self.plan.get("attempts", 1)):
+            return self._end("failed", "attempts-exhausted", {"attempts": self.begun})
+        if self.begun and self.in_force.remedy is None and not self._may_begin_again():
             return self._end("failed", "not-restartable", {"previous": self.previous})
         missing = sorted(set(self.plan.get("secrets") or ()) - set(self.secrets))
         if missing:
@@ -107,12 +132,30 @@ class Supervisor:
 
     # the attempt's values
 
+    @property
+    def resume_before(self) -> int | None:
+        """The first step that may not be gone on from, None where any may."""
+        return self.in_force.remedy["resume_before"] if self.in_force.remedy else None
+
+    def _settle_what_was_left_open(self) -> remedy.Verdict | None:
+        """Decide on a failure whose agent died before it could; return the verdict, None where none was left open."""
+        failure = self.in_force.failure
+        if failure is None:
+            return None
+        self._set_aside(failure)
+        verdict = self._decide(failure, self.begun)
+        if verdict.remedy is not None:
+            self._record_remedy(self.begun, failure, verdict.remedy)
+            self.in_force = remedy.InForce(verdict.remedy["rung"], verdict.remedy, None)
+        return verdict
+
     def _write_attempt(self) -> None:
-        prepared: dict[str, Any] = next((one for one in self.history if one.get("kind") == "prepare"), {})
+        records = [record for record, _ in self.history]
+        prepared: dict[str, Any] = next((one for one in records if one.get("kind") == "prepare"), {})
         runtime: dict[str, Any] = prepared.get("runtime") or {}
         me = process.find(os.getpid())
         plan = self.plan
-        rung = 0
+        rung = self.in_force.rung
         for folder in (self.run.artifacts, self.run.checkpoints, self.run.cache):
             os.makedirs(folder, exist_ok=True)
         self.attempt_record = {
@@ -128,7 +171,10 @@ class Supervisor:
             "runtime": runtime,
             "previous": self.previous,
             "rung": rung,
-            "precision": (plan.get("ladder") or [None])[rung],
+            "precision": self.ladder[rung],
+            "remedy": self.in_force.remedy,
+            "rehearsed": self.is_rehearsed,
+            "resume_before": self.resume_before,
             "split": plan.get("split"),
             "steps": plan.get("steps"),
             "seed": plan.get("seed"),
@@ -162,20 +208,28 @@ class Supervisor:
         names = os.listdir(folder) if os.path.isdir(folder) else []  # an empty folder does not travel
         return os.path.join(folder, *names[:1])  # the client put one thing there
 
-    def _script_resumes(self) -> bool:
-        """Whether an earlier attempt's script asked the worker where to resume from."""
-        return any("resume" in (read_json(f.state).get("consumed") or []) for f in self._earlier())
+    @property
+    def ladder(self) -> list[Any]:
+        """The plan's precisions, the best first."""
+        return self.plan.get("ladder") or [None]
 
-    def _begun(self) -> list[dict[str, Any]]:
-        """Return the records of the attempts before this one that came to start the command."""
-        return [read_json(folder.attempt) for folder in self._earlier() if folder.read_state().get("began")]
+    @property
+    def is_rehearsed(self) -> bool:
+        """Whether a card's plan is tried on a CPU."""
+        return self.plan.get("rehearsed") is True
 
-    def _earlier(self) -> list[Folder]:
-        return [self.run.folder(number) for number in self.run.numbers() if number < self.number]
+    def _consumed_so_far(self) -> set[str]:
+        """Return the knobs that the run's script has consumed, in whichever attempt."""
+        earlier = (state.get("consumed") or [] for _, state in self.history)
+        return self.consumed.union(*earlier)
+
+    def _may_begin_again(self) -> bool:
+        """Whether the script can be started once more: it asked the worker where to resume from, or the job says so."""
+        return bool(self.plan.get("restart")) or "resume" in self._consumed_so_far()
 
     # the training process
 
-    def _train(self, listener: socket.socket, socket_path: str) -> int:
+    def _train(self, listener: socket.socket, socket_path: str) -> int | None:
         runtime = self.attempt_record["runtime"] or {}
         command = native_command([str(word) for word in self.plan["command"]], interpreter_of(runtime))
         # On disk before the command starts: an attempt is counted once it may have done something.
@@ -223,22 +277,24 @@ class Supervisor:
                 stop.ask(wish)
                 self._say("stopping")
                 self._record("state", values={"state": "stopping", "wish": wish})
-                if wish != "cancel":
+                if wish != "cancel" and self.failure is None:
                     self._signal_command(leader, signal.SIGTERM)
         elif stop.wish == "stop" and now >= stop.look_again:
             stop.look_again = now + WISH_S
             if self.run.read_wish() == "cancel":
                 stop.ask("cancel")
-        if stop.is_asked and now >= stop.deadline and not stop.is_forced:
+        if now >= min(stop.deadline, self.kill_at) and not stop.is_forced:
             stop.is_forced = True
             self._signal_command(leader, signal.SIGKILL)
 
     def _end_leftovers(self, stop: _Stopping, hub: _Hub) -> list[dict[str, Any]]:
         """End whatever the command left below us, in what is left of the grace, while its pipes are read.
 
-        Return what could not be ended.
+        What belongs to an attempt that was given up gets none: it would save what it has. Return what could not be ended.
         """
         grace_s = max(0.0, stop.deadline - time.monotonic()) if stop.is_asked else LEFTOVER_GRACE_S
+        if self.failure is not None:
+            grace_s = 0.0
         ending = process.Ending(process.own_descendants, "descendant", grace_s)
         while not ending.step():
             hub.turn(0.02)
@@ -254,19 +310,28 @@ class Supervisor:
 
     # the end
 
-    def _judge(self, status: int, stop: _Stopping, remaining: list[dict[str, Any]]) -> int:
+    def _judge(self, status: int, stop: _Stopping, remaining: list[dict[str, Any]]) -> int | None:
         code, number = process.exit_of(status)
         evidence: dict[str, Any] = {"exit": code, "signal": number, "step": self.step}
         if remaining:
             evidence["remaining"] = remaining
+        if code == 1 and not stop.is_asked and self.failure is None:  # so leaves what nobody caught
+            self.failure = self._diagnose()
         steps = self.plan.get("steps")
         completed = self.is_marked and (steps is None or self.marker == steps)
-        if code == 0 and completed:
+        if self.failure is None and code == 0 and completed:
             return self._end("succeeded", "completed", evidence)
-        if stop.is_asked and stop.wish != "run" and remaining:
+        wish = stop.wish
+        if self.failure is not None:
+            self._set_aside(self.failure)
+            evidence.update(_told(self.failure))
+            wish = self.run.read_wish()  # it may have come just now, and no attempt is to follow then
+        if wish != "run" and remaining:
             return self._end("cancel-incomplete", "processes-remain", evidence)
-        if stop.is_asked and stop.wish != "run":
-            return self._end("cancelled", _reason_of(stop.wish), evidence)
+        if wish != "run":
+            return self._end("cancelled", _reason_of(wish), evidence)
+        if self.failure is not None:
+            return self._answer(self.failure, evidence)
         if stop.is_asked:
             self._say("resuming", "host-shutdown", evidence=evidence)
             return BRING_ME_BACK
@@ -279,10 +344,55 @@ class Supervisor:
             return self._end("failed", "no-completion-marker", evidence)
         return self._end("succeeded", "exit-only", evidence)
 
-    def _end(self, state: str, reason: str, evidence: dict[str, Any]) -> int:
+    def _diagnose(self) -> dict[str, Any] | None:
+        """Return the failure that the end of the attempt's log proves, None where it proves none."""
+        with open(self.folder.log, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - TAIL_BYTES))
+            found = diagnose(file.read())
+        if found is None:
+            return None
+        told = {"class": found.name, "line": found.line, "why": found.why, "mend": found.mend}
+        return {**told, "since": None, "step": self.step}
+
+    def _set_aside(self, failure: dict[str, Any]) -> None:
+        """Put the checkpoints that a failure has spoilt where none is looked for."""
+        if failure.get("since") is not None:
+            names = checkpoints.set_aside(self.run.checkpoints, failure["since"])
+            if names:
+                self._record("evidence", values={"set-aside": names})
+
+    def _answer(self, failure: dict[str, Any], evidence: dict[str, Any]) -> int | None:
+        """Say what follows a failure; return the agent's exit status, None where another attempt follows."""
+        verdict = self._decide(failure, self.begun + 1)
+        if verdict.remedy is None or "remaining" in evidence:  # beside what is still there nothing may begin
+            return self._end("failed", verdict.reason, {**evidence, "mend": verdict.mend})
+        self._record_remedy(self.attempt, failure, verdict.remedy)
+        status = self._end("resuming", failure["class"], evidence, remedy=verdict.remedy)
+        if status or (self.terminations and self.run.read_wish() == "run"):  # the host goes down
+            return BRING_ME_BACK
+        return None
+
+    def _decide(self, failure: dict[str, Any], begun: int) -> remedy.Verdict:
+        """Return what follows a failure after so many attempts; what it has spoilt is set aside by now."""
+        consumed = self._consumed_so_far()
+        resumes = "resume" in consumed
+        sealed = checkpoints.sealed(self.run.checkpoints) if resumes else []
+        return remedy.decide(
+            failure,
+            ladder=self.ladder,
+            rung=self.in_force.rung,
+            consumed=consumed,
+            may_begin_again=self._may_begin_again() or failure.get("step") is None,  # nothing is done twice
+            attempts_left=int(self.plan.get("attempts", 1)) - begun,
+            checkpoint=sealed[-1][0] if sealed else None,
+        )
+
+    def _end(self, state: str, reason: str, evidence: dict[str, Any], **more: Any) -> int:
+        """Say how the attempt ended, as soon as there is room for it; return the agent's exit status."""
         values = {"state": state, "reason": reason, "evidence": evidence}
         self._record("state", values=values)
-        while not (self.flush() and self._is_said(state, reason, evidence=evidence)):
+        while not (self.flush() and self._is_said(state, reason, evidence=evidence, **more)):
             if self.terminations:  # a full disk, on a host that goes down
                 return BRING_ME_BACK
             time.sleep(NO_ROOM_S)
@@ -297,7 +407,7 @@ class Supervisor:
     def _is_said(self, state: str, reason: str | None, **more: Any) -> bool:
         try:
             self.events.sync()
-            if self.secrets:
+            if self.secrets and state in TERMINAL:
                 self._say(self.state, must=True)  # there is room, so the end is on disk once they are erased
                 more["evidence"] = dict(more["evidence"], **self._erase_secrets())
             self._say(state, reason, must=True, **more)
@@ -327,6 +437,8 @@ class Supervisor:
                 step=self.step,
                 loss=self.redactor.redact(self.loss),
                 consumed=self.redactor.redact(sorted(self.consumed)),
+                rehearsed=self.is_rehearsed,
+                failure=self.redactor.redact(self.failure),
                 **self.redactor.redact(more),
             )
         except OSError as error:
@@ -335,6 +447,10 @@ class Supervisor:
 
     def _record(self, kind: str, **fields: Any) -> None:
         self.write_events([dict(fields, kind=kind)])
+
+    def _record_remedy(self, attempt: int, failure: dict[str, Any], found: dict[str, Any]) -> None:
+        values = {"attempt": attempt, **_told(failure), **found}
+        self._record("remedy", step=failure.get("step"), values=values)
 
     def write_events(self, events: list[dict[str, Any]]) -> None:
         """Append events, each with version, attempt, rank and host clock."""
@@ -395,6 +511,64 @@ class Supervisor:
             if fresh:
                 self.consumed = self.consumed | fresh
                 self._say(self.state)  # at once: a successor asks whether `resume` was consumed
+        elif kind == "trip" and str(values.get("class")) in remedy.TABLE:
+            self._take_trip(step, values)
+        elif kind == "evidence" and isinstance(values.get("proof"), dict) and self.proof is None:
+            self.proof = values["proof"]
+            self._keep_proof(self.proof.get("key"), None)
+
+    def _take_trip(self, step: Any, values: dict[str, Any]) -> None:
+        """Take the attempt for failed by its worker's word; without a first bad step no step is to be trusted."""
+        if isinstance(step, int):
+            self.step = step
+        since = values.get("since")
+        said = {"class", "why", "since", "key"}
+        figures = ["%s %s" % pair for pair in values.items() if pair[0] not in said]
+        self._give_up(
+            {
+                "class": values["class"],
+                "line": ("step %s: %s" % (step, ", ".join(figures)))[:MOST_CHARS],
+                "why": str(values.get("why") or "the worker's guard gave up")[:MOST_CHARS],
+                "since": since if isinstance(since, int) and since >= 0 else 0,
+            },
+            TRIP_GRACE_S,
+        )
+        self._keep_proof((self.proof or values).get("key"), values["class"])
+
+    def _give_up(self, failure: dict[str, Any], grace_s: float) -> None:
+        """Take the attempt for failed, whatever its script says later; the first failure counts."""
+        if self.failure is None:
+            self.failure = {**failure, "step": self.step}
+            self.kill_at = time.monotonic() + grace_s
+            self._say(self.state)  # at once: should we die now, a successor answers it
+
+    def _keep_proof(self, key: Any, failed: str | None) -> None:
+        """Keep on this host what the attempt shows of its precision; a rehearsal shows nothing of a card."""
+        if self.is_rehearsed or not isinstance(key, dict):
+            return
+        record = {
+            "version": VERSION,
+            "card": (self.plan.get("profile") or {}).get("name"),
+            "driver": proofs.driver(),
+            "key": key,
+            "proof": self.proof,
+            "failed": failed,
+            "run": self.run.id,
+            "time": time.time(),
+        }
+        folder = self.run.evidence(self.attempt_record["host_id"])
+        try:
+            proofs.keep(folder, self.redactor.redact(record))
+        except OSError as error:  # what it would have told later runs is not worth this one
+            self._record("evidence", values={"not-kept": "%s: %s" % (folder, error.strerror)})
+
+    def take_divergence(self, found: Divergence) -> None:
+        """End an attempt whose log shows that its loss is lost, unless its own worker judges that."""
+        if not self.has_worker_metrics:
+            why = "the loss was not finite in two lines of the log running"
+            self._give_up(
+                {"class": "nan-divergence", "line": found.line, "why": why, "since": found.since}, 0.0
+            )
 
     def take_log_metrics(self, found: list[tuple[int, dict[str, Any]]]) -> None:
         """Write down metrics read from the log, unless the script's worker sends its own."""
@@ -495,11 +669,16 @@ class _Hub:
         elif piece == b"":
             self._selector.unregister(self._output)
             self._write_output(self._redaction.finish())
-            self._supervisor.take_log_metrics(self._scanner.feed(b"\n"))
+            self._scan(b"\n")
 
     def _write_output(self, piece: bytes) -> None:
         self._supervisor.log.append(piece)
+        self._scan(piece)
+
+    def _scan(self, piece: bytes) -> None:
         self._supervisor.take_log_metrics(self._scanner.feed(piece))
+        if self._scanner.divergence is not None:
+            self._supervisor.take_divergence(self._scanner.divergence)
 
     def _take_events(self, connection: socket.socket) -> None:
         rest = self._rests[connection]
@@ -521,11 +700,17 @@ class _Hub:
 
 
 def _previous(last: Folder | None, seen: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return how the folder before this one ended, if it ended without a word; with its parent's evidence."""
+    """Return how the folder before this one ended; with what our parent saw, where that was without a word."""
     if last is None or read_json(last.attempt).get("kind") == "prepare":
         return None
     state = last.read_state()
-    return {"folder": last.number, "state": state.get("state"), "step": state.get("step"), **(seen or {})}
+    told = {name: state.get(name) for name in ("state", "reason", "step")}
+    return {"folder": last.number, **told, **(seen or {})}
+
+
+def _told(failure: dict[str, Any]) -> dict[str, Any]:
+    """Return what is put on record of a failure beside how its attempt ended."""
+    return {name: failure.get(name) for name in ("class", "line", "why")}
 
 
 def _reason_of(wish: str) -> str:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from launcher.errors import EngineError, HostError, LaunchError, RunError, UnknownNameError
 from launcher.hosts import Agent, connect
 from launcher.runs import resolve
-from launcher.runs.evidence import why_silent
+from launcher.runs.evidence import diagnosis, why_silent
 from launcher.runs.mirror import RUN_ID, Mirror, find, mirrors, runs_folder
 from launcher.spec.container import EngineWay
 from launcher.spec.host import Host
@@ -107,6 +107,8 @@ def _remembered(mirror: Mirror) -> dict[str, Any]:
         "loss": state.get("loss"),
         "job": plan.job,
         "card": plan.card,
+        "evidence": state.get("evidence") if diagnosis(state.get("evidence")) else None,
+        "rehearsed": plan.rehearsed,
         "time": mirror.launched(),
     }
 

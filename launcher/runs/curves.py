@@ -63,9 +63,10 @@ def as_json(value: float) -> float | str:
     return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
 
 
-def record(run: str, point: Point) -> dict[str, Any]:
-    """Return a point as one metric line: {run, attempt, rank, step, time, name, value}."""
-    return {"run": run, **point._asdict(), "value": as_json(point.value)}
+def record(run: str, point: Point, *, rehearsed: bool = False) -> dict[str, Any]:
+    """Return a point as one metric line: {run, attempt, rank, step, time, name, value}, and `rehearsed` where it was."""
+    line = {"run": run, **point._asdict(), "value": as_json(point.value)}
+    return {**line, "rehearsed": True} if rehearsed else line
 
 
 def table(run: str, found: Iterable[Point]) -> str:

@@ -5,13 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 KILLED = 137
+_DIAGNOSIS = ("line", "why", "mend")
 
 
 def words(evidence: object) -> list[str]:
     """Return a piece of evidence as short clauses; none where there is none."""
     if not isinstance(evidence, dict):
         return []
-    return [clause for key, value in evidence.items() if value is not None for clause in _clauses(key, value)]
+    told = {key: value for key, value in evidence.items() if key not in ("class", *_DIAGNOSIS)}
+    return [clause for key, value in told.items() if value is not None for clause in _clauses(key, value)]
+
+
+def diagnosis(evidence: object) -> dict[str, str]:
+    """Return the line that proves a failure's class, why it happens and what mends it, as far as they are told."""
+    if not isinstance(evidence, dict) or not evidence.get("class"):
+        return {}
+    return {name: str(evidence[name]) for name in _DIAGNOSIS if evidence.get(name)}
 
 
 def why_silent(state: dict[str, Any]) -> str | None:

@@ -237,6 +237,7 @@ class Mirror:
         if is_taken and not told.is_full and told.last:
             self._from = told.last[0]
         self._seen_state = [state.get("state"), state.get("reason"), state.get("attempt")]
+        state["rehearsed"] = self.plan().rehearsed
         return News(state, events, "".join(log), is_all=not told.is_full and not told.parts)
 
     def _cut(self, parts: list[_Part], payload: bytes) -> list[tuple[str, int, bytes]]:

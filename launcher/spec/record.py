@@ -70,10 +70,15 @@ class Reason(StrEnum):
     NEVER_STARTED = "never-started"
     PROCESSES_REMAIN = "processes-remain"
     ENGINE_SILENT = "engine-silent"
+    NAN_DIVERGENCE = "nan-divergence"
+    NOT_LEARNING = "not-learning"
+    FP16_UNSCALE = "fp16-unscale"
+    BF16_UNSUPPORTED = "bf16-unsupported"
+    BF16_DTYPE_MISMATCH = "bf16-dtype-mismatch"
 
     @property
     def state(self) -> State:
-        """The state that this reason leads to."""
+        """The state that this reason leads to, where it has no remedy; with one, the run is `resuming`."""
         return _STATE_OF[self]
 
 
@@ -93,6 +98,11 @@ _STATE_OF = {
     Reason.NEVER_STARTED: State.FAILED,
     Reason.PROCESSES_REMAIN: State.CANCEL_INCOMPLETE,
     Reason.ENGINE_SILENT: State.CANCEL_INCOMPLETE,
+    Reason.NAN_DIVERGENCE: State.FAILED,
+    Reason.NOT_LEARNING: State.FAILED,
+    Reason.FP16_UNSCALE: State.FAILED,
+    Reason.BF16_UNSUPPORTED: State.FAILED,
+    Reason.BF16_DTYPE_MISMATCH: State.FAILED,
 }
 
 
@@ -107,6 +117,9 @@ class Attempt(Record):
     time: Moment
     host_id: str
     rung: Whole | None = None
+    resume_before: Whole | None = None
+    rehearsed: bool = False
+    remedy: dict[str, Any] | None = None
     previous: dict[str, Any] | None = None
 
 
@@ -123,6 +136,7 @@ class PlanTold(Record):
     steps: Whole | None = None
     stop_grace_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
     profile: dict[str, Any] = {}
+    rehearsed: bool = False
 
     @property
     def card(self) -> str | None:
@@ -141,6 +155,8 @@ class RunState(Record):
     loss: float | str | None = None
     time: Moment | None = None
     evidence: dict[str, Any] | None = None
+    remedy: dict[str, Any] | None = None
+    rehearsed: bool = False
     elsewhere: bool = False
 
 
@@ -158,6 +174,8 @@ class Summary(Record):
     card: str | None = None
     engine: EngineWay | None = None
     evidence: dict[str, Any] | None = None
+    remedy: dict[str, Any] | None = None
+    rehearsed: bool = False
     time: Moment | None = None
 
 

@@ -159,3 +159,35 @@ def test_a_long_line_costs_no_more_than_its_length(char):
 
     short, long = (min(cost(size) for _ in range(3)) for size in (4_500, 18_000))
     assert long < 10 * short or long < 0.1
+
+
+def diverges(*losses):
+    scanner = LogScanner()
+    lines = [
+        f" 33%|###   | {step}/30 [00:01<00:02,  9.9it/s]\n{{'loss': {loss}, 'grad_norm': nan}}\n"
+        for step, loss in enumerate(losses, start=1)
+    ]
+    scanner.feed("".join(lines).encode())
+    return scanner.divergence
+
+
+def test_two_losses_running_that_are_not_finite_are_a_divergence_from_the_step_behind_the_last_good_one():
+    """The first of the two lines is the proof."""
+    assert diverges("2.1", "2.0", "nan", "0.0") == ("{'loss': nan, 'grad_norm': nan}", 3)
+    assert diverges("inf", "nan").since == 1
+    assert diverges("2.1", "nan", "nan", "2.0").since == 2
+
+
+def test_a_single_lost_loss_and_a_lost_norm_are_none():
+    """A scaler's first steps overflow, and are skipped."""
+    assert diverges("2.1", "2.0", "1.9") is None
+    assert diverges("nan", "2.0", "nan", "2.0", "nan") is None
+
+
+def test_an_evaluation_or_a_summary_in_between_neither_makes_nor_hides_a_divergence():
+    """Only the training's own loss is judged."""
+    scanner = LogScanner()
+    scanner.feed(b"{'loss': nan, 'grad_norm': nan}\n{'eval_loss': 2.0, 'epoch': 1.0}\n")
+    assert scanner.divergence is None
+    scanner.feed(b"{'loss': nan, 'grad_norm': nan}\n")
+    assert scanner.divergence is not None
