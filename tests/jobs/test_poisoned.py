@@ -1,0 +1,128 @@
+"""Poisoned trainings, by our plan for a TITAN RTX: each is caught within five steps, mended where another rung can, and
+none is told as a success.
+"""
+
+import json
+
+import pytest
+from testbed.client import REPOSITORY
+
+pytestmark = pytest.mark.training
+
+REPORTS = REPOSITORY / "tests" / "reports"
+WORDS = (
+    "--profile", "titan_rtx", "--rehearse", "--set", "model=./model", "--set", "method=lora", "--set",
+    "batch.global=8", "--set", "save_every_steps=5", "--name", "poisoned",
+)  # fmt: skip
+
+
+def made(folder, *, is_wide):
+    """A small model of Llama's kind; a wide one has residuals of 8e4, as models born in bf16 may."""
+    torch = pytest.importorskip("torch")
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        config = LlamaConfig(
+            vocab_size=64, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=64, pad_token_id=0, bos_token_id=None, eos_token_id=1,
+        )  # fmt: skip
+        model = LlamaForCausalLM(config)
+        if is_wide:
+            model.model.embed_tokens.weight.copy_(model.model.embed_tokens.weight.sign() * 4.5e4)
+            for layer in model.model.layers:
+                layer.mlp.gate_proj.weight *= 20
+                layer.mlp.up_proj.weight *= 20
+                layer.mlp.down_proj.weight *= 6e3
+        model.save_pretrained(folder)
+
+
+def trained(client, poison, is_wide=False):
+    """Run a poisoned training to its end; return how it ended, and of each attempt its record, state and events."""
+    for path in REPORTS.glob("*.py"):
+        (client.project / path.name).write_text(path.read_text())
+    made(client.project / "model", is_wide=is_wide)
+    done = client.run(*WORDS, "--", "python", "poisoned.py", poison, timeout=400)
+    (run,) = client.runs.glob("[0-9]*")
+    attempts = []
+    for folder in sorted(run.glob("[0-9]*"))[1:]:
+        attempt, state = (json.loads((folder / name).read_text()) for name in ("attempt.json", "state.json"))
+        attempts.append(
+            (
+                attempt,
+                state,
+                [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()],
+            )
+        )
+    return done, attempts
+
+
+def caught(events):
+    """The step at which the guard gave up, and the first bad one."""
+    (trip,) = [one for one in events if one["kind"] == "trip"]
+    return trip["step"], trip["values"]["since"], trip["values"]["class"]
+
+
+@pytest.mark.parametrize("poison", ["nan", "overflow"])
+def test_what_no_rung_can_mend_fails_as_what_it_is(client, poison):
+    """Each rung gets its attempt, from before the first bad step, and the last one ends the run."""
+    done, attempts = trained(client, poison)
+    assert done.returncode == 1
+    assert "succeeded" not in done.stdout
+    assert [attempt["rung"] for attempt, _, _ in attempts] == [0, 1, 2]
+    for _, _, events in attempts:
+        step, since, name = caught(events)
+        assert name == "nan-divergence"
+        assert since == 12
+        assert step < since + 5
+    assert [attempt["resume_before"] for attempt, _, _ in attempts] == [None, 12, 12]
+    begins = [
+        [one["values"]["step"] for one in events if one["kind"] == "begin"] for _, _, events in attempts
+    ]
+    assert begins == [[0], [10], [10]]
+    assert (attempts[-1][1]["state"], attempts[-1][1]["reason"]) == ("failed", "nan-divergence")
+
+
+def test_an_absurd_learning_rate_is_caught(client):
+    """It is no precision's fault, but no success either."""
+    done, attempts = trained(client, "rate")
+    assert done.returncode == 1
+    step, since, name = caught(attempts[0][2])
+    assert name == "nan-divergence"
+    assert step < since + 5
+    assert step <= 10
+    assert attempts[-1][1]["state"] == "failed"
+
+
+@pytest.mark.parametrize(("poison", "begins"), [("frozen", 1), ("zero", 12)])
+def test_what_does_not_learn_is_stopped_at_once(client, poison, begins):
+    """Another precision would not learn either: one attempt, and the reason."""
+    done, attempts = trained(client, poison)
+    assert done.returncode == 1
+    assert len(attempts) == 1
+    step, since, name = caught(attempts[0][2])
+    assert name == "not-learning"
+    assert since == begins
+    assert step < since + 5
+    assert (attempts[0][1]["state"], attempts[0][1]["reason"]) == ("failed", "not-learning")
+    assert "not-learning" in done.stdout
+
+
+def test_residuals_beyond_fp16_are_mended_by_the_next_rung(client):
+    """A residual stream of 8e4 overflows an fp16 base; over an fp32 base the same training succeeds, with no person."""
+    done, attempts = trained(client, "none", is_wide=True)
+    assert done.returncode == 0, done.stdout
+    assert [attempt["rung"] for attempt, _, _ in attempts] == [0, 1]
+    assert [attempt["precision"]["base_dtype"] for attempt, _, _ in attempts] == ["float16", "float32"]
+    step, since, name = caught(attempts[0][2])
+    assert (since, name) == (1, "nan-divergence")
+    assert step <= 5
+    assert attempts[1][1]["state"] == "succeeded"
+    losses = [
+        float(one["values"]["loss"])
+        for one in attempts[1][2]
+        if one["kind"] == "metric" and "loss" in one["values"]
+    ]
+    assert losses[-1] < losses[0]
+    assert "attempt 1 ended" in done.stdout
+    assert "remedy" in done.stdout
