@@ -62,7 +62,8 @@ def show_plan(plan: Plan, findings: tuple[Finding, ...]) -> None:
 
 def headline(plan: Plan) -> str:
     """Return what runs where and how, in one line."""
-    return f"{plan.job} on {plan.host} · {plan.profile.title} · {plan.ladder[0].title}"
+    card = f"{plan.profile.title}, rehearsed on a CPU" if plan.rehearsed else plan.profile.title
+    return f"{plan.job} on {plan.host} · {card} · {plan.ladder[0].title}"
 
 
 class _Stage:
@@ -385,6 +386,7 @@ class JsonView(PlainView):
 
     def head(self, plan: Plan) -> None:
         """Put the plan."""
+        self.rehearsed = plan.rehearsed
         self._put(kind="plan", plan=plan.model_dump(mode="json"), digest=plan.digest)
 
     @contextmanager

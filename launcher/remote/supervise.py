@@ -29,12 +29,14 @@ HEARTBEAT_S = 5.0
 WISH_S = 0.5
 DRAIN_S = 2.0
 LEFTOVER_GRACE_S = 3.0
+LOST_LOSSES = 3  # running: the worker's guard, where a script has one, is quicker
 TRIP_GRACE_S = 5.0  # to end by itself, with a traceback; SIGTERM would make it save what it has
 NO_ROOM_S = 1.0
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 MOST_CHARS = 500
 _FROM_A_WORKER = frozenset({"kind", "rank", "time"})
 _FROM_US = frozenset({"version", "attempt"})
+_NON_FINITE = ("nan", "inf", "-inf")
 MAX_SOCKET_PATH = 100  # bytes: sun_path holds 104 on macOS, 108 on Linux
 
 
@@ -81,6 +83,8 @@ class Supervisor:
         self.consumed: set[str] = set()
         self.failure: dict[str, Any] | None = None
         self.kill_at = float("inf")
+        self.good_step = 0
+        self.lost_losses = 0
         self.proof: dict[str, Any] | None = None
         self.terminations: list[int] = []
 
@@ -503,6 +507,10 @@ class Supervisor:
             if isinstance(step, int):
                 self.step = step
             self.loss = values.get("loss", self.loss)
+            if "loss" in values and event.get("rank", 0) == 0:
+                self._judge_loss(step, values["loss"])
+        elif kind == "begin" and isinstance(values.get("step"), int):
+            self.good_step = values["step"]
         elif kind == "done" and event.get("rank", 0) == 0:
             self.is_marked = True
             self.marker = step if isinstance(step, int) else None
@@ -522,18 +530,32 @@ class Supervisor:
         if isinstance(step, int):
             self.step = step
         since = values.get("since")
+        name, why = values["class"], str(values.get("why") or "the worker's guard gave up")
         said = {"class", "why", "since", "key"}
         figures = ["%s %s" % pair for pair in values.items() if pair[0] not in said]
         self._give_up(
             {
-                "class": values["class"],
+                "class": name,
                 "line": ("step %s: %s" % (step, ", ".join(figures)))[:MOST_CHARS],
-                "why": str(values.get("why") or "the worker's guard gave up")[:MOST_CHARS],
+                "why": (why[len(name) + 2 :] if why.startswith(name + ": ") else why)[:MOST_CHARS],
                 "since": since if isinstance(since, int) and since >= 0 else 0,
             },
             TRIP_GRACE_S,
         )
-        self._keep_proof((self.proof or values).get("key"), values["class"])
+        self._keep_proof((self.proof or values).get("key"), name)
+
+    def _judge_loss(self, step: Any, loss: Any) -> None:
+        """Take the attempt for failed where a script reports one lost loss after the other, and goes on."""
+        if loss not in _NON_FINITE:
+            self.lost_losses = 0
+            self.good_step = step if isinstance(step, int) else self.good_step
+            return
+        self.lost_losses += 1
+        if self.lost_losses == LOST_LOSSES:
+            why = "the loss was not finite %d times running" % LOST_LOSSES
+            line = "step %s: loss %s" % (step, loss)
+            found = {"class": "nan-divergence", "line": line, "why": why, "since": self.good_step + 1}
+            self._give_up(found, 0.0)
 
     def _give_up(self, failure: dict[str, Any], grace_s: float) -> None:
         """Take the attempt for failed, whatever its script says later; the first failure counts."""
