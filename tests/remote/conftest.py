@@ -199,8 +199,9 @@ def torch(monkeypatch):
     ):
         monkeypatch.setattr(owner, name, getattr(owner, name))
     yield torch
-    torch.optim.optimizer._global_optimizer_pre_hooks.clear()
-    torch.optim.optimizer._global_optimizer_post_hooks.clear()
+    hooks = sys.modules["torch.optim.optimizer"]  # torch.optim keeps no name of it
+    hooks._global_optimizer_pre_hooks.clear()
+    hooks._global_optimizer_post_hooks.clear()
     accelerate.state.AcceleratorState._reset_state(True)  # it is one for the whole process
 
 

@@ -161,12 +161,19 @@ def test_a_loop_whose_model_stands_still_is_not_learning(torch, worker, run_of, 
     assert agent.first("trip")["step"] == 5
 
 
+def with_a_large_residual(torch, model):
+    """Make sums of 8e4 in the residual stream, each of their parts within fp16's 65504."""
+    with torch.no_grad():
+        model.model.embed_tokens.weight.uniform_(-6e4, 6e4)
+        model.model.layers[0].mlp.up_proj.weight.mul_(1e3)
+        model.model.layers[0].mlp.down_proj.weight.mul_(1e4)
+    return model
+
+
 def test_a_residual_stream_beyond_fp16_ends_an_fp16_base(torch, worker, run_of, agent, llama, lora, train):
     """What overflows an fp16 base is a divergence from the first step on, and begins again from nothing."""
     run_of("fp16")
-    model = llama()
-    with torch.no_grad():
-        model.model.layers[0].mlp.down_proj.weight.mul_(2e5)
+    model = with_a_large_residual(torch, llama())
     with pytest.raises(worker.Tripped, match="nan-divergence"):
         train(worker.prepare(lora(model.half())), max_steps=40)
     event = agent.first("trip")
@@ -176,9 +183,7 @@ def test_a_residual_stream_beyond_fp16_ends_an_fp16_base(torch, worker, run_of, 
 def test_the_same_residual_stream_trains_over_an_fp32_base(torch, worker, run_of, llama, lora, train):
     """Of the same model an fp32 base under fp16 autocast takes no harm."""
     run_of("fp16", {"base_dtype": "float32"})
-    model = llama()
-    with torch.no_grad():
-        model.model.layers[0].mlp.down_proj.weight.mul_(2e5)
+    model = with_a_large_residual(torch, llama())
     assert train(worker.prepare(lora(model)), max_steps=40).state.global_step == 40
 
 

@@ -308,7 +308,7 @@ def progress(stage: str, done: int, total: int) -> None:
 
 def begin(step: int, steps: Optional[int]) -> None:
     """Report that training goes on after `step` up to `steps`; `trainer_callback` does it for a Trainer."""
-    _guard.locate(step)
+    _guard.restart(step)
     _send("begin", values={"step": step, "steps": steps})
 
 
@@ -1120,10 +1120,14 @@ class _Guard:
         self._forget_model()
 
     def follow_trainer(self, model: Any, step: int) -> None:
-        """Take a Trainer's steps as ticks, from after `step`; each training has a beginning of its own."""
+        """Take a Trainer's steps as ticks, from after `step`."""
         if model is not None and not self.models:
             self.watch(model)
         self._in_trainer = True
+        self.restart(step)
+
+    def restart(self, step: int) -> None:
+        """Begin to judge anew, after `step`: each training has a first loss and a scaler's settling of its own."""
         self._judge = _Judge()
         self._forget_model()
         self._forget_step()
@@ -1222,7 +1226,7 @@ class _Guard:
                 now, moves = self._weights.look()
                 norms = self._weights.norms
                 has_size = norms > 0  # a LoRA's B begins at zero, and any step is more than that
-                leaps = (moves.norm(dim=1) > norms) & has_size
+                leaps = ~(moves.norm(dim=1) <= norms) & has_size  # NaN is no small move
                 numbers["finite"] = (now.isfinite().all(dim=1) | ~norms.isfinite()).all()
                 numbers["leapt"] = has_size.any() & (2 * leaps.sum() >= has_size.sum())
                 if self._in_trainer or self._gradient is not None or self._is_owner(self._get_driver()):
