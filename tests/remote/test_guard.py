@@ -477,6 +477,41 @@ def test_a_model_that_is_replaced_under_the_guard_is_followed(torch, worker, run
     worker.done(14)
 
 
+def test_an_embedding_of_which_few_rows_move_raises_nothing(torch, worker, run_of, llama, rows):
+    """Of a large vocabulary a step touches a handful of rows, and the sample must see one of them."""
+    run_of("fp32")
+    model = llama(vocab_size=20_000).requires_grad_(False)
+    model.model.embed_tokens.requires_grad_(True)
+    worker.prepare(model)
+    loop(worker, model, adam(torch, model, worker, weight_decay=0.0), rows, 25)
+    worker.done(25)
+
+
+def test_parts_that_are_frozen_in_turn_raise_nothing(torch, worker, run_of, llama, rows):
+    """A schedule may freeze what was looked at, and thaw it again."""
+    run_of("fp32")
+    model = worker.prepare(llama())
+    optimizer = adam(torch, model, worker, weight_decay=0.0)
+
+    def turn(step):
+        for number, layer in enumerate(model.model.layers):
+            layer.requires_grad_(step % 2 == number)
+
+    loop(worker, model, optimizer, rows, 25, see=turn)
+    worker.done(25)
+
+
+def test_a_compiled_model_is_judged_too(torch, worker, run_of, agent, llama, rows):
+    """The guard's hook does not end up inside the graph."""
+    run_of("fp32")
+    model = worker.prepare(llama(poison=from_step(6, lambda loss: loss * NAN)))
+    compiled = torch.compile(model, backend="eager")
+    with pytest.raises(worker.Tripped, match="nan-divergence"):
+        loop(worker, compiled, adam(torch, model, worker), rows, 12)
+    assert agent.first("trip")["values"]["since"] == 6
+    assert agent.first("trip")["values"]["loss"] == "nan"
+
+
 def test_the_guard_does_not_change_the_numbers(torch, worker, run_of, llama, rows):
     """It draws from no dice of the training's and touches no weight."""
     plain = llama()
