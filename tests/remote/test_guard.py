@@ -465,16 +465,23 @@ def test_a_loss_near_zero_and_a_rise_raise_nothing(worker, run_of, llama, train)
         worker.done(16)
 
 
-def test_a_model_that_is_replaced_under_the_guard_is_followed(torch, worker, run_of, llama, lora, rows):
-    """Parameters that left the model will never move, and are no standstill."""
+@pytest.mark.parametrize("keeps", [True, False], ids=["the same optimizer", "another optimizer"])
+def test_parameters_that_are_replaced_are_followed(torch, worker, run_of, agent, llama, rows, keeps):
+    """Those that left the model will never move, and are no standstill; the new ones are judged."""
     run_of("fp32")
     model = worker.prepare(llama())
-    loop(worker, model, adam(torch, model, worker), rows, 2)
-    model.resize_token_embeddings(80)
-    model.requires_grad_(False)
-    model.lm_head.requires_grad_(True)
-    loop(worker, model, adam(torch, model, worker), rows, 12)
-    worker.done(14)
+    optimizer = adam(torch, model, worker)
+    loop(worker, model, optimizer, rows, 2)
+    model.model, model.lm_head = copy.deepcopy(model.model), copy.deepcopy(model.lm_head)
+    if keeps:
+        optimizer.param_groups[0]["params"] = list(model.parameters())
+    else:
+        optimizer = adam(torch, model, worker)
+    loop(worker, model, optimizer, rows, 12)
+    with torch.no_grad():
+        model.get_parameter("model.norm.weight").fill_(NAN)
+    with pytest.raises(worker.Tripped, match="weights became non-finite"):
+        loop(worker, model, optimizer, rows, 1)
 
 
 def test_an_embedding_of_which_few_rows_move_raises_nothing(torch, worker, run_of, llama, rows):

@@ -1295,6 +1295,8 @@ class _Guard:
         if self._in_trainer:
             return True
         if optimizer not in self._owns:
+            if not self._is_up_to_date():
+                self._begin()
             ours = {id(part) for part in self._trainable}
             groups = optimizer.param_groups
             self._owns[optimizer] = any(id(part) in ours for group in groups for part in group["params"])
