@@ -291,7 +291,7 @@ def main() -> None:
         tokenizer.pad_token = tokenizer.eos_token
     train_rows = encode_examples(tokenizer, read_examples(data["train"]), settings.max_length)
     held_out = read_examples(data["eval"])[: settings.eval_limit] if "eval" in data else []
-    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=getattr(torch, plan.precision.base_dtype))
+    model = AutoModelForCausalLM.from_pretrained(model_path, **worker.model_arguments())
     if plan.method == "lora":
         lora = LoraConfig(
             task_type="CAUSAL_LM",

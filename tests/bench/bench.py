@@ -8,6 +8,7 @@ unchanged  the ship of 10,000 unchanged files beside an `rsync -a` that finds no
 far        the first ship of 500 small files at a round trip of 40 ms, beside `tar | ssh`
 container  a warm job that only exits, in a container, beside `ssh HOST docker run --rm IMAGE true` of the same image
 hosts      50 hosts probed at once by one client
+guard      the share of a training's step time that is spent inside the guard, on a model of 100M parameters and more
 local ssh  from a metric written by the training to the client that has it in its mirror and shows it, here and over SSH
 """
 
@@ -223,6 +224,17 @@ def hosts(client: Client, host: SshHost) -> Iterator[Figure]:
     yield beside("50 hosts probed at once", took[50], "one host", took[1])
 
 
+def guard(_client: Client, _host: SshHost) -> Iterator[Figure]:
+    """Measure the guard's share of the step time, in a process of its own."""
+    command = [sys.executable, str(Path(__file__).with_name("guard.py"))]
+    for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():
+        found = json.loads(line)
+        what = f"the guard in a {found['what']} step of {found['parameters'] / 1e6:.0f}M parameters"
+        share = found["share"]
+        step = f"the step: {ms(found['step_s'])}"
+        yield Figure(what, f"{share:.2%}", step, "", "≤ 1 %", share <= 0.01)
+
+
 def local(client: Client, _host: SshHost) -> Iterator[Figure]:
     """Measure the stream of this machine."""
     return stream(client, "here")
@@ -279,7 +291,7 @@ def _flood(client: Client, *words: str) -> float:
 
 
 MEASUREMENTS: dict[str, Measurement] = {
-    one.__name__: one for one in (start, launch, container, unchanged, far, hosts, local, ssh)
+    one.__name__: one for one in (start, launch, container, unchanged, far, hosts, guard, local, ssh)
 }
 
 

@@ -199,8 +199,9 @@ def torch(monkeypatch):
     ):
         monkeypatch.setattr(owner, name, getattr(owner, name))
     yield torch
-    torch.optim.optimizer._global_optimizer_pre_hooks.clear()
-    torch.optim.optimizer._global_optimizer_post_hooks.clear()
+    hooks = sys.modules["torch.optim.optimizer"]  # torch.optim keeps no name of it
+    hooks._global_optimizer_pre_hooks.clear()
+    hooks._global_optimizer_post_hooks.clear()
     accelerate.state.AcceleratorState._reset_state(True)  # it is one for the whole process
 
 
@@ -212,7 +213,7 @@ def llama(torch):
     def make(dtype="float32", seed=0, poison=None, **shape):
         torch.manual_seed(seed)
         sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-        config = LlamaConfig(vocab_size=64, num_key_value_heads=2, **{**sizes, **shape})
+        config = LlamaConfig(**{"vocab_size": 64, "num_key_value_heads": 2, **sizes, **shape})
         model = LlamaForCausalLM(config).to(getattr(torch, dtype))
         if poison is not None:
             plain, calls = model.forward, []

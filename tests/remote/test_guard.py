@@ -161,12 +161,19 @@ def test_a_loop_whose_model_stands_still_is_not_learning(torch, worker, run_of, 
     assert agent.first("trip")["step"] == 5
 
 
+def with_a_large_residual(torch, model):
+    """Make sums of 8e4 in the residual stream, each of their parts within fp16's 65504."""
+    with torch.no_grad():
+        model.model.embed_tokens.weight.uniform_(-6e4, 6e4)
+        model.model.layers[0].mlp.up_proj.weight.mul_(1e3)
+        model.model.layers[0].mlp.down_proj.weight.mul_(1e4)
+    return model
+
+
 def test_a_residual_stream_beyond_fp16_ends_an_fp16_base(torch, worker, run_of, agent, llama, lora, train):
     """What overflows an fp16 base is a divergence from the first step on, and begins again from nothing."""
     run_of("fp16")
-    model = llama()
-    with torch.no_grad():
-        model.model.layers[0].mlp.down_proj.weight.mul_(2e5)
+    model = with_a_large_residual(torch, llama())
     with pytest.raises(worker.Tripped, match="nan-divergence"):
         train(worker.prepare(lora(model.half())), max_steps=40)
     event = agent.first("trip")
@@ -176,9 +183,7 @@ def test_a_residual_stream_beyond_fp16_ends_an_fp16_base(torch, worker, run_of, 
 def test_the_same_residual_stream_trains_over_an_fp32_base(torch, worker, run_of, llama, lora, train):
     """Of the same model an fp32 base under fp16 autocast takes no harm."""
     run_of("fp16", {"base_dtype": "float32"})
-    model = llama()
-    with torch.no_grad():
-        model.model.layers[0].mlp.down_proj.weight.mul_(2e5)
+    model = with_a_large_residual(torch, llama())
     assert train(worker.prepare(lora(model)), max_steps=40).state.global_step == 40
 
 
@@ -460,16 +465,58 @@ def test_a_loss_near_zero_and_a_rise_raise_nothing(worker, run_of, llama, train)
         worker.done(16)
 
 
-def test_a_model_that_is_replaced_under_the_guard_is_followed(torch, worker, run_of, llama, lora, rows):
-    """Parameters that left the model will never move, and are no standstill."""
+@pytest.mark.parametrize("keeps", [True, False], ids=["the same optimizer", "another optimizer"])
+def test_parameters_that_are_replaced_are_followed(torch, worker, run_of, agent, llama, rows, keeps):
+    """Those that left the model will never move, and are no standstill; the new ones are judged."""
     run_of("fp32")
     model = worker.prepare(llama())
-    loop(worker, model, adam(torch, model, worker), rows, 2)
-    model.resize_token_embeddings(80)
-    model.requires_grad_(False)
-    model.lm_head.requires_grad_(True)
-    loop(worker, model, adam(torch, model, worker), rows, 12)
-    worker.done(14)
+    optimizer = adam(torch, model, worker)
+    loop(worker, model, optimizer, rows, 2)
+    model.model, model.lm_head = copy.deepcopy(model.model), copy.deepcopy(model.lm_head)
+    if keeps:
+        optimizer.param_groups[0]["params"] = list(model.parameters())
+    else:
+        optimizer = adam(torch, model, worker)
+    loop(worker, model, optimizer, rows, 12)
+    with torch.no_grad():
+        model.get_parameter("model.norm.weight").fill_(NAN)
+    with pytest.raises(worker.Tripped, match="weights became non-finite"):
+        loop(worker, model, optimizer, rows, 1)
+
+
+def test_an_embedding_of_which_few_rows_move_raises_nothing(torch, worker, run_of, llama, rows):
+    """Of a large vocabulary a step touches a handful of rows, and the sample must see one of them."""
+    run_of("fp32")
+    model = llama(vocab_size=20_000).requires_grad_(False)
+    model.model.embed_tokens.requires_grad_(True)
+    worker.prepare(model)
+    loop(worker, model, adam(torch, model, worker, weight_decay=0.0), rows, 25)
+    worker.done(25)
+
+
+def test_parts_that_are_frozen_in_turn_raise_nothing(torch, worker, run_of, llama, rows):
+    """A schedule may freeze what was looked at, and thaw it again."""
+    run_of("fp32")
+    model = worker.prepare(llama())
+    optimizer = adam(torch, model, worker, weight_decay=0.0)
+
+    def turn(step):
+        for number, layer in enumerate(model.model.layers):
+            layer.requires_grad_(step % 2 == number)
+
+    loop(worker, model, optimizer, rows, 25, see=turn)
+    worker.done(25)
+
+
+def test_a_compiled_model_is_judged_too(torch, worker, run_of, agent, llama, rows):
+    """The guard's hook does not end up inside the graph."""
+    run_of("fp32")
+    model = worker.prepare(llama(poison=from_step(6, lambda loss: loss * NAN)))
+    compiled = torch.compile(model, backend="eager")
+    with pytest.raises(worker.Tripped, match="nan-divergence"):
+        loop(worker, compiled, adam(torch, model, worker), rows, 12)
+    assert agent.first("trip")["values"]["since"] == 6
+    assert agent.first("trip")["values"]["loss"] == "nan"
 
 
 def test_the_guard_does_not_change_the_numbers(torch, worker, run_of, llama, rows):

@@ -308,7 +308,7 @@ def progress(stage: str, done: int, total: int) -> None:
 
 def begin(step: int, steps: Optional[int]) -> None:
     """Report that training goes on after `step` up to `steps`; `trainer_callback` does it for a Trainer."""
-    _guard.locate(step)
+    _guard.restart(step)
     _send("begin", values={"step": step, "steps": steps})
 
 
@@ -689,11 +689,11 @@ def _device(values: Knobs) -> str:
 def prepare(model: Any) -> Any:
     """Make a torch model safe to train at the plan's precision, in place, give it back, and start the guard.
 
-    Trainable parameters get the plan's dtype: half precision becomes float32 where the plan trains in float32 or
-    scales gradients; peft leaves modules_to_save, norms, biases and a new head in the base's. From then on a cast of the live
-    model is refused. Call it after adapters are added and before an optimizer is built, whose state would keep
-    the old dtype. Raises RuntimeError if nothing is trainable, or if a frozen half-precision parameter has
-    another dtype than the plan's base.
+    Trainable parameters get the plan's dtype: peft leaves modules_to_save, norms, biases and a new head in the
+    base's, and a scaler refuses float16 gradients. From then on a cast of the live model is refused. Call it
+    after adapters are added and before an optimizer is built, whose state would keep the old dtype. Raises
+    RuntimeError if nothing is trainable, or if a frozen half-precision parameter is of another dtype than the
+    plan's base.
     """
     import torch
 
@@ -970,8 +970,7 @@ class _Judge:
     def _trip(self, step: int, at_the_end: bool = False) -> Optional[_Trip]:
         for name, rule in _RULES.items():
             count, _ = self._streaks.get(name, (0, 0))
-            lone = name == "loss" and "weights" in self._streaks
-            if count and (at_the_end or lone or count >= rule.steps):
+            if count and (at_the_end or count >= rule.steps):
                 begun = [
                     since for other, (_, since) in self._streaks.items() if _RULES[other].kind == rule.kind
                 ]
@@ -1002,9 +1001,10 @@ class _Judge:
 
 # ---- the guard: what it sees
 
-TENSORS, ELEMENTS = 16, 256  # of the trainables, looked at in every step
+TENSORS = 16  # of the trainables, looked at in every step
 BASE_TENSORS = 2
-GRADIENTS = 4  # tensors of each step, the next ones each time
+GRADIENT_TENSORS = 4  # of each step, the next ones each time
+ELEMENTS = 4096  # of all these together: of an embedding a step may move few rows
 BASE_DRIFT = (
     0.05  # of its norm in a step; merging an adapter and taking it out again drifts by a hundredth of it
 )
@@ -1016,7 +1016,7 @@ class _Sample:
     def __init__(self, parameters: Sequence[Any], tensors: int) -> None:
         dice = random.Random(0)  # noqa: S311  # the same choice each time, and no secret
         chosen = dice.sample(list(parameters), min(tensors, len(parameters)))
-        self.parts = [(parameter, _places(parameter.numel(), parameter.device)) for parameter in chosen]
+        self.parts = [(one, _places(one.numel(), ELEMENTS // len(chosen), one.device)) for one in chosen]
         self.norms: Any = None  # of each tensor at the start
         self._last: Any = None
 
@@ -1038,12 +1038,12 @@ class _Sample:
 
 
 @functools.lru_cache(maxsize=64)
-def _places(count: int, device: Any) -> Any:
+def _places(count: int, wanted: int, device: Any) -> Any:
     """Draw which of `count` elements to look at, without touching the training's dice."""
     import torch
 
     dice = torch.Generator().manual_seed(0)
-    return torch.randint(count, (ELEMENTS,), generator=dice).to(device)
+    return torch.randint(count, (wanted,), generator=dice).to(device)
 
 
 def _can_be_sampled(tensor: Any) -> bool:
@@ -1120,11 +1120,15 @@ class _Guard:
         self._forget_model()
 
     def follow_trainer(self, model: Any, step: int) -> None:
-        """Take a Trainer's steps as ticks, from after `step`; each training has a beginning of its own."""
+        """Take a Trainer's steps as ticks, from after `step`."""
         if model is not None and not self.models:
             self.watch(model)
         self._in_trainer = True
-        self._judge = _Judge()
+        self.restart(step)
+
+    def restart(self, step: int) -> None:
+        """Begin to judge anew, after `step`: each training has a first loss and a scaler's settling of its own."""
+        self._judge, self._reading = _Judge(), None
         self._forget_model()
         self._forget_step()
         self._step = step
@@ -1153,17 +1157,23 @@ class _Guard:
 
     # -- hooks
 
-    def see_loss(self, loss: Any) -> None:
-        """Add the loss of a forward pass to those of this step; it stays on its device."""
-        loss = loss.detach().float().mean()
-        self._loss = loss if self._loss is None else self._loss + loss.to(self._loss.device)
-        self._sees_loss = True
+    def see_forward(self, module: Any, output: Any) -> None:
+        """Note a forward pass of a training, and add its loss to those of this step; it stays on its device.
 
-    def see_forward(self) -> None:
-        """Note a forward pass of a training; before the first step the weights are looked at."""
+        Before the first step the weights are looked at.
+        """
+        import torch
+
+        if module not in self.models or not module.training or not torch.is_grad_enabled():
+            return
         self._forwards += 1
         if self._weights is None:
             self._begin()
+        loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+        if isinstance(loss, torch.Tensor) and loss.requires_grad:
+            loss = loss.detach().float().mean()
+            self._loss = loss if self._loss is None else self._loss + loss.to(self._loss.device)
+            self._sees_loss = True
 
     def before_step(self, optimizer: Any) -> None:
         """Look at gradients and learning rates, which a script may clear or change right after the step.
@@ -1214,7 +1224,8 @@ class _Guard:
         """Give this step's figures as tensors, where they are."""
         import torch
 
-        if self._weights is None or not all(part.requires_grad for part, _ in self._weights.parts):
+        is_fresh = self._weights is None or not all(part.requires_grad for part, _ in self._weights.parts)
+        if is_fresh:
             self._begin()
         numbers: Dict[str, Any] = {}
         with torch.no_grad():
@@ -1222,10 +1233,10 @@ class _Guard:
                 now, moves = self._weights.look()
                 norms = self._weights.norms
                 has_size = norms > 0  # a LoRA's B begins at zero, and any step is more than that
-                leaps = (moves.norm(dim=1) > norms) & has_size
+                leaps = ~(moves.norm(dim=1) <= norms) & has_size  # NaN is no small move
                 numbers["finite"] = (now.isfinite().all(dim=1) | ~norms.isfinite()).all()
                 numbers["leapt"] = has_size.any() & (2 * leaps.sum() >= has_size.sum())
-                if self._in_trainer or self._gradient is not None or self._is_owner(self._get_driver()):
+                if not is_fresh and self._counts_standing_still():
                     numbers["moved"] = (moves != 0).any()
             if self._base is not None:
                 _, moves = self._base.look()
@@ -1239,6 +1250,11 @@ class _Guard:
         if self._heard_bad_gradient:
             numbers["bad"] = torch.ones(())
         return numbers
+
+    def _counts_standing_still(self) -> bool:
+        """Tell whether our weights should have moved: a critic's step moves none of its generator's."""
+        has_gradients = self._gradient is not None
+        return self._in_trainer or has_gradients or self._is_owner(self._get_driver())
 
     def _begin(self) -> None:
         """Choose what to look at, and take the first look."""
@@ -1265,9 +1281,9 @@ class _Guard:
             gradient = self._trainable[self._cursor].grad
             if gradient is not None and _can_be_sampled(gradient):
                 device = found[0].device if found else gradient.device
-                places = _places(gradient.numel(), gradient.device)
+                places = _places(gradient.numel(), ELEMENTS // GRADIENT_TENSORS, gradient.device)
                 found.append(gradient.take(places).to(device, torch.float32, non_blocking=True))
-            if len(found) == GRADIENTS:
+            if len(found) == GRADIENT_TENSORS:
                 break
         if not found:
             return None
@@ -1279,6 +1295,8 @@ class _Guard:
         if self._in_trainer:
             return True
         if optimizer not in self._owns:
+            if not self._is_up_to_date():
+                self._begin()
             ours = {id(part) for part in self._trainable}
             groups = optimizer.param_groups
             self._owns[optimizer] = any(id(part) in ours for group in groups for part in group["params"])
@@ -1456,22 +1474,15 @@ _guard = _Guard()
 _prepared: "weakref.WeakSet[Any]" = weakref.WeakSet()  # models that must not be cast any more
 
 _CAST = (
-    "the dtype of a model in training was to change. The optimizer's state keeps the old one, and Adam ends at the next step where the "
-    "two meet. Cast a copy: copy.deepcopy(model).to(...); Trainer's bf16_full_eval and fp16_full_eval cast the "
-    "live model too: evaluate without them"
+    "the dtype of a model in training was to change. The optimizer's state keeps the old one, and Adam ends at "
+    "the next step, where the two meet. Cast a copy: copy.deepcopy(model).to(...); Trainer's bf16_full_eval and "
+    "fp16_full_eval cast the live model too: evaluate without them"
 )
 
 
 def _see_forward(module: Any, _arguments: Any, output: Any) -> None:
-    """Take a watched model's loss; one function for all models, for a copy of a model keeps its hooks."""
-    import torch
-
-    if module not in _guard.models or not module.training or not torch.is_grad_enabled():
-        return
-    _guard.see_forward()
-    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    if isinstance(loss, torch.Tensor) and loss.requires_grad:
-        _guard.see_loss(loss)
+    """Tell of a forward pass: one function for all models, for copies and pickles of a model keep its hooks."""
+    _guard.see_forward(module, output)
 
 
 @functools.lru_cache(maxsize=None)
@@ -1485,6 +1496,9 @@ def _hook_torch() -> None:
 
     register_optimizer_step_pre_hook(lambda optimizer, _args, _kwargs: _guard.before_step(optimizer))
     register_optimizer_step_post_hook(lambda optimizer, _args, _kwargs: _guard.after_step(optimizer))
+
+    # torch.compile must not trace it. Under the same name, by which a pickled model finds it again.
+    globals()["_see_forward"] = torch.compiler.disable(_see_forward)
 
     grad_scaler = torch.amp.GradScaler
     step, update = grad_scaler.step, grad_scaler.update
