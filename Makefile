@@ -15,7 +15,7 @@ demo: .venv/ready
 	$(BIN)/launch
 
 test: .venv/ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 lint: .venv/ready
 	$(BIN)/ruff format --check .

@@ -24,6 +24,10 @@ from testbed.wheels import WheelServer, make_wheel
 hypothesis.settings.register_profile("ours", deadline=None, derandomize=IS_REQUIRED)
 hypothesis.settings.load_profile("ours")
 
+# Beside another worker a training on every core would wait for the other one's at each step.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A shell lets what it starts with `&` ignore Ctrl-C, and our clients would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -184,6 +188,38 @@ def copy_demo(demo: Path) -> Callable[[Path], None]:
         shutil.copytree(demo, root / "cache", dirs_exist_ok=True)
 
     return put
+
+
+_ON_THE_BRIDGE = {
+    "hosts/test_behind.py", "hosts/test_hops.py", "runs/test_bad_links.py", "runs/test_containers.py",
+    "runs/test_engine_ways.py", "runs/test_images.py", "runs/test_machines.py", "runtimes/test_container.py",
+    "runtimes/test_engine.py", "testbed/test_engine.py",
+}  # fmt: skip
+"""Files whose tests stand machines up: these share one bridge and its addresses, so they run one after the other."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give each of `pytest -n 2`'s workers whole files, and the files on the bridge to one of them.
+
+    Not by xdist's marks for groups: they need a node's id to be written, which pytest 9.2 forbids.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0].removeprefix("tests/")
+            return "bridge" if path in _ON_THE_BRIDGE else path
+
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Hold the list of those files against what their tests use."""
+    for item in items:
+        path = item.path.relative_to(REPOSITORY / "tests").as_posix()
+        if {"machines", "pair", "engine", "wheels"} & set(getattr(item, "fixturenames", ())):
+            assert path in _ON_THE_BRIDGE, f"{path} uses machines: name it in tests/conftest.py"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -108,7 +108,6 @@ class Upload:
             (client.project / folder).mkdir()
             for number in range(count):
                 (client.project / folder / f"{number}").write_bytes(os.urandom(size))
-        self.digests = {line.split()[0] for line in self._sums().splitlines()}
 
     def _sums(self):
         return subprocess.run(
@@ -117,6 +116,7 @@ class Upload:
 
     def start(self):
         """Launch it."""
+        self.digests = {line.split()[0] for line in self._sums().splitlines()}
         self.others = set(self._folders("incoming"))
         return self.client.start("--host", "A", "--", "true")
 

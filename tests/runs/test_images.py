@@ -423,11 +423,12 @@ def _left_in_layers(engine, image, folder, needles):
 def _left_on(engine, needles):
     """The files of a machine that hold a secret: what its engine keeps, its homes, and the folders for a while."""
     patterns = [word for needle in needles for word in ("-e", needle)]
-    mine = engine.machine.enter(
-        "find", "/tmp", "/var/tmp", "/dev/shm", "-xdev", "-user", "ada", "-type", "f"
-    ).split()
+    words = "find", "/tmp", "/var/tmp", "/dev/shm", "-xdev", "-user", "ada", "-type", "f"
+    mine = engine.machine.enter(*words, check=False).split()  # what goes meanwhile is another test's
     places = [str(engine.machine.folder), *mine]
-    said = engine.machine.enter("grep", "-rlF", "-D", "skip", *patterns, "--", *places, check=False)
+    said = engine.machine.enter(
+        "env", "LC_ALL=C", "grep", "-rlF", "-D", "skip", *patterns, "--", *places, check=False
+    )
     return said.splitlines()
 
 

@@ -32,6 +32,7 @@ KbdInteractiveAuthentication no
 StrictModes no
 UsePAM no
 Subsystem sftp internal-sftp
+{environment}
 """
 
 
@@ -95,7 +96,14 @@ class SshHost:
         with socket.create_server((ADDRESS, 0)) as probe:
             self.port = probe.getsockname()[1]
         config = self.folder / "sshd.conf"
-        config.write_text(_CONFIG.format(port=self.port, address=ADDRESS, folder=self.folder))
+        threads = (
+            f"SetEnv OMP_NUM_THREADS={os.environ['OMP_NUM_THREADS']}"
+            if "OMP_NUM_THREADS" in os.environ
+            else ""
+        )
+        config.write_text(
+            _CONFIG.format(port=self.port, address=ADDRESS, folder=self.folder, environment=threads)
+        )
         log = (self.folder / "sshd.log").open("ab")
         self._daemon = daemon = subprocess.Popen(
             ["/usr/sbin/sshd", "-D", "-e", "-f", str(config)],
