@@ -137,7 +137,7 @@ def number(value: float) -> str:
     """Return a metric for a person: four digits, thousands with commas; a non-finite one by its name."""
     if not math.isfinite(value):
         return str(as_json(value))
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.4g}"
 
 
 def clock(seconds: float) -> str:

@@ -37,12 +37,12 @@ def made(folder, *, is_wide):
         model.save_pretrained(folder)
 
 
-def trained(client, poison, is_wide=False):
+def trained(client, poison, *words, is_wide=False):
     """Run a poisoned training to its end; return how it ended, and of each attempt its record, state and events."""
     for path in REPORTS.glob("*.py"):
         (client.project / path.name).write_text(path.read_text())
     made(client.project / "model", is_wide=is_wide)
-    done = client.run(*WORDS, "--", "python", "poisoned.py", poison, timeout=400)
+    done = client.run(*WORDS, *words, "--", "python", "poisoned.py", poison, timeout=400)
     (run,) = client.runs.glob("[0-9]*")
     attempts = []
     for folder in sorted(run.glob("[0-9]*"))[1:]:
@@ -57,23 +57,20 @@ def trained(client, poison, is_wide=False):
     return done, attempts
 
 
-def caught(events):
-    """The step at which the guard gave up, and the first bad one."""
-    (trip,) = [one for one in events if one["kind"] == "trip"]
-    return trip["step"], trip["values"]["since"], trip["values"]["class"]
+def caught(state):
+    """The step at which the guard, or the agent, gave up, the first bad one, and the class."""
+    return state["failure"]["step"], state["failure"]["since"], state["failure"]["class"]
 
 
-@pytest.mark.parametrize("poison", ["nan", "overflow"])
-def test_what_no_rung_can_mend_fails_as_what_it_is(client, poison):
+def test_what_no_rung_can_mend_fails_as_what_it_is(client):
     """Each rung gets its attempt, from before the first bad step, and the last one ends the run."""
-    done, attempts = trained(client, poison)
+    done, attempts = trained(client, "nan")
     assert done.returncode == 1
     assert "succeeded" not in done.stdout
     assert [attempt["rung"] for attempt, _, _ in attempts] == [0, 1, 2]
-    for _, _, events in attempts:
-        step, since, name = caught(events)
-        assert name == "nan-divergence"
-        assert since == 12
+    for _, state, _ in attempts:
+        step, since, name = caught(state)
+        assert (name, since) == ("nan-divergence", 12)
         assert step < since + 5
     assert [attempt["resume_before"] for attempt, _, _ in attempts] == [None, 12, 12]
     begins = [
@@ -83,26 +80,27 @@ def test_what_no_rung_can_mend_fails_as_what_it_is(client, poison):
     assert (attempts[-1][1]["state"], attempts[-1][1]["reason"]) == ("failed", "nan-divergence")
 
 
-def test_an_absurd_learning_rate_is_caught(client):
-    """It is no precision's fault, but no success either."""
-    done, attempts = trained(client, "rate")
-    assert done.returncode == 1
-    step, since, name = caught(attempts[0][2])
-    assert name == "nan-divergence"
-    assert step < since + 5
-    assert step <= 10
-    assert attempts[-1][1]["state"] == "failed"
+def test_what_overflows_only_in_half_precision_is_mended_in_fp32(client):
+    """Gradients of 1e12 are no trouble there; the last checkpoint before them is what it goes on from."""
+    done, attempts = trained(client, "overflow")
+    assert done.returncode == 0, done.stdout
+    assert [attempt["precision"]["mode"] for attempt, _, _ in attempts] == ["fp16", "fp16", "fp32"]
+    for _, state, _ in attempts[:2]:
+        step, since, name = caught(state)
+        assert (name, since) == ("nan-divergence", 12)
+        assert step < since + 5
+    assert attempts[-1][1]["state"] == "succeeded"
 
 
-@pytest.mark.parametrize(("poison", "begins"), [("frozen", 1), ("zero", 12)])
+@pytest.mark.parametrize(("poison", "begins"), [("rate", 1), ("frozen", 1), ("zero", 12)])
 def test_what_does_not_learn_is_stopped_at_once(client, poison, begins):
-    """Another precision would not learn either: one attempt, and the reason."""
-    done, attempts = trained(client, poison)
+    """Another precision would not learn either: one attempt, and the reason. A rate of 1e3 leaves a dead model."""
+    done, attempts = trained(client, poison, "--precision", "fp32")
     assert done.returncode == 1
     assert len(attempts) == 1
-    step, since, name = caught(attempts[0][2])
+    step, since, name = caught(attempts[0][1])
     assert name == "not-learning"
-    assert since == begins
+    assert begins <= since <= begins + 2
     assert step < since + 5
     assert (attempts[0][1]["state"], attempts[0][1]["reason"]) == ("failed", "not-learning")
     assert "not-learning" in done.stdout
@@ -114,7 +112,7 @@ def test_residuals_beyond_fp16_are_mended_by_the_next_rung(client):
     assert done.returncode == 0, done.stdout
     assert [attempt["rung"] for attempt, _, _ in attempts] == [0, 1]
     assert [attempt["precision"]["base_dtype"] for attempt, _, _ in attempts] == ["float16", "float32"]
-    step, since, name = caught(attempts[0][2])
+    step, since, name = caught(attempts[0][1])
     assert (since, name) == (1, "nan-divergence")
     assert step <= 5
     assert attempts[1][1]["state"] == "succeeded"

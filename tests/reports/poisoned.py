@@ -25,7 +25,7 @@ class Poisoned(Trainer):
         """Multiply it by what the poison says."""
         loss = super().compute_loss(*args, **kwargs)
         is_bad = self.state.global_step + 1 >= BAD
-        factor = {"nan": float("nan"), "overflow": 1e30, "zero": 0.0}.get(POISON, 1.0)
+        factor = {"nan": float("nan"), "overflow": 1e12, "zero": 0.0}.get(POISON, 1.0)
         return loss * factor if is_bad else loss
 
 
@@ -36,7 +36,7 @@ if POISON == "frozen":  # a model that was rebuilt after its optimizer: what is 
     optimizers = (optimizer, torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0))
 arguments = TrainingArguments(
     **worker.training_arguments(
-        learning_rate=1e3 if POISON == "rate" else 1e-2,
+        learning_rate={"rate": 1e3, "none": 1e-3}.get(POISON, 1e-2),
         max_steps=40,
         logging_steps=1,
         lr_scheduler_type="constant",

@@ -96,13 +96,10 @@ class SshHost:
         with socket.create_server((ADDRESS, 0)) as probe:
             self.port = probe.getsockname()[1]
         config = self.folder / "sshd.conf"
-        threads = (
-            f"SetEnv OMP_NUM_THREADS={os.environ['OMP_NUM_THREADS']}"
-            if "OMP_NUM_THREADS" in os.environ
-            else ""
-        )
+        threads = os.environ.get("OMP_NUM_THREADS")  # of a training there, as of one here
+        environment = f"SetEnv OMP_NUM_THREADS={threads}" if threads else ""
         config.write_text(
-            _CONFIG.format(port=self.port, address=ADDRESS, folder=self.folder, environment=threads)
+            _CONFIG.format(port=self.port, address=ADDRESS, folder=self.folder, environment=environment)
         )
         log = (self.folder / "sshd.log").open("ab")
         self._daemon = daemon = subprocess.Popen(

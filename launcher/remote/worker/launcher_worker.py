@@ -32,6 +32,7 @@ retry: that is the agent's part.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -444,8 +445,24 @@ def resume_from() -> Optional[str]:
     for step, path, files in sorted(sealed, key=lambda entry: entry[:2], reverse=True):
         if _is_whole(Path(path), files):
             _guard.locate(step)
-            return path
+            return path if values.peek.precision.scaler else _without_scaler(Path(path))
     return None
+
+
+def _without_scaler(folder: Path) -> str:
+    """Give a checkpoint that a Trainer which scales nothing can load: its state of a scaler would be an error there.
+
+    Such a checkpoint is of an attempt on another rung. It stays as it is: the way to it is a folder of links.
+    """
+    if not (folder / "scaler.pt").exists():
+        return str(folder)
+    view = folder.parent / f".{folder.name}.without-scaler"
+    view.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        if path.name != "scaler.pt":
+            with contextlib.suppress(FileExistsError):  # another rank was quicker
+                (view / path.name).symlink_to(path.resolve())
+    return str(view)
 
 
 def _publish(checkpoints: Path, step: int, write: Callable[[str], Any]) -> Path:
@@ -549,16 +566,14 @@ def model_arguments(**own: Any) -> Dict[str, Any]:
 
     values = knobs()
     version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
-    keywords: Dict[str, Any] = {"attn_implementation": _attention(values)}
+    keywords: Dict[str, Any] = {}
+    attention = values.peek.precision.attention
+    if attention != "sdpa" and not values.rehearsed:  # sdpa is the default, where a model has it
+        keywords["attn_implementation"] = attention
     if not {"dtype", "torch_dtype"} & own.keys():
         dtype = getattr(torch, values.precision.base_dtype)  # which consumes the knob
         keywords["dtype" if version >= (4, 56) else "torch_dtype"] = dtype
     return {**keywords, **own}
-
-
-def _attention(values: Knobs) -> str:
-    attention = values.peek.precision.attention
-    return "sdpa" if values.rehearsed and attention.startswith("flash") else attention  # no kernels on a CPU
 
 
 def training_arguments(**own: Any) -> Dict[str, Any]:
@@ -855,7 +870,7 @@ _RULES = {
         DIVERGED, 3, "weights move by more than their own size in a step, while the loss does not fall"
     ),
     "still": _Rule(UNTAUGHT, 5, "no trainable weight moves, although the learning rate is above zero"),
-    "zero": _Rule(UNTAUGHT, 5, "the loss is exactly 0.0, and so is its gradient"),
+    "zero": _Rule(UNTAUGHT, 5, "every gradient is exactly zero, or the loss where no gradient can be seen"),
     # Not a divergence: another precision would not mend it. What is saved is the trainables alone, and they were
     # trained beside a base that nobody will have again.
     "base": _Rule(UNTAUGHT, 3, "the frozen base moves: what is saved without it would be worth nothing"),
@@ -914,6 +929,8 @@ class _Judge:
         self._mark("weights", not seen.finite, step)
         self._mark("gradients", is_overflow, step)
         self._mark("base", seen.base_moved, step)
+        if seen.gradient:
+            self._mark("zero", seen.gradient == "zero", step)
         if seen.loss is not None:
             self._mark_loss(seen.loss, step)
         if seen.moved is not None and seen.is_rated and not seen.skipped:
@@ -927,6 +944,11 @@ class _Judge:
         """Take a loss that the script told, where none can be seen."""
         self._mark_loss(loss, step)
         return self._trip(step)
+
+    @property
+    def doubts_gradients(self) -> bool:
+        """Whether the gradients that were looked at have been zero of late, so that all should be looked at."""
+        return self._streaks.get("zero", (0, 0))[0] >= 2
 
     def forgive(self, rule: str) -> None:
         """Begin a rule's count anew."""
@@ -955,7 +977,8 @@ class _Judge:
             self._mark("explosion", loss > 10 * abs(statistics.median(self._firsts)) + 10, step)
         elif is_finite:
             self._firsts.append(loss)
-        self._mark("zero", loss == 0.0 and self.last.gradient == "zero", step)
+        if not self.last.gradient:
+            self._mark("zero", loss == 0.0, step)
         self.loss = loss
         if self.loss_first is None:
             self.loss_first = loss
@@ -970,7 +993,8 @@ class _Judge:
     def _trip(self, step: int, at_the_end: bool = False) -> Optional[_Trip]:
         for name, rule in _RULES.items():
             count, _ = self._streaks.get(name, (0, 0))
-            if count and (at_the_end or count >= rule.steps):
+            is_last_word = at_the_end and rule.kind == DIVERGED
+            if count and (is_last_word or count >= rule.steps):
                 begun = [
                     since for other, (_, since) in self._streaks.items() if _RULES[other].kind == rule.kind
                 ]
@@ -1272,7 +1296,10 @@ class _Guard:
                 sample.look()
 
     def _look_at_gradients(self) -> Any:
-        """Tell of the next few trainables whether a gradient is not finite, and whether all are zero."""
+        """Tell of the next few trainables whether a gradient is not finite, and whether all are zero.
+
+        Where they have been zero before, every gradient is asked: an embedding's may be zero almost everywhere.
+        """
         import torch
 
         found: List[Any] = []
@@ -1288,7 +1315,11 @@ class _Guard:
         if not found:
             return None
         elements = torch.cat(found)
-        return ~elements.isfinite().all(), (elements == 0).all()
+        is_zero = (elements == 0).all()
+        if self._judge.doubts_gradients:
+            gradients = [part.grad for part in self._trainable if part.grad is not None]
+            is_zero = ~torch.stack([gradient.any().to(elements.device) for gradient in gradients]).any()
+        return ~elements.isfinite().all(), is_zero
 
     def _drives(self, optimizer: Any) -> bool:
         """Tell whether this optimizer's steps count: of several it is one, and better one of our trainables'."""
