@@ -53,7 +53,7 @@ def test_the_model_is_loaded_as_planned(torch, worker, run_of, agent, llama, tmp
     from transformers import AutoModelForCausalLM
 
     keywords = worker.model_arguments()
-    assert keywords == {"dtype": torch.float16, "attn_implementation": "sdpa"}
+    assert keywords == {"dtype": torch.float16}
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "base", **keywords).dtype == torch.float16
     assert agent.events(1)[0]["values"] == {"knobs": ["precision"]}
 
@@ -63,7 +63,7 @@ def test_a_dtype_of_the_script_wins_and_consumes_nothing(torch, worker, run_of, 
     """A script that hard-codes its dtype is not mended by another rung."""
     run_of("fp16")
     keywords = worker.model_arguments(**{name: torch.float32, "revision": "main"})
-    assert keywords == {name: torch.float32, "attn_implementation": "sdpa", "revision": "main"}
+    assert keywords == {name: torch.float32, "revision": "main"}
     worker.done(1)
     assert agent.events(1)[0]["kind"] == "done"
 
@@ -72,7 +72,7 @@ def test_a_rehearsal_has_no_kernels_of_a_card(worker, run_of):
     """Flash attention, compilation and tf32 are the card's; dtypes and flags stay."""
     run_of("bf16", {"device": "cuda", "attention": "flash_attention_2", "compile": True, "tf32": True})
     keywords = worker.training_arguments()
-    assert worker.model_arguments()["attn_implementation"] == "sdpa"
+    assert "attn_implementation" not in worker.model_arguments()
     assert (keywords["use_cpu"], keywords["bf16"]) == (True, True)
     assert not {"torch_compile", "tf32"} & keywords.keys()
 

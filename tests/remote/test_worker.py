@@ -266,6 +266,7 @@ def test_training_arguments_follow_the_plan(worker, run, agent):
         "seed": 1,
         "data_seed": 7,
         "optim": "adamw_torch",
+        "logging_nan_inf_filter": False,
     }
     assert keywords == {**keywords, **expected}
     assert "tf32" not in keywords

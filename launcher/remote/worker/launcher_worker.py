@@ -1424,9 +1424,13 @@ class _Guard:
         self._flush()
         if self._tripped is not None:
             raise self._tripped
-        self._act(self._judge.pending(self._step))
-        if self._judge.steps:
+        judge = self._judge
+        self._act(judge.pending(self._step))
+        if judge.steps:
             self._prove(self._step)
+            if _rank() == 0:
+                values = {"guard": {"steps": judge.steps, "skipped": judge.skips}}
+                _send("evidence", step=self._step, values=values)
 
     def _prove(self, step: int) -> None:
         """Send, once, what shows that the precision works for this model."""
