@@ -108,7 +108,7 @@ def test_what_does_not_learn_is_stopped_at_once(client, poison, begins):
 
 def test_residuals_beyond_fp16_are_mended_by_the_next_rung(client):
     """A residual stream of 8e4 overflows an fp16 base; over an fp32 base the same training succeeds, with no person."""
-    done, attempts = trained(client, "none", is_wide=True)
+    done, attempts = trained(client, "wide", is_wide=True)
     assert done.returncode == 0, done.stdout
     assert [attempt["rung"] for attempt, _, _ in attempts] == [0, 1]
     assert [attempt["precision"]["base_dtype"] for attempt, _, _ in attempts] == ["float16", "float32"]

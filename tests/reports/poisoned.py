@@ -36,7 +36,7 @@ if POISON == "frozen":  # a model that was rebuilt after its optimizer: what is 
     optimizers = (optimizer, torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0))
 arguments = TrainingArguments(
     **worker.training_arguments(
-        learning_rate={"rate": 1e3, "none": 1e-3}.get(POISON, 1e-2),
+        learning_rate={"rate": 1e3, "wide": 1e-3}.get(POISON, 1e-2),
         max_steps=40,
         logging_steps=1,
         lr_scheduler_type="constant",

@@ -1,0 +1,50 @@
+"""The same training under other rungs and splits: its losses stay beside those of fp32, within a tolerance that is stated."""
+
+import json
+
+import pytest
+from testbed.client import REPOSITORY
+
+pytestmark = pytest.mark.training
+
+TOLERANCE = 0.02
+"""The farthest that a loss may be from fp32's, as a share of the first loss; see tests/bench/PRECISION.md for 300 steps."""
+WORDS = ("--set", "model=./model", "--set", "method=lora", "--set", "batch.global=8", "--name", "rung")
+RUNGS = {
+    "another split": ("--profile", "cpu", "--set", "batch.micro=2"),
+    "bf16": ("--profile", "a100_40gb", "--rehearse"),
+    "fp16 over an fp16 base": ("--profile", "titan_rtx", "--rehearse"),
+    "fp16 stored": ("--profile", "p100", "--rehearse", "--precision", "fp16"),
+}
+
+
+def losses(client, *words):
+    """What the script itself wrote of each step's loss."""
+    ledger = client.home / "ledger"
+    ledger.unlink(missing_ok=True)
+    client.ok(*WORDS, *words, "--", "python", "poisoned.py", "none", timeout=300)
+    return [float(loss) for loss in json.loads(ledger.read_text())["losses"]]
+
+
+def test_other_rungs_and_splits_learn_as_fp32_does(client, monkeypatch):
+    """Forty steps of 8 examples, each way."""
+    torch = pytest.importorskip("torch")
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    monkeypatch.setenv("LEDGER", str(client.home / "ledger"))
+    for path in (REPOSITORY / "tests" / "reports").glob("*.py"):
+        (client.project / path.name).write_text(path.read_text())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config = LlamaConfig(
+            vocab_size=64, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=64, pad_token_id=0, bos_token_id=None, eos_token_id=1,
+        )  # fmt: skip
+        LlamaForCausalLM(config).save_pretrained(client.project / "model")
+    plain = losses(client, "--profile", "cpu")
+    assert len(plain) == 40
+    assert plain[-1] < 0.9 * plain[0]
+    for what, words in RUNGS.items():
+        found = losses(client, *words)
+        farthest = max(abs(one - other) for one, other in zip(plain, found, strict=True)) / plain[0]
+        assert 0 < farthest < TOLERANCE, f"{what}: {farthest:.2%}"
