@@ -98,6 +98,8 @@ def test_a_run_in_a_container_is_as_the_design_says(client, box):
     mounts = {one["Destination"]: one["RW"] for one in told["Mounts"]}
     assert mounts.pop(path) is True
     assert mounts.pop("/home/ada/.launch/cache") is True
+    (evidence,) = [one for one in mounts if one.startswith("/home/ada/.launch/hosts/")]
+    assert mounts.pop(evidence) is True
     assert set(mounts.values()) == {False}
     host = told["HostConfig"]
     assert host["CapDrop"] == ["ALL"]

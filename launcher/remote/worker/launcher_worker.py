@@ -42,6 +42,7 @@ import random
 import shutil
 import socket
 import statistics
+import struct
 import sys
 import threading
 import time
@@ -85,7 +86,7 @@ __all__ = [
 ]
 
 MANIFEST = "manifest.json"
-SEND_TIMEOUT_S = 10.0
+SEND_TIMEOUT_S = 10
 
 
 # ---- the values in force
@@ -371,7 +372,9 @@ class _Channel:
                     if not address:
                         return
                     self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                    self._socket.settimeout(SEND_TIMEOUT_S)
+                    # The kernel's own timeout: Python's would ask it before each send whether it may.
+                    timeout = struct.pack("ll", SEND_TIMEOUT_S, 0)
+                    self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
                     self._socket.connect(address)
                 self._socket.sendall(line)
             except OSError:
