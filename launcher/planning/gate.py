@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from launcher.planning.memory import usable_gb, weights_gb
 from launcher.planning.placement import choose_gpus, engine, engines_meant, is_closed, why_unusable
@@ -36,7 +37,7 @@ def _several_cards(plan: Plan) -> list[Finding]:
 
 
 def _model_room(plan: Plan) -> list[Finding]:
-    """Return a refusal where not even the first rung, of which the ladder took the leanest, fits on the card."""
+    """Say where not even the first rung, of which the ladder took the leanest, fits on the card."""
     model, room, first = plan.model_facts, usable_gb(plan.profile), plan.ladder[0]
     if model is None or room is None or weights_gb(model, plan.method, first) <= room:
         return []
@@ -48,7 +49,9 @@ def _model_room(plan: Plan) -> list[Finding]:
         if plan.method == "full"
         else "launch profile list     has larger cards"
     )
-    return [Finding(level="refuse", code="model-too-large", message=message, mend=mend)]
+    # A script may load the frozen base in fewer bits, which its config does not tell.
+    level: Literal["refuse", "note"] = "refuse" if plan.method == "full" else "note"
+    return [Finding(level=level, code="model-too-large", message=message, mend=mend)]
 
 
 def _card(plan: Plan, facts: Facts) -> list[Finding]:

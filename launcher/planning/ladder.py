@@ -6,6 +6,7 @@ that is asked for is followed by the safer ones.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
@@ -91,11 +92,11 @@ def ladder(case: Case, asked: Asked = "auto") -> Ladder:
     if not possible:
         raise RefusedError(_why_nothing(case, excluded))
     fitting = [one for one in possible if not too_large(case, one.precision)]
-    if not fitting and asked == "auto":
-        return Ladder((_leanest(case, possible),), tuple(excluded))
     rungs = [one.precision for one in fitting if not one.only_on_request]
     excluded += [_as_excluded(one, too_large(case, one.precision)) for one in possible if one not in fitting]
-    if asked != "auto":
+    if asked == "auto" and not rungs:
+        rungs = [_leanest(case, possible)]
+    elif asked != "auto":
         wanted = [one.precision for one in fitting if one.precision.mode == asked]
         if not wanted:
             raise RefusedError(_why_not(case, asked, excluded))
@@ -182,17 +183,15 @@ def _without_tensor_cores(case: Case) -> Iterator[_Candidate]:
         yield _Candidate({**_SCALED, "base_dtype": "float32", "why": f"as you asked; {slow}"}, slow)
         return
     made = _make(case, plain)
-    is_known_to_fit = (
-        case.model is not None and isinstance(made, _Rung) and not too_large(case, made.precision)
-    )
+    may_fit = isinstance(made, _Rung) and not too_large(case, made.precision)
     why = "half the memory for the frozen base, fp32 adapters"
-    yield _Candidate({"mode": "fp16", "base_dtype": "float16", "why": why}, slow if is_known_to_fit else "")
+    yield _Candidate({"mode": "fp16", "base_dtype": "float16", "why": why}, slow if may_fit else "")
 
 
 def _mps(case: Case) -> Iterator[_Candidate]:
     chip = case.platform.apple_chip
     emulated = "M1 and M2 emulate bf16, no faster than fp32"
-    is_native = chip is not None and not chip.startswith(("Apple M1", "Apple M2"))
+    is_native = chip is not None and not re.match(r"Apple M[12]\b", chip)
     why = "the range of fp32 at half the memory; no scaler to fail"
     yield _Candidate(
         {**_BF16, "base_dtype": _base(case, "bfloat16"), "why": why}, "" if is_native else emulated

@@ -18,6 +18,9 @@ USABLE = 0.9
 ADAPTER_SHARE = 0.02
 """LoRA's trainables as a share of the base's parameters, rounded up: rank 16 on all linear layers is 1 to 2 %."""
 
+QUANTIZED_MORE = 1.2
+"""What a quantized base takes beyond its bits: scales, and the layers that stay as they are."""
+
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -26,7 +29,8 @@ def weights_gb(model: Model, method: Literal["lora", "full"], precision: Precisi
     trained = 4 * _BYTES[precision.trainable_dtype]
     if method == "full":
         return model.parameters * trained / GB
-    return model.parameters * (_BYTES[precision.base_dtype] + ADAPTER_SHARE * trained) / GB
+    base = model.weight_bits / 8 * QUANTIZED_MORE if model.weight_bits else _BYTES[precision.base_dtype]
+    return model.parameters * (base + ADAPTER_SHARE * trained) / GB
 
 
 def sample_gb(model: Model, precision: Precision, tokens: int) -> float:

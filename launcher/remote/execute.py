@@ -28,7 +28,17 @@ GRACE_S = 3.0
 QUIET_S = 1.0
 MARK = "LAUNCH_EXEC"
 PIECE = 3900  # bytes: with its line no more than what a pipe that can be written takes at once
-_STRAY = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK", "LOCAL_WORLD_SIZE")
+_STRAY = (
+    "NVIDIA_TF32_OVERRIDE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "GROUP_RANK",
+    "LOCAL_WORLD_SIZE",
+)
 _STRAY_PREFIXES = ("LAUNCH_", "ACCELERATE_", "TORCHELASTIC_")
 
 

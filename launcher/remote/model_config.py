@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from . import strict_json
+from .rundir import read_text
 
 MOST_BYTES = 1 << 20
 
@@ -34,13 +35,22 @@ def read(root: str, source: Any, keys: list[str]) -> dict[str, Any] | None:
         if isinstance(told, dict):
             inner = told.get("text_config")
             both = {**told, **(inner if isinstance(inner, dict) else {})}
-            return {key: both[key] for key in keys if isinstance(both.get(key), (bool, int, str))}
+            return {
+                key: _plain(both[key]) for key in keys if isinstance(both.get(key), (bool, int, str, dict))
+            }
     return None
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as it is; of a table only what is plain itself."""
+    if not isinstance(value, dict):
+        return value
+    return {key: one for key, one in value.items() if isinstance(one, (bool, int, str))}
 
 
 def _hub_caches(root: str) -> list[str]:
     """Return the folders that huggingface_hub may keep models in, as `environment` sets them for a run; nearest first."""
-    home = os.environ.get("HF_HOME") or os.path.join(root, "cache", "huggingface")
+    home = os.path.expanduser(os.environ.get("HF_HOME") or os.path.join(root, "cache", "huggingface"))
     told = os.environ.get("HF_HUB_CACHE")
     return [
         *([told] if told else []),
@@ -50,7 +60,8 @@ def _hub_caches(root: str) -> list[str]:
 
 
 def _in_hub_cache(cache: str, name: str) -> list[str]:
-    """Return the paths of a model's config in a cache, the newest first."""
-    folder = os.path.join(glob.escape(cache), "models--" + glob.escape(name.replace("/", "--")))
-    found = glob.glob(os.path.join(folder, "snapshots", "*", "config.json"))
-    return sorted(found, key=lambda path: os.lstat(path).st_mtime, reverse=True)
+    """Return the paths of a model's config in a cache: that of its main branch, then the others, the newest first."""
+    folder = os.path.join(cache, "models--" + name.replace("/", "--"))
+    main = read_text(os.path.join(folder, "refs", "main")) or "-"
+    found = glob.glob(os.path.join(glob.escape(folder), "snapshots", "*", "config.json"))
+    return sorted(found, key=lambda path: (main in path.split(os.sep), os.lstat(path).st_mtime), reverse=True)

@@ -36,6 +36,7 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024
 MOST_CHARS = 500
 _FROM_A_WORKER = frozenset({"kind", "rank", "time"})
 _FROM_US = frozenset({"version", "attempt"})
+_HELD = "held "  # before the name of a knob that the script sets itself
 _NON_FINITE = ("nan", "inf", "-inf")
 MAX_SOCKET_PATH = 100  # bytes: sun_path holds 104 on macOS, 108 on Linux
 
@@ -83,7 +84,8 @@ class Supervisor:
         self.consumed: set[str] = set()
         self.failure: dict[str, Any] | None = None
         self.kill_at = float("inf")
-        self.good_step = 0
+        self.has_trained = False
+        self.doubtful_from = 1  # the first step whose update no loss has shown to be good
         self.lost_losses = 0
         self.proof: dict[str, Any] | None = None
         self.terminations: list[int] = []
@@ -223,9 +225,10 @@ class Supervisor:
         return self.plan.get("rehearsed") is True
 
     def _consumed_so_far(self) -> set[str]:
-        """Return the knobs that the run's script has consumed, in whichever attempt."""
+        """Return the knobs that the run's script has consumed, in whichever attempt, and does not set itself."""
         earlier = (state.get("consumed") or [] for _, state in self.history)
-        return self.consumed.union(*earlier)
+        told = self.consumed.union(*earlier)
+        return {knob for knob in told if not knob.startswith(_HELD) and _HELD + knob not in told}
 
     def _may_begin_again(self) -> bool:
         """Whether the script can be started once more: it asked the worker where to resume from, or the job says so."""
@@ -357,7 +360,7 @@ class Supervisor:
         if found is None:
             return None
         told = {"class": found.name, "line": found.line, "why": found.why, "mend": found.mend}
-        return {**told, "since": None, "step": self.step}
+        return {**told, "since": None, "step": self.step, "trained": self.has_trained}
 
     def _set_aside(self, failure: dict[str, Any]) -> None:
         """Put the checkpoints that a failure has spoilt where none is looked for."""
@@ -387,7 +390,8 @@ class Supervisor:
             ladder=self.ladder,
             rung=self.in_force.rung,
             consumed=consumed,
-            may_begin_again=self._may_begin_again() or failure.get("step") is None,  # nothing is done twice
+            may_begin_again=self._may_begin_again()
+            or failure.get("trained") is False,  # nothing is done twice
             attempts_left=int(self.plan.get("attempts", 1)) - begun,
             checkpoint=sealed[-1][0] if sealed else None,
         )
@@ -483,7 +487,7 @@ class Supervisor:
             try:
                 text = line.decode()
                 event = strict_json.decode(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 event = None
             if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
                 shown = self.redactor.redact_bytes(line)[:200].decode("utf-8", "replace")
@@ -506,16 +510,20 @@ class Supervisor:
             self.has_worker_metrics = True
             if isinstance(step, int):
                 self.step = step
+                self.has_trained = self.has_trained or step > 0
             self.loss = values.get("loss", self.loss)
             if "loss" in values and event.get("rank", 0) == 0:
                 self._judge_loss(step, values["loss"])
         elif kind == "begin" and isinstance(values.get("step"), int):
-            self.good_step = values["step"]
+            self.has_trained = True
+            self.doubtful_from = values["step"] + 1
         elif kind == "done" and event.get("rank", 0) == 0:
             self.is_marked = True
             self.marker = step if isinstance(step, int) else None
         elif kind == "consumed" and isinstance(values.get("knobs"), list):
-            fresh = {str(knob) for knob in values["knobs"]} - self.consumed
+            held = values.get("held") if isinstance(values.get("held"), list) else []
+            told = [*map(str, values["knobs"]), *(_HELD + str(knob) for knob in held)]
+            fresh = set(told) - self.consumed
             if fresh:
                 self.consumed = self.consumed | fresh
                 self._say(self.state)  # at once: a successor asks whether `resume` was consumed
@@ -530,6 +538,7 @@ class Supervisor:
         if isinstance(step, int):
             self.step = step
         since = values.get("since")
+        values = self.redactor.redact(values)  # before anything is cut: half a secret is one too
         name, why = values["class"], str(values.get("why") or "the worker's guard gave up")
         said = {"class", "why", "since", "key"}
         figures = ["%s %s" % pair for pair in values.items() if pair[0] not in said]
@@ -548,19 +557,20 @@ class Supervisor:
         """Take the attempt for failed where a script reports one lost loss after the other, and goes on."""
         if loss not in _NON_FINITE:
             self.lost_losses = 0
-            self.good_step = step if isinstance(step, int) else self.good_step
+            self.doubtful_from = step if isinstance(step, int) else self.doubtful_from
             return
         self.lost_losses += 1
         if self.lost_losses == LOST_LOSSES:
             why = "the loss was not finite %d times running" % LOST_LOSSES
             line = "step %s: loss %s" % (step, loss)
-            found = {"class": "nan-divergence", "line": line, "why": why, "since": self.good_step + 1}
+            # The first lost loss shows what the step before it made of the weights.
+            found = {"class": "nan-divergence", "line": line, "why": why, "since": self.doubtful_from}
             self._give_up(found, 0.0)
 
     def _give_up(self, failure: dict[str, Any], grace_s: float) -> None:
         """Take the attempt for failed, whatever its script says later; the first failure counts."""
         if self.failure is None:
-            self.failure = {**failure, "step": self.step}
+            self.failure = {**failure, "step": self.step, "trained": self.has_trained or bool(self.step)}
             self.kill_at = time.monotonic() + grace_s
             self._say(self.state)  # at once: should we die now, a successor answers it
 
@@ -596,6 +606,7 @@ class Supervisor:
         """Write down metrics read from the log, unless the script's worker sends its own."""
         if self.has_worker_metrics or not found:
             return
+        self.has_trained = True
         self.step = found[-1][0]
         self.loss = found[-1][1].get("loss", self.loss)
         self.write_events([{"kind": "metric", "step": step, "values": values} for step, values in found])

@@ -24,8 +24,12 @@ def read_here(task: Task) -> Model | None:
 
 
 def _in_hub_cache(name: str) -> dict[str, object]:
-    """Return the newest config of a model of the hub that huggingface_hub has fetched here; empty where it has none."""
+    """Return the config of a model of the hub that was fetched here, of its main branch if that was; empty where none was."""
     home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
     cache = Path(os.environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
-    found = list((cache / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/config.json"))
-    return read_json(max(found, key=lambda path: path.lstat().st_mtime)) if found else {}
+    folder = cache / f"models--{name.replace('/', '--')}"
+    main = folder / "refs" / "main"
+    named = main.read_text().strip() if main.is_file() else ""
+    found = list((folder / "snapshots").glob("*/config.json"))
+    best = max(found, key=lambda path: (path.parent.name == named, path.lstat().st_mtime), default=None)
+    return read_json(best) if best else {}

@@ -15,7 +15,8 @@ Size = Annotated[int, Field(ge=1, le=2**40)]
 class Model(Written):
     """A model: the dtype that it was saved in, its number of parameters, and its shape.
 
-    The parameters are counted from the shape, as of a decoder with gated MLPs; a share of a few percent may be wrong.
+    The parameters are counted from the shape, as of a decoder; that may be a tenth off. `weight_bits` are those of a base
+    that was saved quantized.
     """
 
     dtype: Dtype | None = None
@@ -24,6 +25,7 @@ class Model(Written):
     hidden_size: Size
     head_dim: Size
     vocab_size: Size
+    weight_bits: Annotated[int, Field(ge=1, le=16)] | None = None
 
     @property
     def billions(self) -> float:
@@ -45,7 +47,11 @@ class _Config(Record):
     head_dim: Size | None = None
     num_local_experts: Size | None = None
     num_experts: Size | None = None
-    tie_word_embeddings: bool = False
+    n_routed_experts: Size | None = None
+    moe_intermediate_size: Size | None = None
+    tie_word_embeddings: bool = True
+    model_type: str | None = None
+    quantization_config: dict[str, Any] | None = None
 
 
 CONFIG_KEYS = tuple(_Config.model_fields)
@@ -64,9 +70,11 @@ def read_model(config: dict[str, Any] | None) -> Model | None:
     head_dim = told.head_dim or max(1, told.hidden_size // told.num_attention_heads)
     queries = told.num_attention_heads * head_dim
     values = (told.num_key_value_heads or told.num_attention_heads) * head_dim
-    experts = told.num_local_experts or told.num_experts or 1
+    experts = told.num_local_experts or told.num_experts or told.n_routed_experts or 1
+    width = (told.moe_intermediate_size if experts > 1 else None) or told.intermediate_size
+    matrices = 2 if told.model_type in _WITHOUT_GATE else 3
     attention = told.hidden_size * (2 * queries + 2 * values)
-    mlp = 3 * told.hidden_size * (told.intermediate_size or 4 * told.hidden_size) * experts
+    mlp = matrices * told.hidden_size * (width or 4 * told.hidden_size) * experts
     embeddings = told.vocab_size * told.hidden_size * (1 if told.tie_word_embeddings else 2)
     try:
         return Model.model_validate(
@@ -77,10 +85,38 @@ def read_model(config: dict[str, Any] | None) -> Model | None:
                 "hidden_size": told.hidden_size,
                 "head_dim": head_dim,
                 "vocab_size": told.vocab_size,
+                "weight_bits": _bits(told.quantization_config),
             }
         )
     except ValidationError:  # sizes beyond any model
         return None
+
+
+def _bits(quantization: dict[str, Any] | None) -> int | None:
+    """Return the bits of a quantized base: of bitsandbytes, or as GPTQ, AWQ and their kin say it."""
+    if quantization is None:
+        return None
+    if quantization.get("load_in_4bit"):
+        return 4
+    if quantization.get("load_in_8bit"):
+        return 8
+    bits = quantization.get("bits")
+    return bits if type(bits) is int and 1 <= bits <= 16 else 8
+
+
+_WITHOUT_GATE = {
+    "gpt2",
+    "gpt_neo",
+    "gpt_neox",
+    "gptj",
+    "gpt_bigcode",
+    "opt",
+    "bloom",
+    "mpt",
+    "falcon",
+    "phi",
+    "starcoder2",
+}
 
 
 def _dtype(written: str | None) -> str | None:

@@ -246,7 +246,8 @@ def test_a_base_of_fp32_is_said_and_trained(torch, worker, run_of, llama, lora, 
         "packed", torch.nn.Parameter(torch.ones(2, dtype=torch.uint8), requires_grad=False)
     )
     worker.prepare(model)
-    (line,) = capsys.readouterr().out.splitlines()
+    start, line = capsys.readouterr().out.splitlines()
+    assert start.startswith("precision fp16")
     assert "are wider than the plan's torch.float16" in line
     assert "worker.model_arguments()" in line
 

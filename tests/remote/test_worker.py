@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -325,7 +326,7 @@ def test_the_callback_reports_steps_without_running_averages(worker, run, agent)
     transformers = pytest.importorskip("transformers", reason="the training libraries are not installed")
     callback = worker.trainer_callback()
     state = transformers.TrainerState(global_step=0, max_steps=20, is_world_process_zero=True)
-    callback.on_train_begin(None, state, None)
+    callback.on_train_begin(SimpleNamespace(fp16=False, bf16=True), state, None)
     state.global_step, state.num_input_tokens_seen = 10, 1000
     logs = {"loss": float("nan"), "num_input_tokens_seen": 1000, "train_tokens_per_second": 1.0}
     callback.on_log(None, state, None, logs=logs)

@@ -160,6 +160,8 @@ class Knobs:
         )
         self.precision_key = _digest({k: v for k, v in values["precision"].items() if k != "why"})
         self._consumed: Set[str] = set()
+        self._held: Set[str] = set()
+        self._is_announced = False
 
     @property
     def precision(self) -> Precision:
@@ -191,8 +193,20 @@ class Knobs:
         if new:
             self._consumed.update(new)
             _send("consumed", values={"knobs": new})
-        if "precision" in new and self.run is not None and _rank() == 0:
+        if "precision" in new:
+            self.announce()
+
+    def hold(self, name: str) -> None:
+        """Tell the agent that the script sets this knob itself, at least in part: another value would mend nothing."""
+        if name not in self._held:
+            self._held.add(name)
+            _send("consumed", values={"knobs": [], "held": [name]})
+
+    def announce(self) -> None:
+        """Say once, in a run, which precision is in force."""
+        if not self._is_announced and self.run is not None and _rank() == 0:
             print(_sentence(self.peek.precision, self.rehearsed), flush=True)
+        self._is_announced = True
 
 
 _SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
@@ -320,6 +334,7 @@ def done(step: int) -> None:
     Raises Tripped where the guard did, or where the last steps were bad: that is no success.
     """
     _guard.finish()
+    _prepared.clear()  # what is trained no more may be cast
     _send("done", step=step)
 
 
@@ -459,8 +474,8 @@ def _without_scaler(folder: Path) -> str:
     """
     if not (folder / "scaler.pt").exists():
         return str(folder)
-    view = folder.parent / f".{folder.name}.without-scaler"
-    view.mkdir(exist_ok=True)
+    view = folder.parent / ".without-scaler" / folder.name  # by its name a script may know its step
+    view.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
         if path.name != "scaler.pt":
             with contextlib.suppress(FileExistsError):  # another rank was quicker
@@ -618,6 +633,8 @@ def training_arguments(**own: Any) -> Dict[str, Any]:
         keywords["torch_compile"] = True
     keywords.update(own)
     values.consume(*(knob for knob, names in _DECIDES.items() if not names & own.keys()))
+    if has_own_flag:
+        values.hold("precision")
     _tell_accelerate(values, "fp16" if keywords["fp16"] else "bf16" if keywords["bf16"] else "no")
     return keywords
 
@@ -630,7 +647,9 @@ def accelerator(**own: Any) -> Any:
     from accelerate import Accelerator
 
     values = knobs()
-    if "mixed_precision" not in own:
+    if "mixed_precision" in own:
+        values.hold("precision")
+    else:
         values.consume("precision")
     precision = values.peek.precision
     keywords: Dict[str, Any] = {
@@ -722,25 +741,63 @@ def prepare(model: Any) -> Any:
         raise RuntimeError(
             "nothing in the model is trainable: before prepare(), add an adapter or set requires_grad"
         )
+    values.announce()
     halves = (torch.float16, torch.bfloat16)
     wanted = torch.float32 if precision.scaler else getattr(torch, precision.trainable_dtype)
+    upcast = set()
     for parameter in trainable:
         if parameter.dtype in halves or (wanted in halves and parameter.dtype == torch.float32):
+            upcast.add(id(parameter))
             parameter.data = parameter.data.to(wanted)
+    base = getattr(torch, precision.base_dtype)
+    if base in halves and wanted == torch.float32:
+        _bridge_dtypes(model, upcast, base)
     if values.run is not None:  # by hand there is no plan to hold the base against
-        _check_base(model, getattr(torch, precision.base_dtype), halves)
-    if precision.tf32 and not values.rehearsed:
-        if hasattr(
-            torch.backends, "fp32_precision"
-        ):  # torch 2.9 and later; not to be mixed with the old switches
-            torch.backends.fp32_precision = "tf32"
-        else:
-            torch.backends.cuda.matmul.allow_tf32 = True
-            torch.backends.cudnn.allow_tf32 = True
+        _check_base(model, base, halves)
+    if precision.device == "cuda" and not values.rehearsed:
+        _switch_tf32(precision.tf32)
     _spread_heads(precision)
     _guard.watch(model)
     _prepared.add(model)
     return model
+
+
+def _bridge_dtypes(model: Any, upcast: Set[int], base: Any) -> None:
+    """Let modules whose weights became float32 stand among half ones where no autocast brings them together.
+
+    So it is without autocast by plan, and in an evaluation outside of it.
+    """
+    import torch
+
+    def brought(value: Any, dtype: Any) -> Any:
+        is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return value.to(dtype) if is_float else value
+
+    def before(module: Any, inputs: Any) -> Any:
+        if any(torch.is_autocast_enabled(one.device.type) for one in inputs if isinstance(one, torch.Tensor)):
+            return None
+        return tuple(brought(one, torch.float32) for one in inputs)
+
+    def after(module: Any, inputs: Any, output: Any) -> Any:
+        if isinstance(output, torch.Tensor) and not torch.is_autocast_enabled(output.device.type):
+            return brought(output, base)
+        return None
+
+    for module in model.modules():
+        if any(id(parameter) in upcast for parameter in module.parameters(recurse=False)):
+            module.register_forward_pre_hook(before)
+            module.register_forward_hook(after)
+
+
+def _switch_tf32(is_on: bool) -> None:
+    """Let float32 products use tf32, or not, as transformers switches it: a new switch is not to be mixed with the old."""
+    import torch
+
+    if hasattr(torch.backends, "fp32_precision"):  # torch 2.9 and later
+        torch.backends.fp32_precision = "tf32" if is_on else "ieee"
+    else:
+        torch.backends.cuda.matmul.allow_tf32 = is_on
+        torch.backends.cudnn.allow_tf32 = is_on
 
 
 def _check_base(model: Any, base: Any, halves: Sequence[Any]) -> None:
@@ -799,8 +856,13 @@ def trainer_callback() -> Any:
             self._tokens = 0
             self._clock_s = 0.0
 
-        def on_train_begin(self, _args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
+        def on_train_begin(self, args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
             """Report where training begins and ends, and let the guard follow this Trainer's steps."""
+            values = knobs()
+            values.announce()
+            planned = values.peek.precision.autocast_dtype
+            if (args.fp16, args.bf16) != (planned == "float16", planned == "bfloat16"):
+                values.hold("precision")
             self._tokens, self._clock_s = state.num_input_tokens_seen, time.monotonic()
             _guard.follow_trainer(kwargs.get("model"), state.global_step)
             if state.is_world_process_zero:
@@ -851,6 +913,7 @@ class Tripped(RuntimeError):  # noqa: N818  # what happened, in the README's wor
 
 DIVERGED, UNTAUGHT = "nan-divergence", "not-learning"
 SETTLING_SKIPS = 10  # a scaler begins far too high and halves at every skip: so many are no sign of anything
+SKIP_WINDOW = 20  # steps in which less than half may be skipped, once the scaler has settled
 FIRST_LOSSES = 5  # their median is where the loss began
 PROVEN_STEPS = 20
 
@@ -863,17 +926,21 @@ class _Rule(NamedTuple):
     text: str
 
 
-# Where several have ended it, the first one speaks.
+# Where several have ended it, the first one speaks. Four bad steps, for on CUDA a step's figures are read one later: the
+# fifth is the last.
 _RULES = {
     "weights": _Rule(DIVERGED, 1, "trainable weights became non-finite"),
     "loss": _Rule(DIVERGED, 2, "the loss is not finite"),
-    "gradients": _Rule(DIVERGED, 5, "every gradient overflowed or was not finite"),
+    "gradients": _Rule(DIVERGED, 4, "every gradient overflowed or was not finite"),
+    "collapse": _Rule(
+        DIVERGED, 3, "the gradient scaler collapses: half of the steps overflow, or its scale is below 1"
+    ),
     "explosion": _Rule(DIVERGED, 3, "the loss is far above where it began"),
     "leap": _Rule(
         DIVERGED, 3, "weights move by more than their own size in a step, while the loss does not fall"
     ),
-    "still": _Rule(UNTAUGHT, 5, "no trainable weight moves, although the learning rate is above zero"),
-    "zero": _Rule(UNTAUGHT, 5, "every gradient is exactly zero, or the loss where no gradient can be seen"),
+    "still": _Rule(UNTAUGHT, 4, "no trainable weight moves, although the learning rate is above zero"),
+    "zero": _Rule(UNTAUGHT, 4, "every gradient is exactly zero, or the loss where no gradient can be seen"),
     # Not a divergence: another precision would not mend it. What is saved is the trainables alone, and they were
     # trained beside a base that nobody will have again.
     "base": _Rule(UNTAUGHT, 3, "the frozen base moves: what is saved without it would be worth nothing"),
@@ -884,7 +951,7 @@ _POISON = ("weights", "loss", "explosion", "leap")  # after such a step nothing 
 class _Figures(NamedTuple):
     """What was seen of one optimizer step; None where it could not be seen."""
 
-    loss: Optional[float] = None  # summed over its micro-batches
+    loss: Optional[float] = None  # the mean of its forward passes
     moved: Optional[bool] = None
     finite: bool = True  # the trainable weights after it
     leapt: bool = False
@@ -917,6 +984,9 @@ class _Judge:
         self.loss_first: Optional[float] = None
         self.recovered: Optional[Dict[str, Any]] = None  # a non-finite loss that the last step left behind
         self._firsts: List[float] = []
+        self._settled: List[
+            bool
+        ] = []  # of the last steps since the scaler has settled, whether they were skipped
         self._streaks: Dict[str, Tuple[int, int]] = {}  # rule -> how many bad steps in a row, since which
         self.last = _Figures()
 
@@ -931,6 +1001,10 @@ class _Judge:
         is_overflow = not is_settling if seen.skipped else seen.gradient == "bad"
         self._mark("weights", not seen.finite, step)
         self._mark("gradients", is_overflow, step)
+        if not is_settling:
+            self._settled = [*self._settled, seen.skipped][-SKIP_WINDOW:]
+        is_often = len(self._settled) == SKIP_WINDOW and 2 * sum(self._settled) >= SKIP_WINDOW
+        self._mark("collapse", not is_settling and (is_often or not has_room), step)
         self._mark("base", seen.base_moved, step)
         if seen.gradient:
             self._mark("zero", seen.gradient == "zero", step)
@@ -948,10 +1022,9 @@ class _Judge:
         self._mark_loss(loss, step)
         return self._trip(step)
 
-    @property
-    def doubts_gradients(self) -> bool:
-        """Whether the gradients that were looked at have been zero of late, so that all should be looked at."""
-        return self._streaks.get("zero", (0, 0))[0] >= 2
+    def doubts(self, rule: str) -> bool:
+        """Whether a rule has been broken twice running by what was looked at, so that all should be looked at."""
+        return self._streaks.get(rule, (0, 0))[0] >= 2
 
     def forgive(self, rule: str) -> None:
         """Begin a rule's count anew."""
@@ -999,7 +1072,11 @@ class _Judge:
             is_last_word = at_the_end and rule.kind == DIVERGED
             if count and (is_last_word or count >= rule.steps):
                 begun = [
-                    since for other, (_, since) in self._streaks.items() if _RULES[other].kind == rule.kind
+                    max(0, since - 1)
+                    if other == "explosion"
+                    else since  # a loss shows what the step before made
+                    for other, (_, since) in self._streaks.items()
+                    if _RULES[other].kind == rule.kind
                 ]
                 return self._tell(name, step, min(begun), count)
         return None
@@ -1047,6 +1124,18 @@ class _Sample:
         self.norms: Any = None  # of each tensor at the start
         self._last: Any = None
 
+    def aim(self) -> None:
+        """Look at the elements with the largest gradients instead."""
+        count = max(1, ELEMENTS // len(self.parts))
+        self.parts = [
+            (one, one.grad.flatten().abs().topk(min(count, one.numel())).indices) for one, _ in self.parts
+        ]
+        if len({places.numel() for _, places in self.parts}) > 1:  # rows of one length
+            least = min(places.numel() for _, places in self.parts)
+            self.parts = [(one, places[:least]) for one, places in self.parts]
+        self._last = None
+        self.look()
+
     def look(self) -> Any:
         """Give what the elements are and by how much they moved since the last look: two matrices, a row a tensor."""
         import torch
@@ -1075,12 +1164,14 @@ def _places(count: int, wanted: int, device: Any) -> Any:
 
 def _can_be_sampled(tensor: Any) -> bool:
     """Tell a plain floating tensor from a shard, a placeholder, or quantized weights."""
+    import torch
+
     return bool(
-        tensor.is_floating_point()
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
         and tensor.numel()
         and not tensor.is_meta
         and not tensor.is_sparse
-        and not hasattr(tensor, "to_local")
     )
 
 
@@ -1115,6 +1206,7 @@ class _Guard:
         self._driver: Any = None  # a weak reference to the optimizer whose steps count
         self._owns: Any = weakref.WeakKeyDictionary()  # optimizer -> whether it has one of our trainables
         self._other_steps = 0
+        self._bad_norm_at: Optional[int] = None
         self._forget_model()
         self._forget_step()
         self._sees_loss = False
@@ -1133,7 +1225,6 @@ class _Guard:
         self._forwards = 0
         self._gradient: Any = None
         self._scaled: Any = None
-        self._heard_bad_gradient = False
 
     # -- what it watches
 
@@ -1173,8 +1264,8 @@ class _Guard:
     def hear(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Take what the script logs: a loss where none is seen, Trainer's norm of the gradient, and the step."""
         norm, loss = _number(metrics.get("grad_norm")), _number(metrics.get("loss"))
-        if norm is not None and not math.isfinite(norm) and not self._judge.last.skipped:
-            self._heard_bad_gradient = True
+        if norm is not None and not math.isfinite(norm):
+            self._bad_norm_at = step
         if loss is None:
             return
         if not self._in_trainer:  # a forward pass since the last step: its own step is still to come
@@ -1202,10 +1293,11 @@ class _Guard:
             self._loss = loss if self._loss is None else self._loss + loss.to(self._loss.device)
             self._sees_loss = True
 
-    def before_step(self, optimizer: Any) -> None:
+    def before_step(self, optimizer: Any, has_closure: bool = False) -> None:
         """Look at gradients and learning rates, which a script may clear or change right after the step.
 
-        Raises RuntimeError if a trainable's dtype has changed, before the optimizer would say it less plainly.
+        With a closure the gradients are still to come. Raises RuntimeError if a trainable's dtype has changed, before
+        the optimizer would say it less plainly, and for an eps that is zero in float16.
         """
         if not self.models:
             return
@@ -1215,8 +1307,27 @@ class _Guard:
             return
         if [parameter.dtype for parameter in self._trainable] != self._dtypes:
             raise RuntimeError(_CAST)
+        _check_eps(optimizer)
         self._rates = [_rate(group) for group in optimizer.param_groups]
+        if has_closure:
+            return
+        if self._judge.doubts("still"):
+            self._aim(optimizer)
         self._gradient = self._look_at_gradients()
+
+    def _aim(self, optimizer: Any) -> None:
+        """Look from now on where this optimizer must move something: at the largest gradients that it was given.
+
+        A sample may miss what is trained: the rows of an embedding that were used, or a head alone.
+        """
+        given = {id(part) for group in optimizer.param_groups for part in group["params"]}
+        with_gradient = [
+            part for part in self._trainable if part.grad is not None and _can_be_sampled(part.grad)
+        ]
+        owned = [part for part in with_gradient if id(part) in given]
+        if owned or with_gradient:
+            self._weights = _Sample(owned or with_gradient, TENSORS)
+            self._weights.aim()
 
     def after_step(self, optimizer: Any) -> None:
         """Tick, where neither a Trainer nor a scaler says when."""
@@ -1269,13 +1380,11 @@ class _Guard:
                 _, moves = self._base.look()
                 numbers["base"] = (moves.norm(dim=1) > BASE_DRIFT * self._base.norms).any()
             if self._loss is not None:
-                numbers["loss"] = self._loss
+                numbers["loss"] = self._loss / max(1, self._forwards)
             if self._gradient is not None:
                 numbers["bad"], numbers["zero"] = self._gradient
             if self._scaled is not None:
                 numbers["skipped"], numbers["scale"] = self._scaled
-        if self._heard_bad_gradient:
-            numbers["bad"] = torch.ones(())
         return numbers
 
     def _counts_standing_still(self) -> bool:
@@ -1319,7 +1428,7 @@ class _Guard:
             return None
         elements = torch.cat(found)
         is_zero = (elements == 0).all()
-        if self._judge.doubts_gradients:
+        if self._judge.doubts("zero"):
             gradients = [part.grad for part in self._trainable if part.grad is not None]
             is_zero = ~torch.stack([gradient.any().to(elements.device) for gradient in gradients]).any()
         return ~elements.isfinite().all(), is_zero
@@ -1364,14 +1473,17 @@ class _Guard:
         if reading.arrived is not None:
             reading.arrived.synchronize()
         numbers = {name: reading.numbers[place].item() for place, name in enumerate(reading.names)}
-        gradient = "bad" if numbers.get("bad") else "zero" if numbers.get("zero") else "fine"
+        # A norm is logged after its step has been judged: it counts with the next, unless the scaler skipped it.
+        is_bad = self._bad_norm_at == reading.step - 1 and not self._judge.last.skipped
+        is_bad = is_bad or bool(numbers.get("bad"))
+        gradient = "bad" if is_bad else "zero" if numbers.get("zero") else "fine"
         seen = _Figures(
             loss=numbers.get("loss"),
             moved=bool(numbers["moved"]) if "moved" in numbers else None,
             finite=bool(numbers.get("finite", True)),
             leapt=bool(numbers.get("leapt", False)),
             base_moved=bool(numbers.get("base", False)),
-            gradient=gradient if "bad" in numbers else "",
+            gradient=gradient if is_bad or "bad" in numbers else "",
             skipped=bool(numbers.get("skipped", False)),
             scale=numbers.get("scale"),
             rate=reading.rate,
@@ -1454,7 +1566,7 @@ class _Guard:
         config = getattr(model, "config", None)
         plain: Any = getattr(config, "to_dict", lambda: config)()
         if isinstance(plain, dict):  # without the folder that it came from, which differs by host
-            plain = {name: value for name, value in plain.items() if not name.startswith("_")}
+            plain = {str(name): value for name, value in plain.items() if not str(name).startswith("_")}
         losses = {"loss_first": judge.loss_first, "loss_last": judge.loss}
         proof = {
             "steps": judge.steps,
@@ -1463,12 +1575,20 @@ class _Guard:
             "dtypes": dtypes,
             "key": {
                 "torch": torch.__version__,
-                "model": None if plain is None else _digest(plain),
+                "model": _digest_of_config(plain),
                 "trainable": _digest(sorted(trainable)),
                 "precision": knobs().precision_key,
             },
         }
         _send("evidence", step=step, values={"proof": proof})
+
+
+def _digest_of_config(config: Any) -> Optional[str]:
+    """Give the digest of a model's config; None where it has none, or one that has no canonical form."""
+    try:
+        return None if config is None else _digest(config)
+    except (TypeError, ValueError):  # keys of several types, or a circle
+        return None
 
 
 def _fetch(numbers: Mapping[str, Any]) -> Tuple[Any, Any]:
@@ -1495,6 +1615,19 @@ def _rate(group: Mapping[str, Any]) -> float:
     if rate is None or getattr(getattr(rate, "device", None), "type", "cpu") != "cpu":
         return math.nan
     return float(rate)
+
+
+def _check_eps(optimizer: Any) -> None:
+    """Raise RuntimeError for an optimizer that divides float16 by an eps of zero: its first step makes NaN."""
+    import torch
+
+    for group in optimizer.param_groups:
+        eps = group.get("eps")
+        if isinstance(eps, float) and eps < 2**-14 and any(p.dtype == torch.float16 for p in group["params"]):
+            raise RuntimeError(
+                f"eps {eps:g} vanishes in float16, and the update divides by it: "
+                "give the optimizer eps=worker.knobs().precision.adam_eps"
+            )
 
 
 def _number(value: Any) -> Optional[float]:
@@ -1532,7 +1665,11 @@ def _hook_torch() -> None:
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-    register_optimizer_step_pre_hook(lambda optimizer, _args, _kwargs: _guard.before_step(optimizer))
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        closures = (*args[1:], kwargs.get("closure"))  # the first is the optimizer
+        _guard.before_step(optimizer, has_closure=any(one is not None for one in closures))
+
+    register_optimizer_step_pre_hook(before)
     register_optimizer_step_post_hook(lambda optimizer, _args, _kwargs: _guard.after_step(optimizer))
 
     # torch.compile must not trace it. Under the same name, by which a pickled model finds it again.
