@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.remote.diagnose import RULES, diagnose
+from launcher.remote.diagnose import PROVABLE, prove
 from launcher.remote.remedy import TABLE
 
 FRAME = 'Traceback (most recent call last):\n  File "/work/train.py", line 7, in <module>\n    go()\n'
@@ -47,7 +47,7 @@ FRAME = 'Traceback (most recent call last):\n  File "/work/train.py", line 7, in
 )
 def test_the_line_that_ends_a_traceback_tells_the_class(name, line):
     """With that line as the proof; what is no precision's failure is none here."""
-    found = diagnose(f"step 1\n{FRAME}{line}\n".encode())
+    found = prove(f"step 1\n{FRAME}{line}\n".encode())
     assert (found.name, found.line) == (name, line) if name else found is None
 
 
@@ -96,7 +96,7 @@ KEY = "KeyError: 'loss'\n"
 )  # fmt: skip
 def test_what_counts_is_the_exception_that_nobody_caught(log, is_unscale):
     """Wrappers and other ranks aside, and the first that is known of its chain."""
-    found = diagnose(log.encode())
+    found = prove(log.encode())
     assert (found is not None and found.name == "fp16-unscale") == is_unscale
 
 
@@ -104,14 +104,14 @@ def test_a_host_without_a_card_is_no_card_without_bf16():
     """transformers says the same of both; the lines above tell them apart."""
     line = "ValueError: Your setup doesn't support bf16/gpu.\n"
     driver = "UserWarning: CUDA initialization: Found no NVIDIA driver on your system.\n"
-    assert diagnose((driver + FRAME + line).encode()) is None
+    assert prove((driver + FRAME + line).encode()) is None
 
 
 def test_bytes_that_are_no_text_are_no_obstacle():
     """A log holds whatever a script writes."""
-    assert diagnose(b"\xff\xfe\0" + (FRAME + UNSCALE).encode()).name == "fp16-unscale"
+    assert prove(b"\xff\xfe\0" + (FRAME + UNSCALE).encode()).name == "fp16-unscale"
 
 
 def test_every_class_that_a_log_can_prove_has_an_answer():
     """A rule without a row in the table of remedies would be a crash of the agent."""
-    assert {rule.name for rule in RULES} <= set(TABLE)
+    assert set(PROVABLE) <= set(TABLE)
