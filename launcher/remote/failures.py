@@ -1,7 +1,7 @@
 """What is known of failures: a row a class, with the words that tell it, why it happens and what mends it.
 
-A sign is a phrase in lower case, or such a phrase and a pattern that it must be part of. A blank in a phrase stands for
-any white space, for logs are wrapped. There are four kinds:
+A sign is a phrase in lower case, or such a phrase and a pattern that it must be part of. A blank stands for any white
+space, for logs are wrapped. There are four kinds:
 
     causes   says what went wrong
     ends     how the end looked from outside (a signal, a scheduler's word): stands where no cause is told
@@ -89,7 +89,7 @@ FAILURES = (
         "the loss or its gradients are not finite, and stay so",
         "go back to a checkpoint before it, on a safer precision; lower the learning rate, clip gradients, look at the data",
         causes=(
-            ("is nan", r"\bloss(?: value)? is nan\b(?! *(?:or|if|when)\b)"),
+            ("is nan", r"\bloss(?: value)? is nan\b(?!\s*(?:or|if|when)\b)"),
             ("nan", r"\b(?:loss|gradients?|grad_norm)\b[^\n]{0,20}\b(?:became|becomes|turned|went) (?:to )?(?:nan|inf)\b"),
             ("returned nan values", r"Function '\w+' returned nan values in its \S+ output"),
             ("tripped: nan-divergence", r"\bTripped: nan-divergence"),
@@ -170,7 +170,7 @@ FAILURES = (
             ("cannot allocate memory", r"\[Errno 12\] Cannot allocate memory|fork: (?:retry: )?Cannot allocate memory"),
             ("memoryerror", r"^(?:numpy\.\S+\.)?_?(?:Array)?MemoryError\b"),
             ("due to the node running low on memory", r"killed due to the node running low on memory"),
-            ("std::bad_alloc", r"what\(\): +std::bad_alloc"),
+            ("std::bad_alloc", r"what\(\):\s+std::bad_alloc"),
         ),
         ends=(
             ("exitcode", r"exitcode\s*:\s*-9\b"),
@@ -180,10 +180,10 @@ FAILURES = (
             ("returned", r"returned(?: a)?(?: non-?zero)?(?: exit)?(?: status| code)?\W{1,3}(?:-9|137)\b"),
             ("sigkill", r"died with <Signals\.SIGKILL|signal 9 \(SIGKILL\) received by PID|terminated with signal SIGKILL|SIGKILL\(-9\)"),
             ("exits with return code", r"exits with return code = (?:-9|137)\b"),
-            ("killed", r"^Killed\.?$|^(?:\S+: )?line \d+: +\d+ Killed\b|^\[\d+\]\W+\d* *Killed\b|^/\S+: line \d+: +\d+ Killed\b"),
-            ("killed", r"^\S*(?:sh|bash)?:? ?.*\b\d{2,} Killed  "),
+            ("killed", r"^Killed\.?$|^(?:\S+: )?line \d+:\s+\d+ Killed\b|^\[\d+\]\W+\d*\s*Killed\b|^/\S+: line \d+:\s+\d+ Killed\b"),
+            ("killed", r"^\S*(?:sh|bash)?:?\s?.*\b\d{2,} Killed  "),
             ("signal 9", r"(?:killed|terminated|exited|received|died)[^\n]{0,30}signal:? 9\b"),
-            ("exited with", r"exited with (?:code|status)? ?(?:137|-9)\b"),
+            ("exited with", r"exited with (?:code|status)?\s?(?:137|-9)\b"),
         ),
     ),
     Failure(
@@ -255,7 +255,7 @@ FAILURES = (
         "start it with --gpus all (apptainer: --nv) and nvidia-container-toolkit; a GPU lost on the way: a new container; "
         "'version mismatch': reboot, or reload the driver",
         causes=(
-            ("could not select device driver", r"could not select device driver \S* ?with capabilities: \[\[(?:.*)gpu"),
+            ("could not select device driver", r"could not select device driver \S*\s?with capabilities: \[\[(?:.*)gpu"),
             "found no nvidia driver on your system",
             "no cuda gpus are available",
             "no cuda-capable device is detected",
@@ -360,7 +360,7 @@ FAILURES = (
         "a file system has no room, or a quota is used up",
         "make room (old checkpoints, caches, TMPDIR), then go on from the last whole checkpoint: what was being written is torn",
         causes=(
-            ("no space left on device", r"(?<!inotify )no space left on device"),
+            ("no space left on device", r"^(?!.*inotify).*no space left on device"),
             "disk quota exceeded",
             "not enough space on the disk",
             "database or disk is full",
@@ -546,7 +546,7 @@ FAILURES = (
             ("watchdog", r"(?:NCCL|process group) watchdog (?:thread terminated|hang|got stuck)"),
             ("timed out", r"Timed out(?: after \d+ seconds)? waiting for clients|client socket has timed out after"),
             ("nccl warn", r"\bNCCL WARN\b[^\n]*(?:fail|error|timeout|timed out|closed|mismatch|No route|refused|unreachable)"),
-            ("processgroupnccl", r"\[E\d* ?[^\]]*ProcessGroupNCCL\.cpp"),
+            ("processgroupnccl", r"\[E\d*\s?[^\]]*ProcessGroupNCCL\.cpp"),
             ("gloo", r"gloo/transport/\S+[\s\S]{0,60}(?:Connection (?:closed|reset|refused)|Timed out|timeout)|Gloo connectFullMesh failed"),
             ("timeout at collective", r"Timeout at (?:collective|NCCL work)"),
             ("collective", r"Detected mismatch between collectives on ranks"),
@@ -564,8 +564,8 @@ FAILURES = (
             ("cancelled at", r"CANCELLED AT\b"),
             ("due to preemption", r"DUE TO PREEMPTION"),
             ("due to time limit", r"DUE TO TIME LIMIT"),
-            ("time limit", r"(?:job|step)[^\n]{0,60}(?:exceeded|reached|killed|hit)[^\n]{0,20}(?:time|wall[- ]?(?:time|clock)) ?limit"),
-            ("walltime", r"walltime \d+ exceeded limit|exceeded (?:its )?(?:hard |soft )?wall ?time"),
+            ("time limit", r"(?:job|step)[^\n]{0,60}(?:exceeded|reached|killed|hit)[^\n]{0,20}(?:time|wall[- ]?(?:time|clock))\s?limit"),
+            ("walltime", r"walltime \d+ exceeded limit|exceeded (?:its )?(?:hard |soft )?wall\s?time"),
             ("got signal", r"SignalException: Process(?: \d+)? got signal: (?:1|15)\b"),
             ("death signal", r"(?:Received (?:1|15|Signals\.SIG(?:HUP|TERM)) death signal|Received Signals\.SIG(?:HUP|TERM) death signal|SIG(?:HUP|TERM) death signal)"),
             ("preempt", r"\b(?:was|been|being|is|got|job|instance|node|pod) preempted\b|\bPreemption (?:notice|signal) received|preemptible instance[^\n]*(?:stopp|terminat)"),
@@ -574,9 +574,9 @@ FAILURES = (
             ("sigterm", r"Signal 15 \(SIGTERM\) received by PID"),
             ("exit code", r"exit(?:ed with)? (?:code|status)\W{0,3}143\b"),
             ("code 143", r"\bcode 143\b"),
-            ("terminated", r"^Terminated\.?$|: line \d+: +\d+ Terminated\b"),
+            ("terminated", r"^Terminated\.?$|: line \d+:\s+\d+ Terminated\b"),
             ("signal 15", r"(?:killed|terminated|received|caught)[^\n]{0,30}signal:? \(?15\b"),
-            ("hangup", r"^Hangup\b|: line \d+: +\d+ Hangup\b"),
+            ("hangup", r"^Hangup\b|: line \d+:\s+\d+ Hangup\b"),
         ),
     ),
     Failure(
@@ -678,6 +678,7 @@ WARNING = r"\b\w*Warning\b|\bWARN(?:ING)?\b|\bwarnings?\.warn\(|^\[?W\d{3,}|\[W\
 
 
 def patterns(signs: Signs) -> Iterator[Tuple[str, str]]:
-    """Yield the phrase of each sign and the pattern round it; a phrase alone is its own, over any white space."""
+    """Yield the phrase of each sign and the pattern round it; a phrase alone is its own."""
     for sign in signs:
-        yield sign if isinstance(sign, tuple) else (sign, r"\s+".join(map(re.escape, sign.split())))
+        phrase, pattern = sign if isinstance(sign, tuple) else (sign, re.escape(sign).replace("\\ ", " "))
+        yield phrase, pattern.replace(" ", r"\s+")
