@@ -78,6 +78,7 @@ _PREFIX = re.compile(
     r"|\[ *\d+\.\d{3,}\] ?"  # the kernel's ring
     r"|(?:ERROR|E) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]+:\d+\] ?"  # vllm
     r"|E\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [\w./]+:\d+\] (?:\[[\w.-]+\] )?(?=  |Traceback|\w+(?:Error|Exception):)"  # glog
+    r"|\d+\.\d+s\t\d+\t"  # Kaggle's
     r"|[\w-]+ (?:UNKNOWN STEP|[\w -]+)\t\d{4}-\d\d-\d\dT\S+Z ?"  # GitHub's
     r")+"
 )
@@ -135,6 +136,7 @@ def _as_many(lines: List[str], places: Sequence[int], room: int) -> List[int]:
 _FRAME = re.compile(r'\s*File ".*", line \d+')
 _HEAD = "Traceback (most recent call last):"
 _RAISED = re.compile(r"(?:[A-Za-z_][\w.]*\.)?(\w*(?:Error|Exception|Exit|Interrupt))(?::|$)")
+_PRINTED = re.compile(r"(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*[a-z](?:Error|Exception)(?::|$)")
 _WRAPPER = re.compile(
     r"\S*(?:ChildFailedError|CalledProcessError|SignalException|ProcessRaisedException|ProcessExitedException"
     r"|SpawnException|RayTaskError\S*|SystemExit|KeyboardInterrupt|BrokenProcessPool)\b"
@@ -190,7 +192,7 @@ class _Signs:
         self._starts = [0]
         for line in self._body.split("\n"):
             self._starts.append(self._starts[-1] + len(line) + 1)
-        self._quoted = _quoted(lines)
+        self._quoted = _quoted(lines) | _later_ranks(lines)
 
     def causes(self) -> List[_Hit]:
         """Return what says what went wrong, warnings aside."""
@@ -202,8 +204,9 @@ class _Signs:
         return self._find((one, one.ends) for one in FAILURES)
 
     def echoes(self) -> List[_Hit]:
-        """Return what others see of a dead one."""
-        return self._find((one, one.echoes) for one in FAILURES)
+        """Return what others see of a dead one, warnings aside."""
+        found = self._find((one, one.echoes) for one in FAILURES)
+        return [hit for hit in found if not self._warns(hit.place)]
 
     def hints_at(self, name: str) -> List[_Hit]:
         """Return the warnings that would explain a class."""
@@ -225,7 +228,7 @@ class _Signs:
             start = self._body.rfind("\n", 0, max(0, at - _BEFORE)) + 1
             around = self._body[start : at + _AFTER]
             matches = re.finditer(pattern, around, re.IGNORECASE | re.MULTILINE)
-            if any(match.start() <= at - start < match.end() for match in matches):
+            if any(match.start() < at - start + len(phrase) and at - start < match.end() for match in matches):
                 yield place
 
     def _occurrences(self, phrase: str) -> List[int]:
@@ -255,6 +258,19 @@ def _quoted(lines: List[str]) -> Set[int]:
             found.add(place)
         elif line[:1].isspace() and place - 1 in found and not _RAISED.match(line.lstrip()):
             found.add(place)
+    return found
+
+
+def _later_ranks(lines: List[str]) -> Set[int]:
+    """Return the places of what torchrun lists of ranks that failed behind the first, which it ended itself."""
+    found: Set[int] = set()
+    start = None
+    for place, line in enumerate(lines):
+        if line.strip() == "Failures:":
+            start = place
+        elif start is not None and line.startswith("Root Cause"):
+            found.update(range(start, place))
+            start = None
     return found
 
 
@@ -325,7 +341,7 @@ def _told_beside(ended: Ended) -> Optional[_Hit]:
 
 def _strays(lines: List[str]) -> List[_Hit]:
     """Return the exceptions that no row of the table need know: nearly always the script's own mistake."""
-    places = set(_exceptions(lines)) | {n for n, line in enumerate(lines) if _RAISED.match(line)}
+    places = set(_exceptions(lines)) | {n for n, line in enumerate(lines) if _PRINTED.match(line)}
     found = []
     for place in sorted(places):
         line = lines[place]

@@ -73,7 +73,7 @@ FAILURES = (
         causes=(
             ("for `end` but got dtype", r"expected dtype %s for `end` but got dtype %s" % (_FLOAT, _FLOAT)),
             ("expected scalar type", r"expected scalar type " + _TWO),
-            ("must have the same dtype", r"must have the same dtype\b[^\n]{0,30}?" + _TWO),
+            ("must have the same dtype", r"must have the same dtype\b[\s\S]{0,30}?" + _TWO),
             ("to have the same dtype", r"to have the same dtype\b[\s\S]{0,60}?" + _TWO),
             ("destination dtypes match", r"destination dtypes match, got " + _TWO),
             ("should be the same", r"(?:input|bias) type \W*" + _TWO + r"\W+should be the same"),
@@ -198,7 +198,7 @@ FAILURES = (
             "port is already allocated",
             ("already in use", r"\bport `?\d+`? (?:is )?already in use(?!.{0,40}(?:trying|using|instead))"),
         ),
-        echoes=(("already in use", r"failed to bind to[\s\S]{0,80}already in use"),),
+        ends=(("already in use", r"failed to bind to[\s\S]{0,80}already in use"),),
     ),
     Failure(
         "gpu-busy-exclusive",
@@ -247,7 +247,7 @@ FAILURES = (
             ("nvidia driver on your system is too old", r"The NVIDIA driver on your system is too old"),
             ("cuda driver version is insufficient", r"driver version is insufficient"),
         ),
-        explains=("bf16-unsupported", "no-gpu-in-container", "missing-dependency"),
+        explains=("bf16-unsupported", "no-gpu-in-container"),
     ),
     Failure(
         "no-gpu-in-container",
@@ -450,7 +450,7 @@ FAILURES = (
             ("you are trying to access a gated repo", r"trying to access a gated repo"),
             ("is restricted", r"access to (?:model|dataset) \S+ is restricted"),
             ("couldn't connect to", r"couldn't connect to ['`\"]?(?:https://(?:huggingface\.co|hf-mirror\.com)|the Hugging Face Hub)"),
-            ("huggingface.co", r"\b(?:401|403|404|429) (?:Client Error|Forbidden|Unauthorized|Too Many)[^\n]*huggingface\.co"),
+            ("huggingface.co", r"\b(?:401|403|404|429) (?:Client Error|Forbidden|Unauthorized|Too Many)[\s\S]{0,80}huggingface\.co"),
             ("huggingface", r"Failed to (?:resolve|establish)[^\n]*huggingface|HTTPSConnectionPool\(host='(?:cdn-lfs\S*\.)?(?:huggingface\.co|hf\.co|hf-mirror\.com)'"),
             ("huggingface.co", r"is not a (?:valid model identifier|local folder and is not a valid model identifier)[\s\S]{0,80}huggingface\.co"),
             "is not a local folder and is not a valid model identifier",
@@ -545,7 +545,7 @@ FAILURES = (
             ("nccl communicator", r"NCCL communicator (?:was|is) aborted|setting up NCCL communicator"),
             ("watchdog", r"(?:NCCL|process group) watchdog (?:thread terminated|hang|got stuck)"),
             ("timed out", r"Timed out(?: after \d+ seconds)? waiting for clients|client socket has timed out after"),
-            ("nccl warn", r"\bNCCL WARN\b[^\n]*(?:fail|error|timeout|timed out|closed|mismatch|No route|refused|unreachable)"),
+            ("nccl warn", r"\bNCCL WARN\b[\s\S]{0,80}?(?:fail|error|timeout|timed out|closed|mismatch|No route|refused|unreachable)"),
             ("processgroupnccl", r"\[E\d*\s?[^\]]*ProcessGroupNCCL\.cpp"),
             ("gloo", r"gloo/transport/\S+[\s\S]{0,60}(?:Connection (?:closed|reset|refused)|Timed out|timeout)|Gloo connectFullMesh failed"),
             ("timeout at collective", r"Timeout at (?:collective|NCCL work)"),
@@ -669,12 +669,17 @@ HARMLESS = (
     r"forcefully exiting|via Signals\.SIGKILL",
     r"destroy_process_group\(\)|process group has NOT been destroyed",
     r"Could not load dynamic library|cudart_stub|dso_loader",
+    r"dlerror=|NET/Plugin|Unable to register cu\w+ factory|computation placer already registered",
+    r"pip's dependency resolver|fatal: not a git repository|Error in cpuinfo",
     r"_OOM_|oom_score|\boom(?:_kill)? 0\b",
     r"Ignoring|ignored\.$|Retrying|retrying|will retry|[Ff]alling back|trying another port",
 )
-# Lines that warn: what they say is a hint at most.
-WARNING = r"\b\w*Warning\b|\bWARN(?:ING)?\b|\bwarnings?\.warn\(|^\[?W\d{3,}|\[W\d* |\bINFO\b|\bDEBUG\b|: [WI] (?:tensorflow|external)|\b[WI]\d{4} "
-
+# Lines that warn: what they say is a hint at most. NCCL's WARN is an error, and ssh's warnings stand between @.
+WARNING = (
+    r"^(?!@).{0,60}(?<!NCCL )\bWARN(?:ING)?\b|^\S+ ?\S*:\d+: \w*Warning\b|^\w*Warning: |\bwarnings?\.warn\("
+    r"|^\[?W\d{3,}|^.{0,30}\[W\d* |: W (?:tensorflow|external)"
+    r"|^(?!.*\w(?:Error|Exception): ).{0,60}(?:\b(?:INFO|DEBUG)\b|: I (?:tensorflow|external))"
+)
 
 
 def patterns(signs: Signs) -> Iterator[Tuple[str, str]]:
