@@ -58,7 +58,9 @@ def _of(source: str, host: str | None) -> Diagnosis:
         try:
             return read(path.read_bytes())
         except OSError as error:
-            raise UsageError(f"{source}: {error.strerror}\n  name a log's file   launch diagnose FILE") from error
+            raise UsageError(
+                f"{source}: {error.strerror}\n  name a log's file   launch diagnose FILE"
+            ) from error
     return _of_run(source, host)
 
 

@@ -47,6 +47,9 @@ class Ended(NamedTuple):
     oom_kills: bool = False
 
 
+NOT_TOLD = Ended()
+
+
 class _Log(NamedTuple):
     """The lines of a log without what was put around them, and the number that each has in the file."""
 
@@ -63,7 +66,9 @@ class _Hit(NamedTuple):
 
 # from bytes to lines
 
-_ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1a\x1c-\x1f]")
+_ESCAPE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1a\x1c-\x1f]"
+)
 # What launchers, engines, schedulers and people put before a line.
 _PREFIX = re.compile(
     r"(?:"
@@ -89,7 +94,7 @@ def _read(log: bytes) -> _Log:
     lines = log.decode("utf-8", "replace").split("\n")
     numbers = list(range(1, len(lines) + 1))
     if b"\r" in log:  # progress bars: many lines in one of the file's
-        parts = [(part, number) for line, number in zip(lines, numbers) for part in line.split("\r")]
+        parts = [(part, number) for number, line in enumerate(lines, start=1) for part in line.split("\r")]
         lines, numbers = [part for part, _ in parts], [number for _, number in parts]
     if len(log) > _READ_WHOLE:
         kept = _excerpt(lines)
@@ -228,7 +233,9 @@ class _Signs:
             start = self._body.rfind("\n", 0, max(0, at - _BEFORE)) + 1
             around = self._body[start : at + _AFTER]
             matches = re.finditer(pattern, around, re.IGNORECASE | re.MULTILINE)
-            if any(match.start() < at - start + len(phrase) and at - start < match.end() for match in matches):
+            if any(
+                match.start() < at - start + len(phrase) and at - start < match.end() for match in matches
+            ):
                 yield place
 
     def _occurrences(self, phrase: str) -> List[int]:
@@ -254,9 +261,8 @@ def _quoted(lines: List[str]) -> Set[int]:
     """Return the places of the frames of tracebacks and of the source that they quote."""
     found = set()
     for place, line in enumerate(lines):
-        if _FRAME.match(line):
-            found.add(place)
-        elif line[:1].isspace() and place - 1 in found and not _RAISED.match(line.lstrip()):
+        is_behind = place - 1 in found and line[:1].isspace() and not _RAISED.match(line.lstrip())
+        if is_behind or _FRAME.match(line):
             found.add(place)
     return found
 
@@ -277,7 +283,7 @@ def _later_ranks(lines: List[str]) -> Set[int]:
 # from signs to a class
 
 
-def diagnose(log: bytes, ended: Ended = Ended()) -> Diagnosis:
+def diagnose(log: bytes, ended: Ended = NOT_TOLD) -> Diagnosis:
     """Return what a log, and what is known beside it, says of a failure; `none` where nothing failed."""
     read = _read(log)
     signs = _Signs(read.lines)
@@ -286,7 +292,9 @@ def diagnose(log: bytes, ended: Ended = Ended()) -> Diagnosis:
         failure = BY_NAME["none"] if found is None else found.failure
         return Diagnosis(failure.name, None, None, failure.why, failure.mend)
     line = read.lines[found.place].strip()[:MOST_CHARS]
-    return Diagnosis(found.failure.name, line, read.numbers[found.place], found.failure.why, found.failure.mend)
+    return Diagnosis(
+        found.failure.name, line, read.numbers[found.place], found.failure.why, found.failure.mend
+    )
 
 
 def _decide(lines: List[str], signs: _Signs, ended: Ended) -> Optional[_Hit]:
@@ -294,7 +302,9 @@ def _decide(lines: List[str], signs: _Signs, ended: Ended) -> Optional[_Hit]:
     causes, ends, echoes = signs.causes(), signs.ends(), signs.echoes()
     known = {hit.place for hit in (*ends, *echoes) if hit.failure.name != "unknown"}
     strays = [hit for hit in _strays(lines) if hit.place not in known]
-    good = max((n for n, line in enumerate(lines) if _PROGRESS.search(line) and not _NAN.search(line)), default=-1)
+    good = max(
+        (n for n, line in enumerate(lines) if _PROGRESS.search(line) and not _NAN.search(line)), default=-1
+    )
     ends = [hit for hit in ends if hit.failure.name != "nan-divergence" or hit.place > good]
     late = _initiating(*([hit for hit in hits if hit.place > good] for hits in (causes, strays, ends)))
     found = late or _initiating(causes, strays, ends)
@@ -373,7 +383,9 @@ def prove(log: bytes) -> Optional[Diagnosis]:
     for place in _last_chain(lines):
         for name in PROVABLE:
             failure = BY_NAME[name]
-            if any(re.search(pattern, lines[place], re.IGNORECASE) for _, pattern in patterns(failure.causes)):
+            if any(
+                re.search(pattern, lines[place], re.IGNORECASE) for _, pattern in patterns(failure.causes)
+            ):
                 found = _Hit(place, failure)
                 if _explained(found, _Signs(lines)) != found:
                     return None

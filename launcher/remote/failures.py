@@ -62,8 +62,14 @@ FAILURES = (
             "bfloat16 is only supported on gpus with compute capability",
             ("feature '.bf16' requires", r"feature '\.bf16' requires \.target sm_"),
             ("cuda_r_16bf", r"CUBLAS_STATUS_NOT_SUPPORTED[\s\S]{0,300}CUDA_R_16BF"),
-            ("bf16 mixed precision requires", r"bf16 mixed precision requires PyTorch >= \S+ and a supported device"),
-            ("bf16", r"bf16 (?:is not supported|not supported) (?:on|by) (?:this|your|the) (?:GPU|device|card)"),
+            (
+                "bf16 mixed precision requires",
+                r"bf16 mixed precision requires PyTorch >= \S+ and a supported device",
+            ),
+            (
+                "bf16",
+                r"bf16 (?:is not supported|not supported) (?:on|by) (?:this|your|the) (?:GPU|device|card)",
+            ),
         ),
     ),
     Failure(
@@ -81,7 +87,10 @@ FAILURES = (
                 "not implemented for 'bfloat16'",
                 r"(?:_amp_foreach_non_finite_check_and_unscale\w*\W+|_unscale_\w*[^\n]*\n[^\n]*)not\s+implemented\s+for\s+'BFloat16'",
             ),
-            ("not implemented for 'bfloat16'", r"_unscale_grads_[\s\S]{0,300}not\s+implemented\s+for\s+'BFloat16'"),
+            (
+                "not implemented for 'bfloat16'",
+                r"_unscale_grads_[\s\S]{0,300}not\s+implemented\s+for\s+'BFloat16'",
+            ),
         ),
     ),
     Failure(
@@ -90,7 +99,10 @@ FAILURES = (
         "go back to a checkpoint before it, on a safer precision; lower the learning rate, clip gradients, look at the data",
         causes=(
             ("is nan", r"\bloss(?: value)? is nan\b(?!\s*(?:or|if|when)\b)"),
-            ("nan", r"\b(?:loss|gradients?|grad_norm)\b[^\n]{0,20}\b(?:became|becomes|turned|went) (?:to )?(?:nan|inf)\b"),
+            (
+                "nan",
+                r"\b(?:loss|gradients?|grad_norm)\b[^\n]{0,20}\b(?:became|becomes|turned|went) (?:to )?(?:nan|inf)\b",
+            ),
             ("returned nan values", r"Function '\w+' returned nan values in its \S+ output"),
             ("tripped: nan-divergence", r"\bTripped: nan-divergence"),
             "minimum loss scale reached",
@@ -129,7 +141,10 @@ FAILURES = (
             "torch.cuda.outofmemoryerror:",
             "resource_exhausted: out of memory",
             "no available memory for the cache blocks",
-            ("free memory on device", r"free memory on device[\s\S]{0,80}less than desired GPU memory utilization"),
+            (
+                "free memory on device",
+                r"free memory on device[\s\S]{0,80}less than desired GPU memory utilization",
+            ),
         ),
     ),
     Failure(
@@ -142,9 +157,18 @@ FAILURES = (
             ("bus error", r"killed by signal: bus error"),
             "out of shared memory. please try to raise your shared memory limit",
             ("unable to write to file", r"unable to write to file </torch_"),
-            ("unable to open shared memory", r"unable to open shared memory object </?\S+ in (?:read-)?write mode[^\n]*(?:no space|cannot allocate)"),
-            ("no space left on device", r"(?:/dev/shm|shared_memory\.py|/torch_\d+)[\s\S]{0,400}no space left on device"),
-            ("/dev/shm", r"no space left on device[^\n]{0,80}/dev/shm|/dev/shm[^\n]{0,40}(?:is full|too small)"),
+            (
+                "unable to open shared memory",
+                r"unable to open shared memory object </?\S+ in (?:read-)?write mode[^\n]*(?:no space|cannot allocate)",
+            ),
+            (
+                "no space left on device",
+                r"(?:/dev/shm|shared_memory\.py|/torch_\d+)[\s\S]{0,400}no space left on device",
+            ),
+            (
+                "shm",
+                r"no space left on device[^\n]{0,80}/dev/shm|/dev/shm[^\n]{0,40}(?:is full|too small)",
+            ),
             ("bus error", r"bus error[^\n]*(?:shared memory|shm)"),
             ("error while creating shared memory", r"error while creating shared memory segment"),
         ),
@@ -167,7 +191,10 @@ FAILURES = (
             ("killed by signal: killed", r"worker \(pid[^)]*\) is killed by signal: Killed"),
             "defaultcpuallocator: can't allocate memory",
             "defaultcpuallocator: not enough memory",
-            ("cannot allocate memory", r"\[Errno 12\] Cannot allocate memory|fork: (?:retry: )?Cannot allocate memory"),
+            (
+                "cannot allocate memory",
+                r"\[Errno 12\] Cannot allocate memory|fork: (?:retry: )?Cannot allocate memory",
+            ),
             ("memoryerror", r"^(?:numpy\.\S+\.)?_?(?:Array)?MemoryError\b"),
             ("due to the node running low on memory", r"killed due to the node running low on memory"),
             ("std::bad_alloc", r"what\(\):\s+std::bad_alloc"),
@@ -178,9 +205,15 @@ FAILURES = (
             ("code 137", r"\bcode 137\b"),
             ("exit status", r"exit status\W{0,2}(?:-9|137)\b"),
             ("returned", r"returned(?: a)?(?: non-?zero)?(?: exit)?(?: status| code)?\W{1,3}(?:-9|137)\b"),
-            ("sigkill", r"died with <Signals\.SIGKILL|signal 9 \(SIGKILL\) received by PID|terminated with signal SIGKILL|SIGKILL\(-9\)"),
+            (
+                "sigkill",
+                r"died with <Signals\.SIGKILL|signal 9 \(SIGKILL\) received by PID|terminated with signal SIGKILL|SIGKILL\(-9\)",
+            ),
             ("exits with return code", r"exits with return code = (?:-9|137)\b"),
-            ("killed", r"^Killed\.?$|^(?:\S+: )?line \d+:\s+\d+ Killed\b|^\[\d+\]\W+\d*\s*Killed\b|^/\S+: line \d+:\s+\d+ Killed\b"),
+            (
+                "killed",
+                r"^Killed\.?$|^(?:\S+: )?line \d+:\s+\d+ Killed\b|^\[\d+\]\W+\d*\s*Killed\b|^/\S+: line \d+:\s+\d+ Killed\b",
+            ),
             ("killed", r"^\S*(?:sh|bash)?:?\s?.*\b\d{2,} Killed  "),
             ("signal 9", r"(?:killed|terminated|exited|received|died)[^\n]{0,30}signal:? 9\b"),
             ("exited with", r"exited with (?:code|status)?\s?(?:137|-9)\b"),
@@ -255,33 +288,54 @@ FAILURES = (
         "start it with --gpus all (apptainer: --nv) and nvidia-container-toolkit; a GPU lost on the way: a new container; "
         "'version mismatch': reboot, or reload the driver",
         causes=(
-            ("could not select device driver", r"could not select device driver \S*\s?with capabilities: \[\[(?:.*)gpu"),
+            (
+                "could not select device driver",
+                r"could not select device driver \S*\s?with capabilities: \[\[(?:.*)gpu",
+            ),
             "found no nvidia driver on your system",
             "no cuda gpus are available",
             "no cuda-capable device is detected",
             "cudaerrornodevice",
             "cuda_error_no_device",
-            ("cannot open shared object file", r"lib(?:nvidia-ml|cuda)\.so(?:\.\d+)*: cannot open shared object file"),
+            (
+                "cannot open shared object file",
+                r"lib(?:nvidia-ml|cuda)\.so(?:\.\d+)*: cannot open shared object file",
+            ),
             ("libnvidia-ml.so", r"load library failed: libnvidia-ml\.so"),
             ("nvml", r"failed to initialize NVML"),
-            ("nvml", r"\bNVML(?: Shared)? (?:Library Not Found|error: driver not loaded)|nvml error: driver not loaded"),
+            (
+                "nvml",
+                r"\bNVML(?: Shared)? (?:Library Not Found|error: driver not loaded)|nvml error: driver not loaded",
+            ),
             ("driver rpc error", r"initialization error: driver rpc error"),
             ("nvidia-container-cli: initialization error", r"nvidia-container-cli: initialization error"),
-            ("nvidia-smi has failed", r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"),
+            (
+                "nvidia-smi has failed",
+                r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
+            ),
             ("unresolvable cdi devices", r"unresolvable CDI devices \S*nvidia"),
             ("runtime name: nvidia", r"unknown or invalid runtime name: nvidia"),
             ("no adapters found", r"NVIDIA-SMI couldn't find|Could not find any nv files"),
-            ("torch.cuda.is_available() is false", r"deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False"),
+            (
+                "torch.cuda.is_available() is false",
+                r"deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False",
+            ),
             ("libnvidia-container", r"libnvidia-container\S*: .*(?:failed|error)"),
             ("no devices were found", r"^No devices were found"),
-            ("cuda unknown error", r"CUDA unknown error - this may be due to an incorrectly set up environment"),
+            (
+                "cuda unknown error",
+                r"CUDA unknown error - this may be due to an incorrectly set up environment",
+            ),
         ),
         hints=(
             ("nvidia driver was not detected", r"NVIDIA Driver was not detected"),
             ("no nvidia driver", r"Found no NVIDIA driver"),
             ("is_available", r"cuda[\w.]*is_available\W{1,6}(?:\s|[=>:])*False"),
             ("cuda available", r"CUDA available\W+False"),
-            ("no cuda", r"No CUDA GPUs are available|no CUDA-capable device is detected|No CUDA runtime is found"),
+            (
+                "no cuda",
+                r"No CUDA GPUs are available|no CUDA-capable device is detected|No CUDA runtime is found",
+            ),
             ("nvml", r"Can't initialize NVML|Failed to initialize NVML"),
             ("cuda", r"CUDA is not available|Torch not compiled with CUDA enabled"),
             ("nvidia-smi", r"nvidia-smi: (?:command )?not found"),
@@ -349,7 +403,10 @@ FAILURES = (
             ("file might be corrupted", r"the file might be corrupted"),
             ("zip", r"BadZipFile: (?:File is not a zip file|Bad magic)|not a ZIP archive"),
             ("invalid header or archive is corrupted", r"invalid header or archive is corrupted"),
-            ("unable to load weights", r"Unable to load weights from (?:pytorch )?(?:checkpoint|safetensors) file"),
+            (
+                "unable to load weights",
+                r"Unable to load weights from (?:pytorch )?(?:checkpoint|safetensors) file",
+            ),
             ("storage has wrong", r"storage has wrong (?:byte )?size"),
             "seems to be corrupted",
             ("checksum", r"checkpoint[^\n]{0,60}checksum mismatch|checksum mismatch[^\n]{0,60}checkpoint"),
@@ -377,7 +434,10 @@ FAILURES = (
         causes=(
             ("permission denied", r"permission denied while trying to connect to the docker"),
             ("permission denied", r"docker\.sock[^\n]{0,120}permission denied"),
-            ("permissionerror(13", r"docker[\s\S]{0,400}PermissionError\(13|PermissionError\(13[\s\S]{0,200}docker"),
+            (
+                "permissionerror(13",
+                r"docker[\s\S]{0,400}PermissionError\(13|PermissionError\(13[\s\S]{0,200}docker",
+            ),
             ("dial unix", r"dial unix [^\n]{0,60}docker[^\n]{0,20}\.sock: connect: permission denied"),
         ),
     ),
@@ -417,7 +477,10 @@ FAILURES = (
             "badhostkeyexception",
             "possible dns spoofing detected",
             "host key verification failed",
-            ("host key is known for", r"No \S+ host key is known for \S+ and you have requested strict checking"),
+            (
+                "host key is known for",
+                r"No \S+ host key is known for \S+ and you have requested strict checking",
+            ),
         ),
     ),
     Failure(
@@ -425,12 +488,18 @@ FAILURES = (
         "the host, or a git server, accepts none of the keys that were offered",
         "offer the right key (identity_file, ssh-add), see that it may be read by you alone, and that the host knows it",
         causes=(
-            ("permission denied (", r"permission denied \((?:publickey|password|keyboard-interactive|gssapi|hostbased)[^)]*\)"),
+            (
+                "permission denied (",
+                r"permission denied \((?:publickey|password|keyboard-interactive|gssapi|hostbased)[^)]*\)",
+            ),
             "permission denied, please try again",
             "no more authentication methods",
             "unprotected private key file",
             "too many authentication failures",
-            ("authentication failed", r"paramiko\S*(?:AuthenticationException|SSHException)[^\n]*authentication failed"),
+            (
+                "authentication failed",
+                r"paramiko\S*(?:AuthenticationException|SSHException)[^\n]*authentication failed",
+            ),
             ("authenticationexception", r"paramiko\.\S*AuthenticationException"),
             ("unable to authenticate", r"ssh: (?:handshake failed: ssh: )?unable to authenticate"),
             ("no authentication methods available", r"No authentication methods available"),
@@ -449,10 +518,22 @@ FAILURES = (
             "cannot access gated repo",
             ("you are trying to access a gated repo", r"trying to access a gated repo"),
             ("is restricted", r"access to (?:model|dataset) \S+ is restricted"),
-            ("couldn't connect to", r"couldn't connect to ['`\"]?(?:https://(?:huggingface\.co|hf-mirror\.com)|the Hugging Face Hub)"),
-            ("huggingface.co", r"\b(?:401|403|404|429) (?:Client Error|Forbidden|Unauthorized|Too Many)[\s\S]{0,80}huggingface\.co"),
-            ("huggingface", r"Failed to (?:resolve|establish)[^\n]*huggingface|HTTPSConnectionPool\(host='(?:cdn-lfs\S*\.)?(?:huggingface\.co|hf\.co|hf-mirror\.com)'"),
-            ("huggingface.co", r"is not a (?:valid model identifier|local folder and is not a valid model identifier)[\s\S]{0,80}huggingface\.co"),
+            (
+                "couldn't connect to",
+                r"couldn't connect to ['`\"]?(?:https://(?:huggingface\.co|hf-mirror\.com)|the Hugging Face Hub)",
+            ),
+            (
+                "huggingface.co",
+                r"\b(?:401|403|404|429) (?:Client Error|Forbidden|Unauthorized|Too Many)[\s\S]{0,80}huggingface\.co",
+            ),
+            (
+                "huggingface",
+                r"Failed to (?:resolve|establish)[^\n]*huggingface|HTTPSConnectionPool\(host='(?:cdn-lfs\S*\.)?(?:huggingface\.co|hf\.co|hf-mirror\.com)'",
+            ),
+            (
+                "huggingface.co",
+                r"is not a (?:valid model identifier|local folder and is not a valid model identifier)[\s\S]{0,80}huggingface\.co",
+            ),
             "is not a local folder and is not a valid model identifier",
             ("offlinemodeisenabled", r"OfflineModeIsEnabled"),
             ("outgoing traffic has been disabled", r"outgoing traffic has been disabled"),
@@ -460,9 +541,15 @@ FAILURES = (
             ("invalid user token", r"Invalid user token|Invalid username or password"),
             ("cannot reach", r"Cannot reach https://huggingface\.co"),
             ("hfhubhttperror", r"\bHfHubHTTPError: (?:401|403|404|429|5\d\d)"),
-            ("couldn't reach", r"Couldn't reach (?:'\S+' on the Hub|https://huggingface\.co|the Hugging Face Hub)"),
+            (
+                "couldn't reach",
+                r"Couldn't reach (?:'\S+' on the Hub|https://huggingface\.co|the Hugging Face Hub)",
+            ),
             ("doesn't exist on the hub", r"doesn't exist on the Hub or cannot be accessed"),
-            ("cannot find the requested files", r"cannot find the requested files in the local cache|find the requested files in the (?:disk|local) cache"),
+            (
+                "cannot find the requested files",
+                r"cannot find the requested files in the local cache|find the requested files in the (?:disk|local) cache",
+            ),
         ),
     ),
     Failure(
@@ -472,13 +559,25 @@ FAILURES = (
         causes=(
             ("device_map", r"loaded with\W+`?device_map='?auto'?`? in any distributed mode"),
             "in any distributed mode",
-            ("on a different device than the one", r"8-bit or 4-bit precision[\s\S]{0,30}on a different device than the one"),
+            (
+                "on a different device than the one",
+                r"8-bit or 4-bit precision[\s\S]{0,30}on a different device than the one",
+            ),
             ("cpu or disk offload", r"loaded in \S+ (?:or \S+ )?precision with CPU or disk offload"),
             ("with cpu or disk offload", r"precision\s+with CPU or disk offload"),
             ("some modules are dispatched on the cpu", r"Some modules are dispatched on the CPU or the disk"),
-            ("modules offloaded to cpu or disk", r"can't move a model that has some modules offloaded to cpu or disk"),
-            ("passing a `device_map`", r"not compatible with `low_cpu_mem_usage=True` or with passing a `device_map`"),
-            ("device_map", r"device_map[^\n]{0,60}(?:is not|not) (?:supported|compatible|allowed)[^\n]{0,60}(?:distributed|DDP|FSDP|DeepSpeed|ZeRO|training)"),
+            (
+                "modules offloaded to cpu or disk",
+                r"can't move a model that has some modules offloaded to cpu or disk",
+            ),
+            (
+                "passing a `device_map`",
+                r"not compatible with `low_cpu_mem_usage=True` or with passing a `device_map`",
+            ),
+            (
+                "device_map",
+                r"device_map[^\n]{0,60}(?:is not|not) (?:supported|compatible|allowed)[^\n]{0,60}(?:distributed|DDP|FSDP|DeepSpeed|ZeRO|training)",
+            ),
         ),
     ),
     Failure(
@@ -508,9 +607,15 @@ FAILURES = (
             ("importerror", r"^\S*ImportError: (?!sys\.meta_path)"),
             "cannot import name",
             ("undefined symbol", r"\.so\S*: undefined symbol"),
-            ("cannot open shared object file", r"^(?!.*lib(?:nvidia-ml|cuda)\.so)\S*.*\.so\S*: cannot open shared object file"),
+            (
+                "cannot open shared object file",
+                r"^(?!.*lib(?:nvidia-ml|cuda)\.so)\S*.*\.so\S*: cannot open shared object file",
+            ),
             ("is required", r"\S+[<>=!]=?\S+ is required for a normal functioning of this module, but found"),
-            ("library but it was not found", r"requires the \S+ library but it was not found in your environment"),
+            (
+                "library but it was not found",
+                r"requires the \S+ library but it was not found in your environment",
+            ),
             "packagenotfounderror",
             "distributionnotfound",
             ("not found (required by", r"version `\S+' not found \(required by"),
@@ -522,7 +627,12 @@ FAILURES = (
             ("a different version", r"numpy\.dtype size changed, may indicate binary incompatibility"),
             ("binary incompatibility", r"size changed, may indicate binary incompatibility"),
         ),
-        ends=(("command not found", r"^(?:\S+: )*(?:line \d+: )?(?!nvidia-smi)[\w.-]+: (?:command )?not found$"),),
+        ends=(
+            (
+                "command not found",
+                r"^(?:\S+: )*(?:line \d+: )?(?!nvidia-smi)[\w.-]+: (?:command )?not found$",
+            ),
+        ),
     ),
     Failure(
         "nccl-error",
@@ -544,10 +654,19 @@ FAILURES = (
             "to avoid data inconsistency, we are taking the entire process down",
             ("nccl communicator", r"NCCL communicator (?:was|is) aborted|setting up NCCL communicator"),
             ("watchdog", r"(?:NCCL|process group) watchdog (?:thread terminated|hang|got stuck)"),
-            ("timed out", r"Timed out(?: after \d+ seconds)? waiting for clients|client socket has timed out after"),
-            ("nccl warn", r"\bNCCL WARN\b[\s\S]{0,80}?(?:fail|error|timeout|timed out|closed|mismatch|No route|refused|unreachable)"),
+            (
+                "timed out",
+                r"Timed out(?: after \d+ seconds)? waiting for clients|client socket has timed out after",
+            ),
+            (
+                "nccl warn",
+                r"\bNCCL WARN\b[\s\S]{0,80}?(?:fail|error|timeout|timed out|closed|mismatch|No route|refused|unreachable)",
+            ),
             ("processgroupnccl", r"\[E\d*\s?[^\]]*ProcessGroupNCCL\.cpp"),
-            ("gloo", r"gloo/transport/\S+[\s\S]{0,60}(?:Connection (?:closed|reset|refused)|Timed out|timeout)|Gloo connectFullMesh failed"),
+            (
+                "gloo",
+                r"gloo/transport/\S+[\s\S]{0,60}(?:Connection (?:closed|reset|refused)|Timed out|timeout)|Gloo connectFullMesh failed",
+            ),
             ("timeout at collective", r"Timeout at (?:collective|NCCL work)"),
             ("collective", r"Detected mismatch between collectives on ranks"),
             ("connection closed by", r"RuntimeError: [^\n]*connection closed by (?:remote )?peer"),
@@ -564,13 +683,28 @@ FAILURES = (
             ("cancelled at", r"CANCELLED AT\b"),
             ("due to preemption", r"DUE TO PREEMPTION"),
             ("due to time limit", r"DUE TO TIME LIMIT"),
-            ("time limit", r"(?:job|step)[^\n]{0,60}(?:exceeded|reached|killed|hit)[^\n]{0,20}(?:time|wall[- ]?(?:time|clock))\s?limit"),
+            (
+                "time limit",
+                r"(?:job|step)[^\n]{0,60}(?:exceeded|reached|killed|hit)[^\n]{0,20}(?:time|wall[- ]?(?:time|clock))\s?limit",
+            ),
             ("walltime", r"walltime \d+ exceeded limit|exceeded (?:its )?(?:hard |soft )?wall\s?time"),
             ("got signal", r"SignalException: Process(?: \d+)? got signal: (?:1|15)\b"),
-            ("death signal", r"(?:Received (?:1|15|Signals\.SIG(?:HUP|TERM)) death signal|Received Signals\.SIG(?:HUP|TERM) death signal|SIG(?:HUP|TERM) death signal)"),
-            ("preempt", r"\b(?:was|been|being|is|got|job|instance|node|pod) preempted\b|\bPreemption (?:notice|signal) received|preemptible instance[^\n]*(?:stopp|terminat)"),
-            ("spot", r"\bspot (?:instance|interruption|termination|node)\b[^\n]*(?:interrupt|terminat|reclaim|notice)"),
-            ("sigterm", r"\b(?:received|caught|got) (?:a )?(?:signal )?(?:\(?15\)?\W*)?\(?SIGTERM\b(?!.*closing)"),
+            (
+                "death signal",
+                r"(?:Received (?:1|15|Signals\.SIG(?:HUP|TERM)) death signal|Received Signals\.SIG(?:HUP|TERM) death signal|SIG(?:HUP|TERM) death signal)",
+            ),
+            (
+                "preempt",
+                r"\b(?:was|been|being|is|got|job|instance|node|pod) preempted\b|\bPreemption (?:notice|signal) received|preemptible instance[^\n]*(?:stopp|terminat)",
+            ),
+            (
+                "spot",
+                r"\bspot (?:instance|interruption|termination|node)\b[^\n]*(?:interrupt|terminat|reclaim|notice)",
+            ),
+            (
+                "sigterm",
+                r"\b(?:received|caught|got) (?:a )?(?:signal )?(?:\(?15\)?\W*)?\(?SIGTERM\b(?!.*closing)",
+            ),
             ("sigterm", r"Signal 15 \(SIGTERM\) received by PID"),
             ("exit code", r"exit(?:ed with)? (?:code|status)\W{0,3}143\b"),
             ("code 143", r"\bcode 143\b"),
@@ -597,7 +731,10 @@ FAILURES = (
             ("connection", r"^Connection (?:closed|reset|timed out)(?: by| during)? \S*[^\n]*port \d+"),
             ("closed by remote host", r"Connection (?:to \S+ )?closed by remote host"),
             ("connection lost", r"^(?:ssh|asyncssh|paramiko)\S*[^\n]*connection lost"),
-            ("connection", r"paramiko[^\n]*(?:connection (?:closed|lost|reset|dropped)|timed out|SSH session not active)"),
+            (
+                "connection",
+                r"paramiko[^\n]*(?:connection (?:closed|lost|reset|dropped)|timed out|SSH session not active)",
+            ),
             ("ssh session not active", r"SSH session not active"),
             ("unable to connect to port", r"NoValidConnectionsError|Unable to connect to port 22"),
             ("connection unexpectedly closed", r"rsync: \S*connection unexpectedly closed"),

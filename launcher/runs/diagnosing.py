@@ -38,9 +38,7 @@ def _ended_attempts(mirror: Mirror) -> Iterator[tuple[Path, dict[str, Any], dict
         behind = record
 
 
-def _why(
-    path: Path, evidence: dict[str, Any], previous: dict[str, Any], state: dict[str, Any]
-) -> Diagnosis:
+def _why(path: Path, evidence: dict[str, Any], previous: dict[str, Any], state: dict[str, Any]) -> Diagnosis:
     try:
         log = path.read_bytes()
     except FileNotFoundError:
@@ -63,7 +61,9 @@ def _as_told(log: bytes, evidence: dict[str, Any]) -> Diagnosis:
     at = log.find(line.encode()) if line else -1
     number = log.count(b"\n", 0, at) + 1 if at >= 0 else None
     known = BY_NAME.get(name, BY_NAME["unknown"])
-    why, mend = (str(evidence.get(key) or default) for key, default in (("why", known.why), ("mend", known.mend)))
+    why, mend = (
+        str(evidence.get(key) or default) for key, default in (("why", known.why), ("mend", known.mend))
+    )
     return Diagnosis(name, line, number, why, mend)
 
 

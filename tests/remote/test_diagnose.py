@@ -223,7 +223,10 @@ def test_what_others_put_before_a_line_changes_nothing(name, log, around):
 @pytest.mark.parametrize(("name", "log"), ENDINGS)
 def test_a_log_that_was_wrapped_reads_the_same(name, log):
     """At blanks, at the margin or further in."""
-    for wrapped in (re.sub(r"(\S.{50,}?\S) (?=\S)", r"\1\n", log), re.sub(r"(\S.{40,}?\S) (?=\S)", r"\1\n    ", log)):
+    for wrapped in (
+        re.sub(r"(\S.{50,}?\S) (?=\S)", r"\1\n", log),
+        re.sub(r"(\S.{40,}?\S) (?=\S)", r"\1\n    ", log),
+    ):
         assert diagnose(wrapped.encode()).name == name
 
 
@@ -302,9 +305,11 @@ def test_exit_status_signal_and_the_kernels_word_count_beside_the_log(ended, log
 def test_ten_megabytes_are_read_in_a_second():
     """Of metrics, of bars and of prose; the line's number is that of the file."""
     words = [f"w{number}x" for number in range(5000)]
-    pick = random.Random(1).choice
+    pick = random.Random(1).choice  # noqa: S311 - no secret
     prose = "".join(" ".join(pick(words) for _ in range(15)) + "\n" for _ in range(110_000))
-    bars = "".join(f"\r {at * 100 // 90000}%|{'#' * (at // 2250):40}| {at}/90000 [0<0, 9.9it/s]" for at in range(90_000))
+    bars = "".join(
+        f"\r {at * 100 // 90000}%|{'#' * (at // 2250):40}| {at}/90000 [0<0, 9.9it/s]" for at in range(90_000)
+    )
     for log in (GOOD * 180_000, f"{bars * 2}\n", prose, (FRAME + KEY) * 100_000):
         assert len(log) > 8e6
         start = time.process_time()
