@@ -13,6 +13,7 @@ from launcher import __version__
 from launcher.cli import (
     attach,
     completing,
+    diagnose,
     execute,
     explain,
     gc,
@@ -114,6 +115,7 @@ app.command("pull", cls=QuickCommand)(pull.pull)
 app.command("exec", cls=execute.ExecuteCommand)(execute.execute)
 app.command("rm", cls=QuickCommand)(rm.rm)
 app.command("gc", cls=QuickCommand)(gc.gc)
+app.command("diagnose", cls=QuickCommand)(diagnose.diagnose)
 app.command("explain", cls=QuickCommand)(explain.explain)
 app.command("probe", cls=QuickCommand)(probe.probe)
 app.command("hosts", cls=QuickCommand)(hosts.hosts)

@@ -32,7 +32,13 @@ def _job_names() -> list[str]:
     return [*files("jobs")]
 
 
-_NAMES = {"HOST": _host_names, "PROFILE": _profile_names, "JOB": _job_names, "RUN": _run_ids}
+_NAMES = {
+    "HOST": _host_names,
+    "PROFILE": _profile_names,
+    "JOB": _job_names,
+    "RUN": _run_ids,
+    "FILE|-|RUN": _run_ids,
+}
 """What a word may be, by what help calls it."""
 
 

@@ -19,7 +19,7 @@ import time
 from typing import Any
 
 from . import checkpoints, process, proofs, remedy, secret, strict_json
-from .diagnose import TAIL_BYTES, diagnose
+from .diagnose import TAIL_BYTES, prove
 from .execute import environment, interpreter_of, native_command, reap
 from .logscan import Divergence, LogScanner
 from .rundir import NO_ROOM, TERMINAL, VERSION, Appender, Folder, Run, read_json, write_durably
@@ -356,7 +356,7 @@ class Supervisor:
         with open(self.folder.log, "rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - TAIL_BYTES))
-            found = diagnose(file.read())
+            found = prove(file.read())
         if found is None:
             return None
         told = {"class": found.name, "line": found.line, "why": found.why, "mend": found.mend}

@@ -1,8 +1,13 @@
-"""What a log proves: the exception that ended the script, not whatever words it holds."""
+"""What a log proves to the agent, and what any log tells a person: what initiated the failure, not what followed."""
+
+import random
+import re
+import time
 
 import pytest
 
-from launcher.remote.diagnose import RULES, diagnose
+from launcher.remote.diagnose import PROVABLE, Ended, diagnose, prove
+from launcher.remote.failures import BY_NAME, FAILURES, patterns
 from launcher.remote.remedy import TABLE
 
 FRAME = 'Traceback (most recent call last):\n  File "/work/train.py", line 7, in <module>\n    go()\n'
@@ -47,7 +52,7 @@ FRAME = 'Traceback (most recent call last):\n  File "/work/train.py", line 7, in
 )
 def test_the_line_that_ends_a_traceback_tells_the_class(name, line):
     """With that line as the proof; what is no precision's failure is none here."""
-    found = diagnose(f"step 1\n{FRAME}{line}\n".encode())
+    found = prove(f"step 1\n{FRAME}{line}\n".encode())
     assert (found.name, found.line) == (name, line) if name else found is None
 
 
@@ -96,7 +101,7 @@ KEY = "KeyError: 'loss'\n"
 )  # fmt: skip
 def test_what_counts_is_the_exception_that_nobody_caught(log, is_unscale):
     """Wrappers and other ranks aside, and the first that is known of its chain."""
-    found = diagnose(log.encode())
+    found = prove(log.encode())
     assert (found is not None and found.name == "fp16-unscale") == is_unscale
 
 
@@ -104,14 +109,220 @@ def test_a_host_without_a_card_is_no_card_without_bf16():
     """transformers says the same of both; the lines above tell them apart."""
     line = "ValueError: Your setup doesn't support bf16/gpu.\n"
     driver = "UserWarning: CUDA initialization: Found no NVIDIA driver on your system.\n"
-    assert diagnose((driver + FRAME + line).encode()) is None
+    assert prove((driver + FRAME + line).encode()) is None
 
 
 def test_bytes_that_are_no_text_are_no_obstacle():
     """A log holds whatever a script writes."""
-    assert diagnose(b"\xff\xfe\0" + (FRAME + UNSCALE).encode()).name == "fp16-unscale"
+    assert prove(b"\xff\xfe\0" + (FRAME + UNSCALE).encode()).name == "fp16-unscale"
 
 
 def test_every_class_that_a_log_can_prove_has_an_answer():
     """A rule without a row in the table of remedies would be a crash of the agent."""
-    assert {rule.name for rule in RULES} <= set(TABLE)
+    assert set(PROVABLE) <= set(TABLE)
+
+
+# any log
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23 GiB\n"
+BY_TORCHRUN = f"""{FRAME}torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+train.py FAILED
+Failures:
+[1]:
+  exitcode  : -15 (pid: 8)
+  traceback : Signal 15 (SIGTERM) received by PID 8
+Root Cause (first observed failure):
+[0]:
+  exitcode  : %s (pid: 7)
+"""
+CASCADE = (
+    "W0407 10:13:23.9 26 torch/distributed/elastic/multiprocessing/api.py:1010] Sending process 26 closing signal SIGTERM\n"
+    "[rank3]:[E321 02:07:08.4 ProcessGroupNCCL.cpp:607] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(\n"
+    "[rank2]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:1, remote process exited\n"
+    "BrokenPipeError: [Errno 32] Broken pipe\n"
+) + BY_TORCHRUN % 1
+WARNINGS = (
+    "a.py:1: UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found version 11040).\n"
+    "UserWarning: Tesla P100 with CUDA capability sm_60 is not compatible with the current PyTorch installation.\n"
+    "UserWarning: The operator 'aten::nonzero' is not currently supported on the MPS backend and will fall back to run on the CPU.\n"
+    "[W socket.cpp:601] [c10d] The client socket has failed to connect to [localhost]:29500 (errno: 99).\n"
+    "dso_loader.cc:64] Could not load dynamic library 'libcudart.so.11'; dlerror: libcudart.so.11: cannot open shared object file\n"
+)
+BANNER = "@  WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!  @\n"
+ENDINGS = [
+    ("fp16-unscale", FRAME + UNSCALE),
+    ("bf16-unsupported", f"{FRAME}ValueError: Your setup doesn't support bf16/gpu.\n"),
+    ("bf16-dtype-mismatch", f"{FRAME}RuntimeError: self and mat2 must have the same dtype, but got Half and Float\n"),
+    ("nan-divergence", "{'loss': 0.0, 'grad_norm': nan}\n{'loss': 0.0, 'grad_norm': nan}\n"),
+    ("not-learning", f"{FRAME}launcher_worker.Tripped: not-learning: no weight moved in 5 steps\n"),
+    ("cuda-oom", FRAME + OOM),
+    ("shm-too-small", f"{FRAME}RuntimeError: unable to write to file </torch_7_8>: No space left on device (28)\n"),
+    ("host-oom-killed", "run.sh: line 3:  4242 Killed                  python train.py\n"),
+    ("host-oom-killed", BY_TORCHRUN % -9),
+    ("port-in-use", f"{FRAME}RuntimeError: Address already in use\n"),
+    ("gpu-busy-exclusive", f"{FRAME}RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable\n"),
+    ("no-kernel-image", f"{FRAME}RuntimeError: CUDA error: no kernel image is available for execution on the device\n"),
+    ("driver-too-old", f"{FRAME}RuntimeError: CUDA driver version is insufficient for CUDA runtime version\n"),
+    ("no-gpu-in-container", f"{FRAME}RuntimeError: No CUDA GPUs are available\n"),
+    ("gpu-lost", "kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"),
+    ("device-side-assert", "Loss.cu:250: nll: block: [0,0,0], thread: [5,0,0] Assertion `t < n_classes` failed.\n"),
+    ("wrong-device-ordinal", f"{FRAME}torch.AcceleratorError: CUDA error: invalid device ordinal\n"),
+    ("checkpoint-corrupt", f"{FRAME}EOFError: Ran out of input\n"),
+    ("disk-full", f"{FRAME}OSError: [Errno 122] Disk quota exceeded\n"),
+    ("docker-permission", "dial unix /var/run/docker.sock: connect: permission denied\n"),
+    ("docker-build-failure", '#9 1.2 E: Unable to locate package foo\nERROR: failed to solve: process "/bin/sh -c apt-get"\n'),
+    ("ssh-hostkey-mismatch", BANNER),
+    ("ssh-auth-failed", "me@lab: Permission denied (publickey,password).\n"),
+    ("hub-access", f"{FRAME}OSError: You are trying to access a gated repo.\n"),
+    ("device-map-conflict", f"{FRAME}ValueError: You can't train a model in 8-bit or 4-bit precision with CPU or disk offload.\n"),
+    ("mps-unsupported-op", f"{FRAME}TypeError: BFloat16 is not supported on MPS\n"),
+    ("missing-dependency", f"{FRAME}ModuleNotFoundError: No module named 'flash_attn'\n"),
+    ("nccl-error", "[E ProcessGroupNCCL.cpp:475] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(\n"),
+    ("preempted", "slurmstepd: error: *** JOB 1 ON n CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***\n"),
+    ("preempted", f"{FRAME}torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 1\n"),
+    ("ssh-connection-lost", "client_loop: send disconnect: Broken pipe\n"),
+    ("user-code-error", FRAME + KEY),
+    ("user-code-error", "train.py: error: unrecognized arguments: --lrr\n"),
+    ("unknown", BY_TORCHRUN % 1),
+    ("unknown", f"{FRAME}RuntimeError: CUDA error: an illegal memory access was encountered\n"),
+    ("none", "epoch 1 done\n[rank0]:[W1 P.cpp:1] Warning: process group has NOT been destroyed\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "log"), ENDINGS)
+def test_a_log_tells_its_class(name, log):
+    """Each class of the table, behind steps that were trained."""
+    assert diagnose(f"{{'loss': 1.5, 'grad_norm': 1.0}}\n{log}".encode()).name == name
+
+
+def test_every_class_is_shown_by_a_log_or_is_the_agents_own_finding():
+    """A row that no log reaches would be dead; a hang leaves none."""
+    assert {failure.name for failure in FAILURES} - {name for name, _ in ENDINGS} == {"hang"}
+    assert set(TABLE) <= set(BY_NAME)
+
+
+AROUND = {
+    "a rank's prefix": lambda line: f"[rank1]: {line}",
+    "a time": lambda line: f"2024-05-01T10:00:00.123456789Z {line}",
+    "compose": lambda line: f"trainer-1  | {line}",
+    "ray and colours": lambda line: f"\x1b[36m(RayWorker pid=4009, ip=10.0.0.1)\x1b[0m {line}",
+    "Kaggle": lambda line: f"704.7s\t1455\t{line}",
+    "a comment": lambda line: f"# {line}",
+    "Windows": lambda line: f"{line}\r",
+    "a bar before it": lambda line: f" 12%|#2   | 12/100 [00:10<00:20, 9.9it/s]\r{line}",
+}
+
+
+@pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
+@pytest.mark.parametrize(("name", "log"), ENDINGS)
+def test_what_others_put_before_a_line_changes_nothing(name, log, around):
+    """Launchers, engines, schedulers, terminals."""
+    assert diagnose("\n".join(map(around, log.splitlines())).encode()).name == name
+
+
+@pytest.mark.parametrize(("name", "log"), ENDINGS)
+def test_a_log_that_was_wrapped_reads_the_same(name, log):
+    """At blanks, at the margin or further in."""
+    for wrapped in (
+        re.sub(r"(\S.{50,}?\S) (?=\S)", r"\1\n", log),
+        re.sub(r"(\S.{40,}?\S) (?=\S)", r"\1\n    ", log),
+    ):
+        assert diagnose(wrapped.encode()).name == name
+
+
+AFTER_A_CAUSE = [(name, log) for name, log in ENDINGS if name not in ("none", "unknown", "nan-divergence")]
+LAST = ("host-oom-killed", "preempted", "ssh-connection-lost", "nccl-error")
+
+
+@pytest.mark.parametrize(("name", "log"), [one for one in AFTER_A_CAUSE if one[0] not in LAST])
+def test_a_cause_wins_over_the_cascade_behind_it_and_the_warnings_before(name, log):
+    """The earliest initiating line, with its number; other ranks, the launcher and the kernel come later."""
+    expected = "driver-too-old" if name in ("bf16-unsupported", "no-gpu-in-container") else name
+    told = diagnose((WARNINGS + log + CASCADE + "Killed\n").encode())
+    assert told.name == expected
+    if expected == name:
+        assert 5 < told.number <= 5 + log.count("\n")
+        assert told.line in log
+
+
+@pytest.mark.parametrize("name", ["bf16-unsupported", "no-gpu-in-container"])
+def test_a_warning_is_the_cause_of_what_it_explains(name):
+    """It is named with its own line."""
+    told = diagnose((WARNINGS + dict(ENDINGS)[name]).encode())
+    assert (told.name, told.number) == ("driver-too-old", 1)
+
+
+def test_warnings_alone_are_none():
+    """Nothing failed."""
+    assert diagnose(WARNINGS.encode()).name == "none"
+
+
+GOOD = "{'loss': 1.2, 'grad_norm': 0.5, 'learning_rate': 1e-05}\n"
+DONE = "{'train_runtime': 10.0, 'train_loss': 1.2}\n"
+
+
+def test_what_the_training_went_on_after_is_no_cause():
+    """Caught, and trained on: it stands neither for a good end nor for another failure."""
+    assert diagnose((FRAME + OOM + GOOD + DONE).encode()).name == "none"
+    assert diagnose((FRAME + OOM + GOOD + FRAME + KEY).encode()).name == "user-code-error"
+
+
+def test_a_loss_that_recovers_is_no_divergence():
+    """One that stays lost is, whatever the exit status."""
+    bad = "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 0.0}\n"
+    assert diagnose((bad + GOOD + DONE).encode()).name == "none"
+    told = diagnose((GOOD + bad + bad + DONE).encode())
+    assert (told.name, told.number) == ("nan-divergence", 2)
+
+
+def test_what_must_not_be_retried_is_not_taken_for_what_is():
+    """A scheduler that ends the other nodes, and Python's word of a dead object, come behind the script's own mistake."""
+    behind = "slurmstepd: error: *** STEP 1.0 ON n CANCELLED AT 2024-01-01T00:00:00 ***\n"
+    assert diagnose((FRAME + KEY + CASCADE + behind).encode()).name == "user-code-error"
+    ignored = f"Exception ignored in: <function A.__del__>\n{FRAME}AttributeError: no x\n"
+    assert diagnose((GOOD + ignored + DONE).encode()).name == "none"
+    assert diagnose((ignored + FRAME + OOM).encode()).name == "cuda-oom"
+
+
+@pytest.mark.parametrize(
+    ("ended", "log", "name"),
+    [
+        (Ended(signal=9), "", "host-oom-killed"),
+        (Ended(exit=137), GOOD, "host-oom-killed"),
+        (Ended(signal=15), GOOD, "preempted"),
+        (Ended(exit=3), GOOD, "unknown"),
+        (Ended(exit=0), GOOD, "none"),
+        (Ended(), "", "unknown"),
+        (Ended(exit=1, oom_kills=True), FRAME + KEY, "host-oom-killed"),
+        (Ended(signal=9), FRAME + OOM, "cuda-oom"),
+    ],
+)
+def test_exit_status_signal_and_the_kernels_word_count_beside_the_log(ended, log, name):
+    """They stand where the log names no cause."""
+    assert diagnose(log.encode(), ended).name == name
+
+
+def test_ten_megabytes_are_read_in_a_second():
+    """Of metrics, of bars and of prose; the line's number is that of the file."""
+    words = [f"w{number}x" for number in range(5000)]
+    pick = random.Random(1).choice  # noqa: S311 - no secret
+    prose = "".join(" ".join(pick(words) for _ in range(15)) + "\n" for _ in range(110_000))
+    bars = "".join(
+        f"\r {at * 100 // 90000}%|{'#' * (at // 2250):40}| {at}/90000 [0<0, 9.9it/s]" for at in range(90_000)
+    )
+    for log in (GOOD * 180_000, f"{bars * 2}\n", prose, (FRAME + KEY) * 100_000):
+        assert len(log) > 8e6
+        start = time.process_time()
+        told = diagnose((log + FRAME + OOM).encode())
+        assert time.process_time() - start < 1.0
+        assert (told.name, told.number) == ("cuda-oom", log.count("\n") + 4)
+
+
+def test_every_sign_can_be_found():
+    """Phrases are sought in a log in lower case, and every pattern is one to Python 3.8 as well: no possessive quantifier."""
+    for failure in FAILURES:
+        for signs in (failure.causes, failure.ends, failure.echoes, failure.hints):
+            for phrase, pattern in patterns(signs):
+                assert phrase == phrase.lower()
+                assert re.compile(pattern)
+                assert not re.search(r"[+*?}]\+", pattern), pattern

@@ -1,0 +1,826 @@
+"""What is known of failures: a row a class, with the words that tell it, why it happens and what mends it.
+
+A sign is a phrase in lower case, or such a phrase and a pattern that it must be part of. A blank stands for any white
+space, for logs are wrapped. There are four kinds:
+
+    causes   says what went wrong
+    ends     how the end looked from outside (a signal, a scheduler's word): stands where no cause is told
+    echoes   what the others see of a dead one: stands where nothing else is told
+    hints    a warning, harmless by itself: it is the cause of a later failure of a class that it `explains`
+
+Sources: messages of torch 1.9 to 2.13, transformers 4 and 5, accelerate, peft, bitsandbytes, safetensors, huggingface_hub,
+NCCL, the NVIDIA driver and container toolkit, Docker, OpenSSH, paramiko, Slurm and the Linux kernel.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Iterator, NamedTuple, Tuple, Union
+
+Sign = Union[str, Tuple[str, str]]
+Signs = Tuple[Sign, ...]
+
+
+class Failure(NamedTuple):
+    """A class of failure: how it is told, why it happens, what mends it.
+
+    `explains`: the classes that its hints are the cause of. `encloses`: those that are a detail of it, if both are told.
+    """
+
+    name: str
+    why: str
+    mend: str
+    causes: Signs = ()
+    ends: Signs = ()
+    echoes: Signs = ()
+    hints: Signs = ()
+    explains: Tuple[str, ...] = ()
+    encloses: Tuple[str, ...] = ()
+
+
+# Two dtypes of which one is a half one, in either order; integers and doubles are the script's own mistake.
+_HALF = r"(?:c10::|torch\.(?:cuda\.)?)?(?:b?float16|bfloat16|half)(?:tensor)?"
+_FLOAT = r"(?:c10::|torch\.(?:cuda\.)?)?(?:float32|float|b?float16|bfloat16|half)(?:tensor)?"
+_TWO = r"(?:%s\b\W+(?:\w+\W+){0,4}%s\b|%s\b\W+(?:\w+\W+){0,4}%s\b)" % (_HALF, _FLOAT, _FLOAT, _HALF)
+# What the driver says of hardware and bus; 13, 31, 43 and 45 are a program's own fault.
+_LOST_XIDS = r"(?:48|6[1-4]|7[49]|9[2-5]|109|110|119|120|136|14[0-9]|15[0-9])"
+
+FAILURES = (
+    Failure(
+        "fp16-unscale",
+        "a trainable parameter is float16 while the gradient scaler is on",
+        "keep trainables in float32: model = worker.prepare(model), after adapters and before the optimizer",
+        causes=("attempting to unscale fp16 gradients",),
+    ),
+    Failure(
+        "bf16-unsupported",
+        "bfloat16 wants a card of compute capability 8.0 or more",
+        "let the plan choose the precision: TrainingArguments(**worker.training_arguments(...)) in place of bf16=True",
+        causes=(
+            "your setup doesn't support bf16",
+            "current cuda device does not support bfloat16",
+            "bfloat16 is only supported on gpus with compute capability",
+            ("feature '.bf16' requires", r"feature '\.bf16' requires \.target sm_"),
+            ("cuda_r_16bf", r"CUBLAS_STATUS_NOT_SUPPORTED[\s\S]{0,300}CUDA_R_16BF"),
+            (
+                "bf16 mixed precision requires",
+                r"bf16 mixed precision requires PyTorch >= \S+ and a supported device",
+            ),
+            (
+                "bf16",
+                r"bf16 (?:is not supported|not supported) (?:on|by) (?:this|your|the) (?:GPU|device|card)",
+            ),
+        ),
+    ),
+    Failure(
+        "bf16-dtype-mismatch",
+        "two dtypes meet: the model was cast after its optimizer had state, or a part of it was never cast",
+        "never cast the training model: load it as the plan says, and let autocast do the rest",
+        causes=(
+            ("for `end` but got dtype", r"expected dtype %s for `end` but got dtype %s" % (_FLOAT, _FLOAT)),
+            ("expected scalar type", r"expected scalar type " + _TWO),
+            ("must have the same dtype", r"must have the same dtype\b[\s\S]{0,30}?" + _TWO),
+            ("to have the same dtype", r"to have the same dtype\b[\s\S]{0,60}?" + _TWO),
+            ("destination dtypes match", r"destination dtypes match, got " + _TWO),
+            ("should be the same", r"(?:input|bias) type \W*" + _TWO + r"\W+should be the same"),
+            (
+                "not implemented for 'bfloat16'",
+                r"(?:_amp_foreach_non_finite_check_and_unscale\w*\W+|_unscale_\w*[^\n]*\n[^\n]*)not\s+implemented\s+for\s+'BFloat16'",
+            ),
+            (
+                "not implemented for 'bfloat16'",
+                r"_unscale_grads_[\s\S]{0,300}not\s+implemented\s+for\s+'BFloat16'",
+            ),
+        ),
+    ),
+    Failure(
+        "nan-divergence",
+        "the loss or its gradients are not finite, and stay so",
+        "go back to a checkpoint before it, on a safer precision; lower the learning rate, clip gradients, look at the data",
+        causes=(
+            ("is nan", r"\bloss(?: value)? is nan\b(?!\s*(?:or|if|when)\b)"),
+            (
+                "nan",
+                r"\b(?:loss|gradients?|grad_norm)\b[^\n]{0,20}\b(?:became|becomes|turned|went) (?:to )?(?:nan|inf)\b",
+            ),
+            ("returned nan values", r"Function '\w+' returned nan values in its \S+ output"),
+            ("tripped: nan-divergence", r"\bTripped: nan-divergence"),
+            "minimum loss scale reached",
+            "current loss scale already at minimum",
+            ("nan loss", r"\bnan loss (?:encountered|detected|at|in|for)\b"),
+            ("non-finite", r"non-finite (?:loss|gradient)\S*"),
+            ("nan detected", r"nan detected in (?:loss|grad|output|weights)"),
+        ),
+        ends=(
+            ("nan", r"""\b(?:eval_)?loss['"]?\s*[:=]\s*['"]?(?:tensor\()?[-+]?nan\b"""),
+            ("nan", r"""\bgrad[_ ]norm['"]?\s*[:=]\s*['"]?(?:tensor\()?[-+]?nan\b"""),
+        ),
+    ),
+    Failure(
+        "not-learning",
+        "weights do not move, or the loss is exactly zero",
+        "see that something is trainable (requires_grad), that the learning rate is above 0 and that labels are not all ignored",
+        causes=(("tripped: not-learning", r"\bTripped: not-learning"),),
+    ),
+    Failure(
+        "cuda-oom",
+        "the card's memory is full",
+        "halve the micro-batch and double the accumulation; at one, activation checkpointing; if others hold the card, another",
+        causes=(
+            "cuda out of memory",
+            "hip out of memory",
+            "xpu out of memory",
+            "mps backend out of memory",
+            ("out of memory", r"CUDA (?:runtime )?error\W*(?:\(\d+\))?\W*out of memory"),
+            ("out of memory", r"(?:CUDA|Cuda|NCCL|cuda) failure\W*\d*\W*'?out of memory"),
+            "cuda_error_out_of_memory",
+            "cudaerrormemoryallocation",
+            "cublas_status_alloc_failed",
+            "cudnn_status_alloc_failed",
+            ("torch.outofmemoryerror", r"\btorch\.OutOfMemoryError:"),
+            "torch.cuda.outofmemoryerror:",
+            "resource_exhausted: out of memory",
+            "no available memory for the cache blocks",
+            (
+                "free memory on device",
+                r"free memory on device[\s\S]{0,80}less than desired GPU memory utilization",
+            ),
+        ),
+    ),
+    Failure(
+        "shm-too-small",
+        "loader workers hand batches over in /dev/shm, and it is full",
+        "more shared memory for the container (--shm-size=8g, or --ipc=host), or fewer loader workers",
+        causes=(
+            "insufficient shared memory",
+            "unexpected bus error encountered in worker",
+            ("bus error", r"killed by signal: bus error"),
+            "out of shared memory. please try to raise your shared memory limit",
+            ("unable to write to file", r"unable to write to file </torch_"),
+            (
+                "unable to open shared memory",
+                r"unable to open shared memory object </?\S+ in (?:read-)?write mode[^\n]*(?:no space|cannot allocate)",
+            ),
+            (
+                "no space left on device",
+                r"(?:/dev/shm|shared_memory\.py|/torch_\d+)[\s\S]{0,400}no space left on device",
+            ),
+            (
+                "shm",
+                r"no space left on device[^\n]{0,80}/dev/shm|/dev/shm[^\n]{0,40}(?:is full|too small)",
+            ),
+            ("bus error", r"bus error[^\n]*(?:shared memory|shm)"),
+            ("error while creating shared memory", r"error while creating shared memory segment"),
+        ),
+        ends=(("bus error", r"(?:^|: )bus error\b|\(SIGBUS\)"), ("sigbus", r"\bSIGBUS\b")),
+    ),
+    Failure(
+        "host-oom-killed",
+        "the host's memory, or what the container may have of it, is full, and the kernel ended a process",
+        "fewer loader workers, or more memory; look for oom_kill in dmesg or memory.events before believing it",
+        causes=(
+            ("oom_kill", r"Detected \d+ oom[-_]kill event"),
+            ("oom-kill", r"Detected \d+ oom[-_]kill event|\boom-kill:constraint|invoked oom-killer"),
+            ("oom_kill", r"\boom_kill \W*[1-9]"),
+            ("oom-killer", r"invoked oom-killer"),
+            "out of memory: kill",
+            ("oomkilled", r'OOMKilled"?\W+(?:true|exit|1)|reason\W+OOMKilled|\bOOMKilled\s*$'),
+            ("oom killed", r"\b(?:been|was) OOM Killed\b"),
+            "killed by the cgroup out-of-memory handler",
+            ("out-of-memory handler", r"killed by[\s\S]{0,30}out-of-memory handler"),
+            ("killed by signal: killed", r"worker \(pid[^)]*\) is killed by signal: Killed"),
+            "defaultcpuallocator: can't allocate memory",
+            "defaultcpuallocator: not enough memory",
+            (
+                "cannot allocate memory",
+                r"\[Errno 12\] Cannot allocate memory|fork: (?:retry: )?Cannot allocate memory",
+            ),
+            ("memoryerror", r"^(?:numpy\.\S+\.)?_?(?:Array)?MemoryError\b"),
+            ("due to the node running low on memory", r"killed due to the node running low on memory"),
+            ("std::bad_alloc", r"what\(\):\s+std::bad_alloc"),
+        ),
+        ends=(
+            ("exitcode", r"exitcode\s*:\s*-9\b"),
+            ("exit code", r"exit(?:ed with)? (?:code|status)\W{0,3}(?:-9|137)\b"),
+            ("code 137", r"\bcode 137\b"),
+            ("exit status", r"exit status\W{0,2}(?:-9|137)\b"),
+            ("returned", r"returned(?: a)?(?: non-?zero)?(?: exit)?(?: status| code)?\W{1,3}(?:-9|137)\b"),
+            (
+                "sigkill",
+                r"died with <Signals\.SIGKILL|signal 9 \(SIGKILL\) received by PID|terminated with signal SIGKILL|SIGKILL\(-9\)",
+            ),
+            ("exits with return code", r"exits with return code = (?:-9|137)\b"),
+            (
+                "killed",
+                r"^Killed\.?$|^(?:\S+: )?line \d+:\s+\d+ Killed\b|^\[\d+\]\W+\d*\s*Killed\b|^/\S+: line \d+:\s+\d+ Killed\b",
+            ),
+            ("killed", r"^\S*(?:sh|bash)?:?\s?.*\b\d{2,} Killed  "),
+            ("signal 9", r"(?:killed|terminated|exited|received|died)[^\n]{0,30}signal:? 9\b"),
+            ("exited with", r"exited with (?:code|status)?\s?(?:137|-9)\b"),
+        ),
+    ),
+    Failure(
+        "port-in-use",
+        "another process listens on the port that the ranks are to meet at, often what a crash left",
+        "another port (--master-port, or none with --standalone), or end the run that still holds it",
+        causes=(
+            ("eaddrinuse", r"EADDRINUSE"),
+            ("address already in use", r"^(?!.*\[W)(?!.*errno: 98).*address already in use"),
+            "failed to listen on any local network address",
+            "but another process is utilizing it",
+            "port is already allocated",
+            ("already in use", r"\bport `?\d+`? (?:is )?already in use(?!.{0,40}(?:trying|using|instead))"),
+        ),
+        ends=(("already in use", r"failed to bind to[\s\S]{0,80}already in use"),),
+    ),
+    Failure(
+        "gpu-busy-exclusive",
+        "the card serves one process (exclusive mode), and another one has it, an orphan or a rank of its own run; or it is sick",
+        "end what holds it (nvidia-smi --query-compute-apps=pid,process_name --format=csv), give each rank one card, or take another card",
+        causes=(
+            ("busy or unavailable", r"devices?(?:\(s\))? (?:is/are |are |is )?busy or unavailable"),
+            "cudaerrordevicesunavailable",
+            "cuda_error_device_unavailable",
+            "exclusive-thread device already in use",
+            "mps client failed to connect to the mps control daemon",
+        ),
+    ),
+    Failure(
+        "no-kernel-image",
+        "this build of torch, or of an extension, has no code for this card: the card is too old or too new for it",
+        "another image: compare torch.cuda.get_arch_list() with the card; P100 and V100 need cu126, new cards cu128 or later",
+        causes=(
+            "no kernel image is available",
+            "cudaerrornokernelimagefordevice",
+            "cuda_error_no_binary_for_gpu",
+            "cudnn_status_arch_mismatch",
+            ("is not defined for option", r"value 'sm_\w+' is not defined for option 'gpu-name'"),
+            ("unsupported gpu architecture", r"unsupported gpu architecture 'compute_"),
+            ("was built for sm", r"is for sm\S*, but was built for sm"),
+            "cublas_status_arch_mismatch",
+            "cuda error: invalid device function",
+        ),
+    ),
+    Failure(
+        "driver-too-old",
+        "the host's NVIDIA driver is older than the CUDA of this image",
+        "an image with an older CUDA (a cuXXX build of torch that the driver loads), or a newer driver on the host",
+        causes=(
+            ("nvidia driver on your system is too old", r"The NVIDIA driver on your system is too old"),
+            "driver version is insufficient for cuda runtime version",
+            "cudaerrorinsufficientdriver",
+            ("unsatisfied condition: cuda", r"unsatisfied condition: cuda\W"),
+            ("unsatisfied condition: driver", r"unsatisfied condition: driver\W"),
+            "forward compatibility was attempted on non supported hw",
+            "provided ptx was compiled with an unsupported toolchain",
+            "cuda_error_unsupported_ptx_version",
+            "unsupported display driver / cuda driver combination",
+        ),
+        hints=(
+            ("nvidia driver on your system is too old", r"The NVIDIA driver on your system is too old"),
+            ("cuda driver version is insufficient", r"driver version is insufficient"),
+        ),
+        explains=("bf16-unsupported", "no-gpu-in-container"),
+    ),
+    Failure(
+        "no-gpu-in-container",
+        "the process sees no NVIDIA GPU: none was given to it, the toolkit is not wired, or it was taken away again",
+        "start it with --gpus all (apptainer: --nv) and nvidia-container-toolkit; a GPU lost on the way: a new container; "
+        "'version mismatch': reboot, or reload the driver",
+        causes=(
+            (
+                "could not select device driver",
+                r"could not select device driver \S*\s?with capabilities: \[\[(?:.*)gpu",
+            ),
+            "found no nvidia driver on your system",
+            "no cuda gpus are available",
+            "no cuda-capable device is detected",
+            "cudaerrornodevice",
+            "cuda_error_no_device",
+            (
+                "cannot open shared object file",
+                r"lib(?:nvidia-ml|cuda)\.so(?:\.\d+)*: cannot open shared object file",
+            ),
+            ("libnvidia-ml.so", r"load library failed: libnvidia-ml\.so"),
+            ("nvml", r"failed to initialize NVML"),
+            (
+                "nvml",
+                r"\bNVML(?: Shared)? (?:Library Not Found|error: driver not loaded)|nvml error: driver not loaded",
+            ),
+            ("driver rpc error", r"initialization error: driver rpc error"),
+            ("nvidia-container-cli: initialization error", r"nvidia-container-cli: initialization error"),
+            (
+                "nvidia-smi has failed",
+                r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
+            ),
+            ("unresolvable cdi devices", r"unresolvable CDI devices \S*nvidia"),
+            ("runtime name: nvidia", r"unknown or invalid runtime name: nvidia"),
+            ("no adapters found", r"NVIDIA-SMI couldn't find|Could not find any nv files"),
+            (
+                "torch.cuda.is_available() is false",
+                r"deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False",
+            ),
+            ("libnvidia-container", r"libnvidia-container\S*: .*(?:failed|error)"),
+            ("no devices were found", r"^No devices were found"),
+            (
+                "cuda unknown error",
+                r"CUDA unknown error - this may be due to an incorrectly set up environment",
+            ),
+        ),
+        hints=(
+            ("nvidia driver was not detected", r"NVIDIA Driver was not detected"),
+            ("no nvidia driver", r"Found no NVIDIA driver"),
+            ("is_available", r"cuda[\w.]*is_available\W{1,6}(?:\s|[=>:])*False"),
+            ("cuda available", r"CUDA available\W+False"),
+            (
+                "no cuda",
+                r"No CUDA GPUs are available|no CUDA-capable device is detected|No CUDA runtime is found",
+            ),
+            ("nvml", r"Can't initialize NVML|Failed to initialize NVML"),
+            ("cuda", r"CUDA is not available|Torch not compiled with CUDA enabled"),
+            ("nvidia-smi", r"nvidia-smi: (?:command )?not found"),
+        ),
+        explains=("bf16-unsupported",),
+    ),
+    Failure(
+        "gpu-lost",
+        "the card failed: a memory error that could not be corrected, or it fell off the bus",
+        "go on elsewhere, never on this card; its host needs a reset of the GPU, and a new one if it happens again",
+        causes=(
+            "uncorrectable ecc error",
+            "cudaerroreccuncorrectable",
+            "cuda_error_ecc_uncorrectable",
+            "uncorrectable nvlink error",
+            "fallen off the bus",
+            ("xid", r"\bXid\s*\(PCI:[^)]*\):\s*%s\b" % _LOST_XIDS),
+            ("xid", r"\bXid[ :=]+%s\b" % _LOST_XIDS),
+            "nv_err_gpu_is_lost",
+            ("gpu is lost", r"GPU is lost\b"),
+            ("unable to determine the device handle", r"unable to determine the device handle for GPU"),
+            ("ecc error", r"double[- ]bit ECC error"),
+            ("gpu recovery action", r"GPU recovery action changed"),
+        ),
+    ),
+    Failure(
+        "device-side-assert",
+        "a kernel found an index or a label out of range, nearly always a token or class beyond the model's size; every CUDA call after it repeats the error",
+        "mend the data or the vocabulary: run one batch on the CPU, or with CUDA_LAUNCH_BLOCKING=1, to see where",
+        causes=(
+            "device-side assert triggered",
+            "cudaerrorassert",
+            "cuda_error_assert",
+            ("assertion", r"(?:block: \[[\d,]+\], )?thread: \[[\d,]+\] Assertion\b"),
+            ("assertion", r"\.cuh?:\d+:?[^\n]*Assertion\b[^\n]*failed"),
+        ),
+    ),
+    Failure(
+        "wrong-device-ordinal",
+        "a rank asks for a card beyond those that it sees: more processes than visible GPUs",
+        "as many processes as visible cards: --nproc-per-node, CUDA_VISIBLE_DEVICES",
+        causes=(
+            "invalid device ordinal",
+            "cudaerrorinvaliddevice",
+            "cuda_error_invalid_device",
+            ("invalid device id", r"AssertionError: Invalid device id"),
+            ("invalid cuda", r"Invalid CUDA 'device=\S+' requested"),
+            ("device < num_gpus", r"device >= 0 && device < num_gpus"),
+        ),
+    ),
+    Failure(
+        "checkpoint-corrupt",
+        "a file of weights or state is torn, truncated or a pointer in place of the file: each retry reads the same",
+        "go back to the checkpoint before it, or fetch the file again; check its size and sha256",
+        causes=(
+            ("pytorchstreamreader failed", r"PytorchStreamReader failed(?!.*not in a subdirectory)"),
+            "error while deserializing header",
+            ("header", r"\b(?:HeaderTooLarge|HeaderTooSmall|InvalidHeader\w*|InvalidHeaderLength)\b"),
+            "metadataincompletebuffer",
+            "incomplete metadata, file not fully covered",
+            "eoferror: ran out of input",
+            ("invalid load key", r"UnpicklingError: invalid load key"),
+            "pickle data was truncated",
+            "unexpected eof, expected",
+            ("file might be corrupted", r"the file might be corrupted"),
+            ("zip", r"BadZipFile: (?:File is not a zip file|Bad magic)|not a ZIP archive"),
+            ("invalid header or archive is corrupted", r"invalid header or archive is corrupted"),
+            (
+                "unable to load weights",
+                r"Unable to load weights from (?:pytorch )?(?:checkpoint|safetensors) file",
+            ),
+            ("storage has wrong", r"storage has wrong (?:byte )?size"),
+            "seems to be corrupted",
+            ("checksum", r"checkpoint[^\n]{0,60}checksum mismatch|checksum mismatch[^\n]{0,60}checkpoint"),
+        ),
+    ),
+    Failure(
+        "disk-full",
+        "a file system has no room, or a quota is used up",
+        "make room (old checkpoints, caches, TMPDIR), then go on from the last whole checkpoint: what was being written is torn",
+        causes=(
+            ("no space left on device", r"^(?!.*inotify).*no space left on device"),
+            "disk quota exceeded",
+            "not enough space on the disk",
+            "database or disk is full",
+            "pytorchstreamwriter failed writing",
+            ("unexpected pos", r"inline_container\S*[\s\S]{0,60}unexpected pos"),
+            ("storagefull", r"kind: StorageFull"),
+            ("write error", r"(?:file write failed|write error: (?:disk|no space))"),
+        ),
+    ),
+    Failure(
+        "docker-permission",
+        "this user may not talk to the Docker daemon's socket",
+        "join the docker group and log in again, or sudo = true for the host in launch.toml",
+        causes=(
+            ("permission denied", r"permission denied while trying to connect to the docker"),
+            ("permission denied", r"docker\.sock[^\n]{0,120}permission denied"),
+            (
+                "permissionerror(13",
+                r"docker[\s\S]{0,400}PermissionError\(13|PermissionError\(13[\s\S]{0,200}docker",
+            ),
+            ("dial unix", r"dial unix [^\n]{0,60}docker[^\n]{0,20}\.sock: connect: permission denied"),
+        ),
+    ),
+    Failure(
+        "docker-build-failure",
+        "a step of the image's build failed; the cause stands above it (pip, apt, a missing program)",
+        "mend the requirements or the Dockerfile, and build again: launch image build",
+        causes=(
+            "resolutionimpossible",
+            ("failed to solve", r"failed to solve\b(?!.*(?:no space|permission denied while trying))"),
+            ("did not complete successfully", r"did not complete successfully: exit code: \d+"),
+            ("returned a non-zero code", r"The command '[^\n]*' returned a non-zero code: \d+"),
+            ("conflicting dependencies", r"cannot install\b[\s\S]{0,200}conflicting dependencies"),
+            "no matching distribution found for",
+            "could not find a version that satisfies the requirement",
+            "metadata-generation-failed",
+            ("failed building wheel", r"ERROR: Failed building wheel for"),
+            ("could not build wheels for", r"Could not build wheels for"),
+            ("failed to build installable wheels", r"Failed to build installable wheels"),
+            ("subprocess-exited-with-error", r"error: subprocess-exited-with-error"),
+            ("unable to locate package", r"E: Unable to locate package"),
+            ("dockerfile parse error", r"dockerfile parse error"),
+            ("failed to read dockerfile", r"failed to read dockerfile"),
+            ("error building image", r"error building image"),
+            ("error: failed to build", r"ERROR: failed to build: "),
+        ),
+        encloses=("missing-dependency", "user-code-error"),
+    ),
+    Failure(
+        "ssh-hostkey-mismatch",
+        "the host's key is not the one that is known: another machine, a reinstalled one, or somebody in between",
+        "ask whoever runs the host for its fingerprint; only then   ssh-keygen -R HOST",
+        causes=(
+            "remote host identification has changed",
+            ("host key", r"host key for \S+ has changed and you have requested strict checking"),
+            ("does not match", r"Host key for server '?\S+ does not match"),
+            "badhostkeyexception",
+            "possible dns spoofing detected",
+            "host key verification failed",
+            (
+                "host key is known for",
+                r"No \S+ host key is known for \S+ and you have requested strict checking",
+            ),
+        ),
+    ),
+    Failure(
+        "ssh-auth-failed",
+        "the host, or a git server, accepts none of the keys that were offered",
+        "offer the right key (identity_file, ssh-add), see that it may be read by you alone, and that the host knows it",
+        causes=(
+            (
+                "permission denied (",
+                r"permission denied \((?:publickey|password|keyboard-interactive|gssapi|hostbased)[^)]*\)",
+            ),
+            "permission denied, please try again",
+            "no more authentication methods",
+            "unprotected private key file",
+            "too many authentication failures",
+            (
+                "authentication failed",
+                r"paramiko\S*(?:AuthenticationException|SSHException)[^\n]*authentication failed",
+            ),
+            ("authenticationexception", r"paramiko\.\S*AuthenticationException"),
+            ("unable to authenticate", r"ssh: (?:handshake failed: ssh: )?unable to authenticate"),
+            ("no authentication methods available", r"No authentication methods available"),
+            ("all configured authentication methods failed", r"All configured authentication methods failed"),
+        ),
+    ),
+    Failure(
+        "hub-access",
+        "Hugging Face does not give the file: no right to it, a wrong name, or no network",
+        "not allowed: accept the model's terms and hand over a token (--secret HF_TOKEN); no network: fetch it ahead, HF_HUB_OFFLINE=1",
+        causes=(
+            "gatedrepoerror",
+            "repositorynotfounderror",
+            "revisionnotfounderror",
+            "localentrynotfounderror",
+            "cannot access gated repo",
+            ("you are trying to access a gated repo", r"trying to access a gated repo"),
+            ("is restricted", r"access to (?:model|dataset) \S+ is restricted"),
+            (
+                "couldn't connect to",
+                r"couldn't connect to ['`\"]?(?:https://(?:huggingface\.co|hf-mirror\.com)|the Hugging Face Hub)",
+            ),
+            (
+                "huggingface.co",
+                r"\b(?:401|403|404|429) (?:Client Error|Forbidden|Unauthorized|Too Many)[\s\S]{0,80}huggingface\.co",
+            ),
+            (
+                "huggingface",
+                r"Failed to (?:resolve|establish)[^\n]*huggingface|HTTPSConnectionPool\(host='(?:cdn-lfs\S*\.)?(?:huggingface\.co|hf\.co|hf-mirror\.com)'",
+            ),
+            (
+                "huggingface.co",
+                r"is not a (?:valid model identifier|local folder and is not a valid model identifier)[\s\S]{0,80}huggingface\.co",
+            ),
+            "is not a local folder and is not a valid model identifier",
+            ("offlinemodeisenabled", r"OfflineModeIsEnabled"),
+            ("outgoing traffic has been disabled", r"outgoing traffic has been disabled"),
+            ("offline mode is enabled", r"offline mode is enabled"),
+            ("invalid user token", r"Invalid user token|Invalid username or password"),
+            ("cannot reach", r"Cannot reach https://huggingface\.co"),
+            ("hfhubhttperror", r"\bHfHubHTTPError: (?:401|403|404|429|5\d\d)"),
+            (
+                "couldn't reach",
+                r"Couldn't reach (?:'\S+' on the Hub|https://huggingface\.co|the Hugging Face Hub)",
+            ),
+            ("doesn't exist on the hub", r"doesn't exist on the Hub or cannot be accessed"),
+            (
+                "cannot find the requested files",
+                r"cannot find the requested files in the local cache|find the requested files in the (?:disk|local) cache",
+            ),
+        ),
+    ),
+    Failure(
+        "device-map-conflict",
+        "a model that device_map has spread, offloaded or quantised somewhere is trained where it cannot be",
+        "drop device_map with several processes; quantised: device_map={'': local_rank}; offloaded: a smaller model or card with more memory",
+        causes=(
+            ("device_map", r"loaded with\W+`?device_map='?auto'?`? in any distributed mode"),
+            "in any distributed mode",
+            (
+                "on a different device than the one",
+                r"8-bit or 4-bit precision[\s\S]{0,30}on a different device than the one",
+            ),
+            ("cpu or disk offload", r"loaded in \S+ (?:or \S+ )?precision with CPU or disk offload"),
+            ("with cpu or disk offload", r"precision\s+with CPU or disk offload"),
+            ("some modules are dispatched on the cpu", r"Some modules are dispatched on the CPU or the disk"),
+            (
+                "modules offloaded to cpu or disk",
+                r"can't move a model that has some modules offloaded to cpu or disk",
+            ),
+            (
+                "passing a `device_map`",
+                r"not compatible with `low_cpu_mem_usage=True` or with passing a `device_map`",
+            ),
+            (
+                "device_map",
+                r"device_map[^\n]{0,60}(?:is not|not) (?:supported|compatible|allowed)[^\n]{0,60}(?:distributed|DDP|FSDP|DeepSpeed|ZeRO|training)",
+            ),
+        ),
+    ),
+    Failure(
+        "mps-unsupported-op",
+        "Apple's GPU lacks this operation or this dtype",
+        "PYTORCH_ENABLE_MPS_FALLBACK=1 lets the CPU do the operation; for a dtype: float32",
+        causes=(
+            ("for the mps device", r"is not current(?:ly)?\s+(?:implemented|supported)\s+for the MPS"),
+            ("implemented for the mps", r"not (?:currently )?implemented for the MPS"),
+            ("on the mps backend", r"not (?:currently )?supported on the MPS backend"),
+            ("is not supported on mps", r"\w+ is not supported on MPS"),
+            ("mps tensor to float64", r"Cannot convert a MPS Tensor to float64"),
+            ("mps backend", r"to the MPS backend but it does not have support for that dtype"),
+            ("mps", r"\bMPS (?:backend|framework|device) (?:doesn't|does not) support\b"),
+            ("backend", r"Could not run '\S+' with arguments from the '(?:Sparse)?MPS' backend"),
+            ("at the mps device", r"not supported at the MPS device"),
+            ("adaptive pool mps", r"Adaptive pool MPS: "),
+        ),
+    ),
+    Failure(
+        "missing-dependency",
+        "a package or a library is missing, or of another version than the others were built for",
+        "put it into the job's requirements, with a version that fits; an undefined symbol means a wheel for another torch",
+        causes=(
+            ("modulenotfounderror", r"ModuleNotFoundError:"),
+            ("no module named", r"(?:^|: )No module named \S+"),
+            ("importerror", r"^\S*ImportError: (?!sys\.meta_path)"),
+            "cannot import name",
+            ("undefined symbol", r"\.so\S*: undefined symbol"),
+            (
+                "cannot open shared object file",
+                r"^(?!.*lib(?:nvidia-ml|cuda)\.so)\S*.*\.so\S*: cannot open shared object file",
+            ),
+            ("is required", r"\S+[<>=!]=?\S+ is required for a normal functioning of this module, but found"),
+            (
+                "library but it was not found",
+                r"requires the \S+ library but it was not found in your environment",
+            ),
+            "packagenotfounderror",
+            "distributionnotfound",
+            ("not found (required by", r"version `\S+' not found \(required by"),
+            ("torch not compiled with cuda enabled", r"Torch not compiled with CUDA enabled"),
+            ("cuda_home environment variable is not set", r"CUDA_HOME environment variable is not set"),
+            ("requires", r"\brequires `?pip install\b"),
+            ("ninja is required", r"Ninja is required to load C\+\+ extensions"),
+            ("failed to find c compiler", r"Failed to find C compiler"),
+            ("a different version", r"numpy\.dtype size changed, may indicate binary incompatibility"),
+            ("binary incompatibility", r"size changed, may indicate binary incompatibility"),
+        ),
+        ends=(
+            (
+                "command not found",
+                r"^(?:\S+: )*(?:line \d+: )?(?!nvidia-smi)[\w.-]+: (?:command )?not found$",
+            ),
+        ),
+    ),
+    Failure(
+        "nccl-error",
+        "the ranks lost or never found each other; read 'Last error:' and the other ranks' logs, for a dead rank looks so to the others",
+        "once more; then NCCL_DEBUG=INFO, and by its word: the interface (NCCL_SOCKET_IFNAME), one card a rank, a longer ddp_timeout",
+        echoes=(
+            "watchdog caught collective operation timeout",
+            ("nccl error in", r"NCCL error in:"),
+            "ncclsystemerror",
+            "ncclinternalerror",
+            "ncclinvalidusage",
+            "ncclunhandledcudaerror",
+            "ncclremoteerror",
+            "ncclinvalidargument",
+            ("distbackenderror", r"\bDistBackendError\b"),
+            "no socket interface found",
+            "duplicate gpu detected",
+            "some nccl operations have failed or timed out",
+            "to avoid data inconsistency, we are taking the entire process down",
+            ("nccl communicator", r"NCCL communicator (?:was|is) aborted|setting up NCCL communicator"),
+            ("watchdog", r"(?:NCCL|process group) watchdog (?:thread terminated|hang|got stuck)"),
+            (
+                "timed out",
+                r"Timed out(?: after \d+ seconds)? waiting for clients|client socket has timed out after",
+            ),
+            (
+                "nccl warn",
+                r"\bNCCL WARN\b[\s\S]{0,80}?(?:fail|error|timeout|timed out|closed|mismatch|No route|refused|unreachable)",
+            ),
+            ("processgroupnccl", r"\[E\d*\s?[^\]]*ProcessGroupNCCL\.cpp"),
+            (
+                "gloo",
+                r"gloo/transport/\S+[\s\S]{0,60}(?:Connection (?:closed|reset|refused)|Timed out|timeout)|Gloo connectFullMesh failed",
+            ),
+            ("timeout at collective", r"Timeout at (?:collective|NCCL work)"),
+            ("collective", r"Detected mismatch between collectives on ranks"),
+            ("connection closed by", r"RuntimeError: [^\n]*connection closed by (?:remote )?peer"),
+            ("c10d", r"\[c10d\][^\n]*(?:recvValue|sendBytes|recvBytes)[^\n]*failed"),
+            ("diststoreerror", r"\bDistStoreError\b"),
+        ),
+    ),
+    Failure(
+        "preempted",
+        "the process was told to end: by its scheduler, a spot host that goes away, a shell that closed, or a person",
+        "resume from the last checkpoint, unless a person ended it; ask for more time, and detach from the shell (launch does)",
+        causes=(),
+        ends=(
+            ("cancelled at", r"CANCELLED AT\b"),
+            ("due to preemption", r"DUE TO PREEMPTION"),
+            ("due to time limit", r"DUE TO TIME LIMIT"),
+            (
+                "time limit",
+                r"(?:job|step)[^\n]{0,60}(?:exceeded|reached|killed|hit)[^\n]{0,20}(?:time|wall[- ]?(?:time|clock))\s?limit",
+            ),
+            ("walltime", r"walltime \d+ exceeded limit|exceeded (?:its )?(?:hard |soft )?wall\s?time"),
+            ("got signal", r"SignalException: Process(?: \d+)? got signal: (?:1|15)\b"),
+            (
+                "death signal",
+                r"(?:Received (?:1|15|Signals\.SIG(?:HUP|TERM)) death signal|Received Signals\.SIG(?:HUP|TERM) death signal|SIG(?:HUP|TERM) death signal)",
+            ),
+            (
+                "preempt",
+                r"\b(?:was|been|being|is|got|job|instance|node|pod) preempted\b|\bPreemption (?:notice|signal) received|preemptible instance[^\n]*(?:stopp|terminat)",
+            ),
+            (
+                "spot",
+                r"\bspot (?:instance|interruption|termination|node)\b[^\n]*(?:interrupt|terminat|reclaim|notice)",
+            ),
+            (
+                "sigterm",
+                r"\b(?:received|caught|got) (?:a )?(?:signal )?(?:\(?15\)?\W*)?\(?SIGTERM\b(?!.*closing)",
+            ),
+            ("sigterm", r"Signal 15 \(SIGTERM\) received by PID"),
+            ("exit code", r"exit(?:ed with)? (?:code|status)\W{0,3}143\b"),
+            ("code 143", r"\bcode 143\b"),
+            ("terminated", r"^Terminated\.?$|: line \d+:\s+\d+ Terminated\b"),
+            ("signal 15", r"(?:killed|terminated|received|caught)[^\n]{0,30}signal:? \(?15\b"),
+            ("hangup", r"^Hangup\b|: line \d+:\s+\d+ Hangup\b"),
+        ),
+    ),
+    Failure(
+        "ssh-connection-lost",
+        "the way to the host broke, or it does not answer yet; what ran there may still run",
+        "reconnect and look before anything is started again: launch attach RUN",
+        ends=(
+            "client_loop: send disconnect",
+            "kex_exchange_identification",
+            "ssh_exchange_identification",
+            "packet_write_wait",
+            "error reading ssh protocol banner",
+            ("write failed", r"^Write failed: Broken pipe"),
+            ("read from remote host", r"^Read from remote host \S+"),
+            ("timeout, server", r"^Timeout, server \S+ not responding"),
+            ("ssh: connect to host", r"ssh: connect to host \S+ port \d+: "),
+            ("ssh:", r"ssh: Could not resolve hostname"),
+            ("connection", r"^Connection (?:closed|reset|timed out)(?: by| during)? \S*[^\n]*port \d+"),
+            ("closed by remote host", r"Connection (?:to \S+ )?closed by remote host"),
+            ("connection lost", r"^(?:ssh|asyncssh|paramiko)\S*[^\n]*connection lost"),
+            (
+                "connection",
+                r"paramiko[^\n]*(?:connection (?:closed|lost|reset|dropped)|timed out|SSH session not active)",
+            ),
+            ("ssh session not active", r"SSH session not active"),
+            ("unable to connect to port", r"NoValidConnectionsError|Unable to connect to port 22"),
+            ("connection unexpectedly closed", r"rsync: \S*connection unexpectedly closed"),
+            ("rsync error: unexplained error", r"rsync error: unexplained error \(code 255\)"),
+            ("lost connection", r"^lost connection$"),
+            ("socket is closed", r"paramiko[\s\S]{0,300}Socket is closed"),
+            ("server connection dropped", r"Server connection dropped"),
+            ("connection timed out during banner exchange", r"banner exchange"),
+        ),
+    ),
+    Failure(
+        "hang",
+        "no step for many times as long as one takes",
+        "see the stacks of all processes (py-spy dump), and which rank stands elsewhere than the others",
+    ),
+    Failure(
+        "user-code-error",
+        "the script, its arguments or its data are wrong; it would fail in the same way again",
+        "mend the script at the traceback's last line of your own",
+        causes=(
+            ("unrecognized arguments", r"error: unrecognized arguments:"),
+            ("the following arguments are required", r"error: the following arguments are required:"),
+            ("can't open file", r"can't open file '?[^\n]*\[Errno 2\]"),
+            ("invalid choice", r"error: argument [^\n]*: invalid choice"),
+        ),
+    ),
+    Failure(
+        "unknown",
+        "the log shows that something failed, and not what",
+        "look at the other ranks' logs and above; @record from torch.distributed.elastic.multiprocessing.errors, or TORCHELASTIC_ERROR_FILE, tells more",
+        echoes=(
+            "traceback (most recent call last)",
+            "childfailederror",
+            "calledprocesserror",
+            ("exitcode", r"exitcode\s*:\s*-?[1-9]"),
+            ("exit code", r"exit(?:ed with)? (?:code|status)\W{0,3}-?[1-9]"),
+            ("exits with return code", r"exits with return code = -?[1-9]"),
+            ("core dumped", r"\(core dumped\)"),
+            "segmentation fault",
+            "illegal memory access",
+            "unspecified launch failure",
+            ("cuda error", r"\bCUDA error\b"),
+            ("terminate called", r"terminate called (?:after throwing|without)"),
+            ("exited with", r"[Ee]xited with (?:exit )?(?:code|status) -?[1-9]"),
+            ("failed", r"^\S+\.py FAILED$|\bFAILED$"),
+            ("error:", r"^(?:\S+: )?(?:fatal |internal )?error:"),
+            ("fatal", r"^fatal: |\bFATAL\b"),
+            ("error", r"^(?:E\d{4} |ERROR\b|\[ERROR\]|Error\b)"),
+            ("aborted", r"^Aborted\b|signal SIGABRT"),
+            ("errors:", r"^Errors:"),
+            ("cannot connect to the docker daemon", r"Cannot connect to the Docker daemon"),
+            ("exception", r"^(?:[\w.]+\.)?\w*(?:Error|Exception)\b"),
+            ("unhandled", r"Unhandled exception"),
+            ("keyboardinterrupt", r"^KeyboardInterrupt"),
+        ),
+    ),
+    Failure("none", "nothing failed: what is there are warnings", "nothing is to be done"),
+)
+
+BY_NAME = {one.name: one for one in FAILURES}
+
+# Lines that say nothing of a failure, whatever words they hold.
+HARMLESS = (
+    r"fall back to run on the CPU",
+    r"Exception ignored in|sys\.meta_path is None",
+    r"client socket has failed to connect to",
+    r"Compile with `?TORCH_USE_CUDA_DSA|CUDA_LAUNCH_BLOCKING=1",
+    r"closing signal SIG",
+    r"forcefully exiting|via Signals\.SIGKILL",
+    r"destroy_process_group\(\)|process group has NOT been destroyed",
+    r"Could not load dynamic library|cudart_stub|dso_loader",
+    r"dlerror=|NET/Plugin|Unable to register cu\w+ factory|computation placer already registered",
+    r"pip's dependency resolver|fatal: not a git repository|Error in cpuinfo",
+    r"_OOM_|oom_score|\boom(?:_kill)? 0\b",
+    r"Ignoring|ignored\.$|Retrying|retrying|will retry|[Ff]alling back|trying another port",
+)
+# Lines that warn: what they say is a hint at most. NCCL's WARN is an error, and ssh's warnings stand between @.
+WARNING = (
+    r"^(?!@).{0,60}(?<!NCCL )\bWARN(?:ING)?\b|^\S+ ?\S*:\d+: \w*Warning\b|^\w*Warning: |\bwarnings?\.warn\("
+    r"|^\[?W\d{3,}|^.{0,30}\[W\d* |: W (?:tensorflow|external)"
+    r"|^(?!.*\w(?:Error|Exception): ).{0,60}(?:\b(?:INFO|DEBUG)\b|: I (?:tensorflow|external))"
+)
+
+
+def patterns(signs: Signs) -> Iterator[Tuple[str, str]]:
+    """Yield the phrase of each sign and the pattern round it; a phrase alone is its own."""
+    for sign in signs:
+        phrase, pattern = sign if isinstance(sign, tuple) else (sign, re.escape(sign).replace("\\ ", " "))
+        yield phrase, pattern.replace(" ", r"\s+")

@@ -1,0 +1,117 @@
+"""diagnose: a log from a file, from a pipe or of a run."""
+
+import json
+import subprocess
+
+import pytest
+from testbed.client import LAUNCH
+
+LOG = """step 1
+Traceback (most recent call last):
+  File "train.py", line 7, in <module>
+    scaler.step(optimizer)
+ValueError: Attempting to unscale FP16 gradients.
+"""
+LINE = "ValueError: Attempting to unscale FP16 gradients."
+
+
+def test_a_person_sees_the_line_why_and_the_mend(client):
+    """Of a log's file, in a few lines."""
+    client.script(LOG, "crash.log")
+    first, why, mend = client.ok("diagnose", "crash.log").splitlines()
+    assert first == f"fp16-unscale   line 5: {LINE}"
+    assert why.split()[0] == "why"
+    assert "worker.prepare" in mend
+
+
+def test_a_script_gets_one_object_from_a_pipe(client):
+    """Whatever bytes it pipes in."""
+    done = subprocess.run(
+        [*LAUNCH, "diagnose", "-", "--json"],
+        input=b"\xff\0" + LOG.encode(),
+        capture_output=True,
+        check=True,
+        cwd=client.project,
+        env=client.env,
+    )
+    told = json.loads(done.stdout)
+    assert (told["version"], told["class"], told["line"], told["line_number"]) == (1, "fp16-unscale", LINE, 5)
+    assert told["why"]
+    assert told["remedy"]
+
+
+def test_a_log_cannot_steer_the_terminal(client):
+    """Its line is data."""
+    client.script("ValueError: \x1b]0;title\x07\x9b2J\u202eno\n", "crash.log")
+    out = client.ok("diagnose", "crash.log")
+    assert not {char for char in out if not char.isprintable()} - {"\n"}
+
+
+@pytest.mark.parametrize("words", [("nonsense",), ("missing.log", "--json"), (".",)])
+def test_what_is_neither_file_nor_run_is_refused_with_the_next_command(client, words):
+    """As every wrong word."""
+    done = client.run("diagnose", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words[0] in done.stderr
+    assert "launch " in done.stderr
+
+
+def attempt(client, number, state, log, **previous):
+    """Put a numbered folder into the mirror of a run on a host that is away."""
+    run = client.runs / "0101-toy-w8q2"
+    folder = run / f"{number:04d}"
+    folder.mkdir(parents=True)
+    host = {"name": "away", "address": "127.0.0.1", "port": 1}
+    (run / "client.json").write_text(json.dumps({"version": 1, "run": run.name, "host": host}))
+    kind = "contact" if log is None else "attempt"
+    (folder / "attempt.json").write_text(json.dumps({"kind": kind, "previous": previous or None}))
+    (folder / "state.json").write_text(json.dumps(state))
+    if log is not None:
+        (folder / "log.txt").write_text(log)
+
+
+def why_of_the_run(client):
+    told = json.loads(client.ok("diagnose", "w8q2", "--json"))
+    return told["class"], told["line_number"]
+
+
+FAILED = {"state": "failed", "reason": "exit-nonzero", "evidence": {"exit": 1, "signal": None}}
+KEY = LOG.replace(LINE, "KeyError: 'x'")
+
+
+def test_the_log_of_a_runs_last_failed_attempt_is_read(client):
+    """One that succeeded behind it aside."""
+    attempt(client, 2, FAILED, KEY)
+    attempt(client, 3, {**FAILED, "state": "resuming"}, LOG)
+    attempt(client, 4, {"state": "succeeded"}, "")
+    assert why_of_the_run(client) == ("fp16-unscale", 5)
+
+
+def test_what_the_agent_said_of_an_attempt_stands(client):
+    """It knew more than the log."""
+    evidence = {"class": "not-learning", "line": "step 1", "why": "no weight moved", "exit": 1}
+    attempt(client, 2, {**FAILED, "evidence": evidence}, LOG)
+    assert why_of_the_run(client) == ("not-learning", 1)
+
+
+def test_how_an_attempt_ended_counts_where_its_log_is_silent(client):
+    """By its own word or by that of the folder behind it."""
+    attempt(client, 2, {"state": "running"}, "step 1\n")
+    attempt(client, 3, {"state": "interrupted"}, None, container={"exit": 137, "oom": True})
+    assert why_of_the_run(client)[0] == "host-oom-killed"
+
+
+def test_a_failed_attempt_is_never_none(client):
+    """Exit 0 without the script's own word is a failure that no log shows."""
+    evidence = {"exit": 0, "signal": None, "marker": None}
+    attempt(
+        client, 2, {"state": "failed", "reason": "no-completion-marker", "evidence": evidence}, "step 1\n"
+    )
+    assert why_of_the_run(client)[0] == "unknown"
+
+
+def test_a_run_without_a_failed_attempt_says_so(client):
+    """One that runs, too."""
+    attempt(client, 2, {"state": "running"}, LOG)
+    assert why_of_the_run(client) == ("none", None)
+    assert "no attempt of 0101-toy-w8q2 has failed" in client.ok("diagnose", "w8q2")
