@@ -120,9 +120,12 @@ def test_the_job_s_attempts_bound_the_rungs(toy):
     assert toy.rungs() == [0, 1]
 
 
-def test_a_script_that_takes_no_precision_from_us_is_stopped_at_once(toy):
+@pytest.mark.parametrize(
+    "told", ['knobs=["steps", "resume"]', 'knobs=["precision", "resume"], held=["precision"]']
+)
+def test_a_script_that_takes_no_precision_from_us_is_stopped_at_once(toy, told):
     """The next rung would fail in the same way: class, line, why and mend are on record instead."""
-    toy.script('tell("consumed", knobs=["steps", "resume"])\ntrip(3, 3)\nsys.exit(1)\n')
+    toy.script(f'tell("consumed", {told})\ntrip(3, 3)\nsys.exit(1)\n')
     ended = toy.ended()
     assert (ended["state"], ended["reason"]) == ("failed", "nan-divergence")
     assert toy.rungs() == [0]

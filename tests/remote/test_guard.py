@@ -536,3 +536,74 @@ def test_the_guard_does_not_change_the_numbers(torch, worker, run_of, llama, row
     assert all(
         torch.equal(one, other) for one, other in zip(plain.parameters(), model.parameters(), strict=True)
     )
+
+
+@pytest.mark.parametrize("layers", [1, 2, 4])
+def test_an_optimizer_over_a_part_of_what_is_trainable_raises_nothing(
+    torch, worker, run_of, llama, rows, layers
+):
+    """A head alone is trained, and nobody has frozen the rest: what should move is what the optimizer was given."""
+    run_of("fp32")
+    model = worker.prepare(llama(num_hidden_layers=layers))
+    loop(worker, model, torch.optim.SGD(model.lm_head.parameters(), lr=1e-2), rows, 12)
+    worker.done(12)
+
+
+def test_an_optimizer_with_a_closure_raises_nothing(torch, worker, run_of, llama, rows):
+    """Its gradients come within the step: before it they are those that were zeroed."""
+    run_of("fp32")
+    model = worker.prepare(llama())
+    optimizer = adam(torch, model, worker)
+    model.train()
+    for row, _ in zip(itertools.cycle(rows), range(12), strict=False):
+        optimizer.zero_grad(set_to_none=False)
+
+        def closure(row=row):
+            loss = model(input_ids=row["input_ids"][None], labels=row["labels"][None]).loss
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    worker.done(12)
+
+
+def test_a_frozen_base_in_eight_bits_is_left_alone(torch, worker, run_of, llama, lora, rows):
+    """Its elements cannot be looked at one by one."""
+    run_of("fp32")
+    model = lora(llama())
+    packed = torch.nn.Parameter(torch.ones(8).to(torch.float8_e4m3fn), requires_grad=False)
+    model.register_parameter("packed", packed)
+    loop(worker, worker.prepare(model), adam(torch, model, worker), rows, 5)
+    worker.done(5)
+
+
+def test_a_scaler_that_collapses_between_good_steps_is_a_divergence(worker):
+    """Two of three steps skipped never make a run of four, and the scale goes to nothing."""
+    judge, scale = worker._Judge(), 65536.0
+    for step in range(1, 60):
+        skipped = step > 20 and step % 3 != 0
+        scale = scale / 2 if skipped else scale
+        seen = worker._Figures(loss=2.0, moved=not skipped, skipped=skipped, scale=scale, is_rated=True)
+        trip = judge.see(step, seen)
+        if trip:
+            break
+    assert (trip.rule, trip.kind) == ("collapse", "nan-divergence")
+    assert step < 45
+
+
+def test_a_norm_that_the_scaler_answered_is_not_charged_to_the_next_step(torch, worker, run_of, llama, train):
+    """Trainer logs the infinite norm of a skipped step after the guard has judged it; the run's last steps are good."""
+    run_of("fp16")
+    poison = lambda loss, step: overflow(loss) if step == 15 else loss  # noqa: E731 - one word
+    train(worker.prepare(llama(poison=poison)), max_steps=16, logging_steps=1)
+    worker.done(16)
+
+
+def test_an_explosion_gives_up_the_step_that_made_it(worker):
+    """A loss shows the weights that the step before has made: a checkpoint of that one is as wild."""
+    judge = worker._Judge()
+    for step in range(1, 60):
+        trip = judge.see(step, worker._Figures(loss=2.0 if step < 51 else 1e6, moved=True, is_rated=True))
+        if trip:
+            break
+    assert (trip.rule, trip.since, trip.step) == ("explosion", 50, 53)

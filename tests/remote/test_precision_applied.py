@@ -340,3 +340,51 @@ def test_a_resume_begins_before_the_step_that_was_given_up(worker, run_of, befor
     for step in (10, 20, 30):
         worker.save(step, lambda path: open(os.path.join(path, "weights"), "w").close())
     assert worker.resume_from() == (found and str(folder / "checkpoints" / found))
+
+
+STORED = {"autocast_dtype": None, "scaler": False}
+"""A P100's second choice: a half base that is only stored as such."""
+
+
+@pytest.mark.parametrize(
+    "own", [{"modules_to_save": ["lm_head"]}, {"modules_to_save": ["norm"]}, {"bias": "all"}]
+)
+def test_upcast_parts_stand_among_half_ones_without_autocast(torch, worker, run_of, llama, lora, train, own):
+    """Nothing brings their dtypes together there but the worker; an evaluation outside of autocast is like it."""
+    run_of("fp16", STORED)
+    model = worker.prepare(lora(llama("float16", attention_bias=True), **own))
+    assert dtypes(model) == {torch.float32}
+    assert train(model, max_steps=3).state.global_step == 3
+    run_of("fp16")
+    model = worker.prepare(lora(llama("float16", attention_bias=True), **own)).eval()
+    assert model(input_ids=torch.arange(2, 8)[None]).logits.isfinite().all()
+
+
+def test_once_a_run_is_done_its_model_may_be_cast(torch, worker, run_of, llama):
+    """What is trained no more is nobody's state."""
+    run_of("fp32")
+    model = worker.prepare(llama())
+    with pytest.raises(RuntimeError, match="deepcopy"):
+        model.half()
+    worker.done(1)
+    assert dtypes(model.half()) == {torch.float16}
+
+
+def test_an_eps_that_is_zero_in_fp16_is_refused_before_the_first_step(torch, worker, run_of, llama, rows):
+    """Adam would divide by it."""
+    run_of("fp16-native")
+    model = worker.prepare(llama("float16"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model(input_ids=torch.arange(2, 8)[None], labels=torch.arange(2, 8)[None]).loss.backward()
+    with pytest.raises(RuntimeError, match=r"eps 1e-08 vanishes in float16.*precision.adam_eps"):
+        optimizer.step()
+
+
+def test_a_knob_that_the_script_sets_itself_is_held(worker, run_of, agent):
+    """Another rung would change nothing of it, although the model was loaded as planned."""
+    run_of("bf16")
+    worker.model_arguments()
+    worker.training_arguments(bf16=True)
+    told = [event["values"] for event in agent.events(3)]
+    assert told[0] == {"knobs": ["precision"]}
+    assert {"knobs": [], "held": ["precision"]} in told

@@ -763,30 +763,29 @@ def prepare(model: Any) -> Any:
 
 
 def _bridge_dtypes(model: Any, upcast: Set[int], base: Any) -> None:
-    """Let modules whose weights became float32 stand among half ones where no autocast brings them together.
+    """Let modules whose weights became float32 compute in the base's dtype where no autocast does it.
 
-    So it is without autocast by plan, and in an evaluation outside of it.
+    So it is without autocast by plan, and in an evaluation outside of it. As under autocast the weights are cast for
+    the length of a forward pass.
     """
     import torch
 
-    def brought(value: Any, dtype: Any) -> Any:
-        is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
-        return value.to(dtype) if is_float else value
-
-    def before(module: Any, inputs: Any) -> Any:
+    def lower(names: List[str], module: Any, inputs: Any) -> None:
         if any(torch.is_autocast_enabled(one.device.type) for one in inputs if isinstance(one, torch.Tensor)):
-            return None
-        return tuple(brought(one, torch.float32) for one in inputs)
+            return
+        own = module._parameters  # noqa: SLF001  # the one place from which a module takes them
+        module._launch_wide = {name: own[name] for name in names if own[name].dtype == torch.float32}  # noqa: SLF001
+        own.update({name: wide.to(base) for name, wide in module._launch_wide.items()})  # noqa: SLF001
 
-    def after(module: Any, inputs: Any, output: Any) -> Any:
-        if isinstance(output, torch.Tensor) and not torch.is_autocast_enabled(output.device.type):
-            return brought(output, base)
-        return None
+    def raise_again(module: Any, _inputs: Any, _output: Any) -> None:
+        module._parameters.update(module.__dict__.pop("_launch_wide", {}))  # noqa: SLF001
 
     for module in model.modules():
-        if any(id(parameter) in upcast for parameter in module.parameters(recurse=False)):
-            module.register_forward_pre_hook(before)
-            module.register_forward_hook(after)
+        named = module.named_parameters(recurse=False)
+        names = [name for name, parameter in named if id(parameter) in upcast]
+        if names:
+            module.register_forward_pre_hook(functools.partial(lower, names))
+            module.register_forward_hook(raise_again, always_call=True)
 
 
 def _switch_tf32(is_on: bool) -> None:
