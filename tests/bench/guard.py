@@ -30,10 +30,10 @@ WAYS_IN = ("see_forward", "before_step", "after_step", "after_update")
 def clocked(function: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
     """Return the function, which now notes how long it takes."""
 
-    def timed(*args: Any) -> Any:
+    def timed(*args: Any, **more: Any) -> Any:
         began = time.perf_counter()
         try:
-            return function(*args)
+            return function(*args, **more)
         finally:
             spent.append(time.perf_counter() - began)
 
