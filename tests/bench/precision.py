@@ -36,7 +36,7 @@ class Way(NamedTuple):
 
 TURING = ("--rehearse", "--profile", "titan_rtx")
 AMPERE = ("--rehearse", "--profile", "a100_40gb")
-WIDE = ("--set", "model=./born-in-bf16")
+WIDE = ("--set", "settings.learning_rate=5e-3", "--set", "model=./born-in-bf16")
 WAYS = (
     Way("fp32", ("--profile", "cpu")),
     Way("fp32, another split: micro-batch 8 x 4", ("--profile", "cpu", "--set", "batch.micro=8")),
@@ -104,7 +104,7 @@ def measure(steps: int) -> list[tuple[Way, Outcome, float]]:
     found: list[tuple[Way, Outcome, float]] = []
     try:
         for way in WAYS:
-            if way.words[-2:] == WIDE:
+            if way.words[-4:] == WIDE:
                 born_in_bf16(client)
             outcome = run(client, way, steps)
             found.append((way, outcome, distance(found[0][1] if found else outcome, outcome)))
