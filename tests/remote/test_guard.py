@@ -607,3 +607,15 @@ def test_an_explosion_gives_up_the_step_that_made_it(worker):
         if trip:
             break
     assert (trip.rule, trip.since, trip.step) == ("explosion", 50, 53)
+
+
+def test_an_adapter_that_has_only_begun_makes_no_leap(torch, worker, run_of, llama, lora, rows):
+    """A resumed LoRA whose B is still near zero grows by many times its size in a step."""
+    run_of("fp32")
+    model = lora(llama())
+    with torch.no_grad():
+        for name, part in model.named_parameters():
+            if "lora_B" in name:
+                part.normal_(std=1e-6)
+    loop(worker, worker.prepare(model), adam(torch, model, worker, lr=1e-3), rows, 6)
+    worker.done(6)

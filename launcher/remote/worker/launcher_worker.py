@@ -944,6 +944,7 @@ _RULES = {
     # trained beside a base that nobody will have again.
     "base": _Rule(UNTAUGHT, 3, "the frozen base moves: what is saved without it would be worth nothing"),
 }
+_LAST_WORDS = ("weights", "loss", "gradients", "explosion")  # one such step is enough where it is the last
 _POISON = ("weights", "loss", "explosion", "leap")  # after such a step nothing is sealed
 
 
@@ -1068,7 +1069,7 @@ class _Judge:
     def _trip(self, step: int, at_the_end: bool = False) -> Optional[_Trip]:
         for name, rule in _RULES.items():
             count, _ = self._streaks.get(name, (0, 0))
-            is_last_word = at_the_end and rule.kind == DIVERGED
+            is_last_word = at_the_end and name in _LAST_WORDS
             if count and (is_last_word or count >= rule.steps):
                 begun = [
                     max(0, since - 1)
@@ -1108,6 +1109,7 @@ TENSORS = 16  # of the trainables, looked at in every step
 BASE_TENSORS = 2
 GRADIENT_TENSORS = 4  # of each step, the next ones each time
 ELEMENTS = 4096  # of all these together: of an embedding a step may move few rows
+LEAST_SIZE = 0.05  # of the largest norm: what has less has only begun to be trained
 BASE_DRIFT = (
     0.05  # of its norm in a step; merging an adapter and taking it out again drifts by a hundredth of it
 )
@@ -1369,7 +1371,9 @@ class _Guard:
             if self._weights is not None:
                 now, moves = self._weights.look()
                 norms = self._weights.norms
-                has_size = norms > 0  # a LoRA's B begins at zero, and any step is more than that
+                has_size = (
+                    norms > LEAST_SIZE * norms.max()
+                )  # a LoRA's B begins near zero, and any step is more than that
                 leaps = ~(moves.norm(dim=1) <= norms) & has_size  # NaN is no small move
                 numbers["finite"] = (now.isfinite().all(dim=1) | ~norms.isfinite()).all()
                 numbers["leapt"] = has_size.any() & (2 * leaps.sum() >= has_size.sum())
