@@ -343,7 +343,9 @@ def _scalar(name: str, value: Any) -> Union[bool, int, float, str]:
     if isinstance(value, (bool, int, str)):
         return value
     try:
-        number = float(value)
+        number = float(
+            value.detach() if hasattr(value, "detach") else value
+        )  # torch warns of one that requires grad
     except TypeError as error:
         raise TypeError(f"{name} is neither a number nor a bool nor a string: {value!r}") from error
     return number if math.isfinite(number) else str(number)
