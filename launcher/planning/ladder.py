@@ -234,7 +234,7 @@ _HALVES = _Candidate(
         "adam_eps": 1e-4,
         "why": "as you asked: half weights, no scaler, and an eps that Adam's division survives",
     },
-    "half weights lose small updates, and nothing scales small gradients: it learns less than fp32 does",
+    "half weights lose small updates, and nothing scales small gradients: the others are safer",
 )
 
 
