@@ -139,7 +139,8 @@ def container(client: Client, _host: SshHost) -> Iterator[Figure]:
     """Measure a job that only exits in a container of an image that is there, on an engine of its own."""
     with engine_in_a_machine("bench", 60) as engine:
         machine = engine.machine
-        table = f'{machine.table("D", runtime="docker")}\n[hosts.D.build]\nbase = "{BASE}"\n'
+        others = (client.project / "launch.toml").read_text()
+        table = f'{others}\n{machine.table("D", runtime="docker")}\n[hosts.D.build]\nbase = "{BASE}"\n'
         (client.project / "launch.toml").write_text(table)
         image = stages(client, "--host", "D")["image"]["text"].split(",")[0]
         more = {"cwd": client.project, "env": client.env}
