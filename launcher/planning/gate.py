@@ -39,9 +39,11 @@ def _several_cards(plan: Plan) -> list[Finding]:
 def _model_room(plan: Plan) -> list[Finding]:
     """Say where not even the first rung, of which the ladder took the leanest, fits on the card."""
     model, room, first = plan.model_facts, usable_gb(plan.profile), plan.ladder[0]
-    if model is None or room is None or weights_gb(model, plan.method, first) <= room:
+    if model is None or room is None:
         return []
     needed = weights_gb(model, plan.method, first)
+    if needed <= room:
+        return []
     message = f"the model's {model.billions:.1f} B parameters take some {needed:,.0f} GB in {first.title}"
     message += f"; {plan.profile.title} has {plan.profile.memory_gb:g} GB"
     mend = (

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 from testbed.client import REPOSITORY
+from testbed.llama import save_small_llama
 
 pytestmark = pytest.mark.training
 
@@ -46,17 +47,8 @@ BY_NUMBER = pytest.mark.parametrize("report", TABLE, ids=lambda report: f"report
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A small model of Llama's kind, as from_pretrained finds it."""
-    torch = pytest.importorskip("torch")
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     folder = tmp_path_factory.mktemp("model") / "model"
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        config = LlamaConfig(
-            vocab_size=64, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-            num_key_value_heads=2, max_position_embeddings=64, pad_token_id=0, bos_token_id=None, eos_token_id=1,
-        )  # fmt: skip
-        LlamaForCausalLM(config).save_pretrained(folder)
+    save_small_llama(folder)
     return folder
 
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from testbed.client import REPOSITORY
+from testbed.llama import save_small_llama
 
 pytestmark = pytest.mark.training
 
@@ -16,32 +17,20 @@ WORDS = (
 )  # fmt: skip
 
 
-def made(folder, *, is_wide):
-    """A small model of Llama's kind; a wide one has residuals of 8e4, as models born in bf16 may."""
-    torch = pytest.importorskip("torch")
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
-        config = LlamaConfig(
-            vocab_size=64, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-            num_key_value_heads=2, max_position_embeddings=64, pad_token_id=0, bos_token_id=None, eos_token_id=1,
-        )  # fmt: skip
-        model = LlamaForCausalLM(config)
-        if is_wide:
-            model.model.embed_tokens.weight.copy_(model.model.embed_tokens.weight.sign() * 4.5e4)
-            for layer in model.model.layers:
-                layer.mlp.gate_proj.weight *= 20
-                layer.mlp.up_proj.weight *= 20
-                layer.mlp.down_proj.weight *= 6e3
-        model.save_pretrained(folder)
+def widen(model):
+    """Give it residuals of 8e4, as models born in bf16 may have."""
+    model.model.embed_tokens.weight.copy_(model.model.embed_tokens.weight.sign() * 4.5e4)
+    for layer in model.model.layers:
+        layer.mlp.gate_proj.weight *= 20
+        layer.mlp.up_proj.weight *= 20
+        layer.mlp.down_proj.weight *= 6e3
 
 
-def trained(client, poison, *words, is_wide=False):
+def trained(client, poison, *words, change=None):
     """Run a poisoned training to its end; return how it ended, and of each attempt its record, state and events."""
     for path in REPORTS.glob("*.py"):
         (client.project / path.name).write_text(path.read_text())
-    made(client.project / "model", is_wide=is_wide)
+    save_small_llama(client.project / "model", change)
     done = client.run(*WORDS, *words, "--", "python", "poisoned.py", poison, timeout=400)
     (run,) = client.runs.glob("[0-9]*")
     attempts = []
@@ -111,7 +100,7 @@ def test_what_does_not_learn_is_stopped_at_once(client, poison, begins):
 
 def test_residuals_beyond_fp16_are_mended_by_the_next_rung(client):
     """A residual stream of 8e4 overflows an fp16 base; over an fp32 base the same training succeeds, with no person."""
-    done, attempts = trained(client, "wide", is_wide=True)
+    done, attempts = trained(client, "wide", change=widen)
     assert done.returncode == 0, done.stdout
     assert [attempt["rung"] for attempt, _, _ in attempts] == [0, 1]
     assert [attempt["precision"]["base_dtype"] for attempt, _, _ in attempts] == ["float16", "float32"]

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from testbed.client import REPOSITORY
+from testbed.llama import save_small_llama
 
 pytestmark = pytest.mark.training
 
@@ -28,19 +29,10 @@ def losses(client, *words):
 
 def test_other_rungs_and_splits_learn_as_fp32_does(client, monkeypatch):
     """Forty steps of 8 examples, each way."""
-    torch = pytest.importorskip("torch")
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     monkeypatch.setenv("LEDGER", str(client.home / "ledger"))
     for path in (REPOSITORY / "tests" / "reports").glob("*.py"):
         (client.project / path.name).write_text(path.read_text())
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        config = LlamaConfig(
-            vocab_size=64, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-            num_key_value_heads=2, max_position_embeddings=64, pad_token_id=0, bos_token_id=None, eos_token_id=1,
-        )  # fmt: skip
-        LlamaForCausalLM(config).save_pretrained(client.project / "model")
+    save_small_llama(client.project / "model")
     plain = losses(client, "--profile", "cpu")
     assert len(plain) == 40
     assert plain[-1] < 0.9 * plain[0]

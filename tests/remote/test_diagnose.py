@@ -10,7 +10,7 @@ from launcher.remote.diagnose import PROVABLE, Ended, diagnose, prove
 from launcher.remote.failures import BY_NAME, FAILURES, patterns
 from launcher.remote.remedy import TABLE
 
-FRAME = 'Traceback (most recent call last):\n  File "/work/train.py", line 7, in <module>\n    go()\n'
+FRAME = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in <module>\n    go()\n'
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@
 import json
 import os
 
+import launcher_worker as worker
 import torch
-from transformers import Trainer
+from transformers import Trainer, TrainingArguments
 
 LENGTH = 24
 ROWS = 64
@@ -48,3 +49,20 @@ def tell(losses: list[float], skipped: int = 0) -> None:
     if path := os.environ.get("LEDGER"):
         with open(path, "w", encoding="utf-8") as file:
             json.dump({"losses": [repr(loss) for loss in losses], "skipped": skipped}, file)
+
+
+def train(model: torch.nn.Module, own: dict[str, object], as_reported: dict[str, object] | None) -> None:
+    """Train with a Trainer to the end: with the report's own arguments where they are given, else by our plan."""
+    own = {"max_steps": 30, "logging_steps": 1, **own}
+    if as_reported is not None:
+        own = {"use_cpu": True, "report_to": "none", "save_strategy": "no", **own, **as_reported}
+        arguments = TrainingArguments("out", per_device_train_batch_size=8, **own)
+        trainer = CudaPath(model, arguments, train_dataset=rows(), data_collator=collate)
+    else:
+        arguments = TrainingArguments(**worker.training_arguments(**own))
+        callbacks = [worker.trainer_callback()]
+        model = worker.prepare(model)
+        trainer = Trainer(model, arguments, train_dataset=rows(), data_collator=collate, callbacks=callbacks)
+    trainer.train()
+    tell([line["loss"] for line in trainer.state.log_history if "loss" in line])
+    worker.done(trainer.state.global_step)

@@ -7,9 +7,9 @@ import sys
 
 import launcher_worker as worker
 import torch
-from common import CudaPath, collate, rows, tell
+from common import train
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+from transformers import AutoModelForCausalLM
 
 AS_REPORTED = len(sys.argv) > 1
 path = sys.argv[1] if AS_REPORTED else worker.knobs().model
@@ -23,28 +23,4 @@ model = get_peft_model(
     model,
     LoraConfig(task_type="CAUSAL_LM", r=8, target_modules=["q_proj", "v_proj"], modules_to_save=["lm_head"]),
 )
-own = {
-    "learning_rate": 1e-2,
-    "max_steps": 30,
-    "logging_steps": 1,
-    "gradient_checkpointing": True,
-}
-if AS_REPORTED:
-    arguments = TrainingArguments(
-        "out",
-        fp16=True,
-        use_cpu=True,
-        report_to="none",
-        save_strategy="no",
-        per_device_train_batch_size=8,
-        **own,
-    )
-    trainer = CudaPath(model, arguments, train_dataset=rows(), data_collator=collate)
-else:
-    model = worker.prepare(model)
-    arguments = TrainingArguments(**worker.training_arguments(**own))
-    callbacks = [worker.trainer_callback()]
-    trainer = Trainer(model, arguments, train_dataset=rows(), data_collator=collate, callbacks=callbacks)
-trainer.train()
-tell([line["loss"] for line in trainer.state.log_history if "loss" in line])
-worker.done(trainer.state.global_step)
+train(model, {"learning_rate": 1e-2, "gradient_checkpointing": True}, {"fp16": True} if AS_REPORTED else None)

@@ -8,31 +8,15 @@ import sys
 
 import launcher_worker as worker
 import torch
-from common import CudaPath, collate, rows, tell
-from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+from common import train
+from transformers import AutoModelForCausalLM
 
 AS_REPORTED = len(sys.argv) > 1
 path = sys.argv[1] if AS_REPORTED else worker.knobs().model
 
 torch.manual_seed(0)
-own = {"learning_rate": 3e-3, "max_steps": 30, "logging_steps": 1}
 if AS_REPORTED:
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float16, device_map="cpu")
-    arguments = TrainingArguments(
-        "out",
-        fp16=True,
-        use_cpu=True,
-        report_to="none",
-        save_strategy="no",
-        per_device_train_batch_size=8,
-        **own,
-    )
-    trainer = CudaPath(model, arguments, train_dataset=rows(), data_collator=collate)
 else:
-    model = worker.prepare(AutoModelForCausalLM.from_pretrained(path, **worker.model_arguments()))
-    arguments = TrainingArguments(**worker.training_arguments(**own))
-    callbacks = [worker.trainer_callback()]
-    trainer = Trainer(model, arguments, train_dataset=rows(), data_collator=collate, callbacks=callbacks)
-trainer.train()
-tell([line["loss"] for line in trainer.state.log_history if "loss" in line])
-worker.done(trainer.state.global_step)
+    model = AutoModelForCausalLM.from_pretrained(path, **worker.model_arguments())
+train(model, {"learning_rate": 3e-3}, {"fp16": True} if AS_REPORTED else None)

@@ -585,14 +585,13 @@ def model_arguments(**own: Any) -> Dict[str, Any]:
     import transformers
 
     values = knobs()
-    version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
     keywords: Dict[str, Any] = {}
     attention = values.peek.precision.attention
     if attention != "sdpa" and not values.rehearsed:  # sdpa is the default, where a model has it
         keywords["attn_implementation"] = attention
     if not {"dtype", "torch_dtype"} & own.keys():
         dtype = getattr(torch, values.precision.base_dtype)  # which consumes the knob
-        keywords["dtype" if version >= (4, 56) else "torch_dtype"] = dtype
+        keywords["dtype" if _version(transformers.__version__) >= (4, 56) else "torch_dtype"] = dtype
     return {**keywords, **own}
 
 
