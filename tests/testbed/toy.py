@@ -60,7 +60,7 @@ def kill_agent():
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(1000)
 
-write(rung=rung, mode=values["precision"]["mode"], before=values["resume_before"], attempt=values["attempt"])
+write(rung=rung, mode=values["precision"]["mode"], before=(values["remedy"] or {{}}).get("resume_before"), attempt=values["attempt"])
 """
 
 
