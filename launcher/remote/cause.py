@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from typing import Any
 
-from .diagnose import PROVABLE, TAIL_BYTES, Ended, diagnose, prove
+from .diagnose import PROVABLE, Ended, diagnose, prove
 from .remedy import preempted
 
 _HOLDER = re.compile(r"Process (\d+) has ([\d.]+) ([GM])iB memory in use")
@@ -21,18 +20,14 @@ _NOT_BY_A_LOG = (
 )  # the guard's word, or an exception's, is wanted
 
 
-def crash(log: str, code: int | None, number: int | None, oom_kills: int | None) -> dict[str, Any]:
-    """Return the failure of a command that left with `code` or died of signal `number`.
+def crash(log: bytes, code: int | None, number: int | None, oom_kills: int | None) -> dict[str, Any]:
+    """Return the failure of a command that left with `code` or died of signal `number`, by the end of its log.
 
     `oom_kills` is how many processes the kernel ended for memory meanwhile, None where it does not tell. What no rule
     knows is of class `unknown`.
     """
-    with open(log, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - TAIL_BYTES))
-        tail = file.read()
-    proven = prove(tail) if code == 1 else None  # so leaves what nobody caught
-    found = proven or diagnose(tail, Ended(code, number, bool(oom_kills)))
+    proven = prove(log) if code == 1 else None  # so leaves what nobody caught
+    found = proven or diagnose(log, Ended(code, number, bool(oom_kills)))
     failure = {"class": found.name, "line": found.line, "why": found.why, "mend": found.mend}
     if proven is None and found.name in _NOT_BY_A_LOG:
         failure = {**failure, "class": "unknown"}
@@ -41,7 +36,7 @@ def crash(log: str, code: int | None, number: int | None, oom_kills: int | None)
     if failure["class"] == "unknown":
         failure["reason"] = "exit-nonzero" if number is None else "killed-by-signal"
     if failure["class"] == "cuda-oom":
-        failure["others"] = _others(tail.decode("utf-8", "replace"))
+        failure["others"] = _others(log.decode("utf-8", "replace"))
     return failure
 
 

@@ -36,10 +36,14 @@ def sealed(folder: str) -> list[tuple[int, str]]:
     found = []
     for path in paths_in(folder):
         if os.path.isdir(path) and not os.path.basename(path).startswith("."):
-            step = read_json(os.path.join(path, MANIFEST)).get("step")
+            step = _step(path)
             if isinstance(step, int):
                 found.append((step, path))
     return sorted(found)
+
+
+def _step(path: str) -> Any:
+    return read_json(os.path.join(path, MANIFEST)).get("step")
 
 
 def newest(folder: str) -> int | None:
@@ -109,7 +113,7 @@ def tidy(folder: str, is_all_sealed: bool) -> list[str]:
 
 def _is_torn(path: str, is_all_sealed: bool) -> bool:
     name = os.path.basename(path)
-    if not os.path.isdir(path) or os.path.exists(os.path.join(path, MANIFEST)):
+    if not os.path.isdir(path) or isinstance(_step(path), int):
         return False
     if _TRAINERS.fullmatch(name):
         return is_all_sealed or os.path.exists(os.path.join(path, SENTINEL))

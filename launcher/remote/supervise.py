@@ -158,8 +158,10 @@ class Supervisor:
         if failure is None:
             return None
         self._set_aside(failure)
-        verdict = self._decide(failure, self.begun)
+        began = [place for place, (_, state) in enumerate(self.history) if state.get("began")]
+        verdict = self._decide(failure, self.history[: began[-1]], self.begun)
         if verdict.remedy is not None:
+            self._make_room(failure)
             self._record_remedy(self.begun, failure, verdict.remedy)
             changes = {**self.in_force.changes, **verdict.remedy["changes"]}
             self.in_force = remedy.InForce(changes, verdict.remedy, None)
@@ -170,12 +172,10 @@ class Supervisor:
         folder = self.run.checkpoints
         os.makedirs(folder, exist_ok=True)
         torn = checkpoints.tidy(folder, "checkpoints" in self._consumed_so_far())
-        after = (self.in_force.remedy or {}).get("class")
-        pruned = checkpoints.prune(folder) if after == "disk-full" else []
         self.chosen = checkpoints.choose(folder)
         checkpoints.set_aside_damaged(folder, self.chosen)
         self.checkpoint = self.chosen.step
-        found = {"torn": torn, "pruned": pruned, "damaged": self.chosen.damaged}
+        found = {"torn": torn, "damaged": self.chosen.damaged}
         if any(found.values()):
             self._record(
                 "evidence", values={"checkpoints": {name: one for name, one in found.items() if one}}
@@ -436,10 +436,11 @@ class Supervisor:
     def _diagnose(self, code: int | None, number: int | None) -> dict[str, Any]:
         """Return the failure of a command that ended badly."""
         from .cause import crash  # the table of failures takes long to load, and most attempts need none
+        from .diagnose import TAIL_BYTES
 
         now = oom.kills()
         ended = None if now is None or self.oom_kills is None else now - self.oom_kills
-        failure = {"since": None, **crash(self.folder.log, code, number, ended)}
+        failure = {"since": None, **crash(self.log.tail(TAIL_BYTES), code, number, ended)}
         if failure["class"] == "checkpoint-corrupt":
             failure["since"] = self.chosen.step
         return failure
@@ -451,11 +452,19 @@ class Supervisor:
             if names:
                 self._record("evidence", values={"set-aside": names})
 
+    def _make_room(self, failure: dict[str, Any]) -> None:
+        """On a full disk remove what of this run is not needed: before anything else, for to say so wants room, too."""
+        if failure["class"] == "disk-full":
+            torn = checkpoints.tidy(self.run.checkpoints, "checkpoints" in self._consumed_so_far())
+            removed = torn + checkpoints.prune(self.run.checkpoints)
+            self._record("evidence", values={"checkpoints": {"pruned": removed}})
+
     def _answer(self, failure: dict[str, Any], evidence: dict[str, Any]) -> int | None:
         """Say what follows a failure; return the agent's exit status, None where another attempt follows."""
-        verdict = self._decide(failure, self.begun + 1)
+        verdict = self._decide(failure, self.history, self.begun + 1)
         if verdict.remedy is None or "remaining" in evidence:  # beside what is still there nothing may begin
             return self._end("failed", verdict.reason, {**evidence, "mend": verdict.mend})
+        self._make_room(failure)
         self._record_remedy(self.attempt, failure, verdict.remedy)
         status = self._end("resuming", failure["class"], evidence, remedy=verdict.remedy)
         wants_new_container = failure["class"] == "no-gpu-in-container"
@@ -463,8 +472,13 @@ class Supervisor:
             return BRING_ME_BACK  # the host goes down, or the container must
         return None
 
-    def _decide(self, failure: dict[str, Any], begun: int) -> remedy.Verdict:
-        """Return what follows a failure after so many attempts; what it has spoilt is set aside by now."""
+    def _decide(
+        self, failure: dict[str, Any], earlier: list[tuple[remedy.Record, remedy.Record]], begun: int
+    ) -> remedy.Verdict:
+        """Return what follows a failure after `begun` attempts; what it has spoilt is set aside by now.
+
+        `earlier` is what is on record of those before the one that failed.
+        """
         consumed = self._consumed_so_far()
         name, newest = failure["class"], checkpoints.newest(self.run.checkpoints)
         runtime = next((one.get("runtime") for one, _ in self.history if one.get("runtime")), None) or {}
@@ -477,14 +491,10 @@ class Supervisor:
                 may_begin_again=self._may_begin_again(),
                 attempts_left=int(self.plan.get("attempts", 1)) - begun,
                 checkpoint=newest if "resume" in consumed else None,
-                tries=remedy.tries(self._earlier(failure), name, newest),
+                tries=remedy.tries(earlier, name, newest),
                 is_in_container=runtime.get("kind") == "docker",
             )
         )
-
-    def _earlier(self, failure: dict[str, Any]) -> list[tuple[remedy.Record, remedy.Record]]:
-        """Return the history without the attempt of this failure, which is in there if its agent died of it."""
-        return [(attempt, state) for attempt, state in self.history if state.get("failure") != failure]
 
     def _end(self, state: str, reason: str, evidence: dict[str, Any], **more: Any) -> int:
         """Say how the attempt ended, as soon as there is room for it; return the agent's exit status."""

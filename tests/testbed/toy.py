@@ -132,6 +132,10 @@ class Toy:
         assert keeper.wait(30) == 0
         return self.state()
 
+    def whole_plan(self) -> dict[str, Any]:
+        """The plan as it is on disk."""
+        return read_json(self.run.plan)
+
     def state(self) -> dict[str, Any]:
         """What a reader is told."""
         return state_of(self.run)
