@@ -26,6 +26,7 @@ _READ_WHOLE = 1 << 20
 _READ_MOST = 1 << 20
 _SAME_LINES = 4
 _MOST_HITS = 40
+_MOST_FRONTS = 8
 _BEFORE, _AFTER = 500, 500
 
 
@@ -99,7 +100,7 @@ def _read(log: bytes) -> _Log:
     if len(log) > _READ_WHOLE:
         kept = _excerpt(lines)
         lines, numbers = [lines[place] for place in kept], [numbers[place] for place in kept]
-    return _Log([_clean(line) for line in lines], numbers)
+    return _Log(_bare([_clean(line) for line in lines]), numbers)
 
 
 def _clean(line: str) -> str:
@@ -107,6 +108,21 @@ def _clean(line: str) -> str:
         line = _ESCAPE.sub("", line)
     before = _PREFIX.match(line)
     return (line[before.end() :] if before else line).rstrip()
+
+
+def _bare(lines: List[str]) -> List[str]:
+    """Return the lines without what stands before each line of a traceback: a host, a stream, a logger, a number."""
+    fronts: List[str] = []
+    for place, line in enumerate(lines[:-1]):
+        at = line.find(_HEAD)
+        if at > 0 and len(fronts) < _MOST_FRONTS:
+            here = re.sub(r"\d+", r"\\d+", re.sub(r"(?:\\ )+(?=.)", " *", re.escape(line[:at])))
+            if here not in fronts and re.match(here + _FRAME.pattern, lines[place + 1]):
+                fronts.append(here)
+    if not fronts:
+        return lines
+    front = re.compile("|".join(fronts))
+    return [_clean(front.sub("", line, count=1)) if front.match(line) else line for line in lines]
 
 
 def _excerpt(lines: List[str]) -> List[int]:
@@ -141,18 +157,22 @@ def _as_many(lines: List[str], places: Sequence[int], room: int) -> List[int]:
 _FRAME = re.compile(r'\s*File ".*", line \d+')
 _HEAD = "Traceback (most recent call last):"
 _RAISED = re.compile(r"(?:[A-Za-z_][\w.]*\.)?(\w*(?:Error|Exception|Exit|Interrupt))(?::|$)")
-_PRINTED = re.compile(r"(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*[a-z](?:Error|Exception)(?::|$)")
+_PRINTED = re.compile(r"(?:[A-Za-z_][\w.]*\.)?[A-Z]\w+(?:Error|Exception)(?::|$)")
 _WRAPPER = re.compile(
     r"\S*(?:ChildFailedError|CalledProcessError|SignalException|ProcessRaisedException|ProcessExitedException"
-    r"|SpawnException|RayTaskError\S*|SystemExit|KeyboardInterrupt|BrokenProcessPool)\b"
+    r"|SpawnException|RayTaskError\S*|RayActorError|ActorDiedError|WorkerCrashedError|EngineDeadError"
+    r"|SystemExit|KeyboardInterrupt|BrokenProcessPool)\b"
+    r"|.*\b[Ss]ee (?:root cause|stack trace|error) above"
 )
 _CASCADE = re.compile(r"\S*DistBackendError\b|.*[Cc]onnection (?:closed|reset) by (?:remote )?peer")
 # What the machine, the network or the card may do to a script that is right.
 _NOT_ITS_OWN = re.compile(
     r"\S*(?:Connection\w*Error|BrokenPipeError|TimeoutError|Timeout|EOFError|OSError|IOError|InterruptedError)\b"
-    r"|.*\b(?:CUDA (?:driver )?error|cuDNN error|CUDNN_STATUS|CUBLAS_STATUS|cufft error|HIP error|Triton Error|NCCL|[Gg]loo|TCPStore"
-    r"|INTERNAL ASSERT FAILED|DataLoader worker|Broken pipe|timed out)"
+    r"|.*\b(?:(?:CUDA|cuda) (?:driver |runtime )?error|cuDNN error|CUDNN_STATUS|CUBLAS_STATUS|cufft error|HIP error|Triton Error|NCCL|[Gg]loo|TCPStore"
+    r"|INTERNAL ASSERT FAILED|DataLoader worker|Broken pipe|Resource temporarily unavailable|timed out)"
 )
+# Builtins that tell a mistake by themselves, and not by their message.
+_MISTAKE = re.compile(r"(?:Key|Type|Name|UnboundLocal|Attribute|Index|Assertion|Syntax|ZeroDivision)Error$")
 _CHAIN = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
@@ -170,6 +190,21 @@ def _exceptions(lines: List[str]) -> Iterator[int]:
             yield number
 
 
+_CELL = re.compile(
+    r"\s*(?:[A-Za-z_][\w.]*\.)?(\w+(?:Error|Exception)) {2,}Traceback \(most recent call last\)"
+)
+_CELL_SOURCE = re.compile(r"\s*(?:-+> *)?\d+(?:\s|$)")
+
+
+def _cells(lines: List[str]) -> Iterator[Tuple[int, str, Optional[int]]]:
+    """Yield of each traceback in a notebook its first line, its exception's name and its last line, None where it is cut off."""
+    heads = [(place, head[1]) for place, head in enumerate(map(_CELL.match, lines)) if head]
+    stops = [place for place, _ in heads[1:]] + [len(lines)]
+    for number, (first, name) in enumerate(heads):
+        raised = ((n, _RAISED.match(lines[n].lstrip())) for n in range(first + 1, stops[number]))
+        yield first, name, next((n for n, line in raised if line and line[1] == name), None)
+
+
 def _goes_on(lines: Iterable[str]) -> bool:
     """Whether the training went on, so that what was printed before was no end of it."""
     return bool(LogScanner().feed("\n".join([*lines, ""]).encode()))
@@ -181,7 +216,10 @@ _SUCCESS = re.compile(
     r"\btrain_runtime\b|\*{3,} train metrics|\b[Tt]raining (?:is |has been )?(?:complet|finished|done|successful)"
     r"|\b(?:Finished|Completed) training\b"
 )
-_PROGRESS = re.compile(r"""\bloss['"]?\s*[:=]\s*['"]?(?:tensor\()?[-+]?\d""", re.IGNORECASE)
+_PROGRESS = re.compile(
+    r"""^(?!.*train_runtime).*?(?<![a-z])loss(?!_scale)(?:_\w+)?[\]'"]*(?:\s*[:=]\s*|\s)['"]?(?:tensor\()?[-+]?\d""",
+    re.IGNORECASE,
+)
 _NAN = re.compile(r"\bnan\b", re.IGNORECASE)
 _HARMLESS = re.compile("|".join(HARMLESS))
 _WARNING = re.compile(WARNING)
@@ -258,8 +296,13 @@ class _Signs:
 
 
 def _quoted(lines: List[str]) -> Set[int]:
-    """Return the places of the frames of tracebacks and of the source that they quote."""
-    found = set()
+    """Return the places of the frames of tracebacks and of the source that they quote.
+
+    A notebook quotes lines round each frame; where its message is cut off, they are all that is known.
+    """
+    found: Set[int] = set()
+    for first, _, last in _cells(lines):
+        found.update(n for n in range(first, last or first) if _CELL_SOURCE.match(lines[n]))
     for place, line in enumerate(lines):
         is_behind = place - 1 in found and line[:1].isspace() and not _RAISED.match(line.lstrip())
         if is_behind or _FRAME.match(line):
@@ -299,7 +342,11 @@ def diagnose(log: bytes, ended: Ended = NOT_TOLD) -> Diagnosis:
 
 def _decide(lines: List[str], signs: _Signs, ended: Ended) -> Optional[_Hit]:
     """Return the sign that initiated the failure, its place -1 where the log holds none; None where nothing failed."""
-    causes, ends, echoes = signs.causes(), signs.ends(), signs.echoes()
+    causes, echoes = (
+        [hit for hit in hits if not _is_ignored(lines, hit.place)]
+        for hits in (signs.causes(), signs.echoes())
+    )
+    ends = signs.ends()
     known = {hit.place for hit in (*ends, *echoes) if hit.failure.name != "unknown"}
     strays = [hit for hit in _strays(lines) if hit.place not in known]
     good = max(
@@ -351,15 +398,16 @@ def _told_beside(ended: Ended) -> Optional[_Hit]:
 
 def _strays(lines: List[str]) -> List[_Hit]:
     """Return the exceptions that no row of the table need know: nearly always the script's own mistake."""
-    places = set(_exceptions(lines)) | {n for n, line in enumerate(lines) if _PRINTED.match(line)}
-    found = []
+    places = set(_exceptions(lines)) | {n for n, line in enumerate(lines) if _PRINTED.match(line.lstrip())}
+    cut_off = [first for first, name, last in _cells(lines) if last is None and _MISTAKE.match(name)]
+    found = [_Hit(place, BY_NAME["user-code-error"]) for place in cut_off]
     for place in sorted(places):
-        line = lines[place]
+        line = lines[place].lstrip()
         is_one = _RAISED.match(line) or re.match(r"(?:[a-z_]\w*\.)+[A-Z]\w*(?::|$)", line)
         if is_one and not (_WRAPPER.match(line) or _CASCADE.match(line) or _is_ignored(lines, place)):
             name = "unknown" if _NOT_ITS_OWN.match(line) else "user-code-error"
             found.append(_Hit(place, BY_NAME[name]))
-    return found
+    return sorted(found)
 
 
 def _is_ignored(lines: List[str], place: int) -> bool:
