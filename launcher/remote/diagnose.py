@@ -22,11 +22,13 @@ MOST_CHARS = 500
 PROVABLE = ("fp16-unscale", "bf16-unsupported", "bf16-dtype-mismatch")
 """What an exception proves all by itself, and the agent answers."""
 
+_NOTHING = ("none", "unknown")
 _READ_WHOLE = 1 << 20
 _READ_MOST = 1 << 20
 _SAME_LINES = 4
 _MOST_HITS = 40
 _MOST_FRONTS = 8
+_LEAST_WIDTH = 70
 _BEFORE, _AFTER = 500, 500
 
 
@@ -52,7 +54,7 @@ NOT_TOLD = Ended()
 
 
 class _Log(NamedTuple):
-    """The lines of a log without what was put around them, and the number that each has in the file."""
+    """The lines of a log, and the number that each has in the file."""
 
     lines: List[str]
     numbers: List[int]
@@ -100,7 +102,23 @@ def _read(log: bytes) -> _Log:
     if len(log) > _READ_WHOLE:
         kept = _excerpt(lines)
         lines, numbers = [lines[place] for place in kept], [numbers[place] for place in kept]
-    return _Log(_bare([_clean(line) for line in lines]), numbers)
+    return _Log(lines, numbers)
+
+
+def _unbroken(read: _Log) -> _Log:
+    """Return the lines with those made whole that a terminal broke, within a word: they are as wide as it."""
+    width = max(map(len, read.lines))
+    lines: List[str] = []
+    numbers: List[int] = []
+    last = ""
+    for place, line in enumerate(read.lines):
+        if _LEAST_WIDTH <= len(last) == width and last[-1].isalpha() and line[:1].strip():
+            lines[-1] += line
+        else:
+            lines.append(line)
+            numbers.append(read.numbers[place])
+        last = line
+    return _Log(lines, numbers)
 
 
 def _clean(line: str) -> str:
@@ -169,7 +187,7 @@ _CASCADE = re.compile(r"\S*DistBackendError\b|.*[Cc]onnection (?:closed|reset) b
 _NOT_ITS_OWN = re.compile(
     r"\S*(?:Connection\w*Error|BrokenPipeError|TimeoutError|Timeout|EOFError|OSError|IOError|InterruptedError)\b"
     r"|.*\b(?:(?:CUDA|cuda) (?:driver |runtime )?error|cuDNN error|CUDNN_STATUS|CUBLAS_STATUS|cufft error|HIP error|Triton Error|NCCL|[Gg]loo|TCPStore"
-    r"|INTERNAL ASSERT FAILED|DataLoader worker|Broken pipe|Resource temporarily unavailable|timed out)"
+    r"|INTERNAL ASSERT FAILED|cudaGetDeviceCount|DataLoader worker|Broken pipe|Resource temporarily unavailable|timed out)"
 )
 # Builtins that tell a mistake by themselves, and not by their message.
 _MISTAKE = re.compile(r"(?:Key|Type|Name|UnboundLocal|Attribute|Index|Assertion|Syntax|ZeroDivision)Error$")
@@ -329,12 +347,20 @@ def _later_ranks(lines: List[str]) -> Set[int]:
 def diagnose(log: bytes, ended: Ended = NOT_TOLD) -> Diagnosis:
     """Return what a log, and what is known beside it, says of a failure; `none` where nothing failed."""
     read = _read(log)
-    signs = _Signs(read.lines)
-    found = _decide(read.lines, signs, ended)
+    told = _tell(read, ended)
+    whole = _unbroken(read) if told.name in _NOTHING else read
+    again = _tell(whole, ended) if len(whole.lines) < len(read.lines) else told
+    return told if again.name in _NOTHING else again
+
+
+def _tell(read: _Log, ended: Ended) -> Diagnosis:
+    """Return what these lines say."""
+    lines = _bare([_clean(line) for line in read.lines])
+    found = _decide(lines, _Signs(lines), ended)
     if found is None or found.place < 0:
         failure = BY_NAME["none"] if found is None else found.failure
         return Diagnosis(failure.name, None, None, failure.why, failure.mend)
-    line = read.lines[found.place].strip()[:MOST_CHARS]
+    line = lines[found.place].strip()[:MOST_CHARS]
     return Diagnosis(
         found.failure.name, line, read.numbers[found.place], found.failure.why, found.failure.mend
     )

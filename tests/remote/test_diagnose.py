@@ -213,6 +213,7 @@ SAID = [
     ("host-oom-killed", "slurmstepd: error: Exceeded job memory limit"),
     ("host-oom-killed", "Your session crashed after using all available RAM."),
     ("host-oom-killed", "1234.batch          batch        2 OUT_OF_ME+    0:125"),
+    ("host-oom-killed", "The node was low on resource: memory. Container trainer was using 9Gi"),
     ("port-in-use", "OSError: [WinError 10048] Only one usage of each socket address is normally permitted"),
     ("no-kernel-image", "RuntimeError: Found Tesla P100 which is too old to be supported by the triton GPU compiler"),
     ("no-gpu-in-container", "nvidia-container-cli: device error: 1: unknown device: unknown"),
@@ -226,6 +227,7 @@ SAID = [
     ("checkpoint-corrupt", "RuntimeError: [enforce fail at inline_container.cc:222] . file not found: archive/data/94308"),
     ("checkpoint-corrupt", "RuntimeError: Invalid magic number; corrupt file?"),
     ("disk-full", "OSError: Not enough disk space. Needed: 41.32 GiB"),
+    ("disk-full", "The node was low on resource: ephemeral-storage."),
     ("docker-build-failure", "executor failed running [/bin/sh -c pip install torch]: exit code: 1"),
     ("docker-build-failure", "COPY failed: file not found in build context: stat requirements.txt"),
     ("ssh-auth-failed", "PasswordRequiredException: private key file is encrypted"),
@@ -243,6 +245,9 @@ SAID = [
     ("unknown", "ActorDiedError: The actor died unexpectedly before finishing this task."),
     ("unknown", "RuntimeError: Engine core initialization failed. See root cause above."),
     ("unknown", "RuntimeError: cuda runtime error (4) : unspecified launch failure at THC.cu:85"),
+    ("unknown", "[rank: 1] Child process with PID 7 terminated with code 1. Forcefully terminating all other processes"),
+    ("unknown", "python[7]: segfault at 60 ip 00007f24b8cf2616 sp 00007ffc0f212680 error 4 in libc10_cuda.so"),
+    ("unknown", "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized"),
     ("unknown", "OSError: [Errno 30] Read-only file system: 'a.lock'"),
 ]  # fmt: skip
 
@@ -402,6 +407,18 @@ def test_a_log_that_was_wrapped_reads_the_same(name, log):
         re.sub(r"(\S.{40,}?\S) (?=\S)", r"\1\n    ", log),
     ):
         assert diagnose(wrapped.encode()).name == name
+
+
+@pytest.mark.parametrize("at", range(70))
+def test_a_line_that_a_terminal_broke_is_whole(at):
+    """Within words as well, for it looks at its width alone."""
+    line = f"{'x' * at} stderr: nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.6, please update"
+    broken = "\n".join(
+        re.findall(".{1,80}", f"{line} your driver to a newer version, or use an earlier container")
+    )
+    told = diagnose(f"$ docker run\n{broken}\nexit status 1\n".encode())
+    assert told.name == "driver-too-old"
+    assert 2 <= told.number <= 3
 
 
 AFTER_A_CAUSE = [(name, log) for name, log in ENDINGS if name not in ("none", "unknown", "nan-divergence")]
