@@ -187,7 +187,7 @@ _CASCADE = re.compile(r"\S*DistBackendError\b|.*[Cc]onnection (?:closed|reset) b
 _NOT_ITS_OWN = re.compile(
     r"\S*(?:Connection\w*Error|BrokenPipeError|TimeoutError|Timeout|EOFError|OSError|IOError|InterruptedError)\b"
     r"|.*\b(?:(?:CUDA|cuda) (?:driver |runtime )?error|cuDNN error|CUDNN_STATUS|CUBLAS_STATUS|cufft error|HIP error|Triton Error|NCCL|[Gg]loo|TCPStore"
-    r"|INTERNAL ASSERT FAILED|cudaGetDeviceCount|DataLoader worker|Broken pipe|Resource temporarily unavailable|timed out)"
+    r"|INTERNAL ASSERT FAILED|cudaGetDeviceCount|DataLoader worker \(pid|Broken pipe|Resource temporarily unavailable|timed out)"
 )
 # Builtins that tell a mistake by themselves, and not by their message.
 _MISTAKE = re.compile(r"(?:Key|Type|Name|UnboundLocal|Attribute|Index|Assertion|Syntax|ZeroDivision)Error$")

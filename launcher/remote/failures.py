@@ -38,10 +38,13 @@ class Failure(NamedTuple):
     encloses: Tuple[str, ...] = ()
 
 
+# How the line of an exception begins.
+_BEGINS = r"^(?:[\w.]+\.)?\w+(?:Error|Exception): [^\n]{0,120}"
+
+
 def _raised(*phrases: str) -> Signs:
     """Return a sign for each phrase where it stands early in the message of an exception, and not in a warning."""
-    begins = r"^(?:[\w.]+\.)?\w+(?:Error|Exception): [^\n]{0,120}"
-    return tuple((phrase, begins + re.escape(phrase).replace("\\ ", " ")) for phrase in phrases)
+    return tuple((phrase, _BEGINS + re.escape(phrase).replace("\\ ", " ")) for phrase in phrases)
 
 
 # Two dtypes of which one is a half one, in either order; integers and doubles are the script's own mistake.
@@ -121,7 +124,7 @@ FAILURES = (
             "current loss scale already at minimum",
             ("nan loss", r"\bnan loss (?:encountered|detected|at|in|for)\b"),
             ("non-finite", r"non-finite (?:loss|gradient)\S*"),
-            ("nan", r"\bnan (?:values? )?(?:detected|found|encountered) in \w*(?:loss|grad|output|weights)"),
+            ("nan", _BEGINS + r"\bnan\b[^\n]{0,30}\b(?:in|for)\b[^\n]{0,30}(?:loss|grad|output|weights)"),
         ),
         ends=(
             ("nan", r"(?<![a-z])loss(?:_\w+)?%snan(?:\.0)?\b" % _IS),
@@ -502,6 +505,7 @@ FAILURES = (
             ("returned a non-zero code", r"The command '[^\n]*' returned a non-zero code: \d+"),
             ("conflicting dependencies", r"cannot install\b[\s\S]{0,200}conflicting dependencies"),
             "no matching distribution found for",
+            ("requires a different python", r"ERROR: Package '\S+' requires a different Python"),
             "could not find a version that satisfies the requirement",
             "metadata-generation-failed",
             ("failed building wheel", r"ERROR: Failed building wheel for"),
@@ -598,6 +602,8 @@ FAILURES = (
                 "does not appear to have a file named",
                 r"does not appear to have a file named[\s\S]{0,200}https://huggingface\.co",
             ),
+            ("on the hugging face hub", r"couldn't find [^\n]{1,200} on the Hugging Face Hub"),
+            "incorrect path_or_model_id",
             ("token is required", r"Token is required \("),
             "distant resource does not",
             ("offlinemodeisenabled", r"OfflineModeIsEnabled"),
@@ -659,6 +665,7 @@ FAILURES = (
             ("llvm error", r"LLVM ERROR: Failed to infer result type"),
             ("backend", r"Could not run '\S+' with arguments from the '(?:Sparse)?MPS' backend"),
             ("at the mps device", r"not supported at the MPS device"),
+            "mps backend is supported on macos",
             ("adaptive pool mps", r"Adaptive pool MPS: "),
         ),
     ),
@@ -783,6 +790,7 @@ FAILURES = (
                 "sigterm",
                 r"\b(?:received|caught|got) (?:a )?(?:signal )?(?:\(?15\)?\W*)?\(?SIGTERM\b(?!.*closing)",
             ),
+            ("sigterm received", r"\bSIGTERM received\b"),
             ("sigterm", r"Signal 15 \(SIGTERM\) received by PID"),
             ("exit code", r"exit(?:ed with)? (?:code|status)\W{0,3}143\b"),
             ("code 143", r"\bcode 143\b"),
@@ -801,6 +809,7 @@ FAILURES = (
             "ssh_exchange_identification",
             "packet_write_wait",
             "ssh_dispatch_run_fatal",
+            "mux_client_request_session",
             "error reading ssh protocol banner",
             ("write failed", r"^Write failed: Broken pipe"),
             ("read from remote host", r"^Read from remote host \S+"),
