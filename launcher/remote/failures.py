@@ -117,7 +117,7 @@ FAILURES = (
                 "nan",
                 r"\b(?:loss|gradients?|grad_norm)\b[^\n]{0,20}\b(?:became|becomes|turned|went) (?:to )?(?:infinite or )?(?:nan|inf)\b",
             ),
-            ("diverged", r"\b(?:loss|training|model) (?:has )?diverged\b(?! (?:if|when|from)\b)"),
+            ("diverged", r"\b(?:loss|training|model) (?:has )?diverged(?=\W*$|[,.!:]| with\b| at\b)"),
             ("returned nan values", r"Function '\w+' returned nan values in its \S+ output"),
             ("tripped: nan-divergence", r"\bTripped: nan-divergence"),
             "minimum loss scale reached",
@@ -127,7 +127,7 @@ FAILURES = (
             ("nan", _BEGINS + r"\bnan\b[^\n]{0,30}\b(?:in|for)\b[^\n]{0,30}(?:loss|grad|output|weights)"),
         ),
         ends=(
-            ("nan", r"(?<![a-z])loss(?:_\w+)?%snan(?:\.0)?\b" % _IS),
+            ("nan", r"(?<![a-z])(?<!\bval_)(?<!\bbest_)loss(?:_\w+)?%snan(?:\.0)?\b" % _IS),
             ("nan", r"\bgrad[_ ]norm%snan(?:\.0)?\b" % _IS),
         ),
     ),
@@ -849,7 +849,8 @@ FAILURES = (
             ("unrecognized arguments", r"error: unrecognized arguments:"),
             ("the following arguments are required", r"error: the following arguments are required:"),
             ("can't open file", r"can't open file '?[^\n]*\[Errno 2\]"),
-            ("invalid choice", r"error: argument [^\n]*: invalid choice"),
+            ("error: argument", r"error: argument [^\n]+: "),
+            ("error:", r"^Error: (?:No such option|Invalid value|Missing option|Missing argument)\b"),
         ),
     ),
     Failure(
@@ -907,6 +908,7 @@ HARMLESS = (
     r"pip's dependency resolver|fatal: not a git repository|Error in cpuinfo",
     r"_OOM_|oom_score|\boom(?:_kill)? 0\b",
     r"Ignoring|ignored\.$|Retrying|retrying|will retry|[Ff]alling back|trying another port",
+    r"^.{0,20}\b(?:[Ii]f you|[Tt]o (?:avoid|prevent)|[Ii]n case of)\b.{0,60}(?:out of memory|OOM|[Ee]rrors?)\b",
     r"[Rr]educing (?:the )?(?:micro-?)?batch|[Tt]rying (?:a smaller |with )?batch",
 )
 # Lines that warn: what they say is a hint at most. NCCL's WARN is an error, and ssh's warnings stand between @.

@@ -250,6 +250,8 @@ SAID = [
     ("ssh-connection-lost", "mux_client_request_session: read from master failed: Broken pipe"),
     ("ssh-connection-lost", "rsync: [sender] write error: Broken pipe (32)"),
     ("user-code-error", "FileNotFoundError: Caught FileNotFoundError in DataLoader worker process 0."),
+    ("user-code-error", "train.py: error: argument --lr: invalid float value: 'abc'"),
+    ("user-code-error", "Error: No such option: --lrr"),
     ("unknown", "ActorDiedError: The actor died unexpectedly before finishing this task."),
     ("unknown", "RuntimeError: Engine core initialization failed. See root cause above."),
     ("unknown", "RuntimeError: cuda runtime error (4) : unspecified launch failure at THC.cu:85"),
@@ -454,6 +456,19 @@ def test_a_warning_is_the_cause_of_what_it_explains(name):
 def test_warnings_alone_are_none():
     """Nothing failed."""
     assert diagnose(WARNINGS.encode()).name == "none"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "To avoid CUDA out of memory errors, gradient checkpointing is on.",
+        "CUDA out of memory. Reducing batch size to 4.",
+        "Epoch 0: 10%|#  | 1/9 [00:10<01:30, 1.00it/s, v_num=3, loss=1.20, val_loss=nan]",
+    ],
+)
+def test_advice_and_what_is_not_known_yet_are_no_failure(line):
+    """A program speaks of failures that it guards against."""
+    assert diagnose(f"{line}\nstep 1 done\n".encode()).name == "none"
 
 
 GOOD = "{'loss': 1.2, 'grad_norm': 0.5, 'learning_rate': 1e-05}\n"
