@@ -190,7 +190,9 @@ _NOT_ITS_OWN = re.compile(
     r"|INTERNAL ASSERT FAILED|cudaGetDeviceCount|DataLoader worker \(pid|Broken pipe|Resource temporarily unavailable|timed out)"
 )
 # Builtins that tell a mistake by themselves, and not by their message.
-_MISTAKE = re.compile(r"(?:Key|Type|Name|UnboundLocal|Attribute|Index|Assertion|Syntax|ZeroDivision)Error$")
+_MISTAKE = re.compile(
+    r"(?:Key|Type|Name|UnboundLocal|Attribute|Index|Assertion|Syntax|NotImplemented|ZeroDivision)Error$"
+)
 _CHAIN = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
@@ -310,7 +312,9 @@ class _Signs:
     def _warns(self, place: int) -> bool:
         """Whether a line is a warning, or goes on with one that ends in a colon."""
         line, before = self._lines[place].lstrip(), self._lines[place - 1] if place else ""
-        return not _RAISED.match(line) and bool(_WARNING.search(line) or re.search(r"Warning:\s*$", before))
+        return not (_RAISED.match(line) or "NCCL WARN" in line) and bool(
+            _WARNING.search(line) or re.search(r"Warning:\s*$", before)
+        )
 
 
 def _quoted(lines: List[str]) -> Set[int]:
@@ -429,9 +433,10 @@ def _strays(lines: List[str]) -> List[_Hit]:
     found = [_Hit(place, BY_NAME["user-code-error"]) for place in cut_off]
     for place in sorted(places):
         line = lines[place].lstrip()
-        is_one = _RAISED.match(line) or re.match(r"(?:[a-z_]\w*\.)+[A-Z]\w*(?::|$)", line)
+        is_one = _RAISED.match(line) or re.match(r"(?:[a-z_]\w*\.)+([A-Z]\w*)(?::|$)", line)
         if is_one and not (_WRAPPER.match(line) or _CASCADE.match(line) or _is_ignored(lines, place)):
-            name = "unknown" if _NOT_ITS_OWN.match(line) else "user-code-error"
+            is_mistake = _MISTAKE.match(is_one[1]) or not _NOT_ITS_OWN.match(line)
+            name = "user-code-error" if is_mistake else "unknown"
             found.append(_Hit(place, BY_NAME[name]))
     return sorted(found)
 

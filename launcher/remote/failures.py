@@ -707,7 +707,7 @@ FAILURES = (
         ends=(
             (
                 "command not found",
-                r"^(?:\S+: )*(?:line \d+: )?(?!nvidia-smi)[\w.-]+: (?:command )?not found$",
+                r"^(?:\S+: )*(?:line \d+: )?(?!nvidia-smi|-)[\w.-]+: (?:command )?not found$",
             ),
         ),
     ),
@@ -881,6 +881,7 @@ FAILURES = (
             ("error", r"^.{0,40}(?-i:\b(?:ERROR|CRITICAL)\b)(?=[\]\s|:-])"),
             ("error:", r"^(?:[\w.]+\.)?\w+Error: "),
             "error response from daemon",
+            ("command not found", r": line \d+: -[\w-]+: command not found"),
             "starting container process caused",
             ("terminated with code", r"\bterminated with code -?[1-9]"),
             ("cannot connect to the docker daemon", r"Cannot connect to the Docker daemon"),
