@@ -15,12 +15,13 @@ KILLS = int(os.environ.get("LAUNCH_KILLS", "10"))
 """In each place; `make kills` asks for more."""
 EVERY = 5
 STEP_S = 0.02
-STEPS_A_KILL = 60
 JOB = f'name = "kills"\ncommand = ["python", "train.py", "{{ledger}}", "{STEP_S}"]\n'
 
 
 class Here:
     """A run on this machine, under its keeper."""
+
+    steps_a_kill = 60
 
     def __init__(self, client) -> None:
         self.client = client
@@ -59,6 +60,8 @@ class Here:
 class There:
     """A run in a container, which a machine's own engine brings back."""
 
+    steps_a_kill = 200  # each look from outside takes longer
+
     def __init__(self, client, engine) -> None:
         self.client, self.engine = client, engine
         self.root = "/home/ada/.launch"
@@ -94,7 +97,7 @@ class There:
 def killed_at_random(place, folder, kills, dice):
     """Launch, kill trainer or agent so many times, wait for the end; return how often each was killed."""
     told = {
-        "steps": kills * STEPS_A_KILL,
+        "steps": kills * place.steps_a_kill,
         "save_every_steps": EVERY,
         "attempts": 10 * kills,
         "batch.global": 4,
@@ -132,7 +135,7 @@ def judged(place, tmp_path, record_property, where):
     folder = tmp_path / "fetched"
     folder.mkdir()
     counts = killed_at_random(place, folder, KILLS, random.Random(KILLS))  # noqa: S311 - no secret
-    steps = KILLS * STEPS_A_KILL
+    steps = KILLS * place.steps_a_kill
     again = trainer.judge(folder / "samples", folder / "model", steps, EVERY)
     starts = len(trainer.attempts(folder / "samples"))
     record_property("done", f"{where}: {counts['trainer']} x trainer, {counts['agent']} x agent")
