@@ -259,6 +259,11 @@ class Supervisor:
         return int(self.in_force.changes.get("rung", 0))
 
     @property
+    def ranks(self) -> int:
+        """How many processes train, each on a card of its own."""
+        return int((self.plan.get("split") or {}).get("ranks") or 1)
+
+    @property
     def is_rehearsed(self) -> bool:
         """Whether a card's plan is tried on a CPU."""
         return self.plan.get("rehearsed") is True
@@ -277,7 +282,8 @@ class Supervisor:
 
     def _train(self, listener: socket.socket, socket_path: str) -> int | None:
         runtime = self.attempt_record["runtime"] or {}
-        command = native_command([str(word) for word in self.plan["command"]], interpreter_of(runtime))
+        words = [str(word) for word in self.plan["command"]]
+        command = native_command(words, interpreter_of(runtime), self.ranks)
         # On disk before the command starts: an attempt is counted once it may have done something.
         self.has_begun = True
         self._say("running", must=True)
@@ -314,6 +320,7 @@ class Supervisor:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self.attempt_record["port"]),
             "PET_MASTER_PORT": str(self.attempt_record["port"]),
+            "PET_NPROC_PER_NODE": str(self.ranks),
             # torchrun's own grace, after which it kills its ranks; it would be half a minute whatever a step takes.
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(self._grace_s()) + 1),
             "LAUNCH_ATTEMPT": self.folder.path,

@@ -129,7 +129,7 @@ TWO_T4 = [gpu("Tesla T4", 15360, "7.5", index) for index in (0, 1)]
 
 
 def two_cards(**job):
-    one = Job(name="x", command=("true",), **job)
+    one = Job(name="x", command=("python", "train.py"), **job)
     return plan(profile("t4x2"), Host(name="there", address="there"), one)
 
 
@@ -143,19 +143,21 @@ def test_two_cards_share_the_global_batch():
         two_cards(batch=Batch(global_size=7))
 
 
-def test_two_cards_are_chosen_where_both_are_there_and_planned_but_not_started():
-    """Nothing speaks against them but that several cards are not launched yet, host or no host."""
+def test_two_cards_are_chosen_where_both_are_there():
+    """Nothing speaks against them, host or no host; a program that is started once must start its ranks itself."""
     one, told = two_cards(), facts(gpus=[MIXED[1], *TWO_T4])
     assert choose_gpus(one.profile, told, one.split.ranks) == ("GPU-0", "GPU-1")
-    assert [finding.code for finding in check(one, told)] == ["not-yet"]
-    assert [finding.code for finding in check(one, None)] == ["not-yet"]
+    assert [finding.code for finding in check(one, told)] == []
+    assert [finding.code for finding in check(one, None)] == []
+    (note,) = check(one.model_copy(update={"command": ("sh", "train.sh")}), told)
+    assert (note.level, note.code) == ("note", "one-process")
 
 
 def test_one_card_is_not_two():
     """The gate names what is there."""
     found = {finding.code: finding for finding in check(two_cards(), facts(gpus=TWO_T4[:1]))}
     assert found["card-mismatch"].message == "there has 1 x Tesla T4, not 2 x T4 16 GB"
-    assert "no GPU that we know, not 2 x" in check(two_cards(), facts())[1].message
+    assert "no GPU that we know, not 2 x" in check(two_cards(), facts())[0].message
 
 
 def test_several_cards_are_taken_only_where_they_are_asked_for():
