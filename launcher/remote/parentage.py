@@ -1,7 +1,7 @@
 """What a run takes over from the one that it continues: the newest whole checkpoint, and code and data as they were sent.
 
-The parent has ended, on this host. Nothing of it is written to: a checkpoint's files get a second name, in the child, so that
-either run may be removed and the other keeps what it has.
+The parent has ended, on this host. Nothing of it is written to: a checkpoint's files get a second name in the child, or are
+copied, so that either run may be removed and the other keeps what it has.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import time
 from typing import Any
@@ -50,7 +51,9 @@ def inherit(parent: Run, child: Run, prepared: Folder, store: Store) -> dict[str
         words = "steps = %d is not above %d, the step of the checkpoint that run %s left"
         raise ParentError("steps", words % (steps, step, parent.id))
     name = os.path.basename(path)
-    take_over(path, os.path.join(child.checkpoints, name))
+    # A script that saves into one folder again and again would write into the parent's files.
+    is_written_once = re.search(r"(?<![0-9])0*%d\Z" % step, name) is not None
+    take_over(path, os.path.join(child.checkpoints, name), links=is_written_once)
     told = {"run": parent.id, "checkpoint": name, "step": step}
     record = dict(read_json(prepared.attempt), parent=told)
     write_durably(prepared.attempt, strict_json.encode(record) + "\n")
@@ -157,8 +160,8 @@ def verify(path: str) -> list[str]:
     return wrong
 
 
-def take_over(path: str, target: str) -> None:
-    """Give a whole checkpoint a second place: its files a second name, or a copy where the file system has no such thing.
+def take_over(path: str, target: str, *, links: bool) -> None:
+    """Give a whole checkpoint a second place: with `links` its files a second name where the file system can, else copies.
 
     It appears whole. Raises OSError if the disk refuses.
     """
@@ -172,15 +175,22 @@ def take_over(path: str, target: str) -> None:
         os.makedirs(os.path.dirname(place), exist_ok=True)
         inner.add(os.path.dirname(place))
         source = os.path.realpath(os.path.join(path, name))  # a link may lead elsewhere from the new place
-        try:
-            os.link(source, place)
-        except OSError:  # another file system, or one without hard links
+        if not (links and _is_linked(source, place)):
             _copy(source, place, entry["sha256"])
     _copy(os.path.join(path, checkpoints.MANIFEST), os.path.join(hidden, checkpoints.MANIFEST))
     for one in inner:
         sync_folder(one)
     os.rename(hidden, target)
     sync_folder(folder)
+
+
+def _is_linked(source: str, place: str) -> bool:
+    """Give a file a second name; whether that could be: not on another file system, nor on one without hard links."""
+    try:
+        os.link(source, place)
+    except OSError:
+        return False
+    return True
 
 
 def _copy(source: str, place: str, sha256: str | None = None) -> None:

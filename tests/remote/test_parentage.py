@@ -96,7 +96,7 @@ def test_a_checkpoint_is_linked_and_copied_where_that_cannot_be(tmp_path, monkey
     if not has_links:
         monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError(18, "cross-device")))
     target = tmp_path / "b" / "step-5"
-    take_over(str(made), str(target))
+    take_over(str(made), str(target), links=True)
     assert tree(target) == tree(made)
     assert not (target / "model").is_symlink()
     one = "deep/er/state"
@@ -208,3 +208,18 @@ def test_what_would_do_nothing_or_everything_again_is_refused(tmp_path, consumed
 def test_a_plan_without_steps_leaves_their_number_to_the_script(tmp_path):
     """As in any attempt."""
     assert given(tmp_path, ENDED, steps=None)()["parent"]["step"] == 15
+
+
+@pytest.mark.parametrize(
+    ("name", "is_linked"),
+    [("step-15", True), ("checkpoint-0015", True), ("latest", False), ("step-115", False)],
+)
+def test_only_a_folder_that_is_written_once_is_linked(tmp_path, name, is_linked):
+    """One that a script saves into again and again, in place, would change the parent's files with its own."""
+    inherits = given(tmp_path, ENDED)
+    folder = tmp_path / "runs" / "0101-a-aaaa" / "checkpoints"
+    (folder / "step-15").rename(folder / name)
+    assert inherits()["parent"] == {"run": "0101-a-aaaa", "checkpoint": name, "step": 15}
+    taken = tmp_path / "runs" / "0101-b-bbbb" / "checkpoints" / name
+    assert tree(taken) == tree(folder / name)
+    assert ((taken / "model").stat().st_nlink == 2) is is_linked
