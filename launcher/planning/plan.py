@@ -9,7 +9,7 @@ from launcher.planning.image import image
 from launcher.planning.ladder import TOKENS, Asked, Case, ladder
 from launcher.planning.split import split
 from launcher.spec.host import Host
-from launcher.spec.job import Batch, Data, Job
+from launcher.spec.job import Batch, Job
 from launcher.spec.model import Model
 from launcher.spec.plan import Plan, Source
 from launcher.spec.precision import Platform
@@ -67,23 +67,16 @@ def plan(
 
 def job_of(plan: Plan) -> Job:
     """Return a job that this plan could be of, as far as a plan tells: paths are as they were written."""
-    return Job(
-        name=plan.job,
-        command=plan.command,
-        requirements=plan.requirements,
-        model=written(plan.model) if plan.model is not None else None,
-        method=plan.method,
-        steps=plan.steps,
-        seed=plan.seed,
-        save_every_steps=plan.save_every_steps,
-        loader_workers=plan.loader_workers,
-        batch=Batch(global_size=plan.split.global_batch, micro=plan.split.micro_batch),
-        data=Data(**{name: written(one) for name, one in plan.data.items()}),
-        settings=plan.settings,
-        secrets=plan.secrets,
-        attempts=plan.attempts,
-        restart=plan.restart,
-        stop_grace_s=plan.stop_grace_s,
+    special = {"image", "model", "data"}
+    alike = {key: getattr(plan, key) for key in Job.model_fields if key in {*Plan.model_fields} - special}
+    return Job.model_validate(
+        {
+            **alike,
+            "name": plan.job,
+            "model": written(plan.model) if plan.model is not None else None,
+            "batch": Batch(global_size=plan.split.global_batch, micro=plan.split.micro_batch),
+            "data": {name: written(one) for name, one in plan.data.items()},
+        }
     )
 
 

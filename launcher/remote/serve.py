@@ -340,10 +340,16 @@ class Server:
         run = self._prepared_run(args)
         parent = self.run({"run": args.get("parent")})
         self._is_mine(parent)
-        with self._contact(parent) as is_ours:
-            if not is_ours:
-                raise RequestError("held", "another client is at run %s: try again" % parent.id)
+        lock = Lock.take(
+            parent.contact_lock, shared=True
+        )  # several may go on from one; nobody judges it meanwhile
+        if lock is None:
+            raise RequestError("held", "another client is at run %s: try again" % parent.id)
+        try:
+            engine.forget(parent.id)
             answer = parentage.inherit(parent, run, self.prepared[run.id], self.store)
+        finally:
+            lock.release()
         self.offered[run.id] = read_json(run.manifest)
         return answer, b""
 
