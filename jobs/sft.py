@@ -18,8 +18,6 @@ Not covered: several turns, packing, sharded models, preference data.
 
 import json
 import re
-import signal
-import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -33,8 +31,6 @@ from transformers import (
     PreTrainedTokenizerBase,
     PrinterCallback,
     Trainer,
-    TrainerCallback,
-    TrainerControl,
     TrainingArguments,
     set_seed,
 )
@@ -217,49 +213,12 @@ def evaluate(
     }
 
 
-# ---- stopping
-
-
-class Stop(TrainerCallback):
-    """SIGTERM ends a training after the current step, with a checkpoint; elsewhere it ends the program at once."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._training = False
-        signal.signal(signal.SIGTERM, self._ask)
-
-    def _ask(self, *_: object) -> None:
-        self.requested = True
-        if not self._training:
-            sys.exit(0)  # nothing to save yet, or all is saved
-
-    def on_train_begin(self, *_: object, **__: object) -> None:
-        """From here on there are steps to finish."""
-        self._training = True
-
-    def on_train_end(self, *_: object, **__: object) -> None:
-        """From here on there is nothing to finish."""
-        self._training = False
-
-    def on_step_end(
-        self, args: TrainingArguments, _state: object, control: TrainerControl, **_: object
-    ) -> None:
-        """Stop after this step if any rank was asked: one that stopped alone would leave the others waiting."""
-        if torch.distributed.is_initialized():
-            asked = torch.tensor(int(self.requested), device=args.device)
-            torch.distributed.all_reduce(asked, op=torch.distributed.ReduceOp.MAX)
-            self.requested = bool(asked)
-        if self.requested:
-            control.should_save = control.should_training_stop = True
-
-
 # ---- the job
 
 
 def main() -> None:
     """Train, evaluate, save."""
     # set-up
-    stop = Stop()
     plan = worker.knobs()
     is_demo = plan.model in (None, "demo")
     settings = read_settings({**(DEMO_SETTINGS if is_demo else {}), **plan.settings})
@@ -310,7 +269,7 @@ def main() -> None:
         train_dataset=train_rows,
         data_collator=lambda rows: collate(rows, tokenizer.pad_token_id),
         processing_class=tokenizer,
-        callbacks=[worker.trainer_callback(), stop],
+        callbacks=[worker.trainer_callback()],
     )
     if plan.run is None:
         trainer.remove_callback(PrinterCallback)  # by hand the worker prints the same lines
@@ -319,7 +278,7 @@ def main() -> None:
     if is_main and held_out and checkpoint is None:
         worker.log(0, **evaluate(model, tokenizer, held_out, plan.split.micro_batch, settings))
     trainer.train(resume_from_checkpoint=checkpoint)
-    if stop.requested or not is_main:
+    if worker.stopping() or not is_main:
         return
 
     # evaluation and saving

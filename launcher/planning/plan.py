@@ -54,6 +54,8 @@ def plan(
         steps=job.steps,
         seed=job.seed,
         save_every_steps=job.save_every_steps,
+        save_every_minutes=job.save_every_minutes,
+        keep_checkpoints=job.keep_checkpoints,
         loader_workers=job.loader_workers,
         settings=job.settings,
         secrets=tuple(sorted(set(job.secrets))),
@@ -61,6 +63,8 @@ def plan(
         split=split(profile, job.batch, model, job.method, rungs[0], case.tokens),
         attempts=job.attempts,
         restart=job.restart,
+        hang_minutes=job.hang_minutes,
+        time_limit_minutes=job.time_limit_minutes,
         stop_grace_s=job.stop_grace_s,
     )
 

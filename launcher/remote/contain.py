@@ -12,8 +12,8 @@ import sys
 import tempfile
 from typing import Any
 
-from . import keeper, process, strict_json
-from .rundir import Run, read_json, read_text, write_durably
+from . import keeper, oom, process, strict_json
+from .rundir import Run, read_json, write_durably
 
 UNKNOWN = "restarted; what ended it is the engine's to say"
 
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
         end = {
             "exit": code,
             "signal": killed_by,
-            "oom_kills": _oom_kills(),
+            "oom_kills": oom.kills(),
             "ended": ended,
             "after": last,
             "without_folder": 0 if came else without_folder + 1,
@@ -90,16 +90,3 @@ def _seen(run: Run, before: dict[str, Any]) -> dict[str, object] | None:
         return {"container": {key: before.get(key) for key in ("exit", "signal", "oom_kills", "ended")}}
     kind = read_json(run.folder(run.numbers()[-1]).attempt).get("kind")
     return None if kind in ("prepare", "contact") else {"container": UNKNOWN}
-
-
-def _oom_kills() -> int | None:
-    """Return how many of this container's processes the kernel killed for memory; None where that is not told."""
-    for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
-        try:
-            pairs = [line.split() for line in (read_text(path) or "").splitlines()]
-        except OSError:
-            continue
-        found = [int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0] == "oom_kill"]
-        if found:
-            return found[0]
-    return None

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 
-from . import process, strict_json
+from . import checkpoints, process, strict_json
 from .rundir import Lock, Run
 
 BACK_OFF_S = (0.2, 1.0, 2.0, 5.0, 15.0, 60.0)
@@ -38,6 +38,7 @@ def main(arguments: list[str]) -> int:
     failures = 0
     while failures < MOST_FAILURES and os.path.exists(run.plan):
         began = time.monotonic()
+        newest = checkpoints.newest(run.checkpoints)
         log_size = _size(run.keeper_log)
         status = run_agent(run, seen, shutdown)
         ended = process.end(
@@ -48,7 +49,8 @@ def main(arguments: list[str]) -> int:
             return 0
         said = _tail(run.keeper_log, log_size)
         seen = {"keeper": {"exit": code, "signal": number, "ended": ended, "said": said}}
-        failures = 0 if time.monotonic() - began > HEALTHY_S else failures + 1
+        is_healthy = time.monotonic() - began > HEALTHY_S or checkpoints.newest(run.checkpoints) != newest
+        failures = 0 if is_healthy else failures + 1
         _pause(BACK_OFF_S[min(failures, len(BACK_OFF_S)) - 1] if failures else 0.0, run, shutdown)
         if shutdown:
             break

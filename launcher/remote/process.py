@@ -156,6 +156,26 @@ def send(target: Process, number: int) -> bool:
     return True
 
 
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal, which would end it otherwise. Linux; elsewhere no."""
+    try:
+        with open("/proc/%d/status" % pid, encoding="ascii", errors="replace") as file:
+            masks = [line.split()[1] for line in file if line.startswith("SigCgt:")]
+    except OSError:
+        return False
+    return bool(masks and int(masks[0], 16) >> (number - 1) & 1)
+
+
+def waits_for(pid: int) -> str | None:
+    """Return the kernel's name of what a process waits for; None where it waits for nothing or that is not told."""
+    try:
+        with open("/proc/%d/wchan" % pid, encoding="ascii", errors="replace") as file:
+            name = file.read().strip()
+    except OSError:
+        return None
+    return None if name in ("", "0") else name
+
+
 class Ending:
     """Ends every process that `find_targets` names, step by step, so that the caller can go on reading their pipes.
 

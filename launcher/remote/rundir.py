@@ -172,6 +172,7 @@ class Appender:
 
     def __init__(self, path: str) -> None:
         """Open the file, made where missing."""
+        self._path = path
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._waiting = bytearray()
         self._dropped = 0
@@ -198,6 +199,12 @@ class Appender:
             self._dropped = 0
             self.append(line.encode())
         return not self._waiting
+
+    def tail(self, size: int) -> bytes:
+        """Return the last bytes, with those that wait for room."""
+        with open(self._path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+            return (file.read() + bytes(self._waiting))[-size:]
 
     def sync(self) -> None:
         """Make what was written durable."""

@@ -18,9 +18,9 @@ import tempfile
 import time
 from typing import Any
 
-from . import checkpoints, process, proofs, remedy, secret, strict_json
-from .diagnose import TAIL_BYTES, prove
+from . import checkpoints, oom, process, proofs, remedy, secret, strict_json
 from .execute import environment, interpreter_of, native_command, reap
+from .liveness import Liveness
 from .logscan import Divergence, LogScanner
 from .rundir import NO_ROOM, TERMINAL, VERSION, Appender, Folder, Run, read_json, write_durably
 
@@ -31,6 +31,8 @@ DRAIN_S = 2.0
 LEFTOVER_GRACE_S = 3.0
 LOST_LOSSES = 3  # running: the worker's guard, where a script has one, is quicker
 TRIP_GRACE_S = 5.0  # to end by itself, with a traceback; SIGTERM would make it save what it has
+STACKS_GRACE_S = 2.0  # for the stacks of a hang to arrive
+BETWEEN_S = 3.0  # from SIGTERM to the step that heeds it, beside the step's own time
 NO_ROOM_S = 1.0
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 MOST_CHARS = 500
@@ -38,6 +40,8 @@ _FROM_A_WORKER = frozenset({"kind", "rank", "time"})
 _FROM_US = frozenset({"version", "attempt"})
 _HELD = "held "  # before the name of a knob that the script sets itself
 _NON_FINITE = ("nan", "inf", "-inf")
+_TRIPS = ("nan-divergence", "not-learning")  # what a worker's guard may give up for
+_TIME_LIMIT = "time-limit"
 MAX_SOCKET_PATH = 100  # bytes: sun_path holds 104 on macOS, 108 on Linux
 
 
@@ -76,6 +80,7 @@ class Supervisor:
         self.step: int | None = None
         self.loss: Any = None
         self.marker: int | None = None
+        self.was_asked_to_end = False
         self.is_marked = False
         self.uses_worker = False
         self.has_worker_metrics = False
@@ -84,6 +89,12 @@ class Supervisor:
         self.consumed: set[str] = set()
         self.failure: dict[str, Any] | None = None
         self.kill_at = float("inf")
+        self.checkpoint: int | None = None
+        self.save_s = 0.0
+        self.liveness = Liveness(_seconds(self.plan.get("hang_minutes")))
+        self.began_s = time.monotonic()
+        self.ran_before_s = sum(_ran_s(self.run.folder(number)) for number in self.run.numbers())
+        self.oom_kills = oom.kills()
         self.has_trained = False
         self.doubtful_from = 1  # the first step whose update no loss has shown to be good
         self.lost_losses = 0
@@ -102,6 +113,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda got, _frame: self.terminations.append(got))
         verdict = self._settle_what_was_left_open()
+        self._look_after_checkpoints()
         self._write_attempt()
         with contextlib.suppress(FileNotFoundError):  # it is on record now
             os.unlink(self.run.container_end)
@@ -116,6 +128,8 @@ class Supervisor:
         if verdict is not None and verdict.remedy is None:
             told = _told(self.in_force.failure or {})
             return self._end("failed", verdict.reason, {**told, "mend": verdict.mend})
+        if self._time_left_s() <= 0:
+            return self._end("cancelled", "time-limit", {})
         if self.begun >= int(self.plan.get("attempts", 1)):
             return self._end("failed", "attempts-exhausted", {"attempts": self.begun})
         if self.begun and self.in_force.remedy is None and not self._may_begin_again():
@@ -138,31 +152,44 @@ class Supervisor:
 
     # the attempt's values
 
-    @property
-    def resume_before(self) -> int | None:
-        """The first step that may not be gone on from, None where any may."""
-        return self.in_force.remedy["resume_before"] if self.in_force.remedy else None
-
     def _settle_what_was_left_open(self) -> remedy.Verdict | None:
         """Decide on a failure whose agent died before it could; return the verdict, None where none was left open."""
         failure = self.in_force.failure
         if failure is None:
             return None
         self._set_aside(failure)
-        verdict = self._decide(failure, self.begun)
+        began = [place for place, (_, state) in enumerate(self.history) if state.get("began")]
+        verdict = self._decide(failure, self.history[: began[-1]], self.begun)
         if verdict.remedy is not None:
+            self._make_room(failure)
             self._record_remedy(self.begun, failure, verdict.remedy)
-            self.in_force = remedy.InForce(verdict.remedy["rung"], verdict.remedy, None)
+            changes = {**self.in_force.changes, **verdict.remedy["changes"]}
+            self.in_force = remedy.InForce(changes, verdict.remedy, None)
         return verdict
+
+    def _look_after_checkpoints(self) -> None:
+        """Put in order what earlier attempts have left, while nobody writes there, and choose where to go on from."""
+        folder = self.run.checkpoints
+        os.makedirs(folder, exist_ok=True)
+        torn = checkpoints.tidy(folder, "checkpoints" in self._consumed_so_far())
+        self.chosen = checkpoints.choose(folder)
+        checkpoints.set_aside_damaged(folder, self.chosen)
+        self.checkpoint = self.chosen.step
+        found = {"torn": torn, "damaged": self.chosen.damaged}
+        if any(found.values()):
+            self._record(
+                "evidence", values={"checkpoints": {name: one for name, one in found.items() if one}}
+            )
 
     def _write_attempt(self) -> None:
         records = [record for record, _ in self.history]
         prepared: dict[str, Any] = next((one for one in records if one.get("kind") == "prepare"), {})
         runtime: dict[str, Any] = prepared.get("runtime") or {}
         me = process.find(os.getpid())
-        plan = self.plan
-        rung = self.in_force.rung
-        for folder in (self.run.artifacts, self.run.checkpoints, self.run.cache):
+        plan, changes = self.plan, self.in_force.changes
+        rung = self.rung
+        split = {name: changes[name] for name in ("micro_batch", "accumulation") if name in changes}
+        for folder in (self.run.artifacts, self.run.cache):
             os.makedirs(folder, exist_ok=True)
         self.attempt_record = {
             "version": VERSION,
@@ -179,13 +206,18 @@ class Supervisor:
             "rung": rung,
             "precision": self.ladder[rung],
             "remedy": self.in_force.remedy,
+            "changes": changes,
             "rehearsed": self.is_rehearsed,
-            "resume_before": self.resume_before,
-            "split": plan.get("split"),
+            "checkpoint": checkpoints.describe(self.chosen),
+            "split": {**plan["split"], **split} if plan.get("split") else None,
             "steps": plan.get("steps"),
+            "port": _free_port(),
             "seed": plan.get("seed"),
-            "loader_workers": plan.get("loader_workers"),
+            "loader_workers": changes.get("loader_workers", plan.get("loader_workers")),
+            "activation_checkpointing": changes.get("activation_checkpointing", False),
             "save_every_steps": plan.get("save_every_steps"),
+            "save_every_minutes": plan.get("save_every_minutes"),
+            "keep_checkpoints": changes.get("keep_checkpoints", plan.get("keep_checkpoints")),
             "method": plan.get("method"),
             "model": self._located(plan.get("model"), "model", runtime),
             "data": {
@@ -218,6 +250,11 @@ class Supervisor:
     def ladder(self) -> list[Any]:
         """The plan's precisions, the best first."""
         return self.plan.get("ladder") or [None]
+
+    @property
+    def rung(self) -> int:
+        """The place in the ladder that is in force."""
+        return int(self.in_force.changes.get("rung", 0))
 
     @property
     def is_rehearsed(self) -> bool:
@@ -254,8 +291,9 @@ class Supervisor:
             )
         except OSError as error:
             return self._end("failed", "command-not-found", {"command": command[0], "error": str(error)})
-        self._record("state", values={"state": "running", "command": command, "pid": child.pid})
-        stop = _Stopping(float(self.plan.get("stop_grace_s", 30.0)))
+        told = {"state": "running", "command": command, "pid": child.pid, "from": self.chosen.step}
+        self._record("state", values=told)
+        stop = _Stopping()
         with selectors.DefaultSelector() as selector:
             hub = _Hub(self, selector, listener, child)
             while (status := reap(child)) is None:
@@ -270,6 +308,12 @@ class Supervisor:
         return {
             **{name: secret.as_bytes(value) for name, value in self.secrets.items()},
             **environment(self.run, runtime),
+            # Where ranks meet: for whoever takes it from the environment, and for torchrun, whose default is one for all.
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self.attempt_record["port"]),
+            "PET_MASTER_PORT": str(self.attempt_record["port"]),
+            # torchrun's own grace, after which it kills its ranks; it would be half a minute whatever a step takes.
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(self._grace_s()) + 1),
             "LAUNCH_ATTEMPT": self.folder.path,
             "LAUNCH_SOCKET": socket_path,
         }
@@ -280,19 +324,58 @@ class Supervisor:
         if not stop.is_asked and (self.terminations or now >= stop.look_again):
             stop.look_again = now + WISH_S
             wish = self.run.read_wish()
+            if wish == "run" and self._time_left_s() <= self._grace_s():
+                wish = _TIME_LIMIT
             if wish != "run" or self.terminations:
-                stop.ask(wish)
+                stop.ask(wish, self._grace_s())
                 self._say("stopping")
                 self._record("state", values={"state": "stopping", "wish": wish})
                 if wish != "cancel" and self.failure is None:
                     self._signal_command(leader, signal.SIGTERM)
-        elif stop.wish == "stop" and now >= stop.look_again:
+        elif stop.wish in ("stop", _TIME_LIMIT) and now >= stop.look_again:
             stop.look_again = now + WISH_S
             if self.run.read_wish() == "cancel":
-                stop.ask("cancel")
+                stop.ask("cancel", 0.0)
+        if not stop.is_asked and self.failure is None and self.liveness.is_hung():
+            self._give_up_hung()
         if now >= min(stop.deadline, self.kill_at) and not stop.is_forced:
             stop.is_forced = True
             self._signal_command(leader, signal.SIGKILL)
+
+    def _grace_s(self) -> float:
+        """How long the training may take to save when it is asked to end: as long as it was seen to take, if that is longer."""
+        seen_s = BETWEEN_S + 2 * (self.liveness.step_s or 0.0) + 2 * self.save_s
+        return max(float(self.plan.get("stop_grace_s", 30.0)), seen_s)
+
+    def _time_left_s(self) -> float:
+        """How long the run may still run, over all its attempts."""
+        limit_s = _seconds(self.plan.get("time_limit_minutes"))
+        ran_s = self.ran_before_s + time.monotonic() - self.began_s
+        return float("inf") if limit_s is None else limit_s - ran_s
+
+    def _give_up_hung(self) -> None:
+        """Take the attempt for hung: ask every process that tells its stacks for them, and say what the others wait for."""
+        silent_s = self.liveness.silent_s
+        told = []
+        for one in process.own_descendants():
+            asked = process.catches(one.pid, signal.SIGUSR2) and process.send(one, signal.SIGUSR2)
+            told.append(
+                {"pid": one.pid, "state": one.letter, "waits": process.waits_for(one.pid), "stacks": asked}
+            )
+        self._record(
+            "evidence", step=self.step, values={"hang": {"silent_s": round(silent_s, 1), "processes": told}}
+        )
+        self._give_up(
+            {
+                "class": "hang",
+                "line": "step %s: nothing since for %.0f s" % (self.step, silent_s),
+                "why": "no step, no word for %.0f s, where a step takes %.3g s"
+                % (silent_s, self.liveness.step_s or 0.0),
+                "mend": "see the stacks at the end of the log: what each process waits for",
+                "since": None,
+            },
+            STACKS_GRACE_S,
+        )
 
     def _end_leftovers(self, stop: _Stopping, hub: _Hub) -> list[dict[str, Any]]:
         """End whatever the command left below us, in what is left of the grace, while its pipes are read.
@@ -322,10 +405,13 @@ class Supervisor:
         evidence: dict[str, Any] = {"exit": code, "signal": number, "step": self.step}
         if remaining:
             evidence["remaining"] = remaining
-        if code == 1 and not stop.is_asked and self.failure is None:  # so leaves what nobody caught
-            self.failure = self._diagnose()
         steps = self.plan.get("steps")
         completed = self.is_marked and (steps is None or self.marker == steps)
+        if self.failure is None and not stop.is_asked:
+            if code or number is not None:
+                self._note_failure(self._diagnose(code, number))
+            elif self.was_asked_to_end and not completed:  # by somebody else, and it has saved
+                self._note_failure({**remedy.preempted(signal.SIGTERM), "line": None, "since": None})
         if self.failure is None and code == 0 and completed:
             return self._end("succeeded", "completed", evidence)
         wish = stop.wish
@@ -342,25 +428,22 @@ class Supervisor:
         if stop.is_asked:
             self._say("resuming", "host-shutdown", evidence=evidence)
             return BRING_ME_BACK
-        if number is not None:
-            return self._end("failed", "killed-by-signal", evidence)
-        if code != 0:
-            return self._end("failed", "exit-nonzero", evidence)
         if self.uses_worker:
             evidence["marker"] = self.marker
             return self._end("failed", "no-completion-marker", evidence)
         return self._end("succeeded", "exit-only", evidence)
 
-    def _diagnose(self) -> dict[str, Any] | None:
-        """Return the failure that the end of the attempt's log proves, None where it proves none."""
-        with open(self.folder.log, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - TAIL_BYTES))
-            found = prove(file.read())
-        if found is None:
-            return None
-        told = {"class": found.name, "line": found.line, "why": found.why, "mend": found.mend}
-        return {**told, "since": None, "step": self.step, "trained": self.has_trained}
+    def _diagnose(self, code: int | None, number: int | None) -> dict[str, Any]:
+        """Return the failure of a command that ended badly."""
+        from .cause import crash  # the table of failures takes long to load, and most attempts need none
+        from .diagnose import TAIL_BYTES
+
+        now = oom.kills()
+        ended = None if now is None or self.oom_kills is None else now - self.oom_kills
+        failure = {"since": None, **crash(self.log.tail(TAIL_BYTES), code, number, ended)}
+        if failure["class"] == "checkpoint-corrupt":
+            failure["since"] = self.chosen.step
+        return failure
 
     def _set_aside(self, failure: dict[str, Any]) -> None:
         """Put the checkpoints that a failure has spoilt where none is looked for."""
@@ -369,31 +452,48 @@ class Supervisor:
             if names:
                 self._record("evidence", values={"set-aside": names})
 
+    def _make_room(self, failure: dict[str, Any]) -> None:
+        """On a full disk remove what of this run is not needed: before anything else, for to say so wants room, too."""
+        if failure["class"] == "disk-full":
+            torn = checkpoints.tidy(self.run.checkpoints, "checkpoints" in self._consumed_so_far())
+            removed = torn + checkpoints.prune(self.run.checkpoints)
+            self._record("evidence", values={"checkpoints": {"pruned": removed}})
+
     def _answer(self, failure: dict[str, Any], evidence: dict[str, Any]) -> int | None:
         """Say what follows a failure; return the agent's exit status, None where another attempt follows."""
-        verdict = self._decide(failure, self.begun + 1)
+        verdict = self._decide(failure, self.history, self.begun + 1)
         if verdict.remedy is None or "remaining" in evidence:  # beside what is still there nothing may begin
             return self._end("failed", verdict.reason, {**evidence, "mend": verdict.mend})
+        self._make_room(failure)
         self._record_remedy(self.attempt, failure, verdict.remedy)
         status = self._end("resuming", failure["class"], evidence, remedy=verdict.remedy)
-        if status or (self.terminations and self.run.read_wish() == "run"):  # the host goes down
-            return BRING_ME_BACK
+        wants_new_container = failure["class"] == "no-gpu-in-container"
+        if status or wants_new_container or (self.terminations and self.run.read_wish() == "run"):
+            return BRING_ME_BACK  # the host goes down, or the container must
         return None
 
-    def _decide(self, failure: dict[str, Any], begun: int) -> remedy.Verdict:
-        """Return what follows a failure after so many attempts; what it has spoilt is set aside by now."""
+    def _decide(
+        self, failure: dict[str, Any], earlier: list[tuple[remedy.Record, remedy.Record]], begun: int
+    ) -> remedy.Verdict:
+        """Return what follows a failure after `begun` attempts; what it has spoilt is set aside by now.
+
+        `earlier` is what is on record of those before the one that failed.
+        """
         consumed = self._consumed_so_far()
-        resumes = "resume" in consumed
-        sealed = checkpoints.sealed(self.run.checkpoints) if resumes else []
+        name, newest = failure["class"], checkpoints.newest(self.run.checkpoints)
+        runtime = next((one.get("runtime") for one, _ in self.history if one.get("runtime")), None) or {}
         return remedy.decide(
-            failure,
-            ladder=self.ladder,
-            rung=self.in_force.rung,
-            consumed=consumed,
-            may_begin_again=self._may_begin_again()
-            or failure.get("trained") is False,  # nothing is done twice
-            attempts_left=int(self.plan.get("attempts", 1)) - begun,
-            checkpoint=sealed[-1][0] if sealed else None,
+            remedy.Case(
+                failure=failure,
+                plan=self.plan,
+                changes=self.in_force.changes,
+                consumed=consumed,
+                may_begin_again=self._may_begin_again(),
+                attempts_left=int(self.plan.get("attempts", 1)) - begun,
+                checkpoint=newest if "resume" in consumed else None,
+                tries=remedy.tries(earlier, name, newest),
+                is_in_container=runtime.get("kind") == "docker",
+            )
         )
 
     def _end(self, state: str, reason: str, evidence: dict[str, Any], **more: Any) -> int:
@@ -445,6 +545,7 @@ class Supervisor:
                 step=self.step,
                 loss=self.redactor.redact(self.loss),
                 consumed=self.redactor.redact(sorted(self.consumed)),
+                checkpoint=self.checkpoint,
                 rehearsed=self.is_rehearsed,
                 failure=self.redactor.redact(self.failure),
                 **self.redactor.redact(more),
@@ -494,6 +595,8 @@ class Supervisor:
                 written.append(self._line_of({"kind": "evidence", "values": {"not-an-event": shown}}))
                 continue
             self._learn(event)
+            if event["kind"] == "beat":  # a sign of life, once a second, and no news
+                continue
             if text[-1] == "}" and event.keys() >= _FROM_A_WORKER and not _FROM_US & event.keys():
                 written.append(text[:-1] + said_by_us)
             else:
@@ -503,17 +606,24 @@ class Supervisor:
 
     def _learn(self, event: dict[str, Any]) -> None:
         self.uses_worker = True
+        self.liveness.note_sign()
         kind, step = event["kind"], event.get("step")
         values: Any = event.get("values")
         values = values if isinstance(values, dict) else {}
         if kind == "metric":
             self.has_worker_metrics = True
-            if isinstance(step, int):
-                self.step = step
-                self.has_trained = self.has_trained or step > 0
+            self._note_step(step)
             self.loss = values.get("loss", self.loss)
             if "loss" in values and event.get("rank", 0) == 0:
                 self._judge_loss(step, values["loss"])
+        elif kind == "beat":
+            self._note_step(step)
+        elif kind == "stopping":
+            self.was_asked_to_end = True
+        elif kind == "checkpoint" and isinstance(step, int):
+            self.checkpoint = step
+            self.save_s = values["seconds"] if isinstance(values.get("seconds"), float) else self.save_s
+            self._say(self.state)  # at once: what is tried again hangs on whether there was one in between
         elif kind == "begin" and isinstance(values.get("step"), int):
             self.has_trained = True
             self.doubtful_from = values["step"] + 1
@@ -527,11 +637,17 @@ class Supervisor:
             if fresh:
                 self.consumed = self.consumed | fresh
                 self._say(self.state)  # at once: a successor asks whether `resume` was consumed
-        elif kind == "trip" and str(values.get("class")) in remedy.TABLE:
+        elif kind == "trip" and values.get("class") in _TRIPS:
             self._take_trip(step, values)
         elif kind == "evidence" and isinstance(values.get("proof"), dict) and self.proof is None:
             self.proof = values["proof"]
             self._keep_proof(self.proof.get("key"), None)
+
+    def _note_step(self, step: Any) -> None:
+        if isinstance(step, int):
+            self.step = step
+            self.has_trained = self.has_trained or step > 0
+            self.liveness.note_step(step)
 
     def _take_trip(self, step: Any, values: dict[str, Any]) -> None:
         """Take the attempt for failed by its worker's word; without a first bad step no step is to be trusted."""
@@ -570,9 +686,12 @@ class Supervisor:
     def _give_up(self, failure: dict[str, Any], grace_s: float) -> None:
         """Take the attempt for failed, whatever its script says later; the first failure counts."""
         if self.failure is None:
-            self.failure = {**failure, "step": self.step, "trained": self.has_trained or bool(self.step)}
             self.kill_at = time.monotonic() + grace_s
-            self._say(self.state)  # at once: should we die now, a successor answers it
+            self._note_failure(failure)
+
+    def _note_failure(self, failure: dict[str, Any]) -> None:
+        self.failure = {**failure, "step": self.step, "trained": self.has_trained or bool(self.step)}
+        self._say(self.state)  # at once: should we die now, a successor answers it
 
     def _keep_proof(self, key: Any, failed: str | None) -> None:
         """Keep on this host what the attempt shows of its precision; a rehearsal shows nothing of a card."""
@@ -606,15 +725,16 @@ class Supervisor:
         """Write down metrics read from the log, unless the script's worker sends its own."""
         if self.has_worker_metrics or not found:
             return
+        self._note_step(found[-1][0])
         self.has_trained = True
-        self.step = found[-1][0]
         self.loss = found[-1][1].get("loss", self.loss)
         self.write_events([{"kind": "metric", "step": step, "values": values} for step, values in found])
 
     def beat(self) -> None:
         """Write the heartbeat: the host's monotonic clock, the step and the loss. On a full disk one is left out."""
         loss = self.redactor.redact(self.loss)
-        record = {"monotonic_s": time.monotonic(), "step": self.step, "loss": loss}
+        now = time.monotonic()
+        record = {"monotonic_s": now, "ran_s": now - self.began_s, "step": self.step, "loss": loss}
         try:
             with open(self.folder.heartbeat, "w", encoding="ascii") as file:
                 file.write(strict_json.encode(record) + "\n")
@@ -627,18 +747,17 @@ class Supervisor:
 class _Stopping:
     """Whether the training was asked to end, by which wish, and until when it may take."""
 
-    def __init__(self, grace_s: float) -> None:
-        self.grace_s = grace_s
+    def __init__(self) -> None:
         self.wish = "run"
         self.is_asked = False
         self.is_forced = False
         self.deadline = float("inf")
         self.look_again = 0.0
 
-    def ask(self, wish: str) -> None:
+    def ask(self, wish: str, grace_s: float) -> None:
         self.wish = wish
         self.is_asked = True
-        self.deadline = time.monotonic() + (0.0 if wish == "cancel" else self.grace_s)
+        self.deadline = time.monotonic() + (0.0 if wish == "cancel" else grace_s)
 
 
 class _Hub:
@@ -698,6 +817,7 @@ class _Hub:
     def _take_output(self) -> None:
         piece = self._output.read(1 << 16)
         if piece:
+            self._supervisor.liveness.note_sign()
             self._write_output(self._redaction.feed(piece))
         elif piece == b"":
             self._selector.unregister(self._output)
@@ -747,4 +867,21 @@ def _told(failure: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reason_of(wish: str) -> str:
-    return "cancelled-by-user" if wish == "cancel" else "stopped-by-user"
+    return {"cancel": "cancelled-by-user", _TIME_LIMIT: "time-limit"}.get(wish, "stopped-by-user")
+
+
+def _free_port() -> int:
+    """Return a port that is free now; who comes second finds it taken, and the next attempt has another."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def _seconds(minutes: Any) -> float | None:
+    return None if minutes is None else 60.0 * float(minutes)
+
+
+def _ran_s(folder: Folder) -> float:
+    """Return how long an earlier attempt ran, by its last heartbeat."""
+    ran_s = read_json(folder.heartbeat).get("ran_s")
+    return float(ran_s) if isinstance(ran_s, (int, float)) else 0.0

@@ -14,6 +14,7 @@ from launcher.spec.requirement import RequirementText
 
 Scalar = bool | int | float | str
 Count = Annotated[int, Field(ge=1)]
+Minutes = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Batch(Written):
@@ -38,7 +39,9 @@ class Job(Written):
     """A job as its TOML file or the words after `--` say.
 
     A path is relative to the file that names it; `code` is the folder that travels (default: the working folder).
-    `image` is an image of one's own, in place of the one that is built. `settings` reach the script as they are.
+    A checkpoint is saved every so many steps or minutes; the last `keep_checkpoints` stay, and the best. A training that is
+    silent for `hang_minutes` is taken for hung (None: for many times a step). After `time_limit_minutes` the run ends with a
+    checkpoint. `image` is an image of one's own, in place of the one that is built. `settings` reach the script as they are.
     `secrets` are names of variables; their values are never part of a job.
     """
 
@@ -54,13 +57,17 @@ class Job(Written):
     steps: Count | None = None
     seed: int = 0
     save_every_steps: Count | None = None
+    save_every_minutes: Minutes | None = 15.0
+    keep_checkpoints: Count = 2
     loader_workers: Annotated[int, Field(ge=0)] = 0
     batch: Batch = Batch()
     data: Data = Data()
     settings: dict[str, Scalar] = {}
     secrets: tuple[str, ...] = ()
-    attempts: Count = 5
+    attempts: Count = 20
     restart: bool = False
+    hang_minutes: Minutes | None = None
+    time_limit_minutes: Minutes | None = None
     stop_grace_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
 
     @field_validator("command")

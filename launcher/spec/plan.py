@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from launcher.spec.base import Written, canonical_json
 from launcher.spec.image import Image
-from launcher.spec.job import Count, Scalar
+from launcher.spec.job import Count, Minutes, Scalar
 from launcher.spec.model import Model
 from launcher.spec.precision import Precision
 from launcher.spec.profile import Name, Profile
@@ -69,6 +69,8 @@ class Plan(Written):
     steps: Count | None
     seed: int
     save_every_steps: Count | None
+    save_every_minutes: Minutes | None = None
+    keep_checkpoints: Count | None = None
     loader_workers: int
     settings: dict[str, Scalar]
     secrets: tuple[str, ...] = ()
@@ -76,6 +78,8 @@ class Plan(Written):
     split: Split
     attempts: Count
     restart: bool
+    hang_minutes: Minutes | None = None
+    time_limit_minutes: Minutes | None = None
     stop_grace_s: float
 
     @model_validator(mode="after")

@@ -59,6 +59,7 @@ class Reason(StrEnum):
     EXIT_ONLY = "exit-only"
     STOPPED_BY_USER = "stopped-by-user"
     CANCELLED_BY_USER = "cancelled-by-user"
+    TIME_LIMIT = "time-limit"
     EXIT_NONZERO = "exit-nonzero"
     KILLED_BY_SIGNAL = "killed-by-signal"
     NO_COMPLETION_MARKER = "no-completion-marker"
@@ -75,11 +76,37 @@ class Reason(StrEnum):
     FP16_UNSCALE = "fp16-unscale"
     BF16_UNSUPPORTED = "bf16-unsupported"
     BF16_DTYPE_MISMATCH = "bf16-dtype-mismatch"
+    CUDA_OOM = "cuda-oom"
+    SHM_TOO_SMALL = "shm-too-small"
+    HOST_OOM_KILLED = "host-oom-killed"
+    PORT_IN_USE = "port-in-use"
+    GPU_BUSY_EXCLUSIVE = "gpu-busy-exclusive"
+    NO_KERNEL_IMAGE = "no-kernel-image"
+    DRIVER_TOO_OLD = "driver-too-old"
+    NO_GPU_IN_CONTAINER = "no-gpu-in-container"
+    GPU_LOST = "gpu-lost"
+    DEVICE_SIDE_ASSERT = "device-side-assert"
+    WRONG_DEVICE_ORDINAL = "wrong-device-ordinal"
+    CHECKPOINT_CORRUPT = "checkpoint-corrupt"
+    DISK_FULL = "disk-full"
+    DOCKER_PERMISSION = "docker-permission"
+    DOCKER_BUILD_FAILURE = "docker-build-failure"
+    SSH_HOSTKEY_MISMATCH = "ssh-hostkey-mismatch"
+    SSH_AUTH_FAILED = "ssh-auth-failed"
+    SSH_CONNECTION_LOST = "ssh-connection-lost"
+    HUB_ACCESS = "hub-access"
+    DEVICE_MAP_CONFLICT = "device-map-conflict"
+    MPS_UNSUPPORTED_OP = "mps-unsupported-op"
+    MISSING_DEPENDENCY = "missing-dependency"
+    NCCL_ERROR = "nccl-error"
+    PREEMPTED = "preempted"
+    HANG = "hang"
+    USER_CODE_ERROR = "user-code-error"
 
     @property
     def state(self) -> State:
         """The state that this reason leads to, where it has no remedy; with one, the run is `resuming`."""
-        return _STATE_OF[self]
+        return _STATE_OF.get(self, State.FAILED)
 
 
 _STATE_OF = {
@@ -87,22 +114,11 @@ _STATE_OF = {
     Reason.EXIT_ONLY: State.SUCCEEDED,
     Reason.STOPPED_BY_USER: State.CANCELLED,
     Reason.CANCELLED_BY_USER: State.CANCELLED,
-    Reason.EXIT_NONZERO: State.FAILED,
-    Reason.KILLED_BY_SIGNAL: State.FAILED,
-    Reason.NO_COMPLETION_MARKER: State.FAILED,
-    Reason.COMMAND_NOT_FOUND: State.FAILED,
-    Reason.ATTEMPTS_EXHAUSTED: State.FAILED,
-    Reason.NOT_RESTARTABLE: State.FAILED,
+    Reason.TIME_LIMIT: State.CANCELLED,
     Reason.HOST_SHUTDOWN: State.RESUMING,
     Reason.AGENT_LOST: State.RESUMING,
-    Reason.NEVER_STARTED: State.FAILED,
     Reason.PROCESSES_REMAIN: State.CANCEL_INCOMPLETE,
     Reason.ENGINE_SILENT: State.CANCEL_INCOMPLETE,
-    Reason.NAN_DIVERGENCE: State.FAILED,
-    Reason.NOT_LEARNING: State.FAILED,
-    Reason.FP16_UNSCALE: State.FAILED,
-    Reason.BF16_UNSUPPORTED: State.FAILED,
-    Reason.BF16_DTYPE_MISMATCH: State.FAILED,
 }
 
 
@@ -125,7 +141,8 @@ class Attempt(Record):
     time: Moment
     host_id: str
     rung: Whole | None = None
-    resume_before: Whole | None = None
+    changes: dict[str, Any] = {}
+    checkpoint: dict[str, Any] | None = None
     rehearsed: bool = False
     remedy: dict[str, Any] | None = None
     previous: dict[str, Any] | None = None

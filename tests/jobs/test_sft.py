@@ -233,8 +233,10 @@ def test_sigterm_leaves_a_checkpoint_from_which_the_next_start_goes_on(tiny):
     saved = {path.parent.name: path.stat().st_mtime_ns for path in checkpoints.glob("*/manifest.json")}
     stopped_at = max(int(name.rpartition("-")[2]) for name in saved)
 
-    assert start(tiny, steps=stopped_at + 2, save_every_steps=None).wait(120) == 0
-    assert json.loads((tiny / "artifacts" / "result.json").read_text())["steps"] == stopped_at + 2
+    checkpoint = {"step": stopped_at, "path": str(checkpoints / f"checkpoint-{stopped_at}")}
+    steps = stopped_at + 2
+    assert start(tiny, steps=steps, save_every_steps=None, checkpoint=checkpoint).wait(120) == 0
+    assert json.loads((tiny / "artifacts" / "result.json").read_text())["steps"] == steps
     assert {
         path.parent.name: path.stat().st_mtime_ns for path in checkpoints.glob("*/manifest.json")
     } == saved

@@ -47,7 +47,12 @@ def test_a_trip_is_answered_by_the_next_rung_from_before_the_first_bad_step(toy)
     ended = toy.record(2)
     assert (ended["state"], ended["reason"], ended["step"]) == ("resuming", "nan-divergence", 6)
     text = "precision fp16 over float32 → bf16 over float32, rung 2 of 3; resuming from step 2"
-    assert ended["remedy"] == {"class": "nan-divergence", "rung": 1, "resume_before": 4, "text": text}
+    assert ended["remedy"] == {
+        "class": "nan-divergence",
+        "changes": {"rung": 1},
+        "resume_before": 4,
+        "text": text,
+    }
     following = toy.record(3, "attempt")
     assert following["previous"] == {"folder": 2, "state": "resuming", "reason": "nan-divergence", "step": 6}
     assert following["remedy"] == ended["remedy"]
@@ -320,7 +325,12 @@ def leave_with_a_remedy(toy):
     """A folder as an agent leaves it that died between two attempts."""
     folder = toy.run.new_folder()
     write_durably(folder.attempt, json.dumps({"kind": "attempt", "attempt": 1, "rung": 0}))
-    remedy = {"class": "nan-divergence", "rung": 2, "resume_before": 4, "text": "the next rung"}
+    remedy = {
+        "class": "nan-divergence",
+        "changes": {"rung": 2},
+        "resume_before": 4,
+        "text": "the next rung",
+    }
     folder.write_state(
         "resuming", "nan-divergence", began=True, consumed=["precision", "resume"], remedy=remedy, attempt=1
     )
@@ -332,9 +342,7 @@ def test_a_remedy_outlives_an_attempt_that_never_began(toy):
     toy.script(DONE)
     leave_with_a_remedy(toy)
     folder = toy.run.new_folder()
-    write_durably(
-        folder.attempt, json.dumps({"kind": "attempt", "attempt": 2, "rung": 2, "resume_before": 4})
-    )
+    write_durably(folder.attempt, json.dumps({"kind": "attempt", "attempt": 2, "changes": {"rung": 2}}))
     folder.release()
     toy.ended()
     assert toy.ledger() == [{"rung": 2, "mode": "fp32", "before": 4, "attempt": 2}]
@@ -347,7 +355,7 @@ def test_a_host_that_goes_down_while_an_attempt_is_given_up_finds_the_next_rung_
     until(lambda: toy.record(2).get("failure"), "the trip")
     os.kill(toy.record(2, "attempt")["agent"]["pid"], signal.SIGTERM)
     assert toy.wait(keeper)["state"] == "succeeded"
-    assert toy.record(2)["remedy"]["rung"] == 1
+    assert toy.record(2)["remedy"]["changes"] == {"rung": 1}
     assert toy.record(3, "attempt")["agent"]["pid"] != toy.record(2, "attempt")["agent"]["pid"]
     assert toy.rungs() == [0, 1]
 

@@ -43,7 +43,7 @@ def test_an_older_agent_leaves_the_new_fields_at_plain_values(worker, run):
     """An attempt.json without them is read all the same."""
     precision = worker.knobs().peek.precision
     assert (precision.capability, precision.attention, precision.compile) == (None, "sdpa", False)
-    assert (worker.knobs().rehearsed, worker.knobs().resume_before) == (False, None)
+    assert worker.knobs().rehearsed is False
 
 
 def test_the_model_is_loaded_as_planned(torch, worker, run_of, agent, llama, tmp_path):
@@ -329,17 +329,6 @@ def test_grouped_heads_are_repeated_below_capability_8(
         patch.setattr(torch.nn.functional, "scaled_dot_product_attention", note)
         model(input_ids=rows[0]["input_ids"][None])
     assert set(grouped) == {not repeats}
-
-
-@pytest.mark.parametrize(
-    ("before", "found"), [(None, "step-30"), (30, "step-20"), (21, "step-20"), (20, "step-10"), (0, None)]
-)
-def test_a_resume_begins_before_the_step_that_was_given_up(worker, run_of, before, found):
-    """A remedy names the first bad step: nothing from there on counts."""
-    folder = run_of(resume_before=before)
-    for step in (10, 20, 30):
-        worker.save(step, lambda path: open(os.path.join(path, "weights"), "w").close())
-    assert worker.resume_from() == (found and str(folder / "checkpoints" / found))
 
 
 STORED = {"autocast_dtype": None, "scaler": False}

@@ -2,98 +2,205 @@
 
 import pytest
 
-from launcher.remote.remedy import TABLE, InForce, decide, in_force
+from launcher.remote.failures import FAILURES
+from launcher.remote.remedy import TABLE, Case, InForce, decide, in_force, tries
 from launcher.spec.record import Reason, State
 
 LADDER = [{"mode": "fp16", "base_dtype": "float16"}, {"mode": "fp32", "base_dtype": "float32", "tf32": True}]
+PLAN = {
+    "ladder": LADDER,
+    "split": {"global_batch": 64, "micro_batch": 8, "accumulation": 8},
+    "loader_workers": 4,
+}
+ALL = {"precision", "split", "loaders", "activation_checkpointing", "resume"}
 
 
-def verdict(name="nan-divergence", since=4, **more):
+def verdict(name="nan-divergence", failure=(), **more):
     told = {
-        "ladder": LADDER,
-        "rung": 0,
-        "consumed": {"precision"},
+        "plan": PLAN,
+        "changes": {},
+        "consumed": ALL,
         "may_begin_again": True,
         "attempts_left": 1,
+        "checkpoint": 2,
+        "tries": 0,
     }
-    return decide({"class": name, "since": since}, **{**told, "checkpoint": 2, **more})
+    return decide(Case(failure={"class": name, "since": 4, **dict(failure)}, **{**told, **more}))
 
 
-@pytest.mark.parametrize(
-    ("name", "rung"),
-    [
-        ("nan-divergence", 1),
-        ("fp16-unscale", 1),
-        ("bf16-unsupported", 1),
-        ("bf16-dtype-mismatch", 1),
-        ("not-learning", None),
-    ],
-)
-def test_each_class_has_its_answer(name, rung):
-    """A row of the table: the next rung, or the end."""
+CHANGES = {
+    "nan-divergence": {"rung": 1},
+    "fp16-unscale": {"rung": 1},
+    "bf16-unsupported": {"rung": 1},
+    "bf16-dtype-mismatch": {"rung": 1},
+    "cuda-oom": {"micro_batch": 4, "accumulation": 16},
+    "host-oom-killed": {"loader_workers": 2},
+    "port-in-use": {},
+    "nccl-error": {},
+    "disk-full": {"keep_checkpoints": 1},
+    "checkpoint-corrupt": {},
+    "preempted": {},
+    "hang": {},
+    "unknown": {},
+}
+NOT_NOW = {"no-gpu-in-container", "not-learning"}
+
+
+@pytest.mark.parametrize("name", sorted({one.name for one in FAILURES} - {"none"}))
+def test_each_class_has_its_answer(name):
+    """Of all that is known of failures: an edit, or the end; nothing else is ever tried again."""
     found = verdict(name)
     assert found.reason == name
-    assert (found.remedy and found.remedy["rung"]) == rung
-    assert found.remedy or found.mend
+    assert (found.remedy and found.remedy["changes"]) == CHANGES.get(name)
 
 
-def test_the_table_is_tested_whole():
-    """A class of its own for each row above, known to the client as a reason to fail."""
-    assert len(TABLE) == 5
-    assert {Reason(name).state for name in TABLE} == {State.FAILED}
+def test_every_class_is_a_reason_to_fail():
+    """Known to the client; what no rule knows is told by how it ended."""
+    names = {one.name for one in FAILURES} - {"none", "unknown"}
+    assert {Reason(name).state for name in names} == {State.FAILED}
+    assert TABLE.keys() == CHANGES.keys() | NOT_NOW
 
 
 @pytest.mark.parametrize(
-    ("more", "reason", "mend"),
+    ("name", "more", "reason", "mend"),
     [
-        ({"consumed": {"resume", "steps"}}, "nan-divergence", "worker.training_arguments"),
-        ({"rung": 1}, "nan-divergence", "no rung is left below fp32 with tf32 over float32"),
-        ({"may_begin_again": False}, "nan-divergence", "restart = true"),
-        ({"attempts_left": 0}, "attempts-exhausted", "attempts"),
-        ({"ladder": [None]}, "nan-divergence", "no rung is left"),
+        ("nan-divergence", {"consumed": {"resume", "steps"}}, "nan-divergence", "worker.training_arguments"),
+        (
+            "nan-divergence",
+            {"changes": {"rung": 1}},
+            "nan-divergence",
+            "no rung is left below fp32 with tf32",
+        ),
+        ("nan-divergence", {"may_begin_again": False}, "nan-divergence", "restart = true"),
+        ("nan-divergence", {"attempts_left": 0}, "attempts-exhausted", "attempts"),
+        ("nan-divergence", {"plan": {"ladder": [None]}}, "nan-divergence", "no rung is left"),
+        ("cuda-oom", {"consumed": {"resume"}}, "cuda-oom", "knobs().split"),
+        ("cuda-oom", {"failure": {"others": "others hold the card"}}, "cuda-oom", "others hold the card"),
+        ("host-oom-killed", {"changes": {"loader_workers": 0}}, "host-oom-killed", "more memory"),
+        ("host-oom-killed", {"consumed": {"resume"}}, "host-oom-killed", "loader_workers"),
+        (
+            "checkpoint-corrupt",
+            {"failure": {"since": None, "mend": "fetch it"}},
+            "checkpoint-corrupt",
+            "fetch",
+        ),
+        (
+            "unknown",
+            {"tries": 1, "failure": {"reason": "exit-nonzero", "mend": "look"}},
+            "exit-nonzero",
+            "look",
+        ),
+        ("unknown", {"may_begin_again": False}, "unknown", "worker.resume_from"),
+        ("hang", {"tries": 1}, "hang", ""),
+        ("no-gpu-in-container", {}, "no-gpu-in-container", ""),
+        ("user-code-error", {"failure": {"mend": "mend it"}}, "user-code-error", "mend it"),
     ],
-    ids=["not consumed", "last rung", "cannot resume", "no attempt left", "no ladder"],
 )
-def test_where_there_is_no_remedy_there_is_a_mend(more, reason, mend):
+def test_where_there_is_no_remedy_there_is_a_mend(name, more, reason, mend):
     """The run ends, and says what a person can do."""
-    found = verdict(**more)
+    found = verdict(name, **more)
     assert (found.remedy, found.reason) == (None, reason)
     assert mend in found.mend
 
 
+def test_memory_is_saved_step_by_step_and_the_global_batch_stays():
+    """Down to a micro-batch of one, then activations are computed anew, then there is nothing left."""
+    changes, seen = {}, []
+    while (found := verdict("cuda-oom", changes=changes).remedy) is not None:
+        changes = {**changes, **found["changes"]}
+        seen.append(changes)
+    assert [one["micro_batch"] * one["accumulation"] for one in seen] == [64] * 4
+    assert [one["micro_batch"] for one in seen] == [4, 2, 1, 1]
+    assert seen[-1]["activation_checkpointing"] is True
+
+
+@pytest.mark.parametrize(("micro", "accumulation", "smaller"), [(6, 1, 3), (3, 1, 1), (9, 2, 3), (7, 1, 1)])
+def test_an_odd_micro_batch_goes_down_to_a_divisor(micro, accumulation, smaller):
+    """No example is lost."""
+    plan = {
+        "split": {"global_batch": micro * accumulation, "micro_batch": micro, "accumulation": accumulation}
+    }
+    found = verdict("cuda-oom", plan=plan).remedy["changes"]
+    assert found == {"micro_batch": smaller, "accumulation": micro * accumulation // smaller}
+
+
+def test_a_lost_gpu_wants_a_new_container_and_only_a_container_can_have_one():
+    """Natively there is nothing to start anew."""
+    assert verdict("no-gpu-in-container", is_in_container=True).remedy["changes"] == {}
+    assert verdict("no-gpu-in-container", is_in_container=True, tries=1).remedy is None
+
+
+def test_a_script_that_trained_nothing_is_started_again_without_having_asked():
+    """If it takes its values from us, and the class is known: nothing is done twice."""
+    untouched = {"failure": {"trained": False}, "may_begin_again": False}
+    assert verdict("fp16-unscale", **untouched).remedy
+    assert verdict("port-in-use", **untouched, consumed=set()).remedy is None
+    assert verdict("unknown", **untouched).remedy is None
+
+
 def test_a_remedy_says_in_one_sentence_what_it_does():
-    """From which precision to which, and from where on."""
+    """From what to what, and from where on."""
     text = "precision fp16 over float16 → fp32 with tf32 over float32, rung 2 of 2; resuming from step 2"
-    assert verdict().remedy == {"class": "nan-divergence", "rung": 1, "resume_before": 4, "text": text}
+    told = {"class": "nan-divergence", "changes": {"rung": 1}, "resume_before": 4, "text": text}
+    assert verdict().remedy == told
     assert verdict(checkpoint=None).remedy["text"].endswith("; from the beginning")
+    batch = "micro-batch 8 → 4, accumulation 8 → 16 (global batch stays 64); resuming from step 2"
+    assert verdict("cuda-oom").remedy["text"] == batch
 
 
-def begun(rung, **state):
-    return {"rung": rung}, {"began": True, **state}
+def begun(changes=None, **state):
+    return {"kind": "attempt", "changes": changes or {}}, {"began": True, **state}
 
 
+DOWN = {"rung": 1}
 FAILURE = {"class": "nan-divergence", "since": 4}
-REMEDY = {"rung": 1, "resume_before": 4}
+REMEDY = {"changes": DOWN, "resume_before": 4}
 PREPARE = ({"kind": "prepare"}, {"state": "preparing"})
 CONTACT = ({"kind": "contact"}, {"state": "resuming", "reason": "agent-lost"})
-NEVER_BEGAN = ({"rung": 1}, {})
+NEVER_BEGAN = ({"kind": "attempt", "changes": DOWN}, {})
+SMALLER = {"changes": {"micro_batch": 4}}
+CHILD = ({"kind": "prepare", "changes": DOWN}, {"state": "preparing"})
 
 
 @pytest.mark.parametrize(
     ("history", "expected"),
     [
-        ([PREPARE], InForce(0, None, None)),
-        ([PREPARE, begun(0)], InForce(0, None, None)),
-        ([PREPARE, begun(0, failure=FAILURE)], InForce(0, None, FAILURE)),
-        ([PREPARE, begun(0, failure=FAILURE), NEVER_BEGAN, CONTACT], InForce(0, None, FAILURE)),
-        ([PREPARE, begun(0, failure=FAILURE), begun(1)], InForce(1, None, None)),
-        ([PREPARE, begun(0, failure=FAILURE, remedy=REMEDY)], InForce(1, REMEDY, None)),
-        ([PREPARE, begun(0, failure=FAILURE, remedy=REMEDY), NEVER_BEGAN, CONTACT], InForce(1, REMEDY, None)),
-        ([PREPARE, begun(0, failure=FAILURE, remedy=REMEDY), begun(1)], InForce(1, None, None)),
-        ([PREPARE, begun(0, remedy=REMEDY), begun(1), CONTACT, begun(1)], InForce(1, None, None)),
-        ([PREPARE, begun(0, remedy=REMEDY), begun(1, failure=FAILURE)], InForce(1, None, FAILURE)),
+        ([PREPARE], InForce({}, None, None)),
+        ([PREPARE, begun()], InForce({}, None, None)),
+        ([PREPARE, begun(failure=FAILURE)], InForce({}, None, FAILURE)),
+        ([PREPARE, begun(failure=FAILURE), NEVER_BEGAN, CONTACT], InForce({}, None, FAILURE)),
+        ([PREPARE, begun(failure=FAILURE), begun(DOWN)], InForce(DOWN, None, None)),
+        ([PREPARE, begun(failure=FAILURE, remedy=REMEDY)], InForce(DOWN, REMEDY, None)),
+        ([PREPARE, begun(failure=FAILURE, remedy=REMEDY), NEVER_BEGAN, CONTACT], InForce(DOWN, REMEDY, None)),
+        ([PREPARE, begun(failure=FAILURE, remedy=REMEDY), begun(DOWN)], InForce(DOWN, None, None)),
+        ([PREPARE, begun(remedy=REMEDY), begun(DOWN), CONTACT, begun(DOWN)], InForce(DOWN, None, None)),
+        ([PREPARE, begun(remedy=REMEDY), begun(DOWN, failure=FAILURE)], InForce(DOWN, None, FAILURE)),
+        ([PREPARE, begun(DOWN, remedy=SMALLER)], InForce({"rung": 1, "micro_batch": 4}, SMALLER, None)),
+        ([CHILD], InForce(DOWN, None, None)),
     ],
 )
 def test_the_values_in_force_follow_from_what_is_on_disk(history, expected):
-    """A rung is never forgotten; a remedy counts until an attempt has begun with it, a failure until it is answered."""
+    """An edit is never forgotten; a remedy counts until an attempt has begun with it, a failure until it is answered."""
     assert in_force(history) == expected
+
+
+def failed(name, checkpoint):
+    return begun(failure={"class": name}, checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("history", "newest", "expected"),
+    [
+        ([], None, 0),
+        ([failed("hang", None)], None, 1),
+        ([failed("hang", None), failed("hang", None)], None, 2),
+        ([failed("hang", None)], 5, 0),
+        ([failed("hang", 5)], 5, 1),
+        ([failed("hang", 5), failed("unknown", 5)], 5, 1),
+        ([failed("hang", 5), failed("hang", 10)], 10, 1),
+        ([failed("hang", 5), begun(checkpoint=5)], 5, 1),
+    ],
+)
+def test_what_was_tried_in_vain_is_counted_since_the_last_checkpoint(history, newest, expected):
+    """A crash every thousand steps is another matter than one at the same step each time."""
+    assert tries(history, "hang", newest) == expected

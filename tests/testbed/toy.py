@@ -60,7 +60,7 @@ def kill_agent():
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(1000)
 
-write(rung=rung, mode=values["precision"]["mode"], before=values["resume_before"], attempt=values["attempt"])
+write(rung=rung, mode=values["precision"]["mode"], before=(values["remedy"] or {{}}).get("resume_before"), attempt=values["attempt"])
 """
 
 
@@ -131,6 +131,10 @@ class Toy:
         until(lambda: self.state()["state"] in TERMINAL, "the end")
         assert keeper.wait(30) == 0
         return self.state()
+
+    def whole_plan(self) -> dict[str, Any]:
+        """The plan as it is on disk."""
+        return read_json(self.run.plan)
 
     def state(self) -> dict[str, Any]:
         """What a reader is told."""

@@ -19,20 +19,26 @@ Outside a run every call does the plain thing, so that a script which imports th
 A knob counts as consumed once it has been handed out; the agent mends a crash only through consumed knobs.
 
 A loop in plain torch takes `with worker.autocast():` and `scaler = worker.scaler()`; one with accelerate takes
-`worker.accelerator()`.
+`worker.accelerator()`. Both end each step with
+
+    if worker.due(step):                 # every so many steps or minutes, and where the run is asked to end
+        worker.save(step, write)
+    if worker.stopping():
+        sys.exit(0)                      # the next start goes on from there
 
 The guard judges every optimizer step of a prepared model, or of a Trainer with `trainer_callback`: a training
 that diverges or does not learn ends with `Tripped` within five steps, and no checkpoint of a bad step is sealed.
 
 The module is one file, standard library only when imported, Python 3.8 or later, Linux and macOS. `prepare`,
 `model_arguments`, `training_arguments`, `trainer_callback`, `accelerator`, `autocast` and `scaler` are its torch
-half and import what they need when called. It does not send heartbeats, choose a precision, prune checkpoints or
-retry: that is the agent's part.
+half and import what they need when called. It does not choose a precision, nor the checkpoint to go on from, and
+retries nothing: that is the agent's part.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import functools
 import hashlib
 import json
@@ -40,6 +46,7 @@ import math
 import os
 import random
 import shutil
+import signal
 import socket
 import statistics
 import struct
@@ -73,6 +80,7 @@ __all__ = [
     "autocast",
     "begin",
     "done",
+    "due",
     "knobs",
     "log",
     "model_arguments",
@@ -81,12 +89,14 @@ __all__ = [
     "resume_from",
     "save",
     "scaler",
+    "stopping",
     "trainer_callback",
     "training_arguments",
 ]
 
 MANIFEST = "manifest.json"
 SEND_TIMEOUT_S = 10
+BEAT_S = 1.0
 
 
 # ---- the values in force
@@ -128,13 +138,14 @@ class Peek:
     split: Split
     steps: Optional[int]
     loader_workers: int
+    activation_checkpointing: bool
 
 
 class Knobs:
     """The values in force for this attempt.
 
-    `precision`, `split`, `steps` and `loader_workers` are knobs: reading one tells the agent that the script
-    uses it. The others are plain attributes; folders are absolute paths.
+    `precision`, `split`, `steps`, `loader_workers` and `activation_checkpointing` are knobs: reading one tells the
+    agent that the script uses it. The others are plain attributes; folders are absolute paths.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -143,12 +154,14 @@ class Knobs:
         self.attempt: int = values["attempt"]
         self.seed: int = values["seed"]
         self.rehearsed: bool = values.get("rehearsed", False)  # a card's plan, run on a CPU
-        self.resume_before: Optional[int] = values.get("resume_before")
+        self.checkpoint: Optional[Dict[str, Any]] = values.get("checkpoint")  # path and step to go on from
         self.method: str = values["method"]
         self.model: Optional[str] = values["model"]
         self.data: Dict[str, str] = dict(values["data"])
         self.settings: Dict[str, Any] = dict(values["settings"])
         self.save_every_steps: Optional[int] = values["save_every_steps"]
+        self.save_every_minutes: Optional[float] = values.get("save_every_minutes")
+        self.keep_checkpoints: Optional[int] = values.get("keep_checkpoints")  # None keeps all
         self.artifacts: str = folders["artifacts"]
         self.checkpoints: str = folders["checkpoints"]
         self.cache: str = folders["cache"]
@@ -157,6 +170,7 @@ class Knobs:
             split=Split(**_known(Split, values["split"])),
             steps=values["steps"],
             loader_workers=values["loader_workers"],
+            activation_checkpointing=values.get("activation_checkpointing", False),
         )
         self.precision_key = _digest({k: v for k, v in values["precision"].items() if k != "why"})
         self._consumed: Set[str] = set()
@@ -187,8 +201,18 @@ class Knobs:
         self.consume("loaders")
         return self.peek.loader_workers
 
+    @property
+    def activation_checkpointing(self) -> bool:
+        """Whether the backward pass computes activations anew, which saves memory; `prepare` sees to it by itself."""
+        self.consume("activation_checkpointing")
+        return self.peek.activation_checkpointing
+
     def consume(self, *names: str) -> None:
-        """Tell the agent, once, that the script uses these of `precision split steps loaders resume`."""
+        """Tell the agent, once, that the script uses a knob.
+
+        They are `precision split steps loaders activation_checkpointing resume`, and `checkpoints`: whatever is whole
+        there is sealed, so that what is not may be removed.
+        """
         new = [name for name in names if name not in self._consumed]
         if new:
             self._consumed.update(new)
@@ -237,6 +261,10 @@ def knobs() -> Knobs:
 def _read_knobs(folder: Optional[str]) -> Knobs:
     if folder is None:
         return Knobs(_plain())
+    with contextlib.suppress(OSError, RuntimeError):  # an odd platform: without it a hang tells no stacks
+        faulthandler.register(
+            signal.SIGUSR2, file=2, all_threads=True
+        )  # asked for by an agent that sees no step
     file = os.path.join(folder, "attempt.json")
     try:
         return Knobs(json.loads(Path(file).read_text(encoding="utf-8")))
@@ -305,6 +333,8 @@ def log(step: int, **values: Any) -> None:
     """
     metrics = {name: _scalar(name, value) for name, value in values.items()}
     _guard.hear(step, metrics)
+    if "eval_loss" in metrics:
+        _pace.note_eval_loss(step, metrics["eval_loss"])
     if "LAUNCH_ATTEMPT" in os.environ:
         _send("metric", step=step, values=metrics)
     else:
@@ -335,6 +365,7 @@ def done(step: int) -> None:
     """
     _guard.finish()
     _prepared.clear()  # what is trained no more may be cast
+    _pace.leave()
     _send("done", step=step)
 
 
@@ -376,6 +407,14 @@ class _Channel:
         self._lock = threading.Lock()
         self._socket: Optional[socket.socket] = None
         self._mute = False
+        self._beat_s = -math.inf
+
+    def beat(self, step: int) -> None:
+        """Tell that a step was done, at most once a second: the agent knows a hang by the lack of it."""
+        now_s = time.monotonic()
+        if now_s - self._beat_s >= BEAT_S:
+            self._beat_s = now_s
+            _send("beat", step=step)
 
     def send(self, event: Mapping[str, Any]) -> None:
         """Send one event as one line; without an agent do nothing."""
@@ -418,11 +457,101 @@ os.register_at_fork(after_in_child=_channel.start_anew)
 # ---- checkpoints
 
 
-def save(step: int, source: Union[str, "os.PathLike[str]", Callable[[str], Any]]) -> None:
-    """Seal a checkpoint, so that it counts as whole, and report it.
+def due(step: int) -> bool:
+    """Tell, once after each step, whether to save a checkpoint now.
+
+    It is due every `save_every_steps` or `save_every_minutes`, at the last step, and where the run is asked to end
+    (SIGTERM): then `stopping()` is true as well. All ranks of torch.distributed are told the same, so all must ask.
+    """
+    return _pace.ask(step, knobs().peek.steps)
+
+
+def stopping() -> bool:
+    """Tell whether the run is asked to end after this step, as `due` found it."""
+    return _pace.is_stopping
+
+
+class _Pace:
+    """When to save, and when to stop: the same at the same step on every rank."""
+
+    def __init__(self) -> None:
+        self.is_stopping = False
+        self._is_asked = False
+        self._is_listening = False
+        self._before: Any = None
+        self._saved_s = time.monotonic()
+        self._told: Any = None
+        self._evaluated: Tuple[Optional[int], Any] = (None, None)
+
+    def listen(self) -> None:
+        """Take SIGTERM for a wish to end after the step, unless the script has its own answer to it."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if self._is_listening or not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            return
+        self._is_listening = True
+        signal.signal(signal.SIGTERM, self._hear)
+
+    def leave(self) -> None:
+        """Let SIGTERM end the program again: there is nothing left to save."""
+        if self._is_listening and threading.current_thread() is threading.main_thread():
+            self._is_listening = False
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def note_eval_loss(self, step: int, loss: Any) -> None:
+        """Keep the loss of the last evaluation, and its step."""
+        self._evaluated = (step, loss)
+
+    def eval_loss(self, step: int) -> Optional[float]:
+        """Give the loss of an evaluation at this very step, None where there was none or it is not finite."""
+        evaluated, loss = self._evaluated
+        return float(loss) if evaluated == step and isinstance(loss, (int, float)) else None
+
+    def _hear(self, *_: Any) -> None:
+        self._is_asked = True
+
+    def ask(self, step: int, steps: Optional[int]) -> bool:
+        """Tell whether a checkpoint is due after a step, the last of which is `steps`."""
+        self.listen()
+        _channel.beat(step)
+        values = knobs()
+        every, minutes = values.save_every_steps, values.save_every_minutes
+        is_late = minutes is not None and time.monotonic() - self._saved_s >= 60 * minutes
+        agreed = self._agree(2 if self._is_asked else 1 if is_late and _rank() == 0 else 0)
+        if agreed == 2 and not self.is_stopping and _rank() == 0:
+            _send("stopping", step=step)
+        self.is_stopping = agreed == 2
+        is_last = step == steps and (every or minutes) is not None
+        is_due = agreed > 0 or is_last or (every is not None and step % every == 0)
+        if is_due:
+            self._saved_s = time.monotonic()
+        return is_due
+
+    def _agree(self, wish: int) -> int:
+        """Give the largest wish of all ranks; of several ranks that of the step before, which no GPU is waited for."""
+        torch = sys.modules.get("torch")
+        distributed = torch and torch.distributed
+        if not (distributed and distributed.is_available() and distributed.is_initialized()):
+            return wish
+        if distributed.get_world_size() == 1:
+            return wish
+        device = "cuda" if distributed.get_backend() == "nccl" else "cpu"
+        mine = torch.full((), wish, device=device)  # type: ignore[union-attr]
+        distributed.all_reduce(mine, op=distributed.ReduceOp.MAX)
+        told, self._told = self._told, mine
+        return 0 if told is None else int(told)
+
+
+_pace = _Pace()
+
+
+def save(
+    step: int, source: Union[str, "os.PathLike[str]", Callable[[str], Any]], epoch: Optional[float] = None
+) -> None:
+    """Seal a checkpoint, so that it counts as whole, report it, and remove those that are not needed any more.
 
     `source` is a folder inside the checkpoints folder that is complete already, or a function that writes the
-    files into the folder it is given; they appear as `step-N` only once sealed, in place of an older one.
+    files into the folder it is given; they appear as `step-N` only once sealed, in place of an older one. Kept are
+    the last `keep_checkpoints`, and the one whose `eval_loss` was the lowest, if that was logged at its step.
     Only rank 0 does anything, and only there is the function called: gather sharded state before.
     After a bad step nothing is sealed, and an evidence event says so: a resume must not begin there.
     Raises ValueError for a folder elsewhere, and OSError if the disk refuses.
@@ -433,40 +562,38 @@ def save(step: int, source: Union[str, "os.PathLike[str]", Callable[[str], Any]]
     if complaint is not None:
         _send("evidence", step=step, values={"unsealed": complaint})
         return
-    checkpoints = Path(knobs().checkpoints)
+    began_s = time.monotonic()
+    values = knobs()
+    checkpoints = Path(values.checkpoints)
     if callable(source):
-        folder = _publish(checkpoints, step, source)
+        folder = _publish(checkpoints, step, source, epoch)
     else:
         folder = Path(source)
         if folder.resolve().parent != checkpoints.resolve():
             raise ValueError(f"{folder} is not a folder in {checkpoints}, where checkpoints are looked for")
-        _seal(folder, step)
+        _seal(folder, step, epoch)
     _sync_folder(checkpoints)
-    _send("checkpoint", step=step, values={"path": folder.name})
+    _send("checkpoint", step=step, values={"path": folder.name, "seconds": time.monotonic() - began_s})
+    if values.keep_checkpoints is not None:
+        _rotate(checkpoints, values.keep_checkpoints)
 
 
 def resume_from() -> Optional[str]:
-    """Give the folder of the newest checkpoint that is whole, or None to start at the beginning.
+    """Give the folder of the checkpoint to go on from, or None to start at the beginning.
 
-    Whole means sealed by `save`, and every file still of the size and SHA-256 it had. Others are passed over,
-    and so are those that a remedy of the agent's gave up (`resume_before`).
+    In a run the agent has chosen it: the newest that is whole, every file of the size and SHA-256 it was sealed with.
+    By hand it is the newest that was sealed.
     """
     values = knobs()
     values.consume("resume")
-    checkpoints = Path(values.checkpoints)
-    folders = [folder for folder in checkpoints.glob("*") if not folder.name.startswith(".")]
-    sealed: List[Tuple[int, str, Dict[str, Any]]] = []
-    for folder in folders:
-        manifest = _manifest(folder)
-        if manifest is None:
-            continue
-        if values.resume_before is None or manifest["step"] < values.resume_before:
-            sealed.append((manifest["step"], str(folder), manifest["files"]))
-    for step, path, files in sorted(sealed, key=lambda entry: entry[:2], reverse=True):
-        if _is_whole(Path(path), files):
-            _guard.locate(step)
-            return path if values.peek.precision.scaler else _without_scaler(Path(path))
-    return None
+    chosen = values.checkpoint
+    if values.run is None:
+        chosen = max(_sealed(Path(values.checkpoints)), key=lambda one: one["step"], default=None)
+    if chosen is None:
+        return None
+    _guard.locate(chosen["step"])
+    path = Path(chosen["path"])
+    return str(path) if values.peek.precision.scaler else _without_scaler(path)
 
 
 def _without_scaler(folder: Path) -> str:
@@ -485,7 +612,7 @@ def _without_scaler(folder: Path) -> str:
     return str(view)
 
 
-def _publish(checkpoints: Path, step: int, write: Callable[[str], Any]) -> Path:
+def _publish(checkpoints: Path, step: int, write: Callable[[str], Any], epoch: Optional[float]) -> Path:
     """Let `write` fill a hidden folder, seal it, and only then give it its name."""
     checkpoints.mkdir(parents=True, exist_ok=True)
     final, hidden, older = (
@@ -496,7 +623,7 @@ def _publish(checkpoints: Path, step: int, write: Callable[[str], Any]) -> Path:
     hidden.mkdir()
     try:
         write(str(hidden))
-        _seal(hidden, step)
+        _seal(hidden, step, epoch)
         if final.exists():
             final.rename(older)
         hidden.rename(final)
@@ -506,7 +633,7 @@ def _publish(checkpoints: Path, step: int, write: Callable[[str], Any]) -> Path:
     return final
 
 
-def _seal(folder: Path, step: int) -> None:
+def _seal(folder: Path, step: int, epoch: Optional[float]) -> None:
     """Write the manifest, last and at once: a checkpoint without a matching one does not count."""
     temporary = folder / (MANIFEST + ".tmp")
     files = {}
@@ -518,8 +645,20 @@ def _seal(folder: Path, step: int) -> None:
             files[path.relative_to(folder).as_posix()] = _fingerprint(path, sync=True)
     for path in inner:
         _sync_folder(path)
+    values = knobs()
+    manifest = {
+        "version": 1,
+        "run": values.run,
+        "attempt": values.attempt,
+        "step": int(step),
+        "world_size": int(os.environ.get("WORLD_SIZE", "1")),
+        "precision": values.peek.precision.mode,
+        "data": {"examples": int(step) * values.peek.split.global_batch, "epoch": epoch},
+        "eval_loss": _pace.eval_loss(step),
+        "files": files,
+    }
     with open(temporary, "w", encoding="utf-8") as out:
-        json.dump({"version": 1, "step": int(step), "files": files}, out, indent=1, allow_nan=False)
+        json.dump(manifest, out, indent=1, allow_nan=False)
         out.flush()
         os.fsync(out.fileno())
     os.replace(temporary, folder / MANIFEST)
@@ -547,24 +686,32 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _manifest(folder: Path) -> Optional[Dict[str, Any]]:
-    """Read a checkpoint's manifest; None where there is none, or none of ours."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
-        return None
-    return manifest if isinstance(manifest.get("step"), int) else None
+def _sealed(checkpoints: Path) -> List[Dict[str, Any]]:
+    """Read the manifests of the checkpoints that were sealed, each with its `path`; those of others are left out."""
+    found = []
+    for path in checkpoints.glob(f"[!.]*/{MANIFEST}"):
+        try:
+            manifest = json.loads(path.read_text(encoding="utf-8"))
+            found.append({**manifest, "path": str(path.parent), "step": int(manifest["step"])})
+        except (OSError, ValueError, TypeError, KeyError):  # torn, or none of ours: the agent minds it
+            continue
+    return found
 
 
-def _is_whole(folder: Path, files: Mapping[str, Any]) -> bool:
-    """Tell whether every file is what the manifest says; sizes first, they cost nothing."""
-    try:
-        sizes = all((folder / name).stat().st_size == entry["size"] for name, entry in files.items())
-        return sizes and all(_fingerprint(folder / name) == entry for name, entry in files.items())
-    except (OSError, KeyError, TypeError):
-        return False
+def _rotate(checkpoints: Path, keep: int) -> None:
+    """Remove what was sealed before the last `keep` checkpoints, but for the best one.
+
+    Renamed first: a removal that is cut short leaves nothing that looks like a checkpoint.
+    """
+    sealed = sorted(_sealed(checkpoints), key=lambda one: one["step"])
+    rated = [one for one in sealed if isinstance(one.get("eval_loss"), float)]
+    best = min(rated, key=lambda one: one["eval_loss"], default=None)
+    for one in sealed[:-keep]:
+        if one is not best:
+            dropped = checkpoints / f".dropped-{os.path.basename(one['path'])}"
+            shutil.rmtree(dropped, ignore_errors=True)
+            os.rename(one["path"], dropped)
+            shutil.rmtree(dropped, ignore_errors=True)
 
 
 # ---- the torch half
@@ -622,10 +769,8 @@ def training_arguments(**own: Any) -> Dict[str, Any]:
         "disable_tqdm": True,
         "dataloader_num_workers": values.peek.loader_workers,
         "dataloader_pin_memory": not on_cpu,
-        "save_strategy": "steps" if values.save_every_steps else "no",
+        "save_strategy": "no",  # `trainer_callback` says when: by minutes too, and where the run is asked to end
     }
-    if values.save_every_steps:
-        keywords["save_steps"] = values.save_every_steps
     if values.peek.steps is not None:
         keywords["max_steps"] = values.peek.steps
     if precision.tf32 and not values.rehearsed:
@@ -758,6 +903,8 @@ def prepare(model: Any) -> Any:
     if precision.device == "cuda" and not values.rehearsed:
         _switch_tf32(precision.tf32)
     _spread_heads(precision)
+    if hasattr(model, "gradient_checkpointing_enable") and values.activation_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     _guard.watch(model)
     _prepared.add(model)
     return model
@@ -841,8 +988,9 @@ def _version(text: str) -> Tuple[int, ...]:
 
 
 def trainer_callback() -> Any:
-    """Give a `transformers.TrainerCallback` that reports the begin and every log line, and seals checkpoints.
+    """Give a `transformers.TrainerCallback` that reports the begin and every log line, and saves and seals checkpoints.
 
+    It saves when `due` says so, and ends the training after a step where the run is asked to end: see `stopping`.
     Each of Trainer's steps is judged by the guard, of a model that was not prepared too. Where Trainer counts
     tokens, a line of a training step also says how many a second it saw since the last.
     """
@@ -860,6 +1008,8 @@ def trainer_callback() -> Any:
             """Report where training begins and ends, and let the guard follow this Trainer's steps."""
             values = knobs()
             values.announce()
+            values.consume("checkpoints")
+            _pace.listen()
             planned = values.peek.precision.autocast_dtype
             if (args.fp16, args.bf16) != (planned == "float16", planned == "bfloat16"):
                 values.hold("precision")
@@ -868,13 +1018,18 @@ def trainer_callback() -> Any:
             if state.is_world_process_zero:
                 begin(state.global_step, state.max_steps)
 
-        def on_step_end(self, _args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
-            """Let the guard judge the step."""
+        def on_step_end(self, _args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
+            """Let the guard judge the step, and save or stop where it is time to."""
             _guard.tick(state.global_step)
+            if _pace.ask(state.global_step, state.max_steps):
+                control.should_save = True
+            if stopping():
+                control.should_training_stop = True
 
         def on_train_end(self, _args: Any, _state: Any, _control: Any, **_kwargs: Any) -> None:
             """Let the guard judge what it has not read yet; a loop that follows is not this Trainer's."""
             _guard.leave_trainer()
+            _pace.leave()
 
         def on_log(self, _args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
             """Report a line of a training step, an evaluation, or the summary at the end."""
@@ -892,7 +1047,8 @@ def trainer_callback() -> Any:
         def on_save(self, args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
             """Seal the checkpoint, once every rank has written its part."""
             PartialState().wait_for_everyone()
-            save(state.global_step, os.path.join(args.output_dir, f"checkpoint-{state.global_step}"))
+            folder = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
+            save(state.global_step, folder, epoch=state.epoch)
 
         def _speed(self, tokens: int) -> Dict[str, float]:
             tokens_before, clock_before_s = self._tokens, self._clock_s
@@ -1349,6 +1505,7 @@ class _Guard:
         if not self.models:
             return
         self._step = self._step + 1 if step is None else step
+        _channel.beat(self._step)
         numbers = self._measure()
         rate = max(self._rates, default=math.nan)
         self._most_rate = max(self._most_rate, rate if math.isfinite(rate) else 0.0)

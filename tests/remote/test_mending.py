@@ -1,0 +1,399 @@
+"""Crashes that the agent answers by itself: by the class of the crash, by the knobs of the script, within a budget."""
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from testbed import trainer
+from testbed.client import is_gone, until
+from testbed.toy import Toy
+
+STEPS, EVERY = 12, 3
+
+
+@pytest.fixture
+def toy(tmp_path):
+    """A run on this machine; what it leaves is ended."""
+    made = Toy(tmp_path)
+    yield made
+    made.clear_away()
+
+
+class Trained:
+    """A run of the standard library's trainer, and its ledger outside of it."""
+
+    def __init__(self, toy: Toy, hook: str = "", step_s: float = 0.0, **plan) -> None:
+        self.toy = toy
+        self.ledger = toy.home / "samples"
+        split = {"global_batch": trainer.GLOBAL_BATCH, "ranks": 1, "micro_batch": 4, "accumulation": 1}
+        command = ["python3", "train.py", str(self.ledger), str(step_s)]
+        told = {"steps": STEPS, "save_every_steps": EVERY, "keep_checkpoints": 2, "split": split, **plan}
+        toy.plan(command=command, **told)
+        (Path(toy.run.code) / "train.py").write_text(trainer.source(hook))
+
+    def judge(self) -> int:
+        """Every sample once and in order, but for an interval; return how many steps were done again."""
+        model = Path(self.toy.run.artifacts, "model")
+        return trainer.judge(self.ledger, model, self.toy.whole_plan()["steps"], EVERY)
+
+    def begins(self) -> list[int]:
+        """Behind which step each start of the trainer began."""
+        return [done[0] for done in trainer.attempts(self.ledger)]
+
+    def pids(self) -> list[int]:
+        """The trainer's process of each start."""
+        return [line["pid"] for line in trainer.read(self.ledger) if "begin" in line]
+
+    def until_step(self, step: int) -> None:
+        """Wait for a step, of whichever start."""
+        until(lambda: any(line.get("step") == step for line in trainer.read(self.ledger)), f"step {step}")
+
+
+def once(at: int, body: str) -> str:
+    """A hook that does something at a step of the first attempt alone."""
+    return f"def train(step):\n    if step == {at} and plan.attempt == 1:\n        {body}\n"
+
+
+def always(at: int, body: str) -> str:
+    """A hook that does something at a step of every attempt."""
+    return f"def train(step):\n    if step == {at}:\n        {body}\n"
+
+
+def remedies(toy):
+    return [(event["values"]["class"], event["values"]["text"]) for event in toy.events("remedy")]
+
+
+# what is tried again, and what is not
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ("os._exit(7)", "unknown"),
+        ("os.kill(os.getpid(), 9)", "preempted"),
+        ("os.kill(os.getpid(), 11)", "unknown"),
+        (
+            "raise RuntimeError('NCCL error in: x.cpp:12, remote process exited or there was a network error')",
+            "nccl-error",
+        ),
+        ("raise OSError(98, 'Address already in use')", "port-in-use"),
+    ],
+)
+def test_what_may_pass_is_tried_once_more_from_the_last_checkpoint(toy, body, name):
+    """No sample is left out, and none is seen again but those after the checkpoint."""
+    run = Trained(toy, once(8, body))
+    assert toy.ended()["state"] == "succeeded"
+    assert run.begins() == [0, 6]
+    assert run.judge() == 2
+    (told,) = remedies(toy)
+    assert told[0] == name
+    assert told[1].endswith("; resuming from step 6")
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("os._exit(7)", "exit-nonzero"),
+        ("os.kill(os.getpid(), 11)", "killed-by-signal"),
+        (
+            "raise RuntimeError('NCCL error in: x.cpp:12, remote process exited or there was a network error')",
+            "nccl-error",
+        ),
+    ],
+)
+def test_what_happens_again_at_the_same_place_is_the_end(toy, body, reason):
+    """Once more, and no more; the evidence says what a person can do."""
+    run = Trained(toy, always(8, body))
+    ended = toy.ended()
+    assert (ended["state"], ended["reason"]) == ("failed", reason)
+    assert run.begins() == [0, 6]
+    assert ended["evidence"]["mend"]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("raise KeyError('labels')", "user-code-error"),
+        ("raise ModuleNotFoundError(\"No module named 'flash_attn'\")", "missing-dependency"),
+        ("raise RuntimeError('CUDA error: device-side assert triggered')", "device-side-assert"),
+        (
+            "raise RuntimeError('CUDA error: no kernel image is available for execution on the device')",
+            "no-kernel-image",
+        ),
+    ],
+)
+def test_what_would_fail_in_the_same_way_again_is_not_tried_again(toy, body, reason):
+    """However well the script could resume."""
+    run = Trained(toy, always(8, body))
+    ended = toy.ended()
+    assert (ended["state"], ended["reason"]) == ("failed", reason)
+    assert run.begins() == [0]
+    assert (reason == "user-code-error" and "KeyError" in ended["evidence"]["line"]) or ended["evidence"][
+        "mend"
+    ]
+
+
+def test_a_crash_now_and_then_is_no_crash_at_the_same_place(toy):
+    """A budget begins anew with every checkpoint: three of a kind, each a good way further."""
+    hook = "def train(step):\n    if step in (4, 7, 11) and step - plan.attempt in (3, 5, 8):\n        os._exit(7)\n"
+    run = Trained(toy, hook)
+    assert toy.ended()["state"] == "succeeded"
+    assert run.begins() == [0, 3, 6, 9]
+    assert run.judge() == 0 + 1 + 1 + 2
+
+
+def test_the_job_s_attempts_bound_what_is_tried(toy):
+    """Whatever the budget of a class."""
+    run = Trained(toy, once(8, "os._exit(7)"), attempts=1)
+    assert toy.ended()["reason"] == "attempts-exhausted"
+    assert run.begins() == [0]
+
+
+def test_a_script_that_never_asks_where_to_resume_is_not_started_twice(toy):
+    """It may have done what must not be done twice; a job that says `restart` knows better."""
+    toy.script("write(begun=True)\nos._exit(7)\n")
+    assert toy.ended()["reason"] == "exit-nonzero"
+    assert len([line for line in toy.ledger() if "begun" in line]) == 1
+
+
+# knobs
+
+
+OOM = (
+    "raise MemoryError('torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.20 GiB. GPU 0 has a total capacity of "
+    "23.64 GiB of which 412.00 MiB is free. {more}this process has 22.80 GiB memory in use.')"
+)
+
+
+def test_a_full_card_gets_smaller_micro_batches_and_the_same_global_batch(toy):
+    """Halved until it fits; the script sees the values, and the samples stay the same."""
+    hook = (
+        f"if plan.split.micro_batch > 1:\n    def train(step):\n        if step == 5: {OOM.format(more='')}\n"
+    )
+    run = Trained(toy, hook)
+    assert toy.ended()["state"] == "succeeded"
+    assert [toy.record(number, "attempt")["split"]["micro_batch"] for number in (2, 3, 4)] == [4, 2, 1]
+    assert run.begins() == [0, 3, 3]
+    run.judge()
+    assert remedies(toy)[0][1] == (
+        "micro-batch 4 → 2, accumulation 1 → 2 (global batch stays 4); resuming from step 3"
+    )
+
+
+def test_a_card_that_others_have_filled_is_not_met_by_a_smaller_batch(toy):
+    """It would not help; who they are is told."""
+    hook = always(5, OOM.format(more="Process 881 has 20.10 GiB memory in use. ").replace("22.80", "2.80"))
+    run = Trained(toy, hook)
+    ended = toy.ended()
+    assert (ended["reason"], run.begins()) == ("cuda-oom", [0])
+    assert "process 881 with 20.1 GiB" in ended["evidence"]["mend"]
+
+
+def test_a_loader_killed_for_memory_has_half_as_many_next_time(toy):
+    """By the kernel's own word in the log; a plain SIGKILL is none (see above)."""
+    said = (
+        "print('[ 12.345678] Memory cgroup out of memory: Killed process 7 (python3) total-vm:1kB', flush=True); "
+        "raise RuntimeError('DataLoader worker (pid 7) is killed by signal: Killed. ')"
+    )
+    run = Trained(toy, "plan.loader_workers\n" + once(5, said), loader_workers=4)
+    state = toy.ended()
+    if (
+        remedies(toy)[0][0] == "preempted"
+    ):  # where the kernel counts, and has counted none, it is not believed
+        assert state["state"] == "succeeded"
+        return
+    assert toy.record(3, "attempt")["loader_workers"] == 2
+    assert run.begins() == [0, 3]
+
+
+# hangs
+
+
+HANG = once(8, "time.sleep(10000)  # hung here")
+
+
+def test_a_hang_is_told_with_its_stacks_and_tried_once_more(toy):
+    """Nobody waits for ever; where it hung stands in the log, what it waited for in the record."""
+    run = Trained(toy, HANG, step_s=0.02, hang_minutes=2 / 60)
+    assert toy.ended()["state"] == "succeeded"
+    assert run.judge() == 2
+    log = Path(toy.run.path, "0002", "log.txt").read_text()
+    assert "train.py" in log
+    assert " in train" in log
+    (told,) = [one["values"]["hang"] for one in toy.events("evidence") if "hang" in one["values"]]
+    assert [one["pid"] for one in told["processes"] if one["stacks"]] == run.pids()[:1]
+    assert is_gone(run.pids()[0])
+    assert remedies(toy)[0][0] == "hang"
+
+
+def test_a_child_that_would_die_of_the_question_is_not_asked(toy):
+    """SIGUSR2 ends whoever has no answer to it; the child of a hung trainer is ended with it, not before."""
+    hook = once(8, "subprocess.Popen(['sleep', '10000']); time.sleep(10000)").replace(
+        "def", "import subprocess\ndef", 1
+    )
+    Trained(toy, hook, step_s=0.02, hang_minutes=2 / 60)
+    assert toy.ended()["state"] == "succeeded"
+    (told,) = [one["values"]["hang"] for one in toy.events("evidence") if "hang" in one["values"]]
+    assert sorted(one["stacks"] for one in told["processes"]) == [False, True]
+    for one in told["processes"]:
+        assert is_gone(one["pid"])
+
+
+def test_a_slow_step_is_no_hang_and_nor_is_one_that_speaks(toy):
+    """Output and progress count; before two steps nothing is known of the pace."""
+    hook = "time.sleep(1.5)\ndef train(step):\n    for _ in range(8 if step == 8 else 0):\n        time.sleep(0.3)\n        print('still here')\n"
+    run = Trained(toy, hook, step_s=0.02, hang_minutes=1.2 / 60)
+    assert toy.ended()["state"] == "succeeded"
+    assert run.begins() == [0]
+
+
+# asked to end
+
+
+def test_sigterm_from_outside_saves_and_goes_on_by_itself(toy):
+    """A person's kill, or a scheduler's: the trainer saved, left with 0, and had not ended."""
+    run = Trained(toy, step_s=0.05, steps=40)
+    toy.start()
+    run.until_step(11)
+    os.kill(run.pids()[0], signal.SIGTERM)
+    until(lambda: toy.state()["state"] == "succeeded", "the end")
+    assert run.judge() == 0
+    assert [name for name, _ in remedies(toy)] == ["preempted"]
+
+
+def test_a_stop_saves_where_it_is_and_nothing_is_done_again(toy):
+    """Between two checkpoints: the step that was under way is the last."""
+    run = Trained(toy, step_s=0.05, steps=400, save_every_steps=300)
+    toy.start()
+    run.until_step(11)
+    Path(toy.run.wish).write_text("stop")
+    until(lambda: toy.state()["state"] == "cancelled", "the end")
+    (stopped,) = [line["stopped"] for line in trainer.read(run.ledger) if "stopped" in line]
+    assert os.listdir(toy.run.checkpoints) == [f"step-{stopped}"]
+    assert toy.state()["reason"] == "stopped-by-user"
+
+
+def test_a_limit_of_time_is_kept_with_a_checkpoint_in_time(toy):
+    """Over all attempts, as long as nobody gives it more."""
+    run = Trained(
+        toy, once(8, "os._exit(7)"), step_s=0.1, steps=4000, time_limit_minutes=5 / 60, stop_grace_s=2.0
+    )
+    ended = toy.ended()
+    assert (ended["state"], ended["reason"]) == ("cancelled", "time-limit")
+    (stopped,) = [line["stopped"] for line in trainer.read(run.ledger) if "stopped" in line]
+    assert f"step-{stopped}" in os.listdir(toy.run.checkpoints)
+    assert run.begins() == [0, 6]
+
+
+# checkpoints
+
+
+def test_only_the_last_ones_and_the_best_are_kept(toy):
+    """The best by the loss of its evaluation."""
+    hook = "def train(step):\n    worker.log(step, eval_loss=abs(step - 6) + 0.5)\n"
+    Trained(toy, hook)
+    toy.ended()
+    assert sorted(os.listdir(toy.run.checkpoints)) == ["step-12", "step-6", "step-9"]
+    manifest = json.loads(Path(toy.run.checkpoints, "step-6", "manifest.json").read_text())
+    told = {
+        "step": 6,
+        "world_size": 1,
+        "precision": "fp16",
+        "data": {"examples": 24, "epoch": None},
+        "eval_loss": 0.5,
+    }
+    assert told.items() <= manifest.items()
+
+
+def break_newest(toy, damage):
+    """Stop a run behind two checkpoints, damage the newest, and begin again."""
+    run = Trained(toy, step_s=0.05, steps=30)
+    toy.start()
+    run.until_step(11)
+    pid = run.pids()[0]
+    os.kill(toy.keepers[0].pid, signal.SIGKILL)
+    os.kill(int(Path(f"/proc/{pid}/stat").read_text().split()[3]), signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: toy.state()["state"] == "interrupted" and is_gone(pid), "its death")
+    newest = max(Path(toy.run.checkpoints).glob("step-*"), key=lambda path: int(path.name[5:]))
+    damage(newest)
+    return run, int(newest.name[5:])
+
+
+def flip_a_bit(newest):
+    data = bytearray((newest / "model.bin").read_bytes())
+    data[1000] ^= 1
+    (newest / "model.bin").write_bytes(data)
+
+
+def set_the_clock_on(newest):
+    """Everything of it a year younger, and everything of the one before a year older."""
+    for path in newest.parent.rglob("*"):
+        now = path.stat().st_mtime
+        os.utime(path, (now, now + (-1 if newest in path.parents else 1) * 365 * 86400))
+
+
+DAMAGES = {
+    "flipped": flip_a_bit,
+    "cut": lambda newest: os.truncate(newest / "model.bin", 100),
+    "lost": lambda newest: (newest / "trainer.json").unlink(),
+    "without manifest": lambda newest: (newest / "manifest.json").unlink(),
+    "with half a manifest": lambda newest: os.truncate(newest / "manifest.json", 30),
+    "empty": lambda newest: [shutil.rmtree(newest), newest.mkdir()],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_never_gone_on_from(toy, damage):
+    """The one before it is whole, and every sample is seen."""
+    run, newest = break_newest(toy, DAMAGES[damage])
+    toy.wait(toy.start())
+    assert toy.state()["state"] == "succeeded"
+    assert run.begins() == [0, newest - EVERY]
+    model = Path(toy.run.artifacts, "model")
+    assert trainer.judge(run.ledger, model, 30, 2 * EVERY) <= 2 * EVERY
+    told = [one["values"]["checkpoints"] for one in toy.events("evidence") if "checkpoints" in one["values"]]
+    assert any(
+        f"step-{newest}" in {**one.get("damaged", {}), **dict.fromkeys(one.get("torn", []))} for one in told
+    )
+
+
+def test_a_clock_that_jumps_makes_no_checkpoint_newer(toy):
+    """What counts is the step."""
+    run, newest = break_newest(toy, set_the_clock_on)
+    toy.wait(toy.start())
+    assert run.begins() == [0, newest]
+    run.judge()
+
+
+def test_a_checkpoint_that_the_script_cannot_read_is_not_offered_again(toy):
+    """Its files are what they were; the one before may be read."""
+    hook = (
+        "if found and step == 6:\n"
+        "    raise RuntimeError('PytorchStreamReader failed reading zip archive: failed finding central directory')\n"
+        + once(8, "os._exit(7)")
+    )
+    run = Trained(toy, hook)
+    assert toy.ended()["state"] == "succeeded"
+    assert run.begins() == [0, 3] or run.begins() == [0, 6, 3]
+    assert [name for name, _ in remedies(toy)] == ["unknown", "checkpoint-corrupt"]
+
+
+@pytest.mark.testbed
+def test_a_disk_that_checkpoints_have_filled_is_cleared_and_the_run_ends_well(small_disk):
+    """The third does not fit beside two: old ones go, one is kept from then on, and nothing is lost."""
+    toy = Toy(small_disk)
+    try:
+        run = Trained(toy, "")
+        path = Path(toy.run.code) / "train.py"
+        path.write_text(path.read_text().replace("200000", "1380000"))
+        assert toy.ended()["state"] == "succeeded"
+        assert len(run.begins()) == 2
+        run.judge()
+        assert [name for name, _ in remedies(toy)] == ["disk-full"]
+        assert toy.record(3, "attempt")["keep_checkpoints"] == 1
+    finally:
+        toy.clear_away()
