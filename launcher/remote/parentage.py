@@ -12,15 +12,17 @@ import os
 import re
 import shutil
 import time
-from typing import Any
+from typing import Any, Collection
 
-from . import checkpoints, engine, process, reading, strict_json
+from . import checkpoints, engine, process, reading, remedy, strict_json
 from .rundir import TERMINAL, Folder, Run, is_locked, read_json, read_text, sync_folder, write_durably
 from .store import Manifest, Store, check
 
 LET_GO_S = 5.0
 """How long the agent of a run that has just ended may take to let its locks go."""
 CHUNK = 1 << 20
+_CHANGES_OF = {"batch.micro": ("micro_batch", "accumulation")}
+"""The changes by remedies that a key of a job overrides; another key overrides the one of its name."""
 
 
 class ParentError(Exception):
@@ -32,14 +34,22 @@ class ParentError(Exception):
         self.code = code
 
 
-def inherit(parent: Run, child: Run, prepared: Folder, store: Store) -> dict[str, Any]:
-    """Give a run that is being prepared what its parent left; return the `parent` of its record, and what was passed over.
+def inherit(
+    parent: Run, child: Run, prepared: Folder, store: Store, asked: Collection[str]
+) -> dict[str, Any]:
+    """Give a run that is being prepared what its parent left; return what that is, and what was passed over.
 
-    `prepared` is the child's first folder. The code comes last: a run without it never began. Raises ParentError.
+    `prepared` is the child's first folder. `asked` are the keys of its plan that a person has set: what remedies made of
+    the others holds on. The code comes last: a run without it never began. Raises ParentError.
     """
     check_ended(parent)
+    folders = [parent.folder(number) for number in parent.numbers()]
+    in_force = remedy.in_force([(read_json(one.attempt), one.read_state()) for one in folders])
+    bound = (in_force.failure or {}).get(
+        "since"
+    )  # of a failure that no attempt answered, which set nothing aside
     sealed = checkpoints.sealed(parent.checkpoints)
-    sealed = [(step, path) for step, path in sealed if step < _first_bad_step(parent)]
+    sealed = [(step, path) for step, path in sealed if bound is None or step < bound]
     if not sealed:
         raise ParentError("no-checkpoint", "run %s left no checkpoint to go on from" % parent.id)
     if not _resumes(parent):
@@ -55,10 +65,12 @@ def inherit(parent: Run, child: Run, prepared: Folder, store: Store) -> dict[str
     is_written_once = re.search(r"(?<![0-9])0*%d\Z" % step, name) is not None
     take_over(path, os.path.join(child.checkpoints, name), links=is_written_once)
     told = {"run": parent.id, "checkpoint": name, "step": step}
-    record = dict(read_json(prepared.attempt), parent=told)
+    set_anew = {name for key in asked for name in _CHANGES_OF.get(key, (key,))}
+    changes = {name: value for name, value in in_force.changes.items() if name not in set_anew}
+    record = dict(read_json(prepared.attempt), parent=told, changes=changes)
     write_durably(prepared.attempt, strict_json.encode(record) + "\n")
     _place(parent, child, store)
-    return {"parent": told, "passed_over": passed_over}
+    return {"parent": told, "changes": changes, "passed_over": passed_over}
 
 
 # whether there is something to go on from
@@ -105,16 +117,6 @@ def _left(run: Run) -> str:
     return "pid %s is still there" % ", ".join(map(str, sorted(found))) if found else ""
 
 
-def _first_bad_step(run: Run) -> float:
-    """Return the step from which on a failure that no attempt answered has spoilt the checkpoints; infinity for none."""
-    for number in reversed(run.numbers()):
-        state = run.folder(number).read_state()
-        if state.get("began"):
-            since = (state.get("failure") or {}).get("since")
-            return float("inf") if since is None else since
-    return float("inf")
-
-
 def _resumes(run: Run) -> bool:
     """Whether the script took the checkpoint to go on from, and was not told another by its own words."""
     told: set[str] = set()
@@ -127,37 +129,24 @@ def _newest_whole(run: Run, sealed: list[tuple[int, str]]) -> tuple[int, str, li
     """Return step and path of the newest whole checkpoint, and which newer ones were passed over, and why."""
     passed_over: list[dict[str, Any]] = []
     for step, path in reversed(sealed):
-        wrong = verify(path)
-        if not wrong:
+        wrong = what_is_wrong(path)
+        if wrong is None:
             return step, path, passed_over
-        passed_over.append({"checkpoint": os.path.basename(path), "step": step, "wrong": wrong})
-    words = ", ".join("%s (%s)" % (one["checkpoint"], one["wrong"][0]) for one in passed_over[:5])
+        passed_over.append({"checkpoint": os.path.basename(path), "wrong": wrong})
+    words = ", ".join("%s (%s)" % (one["checkpoint"], one["wrong"]) for one in passed_over[:5])
     raise ParentError("no-checkpoint", "run %s left no whole checkpoint: %s" % (run.id, words))
 
 
 # a checkpoint
 
 
-def verify(path: str) -> list[str]:
-    """Return what is wrong with a sealed checkpoint: files that are not of the size and SHA-256 of its manifest."""
+def what_is_wrong(path: str) -> str | None:
+    """Say how a sealed checkpoint differs from its manifest, or why it is none to take over; None where it is whole."""
     files = read_json(os.path.join(path, checkpoints.MANIFEST)).get("files")
-    if not isinstance(files, dict):
-        return ["its manifest names no files"]
-    wrong = []
-    for name, entry in sorted(files.items()):
+    for name in files if isinstance(files, dict) else ():
         if os.path.isabs(name) or os.path.normpath(name) != name or name.split("/")[0] == "..":
-            wrong.append("%s: no path of a checkpoint" % name)
-            continue
-        try:
-            if os.stat(os.path.join(path, name)).st_size != entry["size"]:
-                wrong.append("%s: another size" % name)
-            elif _digest(os.path.join(path, name)) != entry["sha256"]:
-                wrong.append("%s: another SHA-256" % name)
-        except OSError as error:
-            wrong.append("%s: %s" % (name, error.strerror))
-        except (KeyError, TypeError):
-            wrong.append("%s: its manifest does not say what it was" % name)
-    return wrong
+            return "its manifest names %s" % name
+    return checkpoints.what_is_wrong(path)
 
 
 def take_over(path: str, target: str, *, links: bool) -> None:

@@ -347,7 +347,8 @@ class Server:
             raise RequestError("held", "another client is at run %s: try again" % parent.id)
         try:
             engine.forget(parent.id)
-            answer = parentage.inherit(parent, run, self.prepared[run.id], self.store)
+            asked = [str(key) for key in args.get("asked") or []]
+            answer = parentage.inherit(parent, run, self.prepared[run.id], self.store, asked)
         finally:
             lock.release()
         self.offered[run.id] = read_json(run.manifest)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from launcher.errors import (
     AgentError,
@@ -67,13 +67,14 @@ class Asked(NamedTuple):
 
 class _PassedOver(Record):
     checkpoint: str
-    wrong: Annotated[list[str], Field(min_length=1)]
+    wrong: str
 
 
 class _Inherited(Record):
     """What an agent answers when it has given a run what its parent left."""
 
     parent: Parent
+    changes: dict[str, bool | int | float | str] = {}
     passed_over: list[_PassedOver] = []
 
 
@@ -103,7 +104,8 @@ def resume(word: str, host_name: str | None, asked: Asked, view: View) -> Starte
         pass_gate(plan, facts, there, view)
         gpus = () if plan.rehearsed else choose_gpus(plan.profile, facts, plan.split.ranks)
         with _runtime(agent, host, plan, summary) as runtime:
-            fill = functools.partial(_inherit, agent, parent, host, view)
+            keys = sorted({key for setting in asked.settings for key in _keys_of(setting)})
+            fill = functools.partial(_inherit, agent, parent, host, view, keys)
             return begin(runtime, host, plan, gpus, secrets, view, "resume", fill)
     except BaseException:
         agent.close()
@@ -190,10 +192,14 @@ def _runtime(agent: Agent, host: Host, plan: Plan, summary: dict[str, Any]) -> R
     return open_docker(agent, summary["engine"], build_settings.read(host, os.environ))
 
 
-def _inherit(agent: Agent, parent: Mirror, host: Host, view: View, child: Mirror) -> str:
-    """Have the host give a run what its parent left; say what that is."""
+def _inherit(
+    agent: Agent, parent: Mirror, host: Host, view: View, asked: Sequence[str], child: Mirror
+) -> str:
+    """Have the host give a run what its parent left; say what that is. `asked` are the keys that were set."""
     try:
-        answer = agent.call("inherit", run=child.run, parent=parent.run, deadline_s=INHERIT_S)
+        answer = agent.call(
+            "inherit", run=child.run, parent=parent.run, asked=list(asked), deadline_s=INHERIT_S
+        )
         told = _Inherited.model_validate(answer.values)
     except AgentError as error:
         raise _explained(error, parent, host) from error
@@ -204,7 +210,10 @@ def _inherit(agent: Agent, parent: Mirror, host: Host, view: View, child: Mirror
     except ValidationError as error:
         raise RunError(f"{agent.host} did not say what {parent.run} left") from error
     for one in told.passed_over:
-        view.note(f"{one.checkpoint} passed over: {', '.join(one.wrong[:3])}")
+        view.note(f"{one.checkpoint} passed over: {one.wrong}")
+    if told.changes:
+        words = ", ".join(f"{name} {value}" for name, value in sorted(told.changes.items()))
+        view.note(f"what remedies made of the plan holds on: {words}")
     step = told.parent.step
     return f"{told.parent.checkpoint} of {told.parent.run}, step {step}; code and data as they lie there"
 

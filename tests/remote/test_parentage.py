@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from launcher.remote import parentage
-from launcher.remote.parentage import ParentError, check_ended, inherit, take_over, verify
+from launcher.remote.parentage import ParentError, check_ended, inherit, take_over, what_is_wrong
 from launcher.remote.process import find, host_id
 from launcher.remote.rundir import Lock, Run
 from launcher.remote.store import Store
@@ -35,7 +35,8 @@ def run_at(root, name, *states, runtime=None):
     for state in ({"state": "preparing"}, *states):
         folder = run.new_folder()
         with open(folder.attempt, "w") as file:
-            json.dump({"host_id": host_id(), "kind": "prepare", "runtime": runtime}, file)
+            kind = "prepare" if folder.number == 1 else "attempt"
+            json.dump({"host_id": host_id(), "kind": kind, "runtime": runtime}, file)
         with open(folder.state, "w") as file:
             json.dump(state, file)
         folder.release()
@@ -45,31 +46,15 @@ def run_at(root, name, *states, runtime=None):
 ENDED = {"state": "failed", "began": True, "consumed": ["resume"]}
 
 
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [
-        (lambda path: (path / "model").write_bytes(b"WEIGHTS" * 99), "model: another SHA-256"),
-        (lambda path: (path / "model").write_bytes(b"weights" * 98), "model: another size"),
-        (lambda path: (path / "deep" / "er" / "state").unlink(), "deep/er/state: No such file or directory"),
-    ],
-)
-def test_a_checkpoint_is_whole_or_it_is_said_what_is_wrong(tmp_path, spoil, words):
-    """Every file that the manifest names; what lies beside them is nobody's concern."""
-    made = sealed(tmp_path, 5)
-    (made / "later").write_text("by a callback")
-    assert verify(str(made)) == []
-    spoil(made)
-    assert verify(str(made)) == [words]
-
-
 @pytest.mark.parametrize("name", ["../other", "/etc/passwd", "a/../../b", "./model", ".."])
 def test_a_manifest_names_nothing_outside_its_checkpoint(tmp_path, name):
     """It was written on the host, and may be anybody's by now."""
     made = sealed(tmp_path, 5)
+    assert what_is_wrong(str(made)) is None
     manifest = json.loads((made / "manifest.json").read_text())
     manifest["files"][name] = {"size": 0, "sha256": hashlib.sha256(b"").hexdigest()}
     (made / "manifest.json").write_text(json.dumps(manifest))
-    assert verify(str(made)) == [f"{name}: no path of a checkpoint"]
+    assert what_is_wrong(str(made)) == f"its manifest names {name}"
 
 
 @pytest.mark.parametrize("files", [None, [], {"model": None}, {"model": {"size": 693}}])
@@ -77,7 +62,7 @@ def test_a_manifest_of_another_shape_proves_nothing(tmp_path, files):
     """Whatever it is."""
     made = sealed(tmp_path, 5)
     (made / "manifest.json").write_text(json.dumps({"step": 5, "files": files}))
-    assert verify(str(made))
+    assert what_is_wrong(str(made))
 
 
 def tree(folder):
@@ -154,7 +139,7 @@ def test_a_silent_engine_leaves_a_run_in_doubt(tmp_path):
         check_ended(run_at(tmp_path, "0101-a-aaaa", state, runtime=runtime))
 
 
-def given(tmp_path, *states, steps=100):
+def given(tmp_path, *states, steps=100, asked=()):
     """A parent with three checkpoints and these states, a child that is being prepared, and how to inherit."""
     parent, child = run_at(tmp_path, "0101-a-aaaa", *states), Run(str(tmp_path / "runs" / "0101-b-bbbb"))
     folder = tmp_path / "runs" / "0101-a-aaaa" / "checkpoints"
@@ -168,7 +153,30 @@ def given(tmp_path, *states, steps=100):
     for path, values in ((child.plan, {"steps": steps}), (prepared.attempt, {"kind": "prepare"})):
         with open(path, "w") as file:
             json.dump(values, file)
-    return lambda: inherit(parent, child, prepared, Store(str(tmp_path)))
+    return lambda: inherit(parent, child, prepared, Store(str(tmp_path)), asked)
+
+
+def recorded(tmp_path):
+    return json.loads((tmp_path / "runs" / "0101-b-bbbb" / "0001" / "attempt.json").read_text())
+
+
+CHANGES = {"rung": 1, "micro_batch": 2, "accumulation": 4, "loader_workers": 0}
+
+
+@pytest.mark.parametrize(
+    ("asked", "overridden"),
+    [
+        ((), ()),
+        (("steps", "settings.x"), ()),
+        (("batch.micro",), ("micro_batch", "accumulation")),
+        (("loader_workers", "keep_checkpoints"), ("loader_workers",)),
+    ],
+)
+def test_what_remedies_made_of_the_plan_holds_on_where_nobody_set_it_anew(tmp_path, asked, overridden):
+    """Else the new run would fail again as its parent did, and be mended again."""
+    answer = given(tmp_path, {**ENDED, "remedy": {"changes": CHANGES}}, asked=asked)()
+    assert answer["changes"] == {name: one for name, one in CHANGES.items() if name not in overridden}
+    assert recorded(tmp_path)["changes"] == answer["changes"]
 
 
 @pytest.mark.parametrize(
@@ -179,12 +187,9 @@ def test_what_an_unanswered_failure_has_spoilt_is_not_gone_on_from(tmp_path, fai
     """Its agent died before it could set them aside, and the run was ended by a client."""
     states = ({**ENDED, "state": "running", "failure": failure}, {"state": "cancelled"})
     answer = given(tmp_path, *states)()
-    assert answer == {
-        "parent": {"run": "0101-a-aaaa", "checkpoint": f"step-{step}", "step": step},
-        "passed_over": [],
-    }
-    record = json.loads((tmp_path / "runs" / "0101-b-bbbb" / "0001" / "attempt.json").read_text())
-    assert record == {"kind": "prepare", "parent": answer["parent"]}
+    parent = {"run": "0101-a-aaaa", "checkpoint": f"step-{step}", "step": step}
+    assert answer == {"parent": parent, "changes": {}, "passed_over": []}
+    assert recorded(tmp_path) == {"kind": "prepare", "parent": parent, "changes": {}}
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ name = "steps"
 command = ["python", "train.py"]
 steps = 12
 save_every_steps = 5
+keep_checkpoints = 9
 [batch]
 global = 8
 [settings]
@@ -213,7 +214,14 @@ def test_a_run_that_has_failed_goes_on_with_the_same_plan(aware):
 def test_what_was_changed_is_in_force_and_the_global_batch_stays(aware):
     """Another micro-batch is another split of the same batch; a setting, a cadence, a name are what was asked."""
     parent = launched(aware)
-    words = ("steps=18", "save_every_steps=3", "batch.micro=2", "settings.extra='x'", "loader_workers=1")
+    words = (
+        "steps=18",
+        "save_every_steps=3",
+        "keep_checkpoints=1",
+        "batch.micro=2",
+        "settings.extra='x'",
+        "loader_workers=1",
+    )
     child, _ = resumed(aware, parent, *(word for one in words for word in ("--set", one)), "--name", "more")
     assert "-more-" in child
     attempt = json.loads((roots(aware) / child / "0002" / "attempt.json").read_text())
@@ -221,7 +229,8 @@ def test_what_was_changed_is_in_force_and_the_global_batch_stays(aware):
     assert (attempt["settings"]["extra"], attempt["settings"]["pause"]) == ("x", 0.0)
     assert (attempt["save_every_steps"], attempt["loader_workers"]) == (3, 1)
     kept = {path.name for path in (roots(aware) / child / "checkpoints").iterdir()}
-    assert kept == {"step-10", "step-12", "step-15", "step-18"}
+    assert kept == {"step-18"}
+    assert {path.name for path in (roots(aware) / parent / "checkpoints").iterdir()} == {"step-5", "step-10"}
 
 
 LAB = Host(name="lab", address="lab")
@@ -303,12 +312,12 @@ def test_a_damaged_checkpoint_is_passed_over_aloud(aware):
     run = launched(aware)
     damage(roots(aware) / run / "checkpoints" / "step-10" / "deep" / "weights")
     child, said = resumed(aware, run, "--set", "steps=15")
-    assert "step-10 passed over: deep/weights: another SHA-256" in said
+    assert "step-10 passed over: deep/weights has other contents" in said
     assert ledger(aware)[1:] == [(5, list(range(6, 16)))]
     assert losses(aware, child)[4:6] == [(run, 5), (child, 6)]
     (roots(aware) / run / "checkpoints" / "step-5" / "step").unlink()
     said = refused(aware, 1, run, "--set", "steps=15")
-    assert "step-10 (deep/weights: another SHA-256), step-5 (step: No such file" in said
+    assert "step-10 (deep/weights has other contents), step-5 (step: No such file" in said
 
 
 def test_a_run_that_was_interrupted_goes_on_by_itself(aware):
