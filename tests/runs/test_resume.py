@@ -233,6 +233,28 @@ def test_what_was_changed_is_in_force_and_the_global_batch_stays(aware):
     assert {path.name for path in (roots(aware) / parent / "checkpoints").iterdir()} == {"step-5", "step-10"}
 
 
+SMALL_CARD = """
+if knobs.split.micro_batch > 2:
+    raise MemoryError("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.20 GiB. GPU 0 has a total capacity of "
+        "23.64 GiB of which 1.19 GiB is free.")
+print("micro", knobs.split.micro_batch, file=open(settings["ledger"] + ".micro", "a"))
+"""
+
+
+def test_what_mended_the_parent_holds_on_unless_it_is_set_anew(aware):
+    """The new run does not begin with the batch that the card had no room for; who says so tries it again."""
+    aware.script(STEPS.replace("stopping = []\n", f"stopping = []\n{SMALL_CARD}"))
+    parent = launched(aware)
+    child, said = resumed(aware, parent, "--set", "steps=15")
+    assert "what remedies made of the plan holds on: accumulation 4, micro_batch 2" in said
+    again, said = resumed(aware, child, "--set", "steps=20", "--set", "batch.micro=4")
+    assert "holds on" not in said
+    attempts = {run: aware.summary(run)["attempt"] for run in (parent, child, again)}
+    assert attempts == {parent: 3, child: 1, again: 2}
+    assert (aware.home / "ledger.micro").read_text() == "micro 2\n" * 3
+    assert [begin for begin, _ in ledger(aware)] == [0, 10, 15]
+
+
 LAB = Host(name="lab", address="lab")
 
 
