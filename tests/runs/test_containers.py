@@ -479,7 +479,7 @@ def test_a_stopped_run_goes_on_as_another_one_in_the_same_image(client, box):
     sums = "cd .launch/runs/{} && find code checkpoints/{} -type f | xargs sha256sum"
     images = box.docker("images", "-aq", "--no-trunc")
     client.script("raise SystemExit('not the code of that run')")
-    child = client.ok("resume", parent, "--set", "settings.x=1", "--detach", timeout=300).split()[-1]
+    child = client.ok("resume", parent, "--set", "keep_checkpoints=500", "--detach", timeout=300).split()[-1]
     assert child != parent
     told = state(client, child)["parent"]
     name, step = told["checkpoint"], told["step"]

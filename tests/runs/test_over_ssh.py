@@ -259,7 +259,8 @@ w.done(w.knobs().steps)
 def test_a_run_on_the_host_trains_on_there_for_a_client_that_has_nothing_of_it(client, lab):
     """By the host's own sha256sum and ledger: the parent's checkpoint, its code, and not one step twice."""
     client.script(RESUMES)
-    client.script('name = "on"\ncommand = ["python", "train.py"]\nsteps = 4\n', "job.toml")
+    job = 'name = "on"\ncommand = ["python", "train.py"]\nsteps = 4\nkeep_checkpoints = 9\n'
+    client.script(job, "job.toml")
     lab.ssh("rm", "-f", "ledger")
     client.ok("--host", "A", "--job", "job.toml")
     parent = only_run(client)
