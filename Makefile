@@ -1,5 +1,5 @@
-# demo: the main job on this machine    test: all tests    check: format, lint, types, tests    bench: figures    links: bad links, as a table    precision: modes, as a table    mutants: do the tests notice?
-.PHONY: demo test check lint bench links precision mutants testbed-up testbed-down clean
+# demo: the main job on this machine    test: all tests    check: format, lint, types, tests    bench: figures    links, kills: bad links and random kills, as tables    precision: modes, as a table    mutants: do the tests notice?
+.PHONY: demo test check lint bench links kills precision mutants testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -28,7 +28,10 @@ bench: .venv/ready
 	$(BIN)/python tests/bench/bench.py
 
 links: .venv/ready
-	$(BIN)/python tests/bench/links.py
+	$(BIN)/python tests/bench/scenarios.py links
+
+kills: .venv/ready
+	$(BIN)/python tests/bench/scenarios.py kills
 
 precision: .venv/ready
 	$(BIN)/python tests/bench/precision.py

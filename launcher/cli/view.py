@@ -228,7 +228,9 @@ class PlainView:
     def event(self, event: Event) -> None:
         """Show one event."""
         if event.kind == "state" and event.values.get("state") == "running" and (event.attempt or 1) > 1:
-            self.write(f"  ✓ attempt {event.attempt} running")
+            begun = _count(event.values.get("from"))
+            where = "" if begun is None else f" from step {begun}"
+            self.write(f"  ✓ attempt {event.attempt} running{where}")
         if event.kind == "remedy":
             self.remedy(event)
         phase = self.progress.phase

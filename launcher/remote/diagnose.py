@@ -22,10 +22,13 @@ MOST_CHARS = 500
 PROVABLE = ("fp16-unscale", "bf16-unsupported", "bf16-dtype-mismatch")
 """What an exception proves all by itself, and the agent answers."""
 
+_NOTHING = ("none", "unknown")
 _READ_WHOLE = 1 << 20
 _READ_MOST = 1 << 20
 _SAME_LINES = 4
 _MOST_HITS = 40
+_MOST_FRONTS = 8
+_LEAST_WIDTH = 70
 _BEFORE, _AFTER = 500, 500
 
 
@@ -51,7 +54,7 @@ NOT_TOLD = Ended()
 
 
 class _Log(NamedTuple):
-    """The lines of a log without what was put around them, and the number that each has in the file."""
+    """The lines of a log, and the number that each has in the file."""
 
     lines: List[str]
     numbers: List[int]
@@ -99,7 +102,23 @@ def _read(log: bytes) -> _Log:
     if len(log) > _READ_WHOLE:
         kept = _excerpt(lines)
         lines, numbers = [lines[place] for place in kept], [numbers[place] for place in kept]
-    return _Log([_clean(line) for line in lines], numbers)
+    return _Log(lines, numbers)
+
+
+def _unbroken(read: _Log) -> _Log:
+    """Return the lines with those made whole that a terminal broke, within a word: they are as wide as it."""
+    width = max(map(len, read.lines))
+    lines: List[str] = []
+    numbers: List[int] = []
+    last = ""
+    for place, line in enumerate(read.lines):
+        if _LEAST_WIDTH <= len(last) == width and last[-1].isalpha() and line[:1].strip():
+            lines[-1] += line
+        else:
+            lines.append(line)
+            numbers.append(read.numbers[place])
+        last = line
+    return _Log(lines, numbers)
 
 
 def _clean(line: str) -> str:
@@ -107,6 +126,21 @@ def _clean(line: str) -> str:
         line = _ESCAPE.sub("", line)
     before = _PREFIX.match(line)
     return (line[before.end() :] if before else line).rstrip()
+
+
+def _bare(lines: List[str]) -> List[str]:
+    """Return the lines without what stands before each line of a traceback: a host, a stream, a logger, a number."""
+    fronts: List[str] = []
+    for place, line in enumerate(lines[:-1]):
+        at = line.find(_HEAD)
+        if at > 0 and len(fronts) < _MOST_FRONTS:
+            here = re.sub(r"\d+", r"\\d+", re.sub(r"(?:\\ )+(?=.)", " *", re.escape(line[:at])))
+            if here not in fronts and re.match(here + _FRAME.pattern, lines[place + 1]):
+                fronts.append(here)
+    if not fronts:
+        return lines
+    front = re.compile("|".join(fronts))
+    return [_clean(front.sub("", line, count=1)) if front.match(line) else line for line in lines]
 
 
 def _excerpt(lines: List[str]) -> List[int]:
@@ -141,17 +175,23 @@ def _as_many(lines: List[str], places: Sequence[int], room: int) -> List[int]:
 _FRAME = re.compile(r'\s*File ".*", line \d+')
 _HEAD = "Traceback (most recent call last):"
 _RAISED = re.compile(r"(?:[A-Za-z_][\w.]*\.)?(\w*(?:Error|Exception|Exit|Interrupt))(?::|$)")
-_PRINTED = re.compile(r"(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*[a-z](?:Error|Exception)(?::|$)")
+_PRINTED = re.compile(r"(?:[A-Za-z_][\w.]*\.)?[A-Z]\w+(?:Error|Exception)(?::|$)")
 _WRAPPER = re.compile(
     r"\S*(?:ChildFailedError|CalledProcessError|SignalException|ProcessRaisedException|ProcessExitedException"
-    r"|SpawnException|RayTaskError\S*|SystemExit|KeyboardInterrupt|BrokenProcessPool)\b"
+    r"|SpawnException|RayTaskError\S*|RayActorError|ActorDiedError|WorkerCrashedError|EngineDeadError"
+    r"|SystemExit|KeyboardInterrupt|BrokenProcessPool)\b"
+    r"|.*\b[Ss]ee (?:root cause|stack trace|error) above"
 )
 _CASCADE = re.compile(r"\S*DistBackendError\b|.*[Cc]onnection (?:closed|reset) by (?:remote )?peer")
 # What the machine, the network or the card may do to a script that is right.
 _NOT_ITS_OWN = re.compile(
     r"\S*(?:Connection\w*Error|BrokenPipeError|TimeoutError|Timeout|EOFError|OSError|IOError|InterruptedError)\b"
-    r"|.*\b(?:CUDA (?:driver )?error|cuDNN error|CUDNN_STATUS|CUBLAS_STATUS|cufft error|HIP error|Triton Error|NCCL|[Gg]loo|TCPStore"
-    r"|INTERNAL ASSERT FAILED|DataLoader worker|Broken pipe|timed out)"
+    r"|.*\b(?:(?:CUDA|cuda) (?:driver |runtime )?error|cuDNN error|CUDNN_STATUS|CUBLAS_STATUS|cufft error|HIP error|Triton Error|NCCL|[Gg]loo|TCPStore"
+    r"|INTERNAL ASSERT FAILED|cudaGetDeviceCount|DataLoader worker \(pid|Broken pipe|Resource temporarily unavailable|timed out)"
+)
+# Builtins that tell a mistake by themselves, and not by their message.
+_MISTAKE = re.compile(
+    r"(?:Key|Type|Name|UnboundLocal|Attribute|Index|Assertion|Syntax|NotImplemented|ZeroDivision)Error$"
 )
 _CHAIN = (
     "During handling of the above exception, another exception occurred:",
@@ -170,6 +210,21 @@ def _exceptions(lines: List[str]) -> Iterator[int]:
             yield number
 
 
+_CELL = re.compile(
+    r"\s*(?:[A-Za-z_][\w.]*\.)?(\w+(?:Error|Exception)) {2,}Traceback \(most recent call last\)"
+)
+_CELL_SOURCE = re.compile(r"\s*(?:-+> *)?\d+(?:\s|$)")
+
+
+def _cells(lines: List[str]) -> Iterator[Tuple[int, str, Optional[int]]]:
+    """Yield of each traceback in a notebook its first line, its exception's name and its last line, None where it is cut off."""
+    heads = [(place, head[1]) for place, head in enumerate(map(_CELL.match, lines)) if head]
+    stops = [place for place, _ in heads[1:]] + [len(lines)]
+    for number, (first, name) in enumerate(heads):
+        raised = ((n, _RAISED.match(lines[n].lstrip())) for n in range(first + 1, stops[number]))
+        yield first, name, next((n for n, line in raised if line and line[1] == name), None)
+
+
 def _goes_on(lines: Iterable[str]) -> bool:
     """Whether the training went on, so that what was printed before was no end of it."""
     return bool(LogScanner().feed("\n".join([*lines, ""]).encode()))
@@ -181,7 +236,10 @@ _SUCCESS = re.compile(
     r"\btrain_runtime\b|\*{3,} train metrics|\b[Tt]raining (?:is |has been )?(?:complet|finished|done|successful)"
     r"|\b(?:Finished|Completed) training\b"
 )
-_PROGRESS = re.compile(r"""\bloss['"]?\s*[:=]\s*['"]?(?:tensor\()?[-+]?\d""", re.IGNORECASE)
+_PROGRESS = re.compile(
+    r"""^(?!.*train_runtime).*?(?<![a-z])loss(?!_scale)(?:_\w+)?[\]'"]*(?:\s*[:=]\s*|\s)['"]?(?:tensor\()?[-+]?\d""",
+    re.IGNORECASE,
+)
 _NAN = re.compile(r"\bnan\b", re.IGNORECASE)
 _HARMLESS = re.compile("|".join(HARMLESS))
 _WARNING = re.compile(WARNING)
@@ -254,12 +312,19 @@ class _Signs:
     def _warns(self, place: int) -> bool:
         """Whether a line is a warning, or goes on with one that ends in a colon."""
         line, before = self._lines[place].lstrip(), self._lines[place - 1] if place else ""
-        return not _RAISED.match(line) and bool(_WARNING.search(line) or re.search(r"Warning:\s*$", before))
+        return not (_RAISED.match(line) or "NCCL WARN" in line) and bool(
+            _WARNING.search(line) or re.search(r"Warning:\s*$", before)
+        )
 
 
 def _quoted(lines: List[str]) -> Set[int]:
-    """Return the places of the frames of tracebacks and of the source that they quote."""
-    found = set()
+    """Return the places of the frames of tracebacks and of the source that they quote.
+
+    A notebook quotes lines round each frame; where its message is cut off, they are all that is known.
+    """
+    found: Set[int] = set()
+    for first, _, last in _cells(lines):
+        found.update(n for n in range(first, last or first) if _CELL_SOURCE.match(lines[n]))
     for place, line in enumerate(lines):
         is_behind = place - 1 in found and line[:1].isspace() and not _RAISED.match(line.lstrip())
         if is_behind or _FRAME.match(line):
@@ -286,12 +351,20 @@ def _later_ranks(lines: List[str]) -> Set[int]:
 def diagnose(log: bytes, ended: Ended = NOT_TOLD) -> Diagnosis:
     """Return what a log, and what is known beside it, says of a failure; `none` where nothing failed."""
     read = _read(log)
-    signs = _Signs(read.lines)
-    found = _decide(read.lines, signs, ended)
+    told = _tell(read, ended)
+    whole = _unbroken(read) if told.name in _NOTHING else read
+    again = _tell(whole, ended) if len(whole.lines) < len(read.lines) else told
+    return told if again.name in _NOTHING else again
+
+
+def _tell(read: _Log, ended: Ended) -> Diagnosis:
+    """Return what these lines say."""
+    lines = _bare([_clean(line) for line in read.lines])
+    found = _decide(lines, _Signs(lines), ended)
     if found is None or found.place < 0:
         failure = BY_NAME["none"] if found is None else found.failure
         return Diagnosis(failure.name, None, None, failure.why, failure.mend)
-    line = read.lines[found.place].strip()[:MOST_CHARS]
+    line = lines[found.place].strip()[:MOST_CHARS]
     return Diagnosis(
         found.failure.name, line, read.numbers[found.place], found.failure.why, found.failure.mend
     )
@@ -299,7 +372,11 @@ def diagnose(log: bytes, ended: Ended = NOT_TOLD) -> Diagnosis:
 
 def _decide(lines: List[str], signs: _Signs, ended: Ended) -> Optional[_Hit]:
     """Return the sign that initiated the failure, its place -1 where the log holds none; None where nothing failed."""
-    causes, ends, echoes = signs.causes(), signs.ends(), signs.echoes()
+    causes, echoes = (
+        [hit for hit in hits if not _is_ignored(lines, hit.place)]
+        for hits in (signs.causes(), signs.echoes())
+    )
+    ends = signs.ends()
     known = {hit.place for hit in (*ends, *echoes) if hit.failure.name != "unknown"}
     strays = [hit for hit in _strays(lines) if hit.place not in known]
     good = max(
@@ -351,15 +428,17 @@ def _told_beside(ended: Ended) -> Optional[_Hit]:
 
 def _strays(lines: List[str]) -> List[_Hit]:
     """Return the exceptions that no row of the table need know: nearly always the script's own mistake."""
-    places = set(_exceptions(lines)) | {n for n, line in enumerate(lines) if _PRINTED.match(line)}
-    found = []
+    places = set(_exceptions(lines)) | {n for n, line in enumerate(lines) if _PRINTED.match(line.lstrip())}
+    cut_off = [first for first, name, last in _cells(lines) if last is None and _MISTAKE.match(name)]
+    found = [_Hit(place, BY_NAME["user-code-error"]) for place in cut_off]
     for place in sorted(places):
-        line = lines[place]
-        is_one = _RAISED.match(line) or re.match(r"(?:[a-z_]\w*\.)+[A-Z]\w*(?::|$)", line)
+        line = lines[place].lstrip()
+        is_one = _RAISED.match(line) or re.match(r"(?:[a-z_]\w*\.)+([A-Z]\w*)(?::|$)", line)
         if is_one and not (_WRAPPER.match(line) or _CASCADE.match(line) or _is_ignored(lines, place)):
-            name = "unknown" if _NOT_ITS_OWN.match(line) else "user-code-error"
+            is_mistake = _MISTAKE.match(is_one[1]) or not _NOT_ITS_OWN.match(line)
+            name = "user-code-error" if is_mistake else "unknown"
             found.append(_Hit(place, BY_NAME[name]))
-    return found
+    return sorted(found)
 
 
 def _is_ignored(lines: List[str], place: int) -> bool:

@@ -38,10 +38,21 @@ class Failure(NamedTuple):
     encloses: Tuple[str, ...] = ()
 
 
+# How the line of an exception begins.
+_BEGINS = r"^(?:[\w.]+\.)?\w+(?:Error|Exception): [^\n]{0,120}"
+
+
+def _raised(*phrases: str) -> Signs:
+    """Return a sign for each phrase where it stands early in the message of an exception, and not in a warning."""
+    return tuple((phrase, _BEGINS + re.escape(phrase).replace("\\ ", " ")) for phrase in phrases)
+
+
 # Two dtypes of which one is a half one, in either order; integers and doubles are the script's own mistake.
 _HALF = r"(?:c10::|torch\.(?:cuda\.)?)?(?:b?float16|bfloat16|half)(?:tensor)?"
 _FLOAT = r"(?:c10::|torch\.(?:cuda\.)?)?(?:float32|float|b?float16|bfloat16|half)(?:tensor)?"
 _TWO = r"(?:%s\b\W+(?:\w+\W+){0,4}%s\b|%s\b\W+(?:\w+\W+){0,4}%s\b)" % (_HALF, _FLOAT, _FLOAT, _HALF)
+# What stands between the name of a figure and the figure.
+_IS = r"""[\]'"]*(?:\s*[:=]\s*|\s)['"]?(?:tensor\()?[-+]?"""
 # What the driver says of hardware and bus; 13, 31, 43 and 45 are a program's own fault.
 _LOST_XIDS = r"(?:48|6[1-4]|7[49]|9[2-5]|109|110|119|120|136|14[0-9]|15[0-9])"
 
@@ -67,8 +78,8 @@ FAILURES = (
                 r"bf16 mixed precision requires PyTorch >= \S+ and a supported device",
             ),
             (
-                "bf16",
-                r"bf16 (?:is not supported|not supported) (?:on|by) (?:this|your|the) (?:GPU|device|card)",
+                "not supported",
+                r"\b(?:bf16|bfloat16)\b(?!.*\bMPS\b)[^\n]{0,60} not supported (?:on|by) (?:this|your|the) (?:GPU|device|card)",
             ),
         ),
     ),
@@ -77,11 +88,14 @@ FAILURES = (
         "two dtypes meet: the model was cast after its optimizer had state, or a part of it was never cast",
         "never cast the training model: load it as the plan says, and let autocast do the rest",
         causes=(
-            ("for `end` but got dtype", r"expected dtype %s for `end` but got dtype %s" % (_FLOAT, _FLOAT)),
+            ("expected dtype", r"expected dtype %s for `\w+` but got dtype %s" % (_FLOAT, _FLOAT)),
             ("expected scalar type", r"expected scalar type " + _TWO),
             ("must have the same dtype", r"must have the same dtype\b[\s\S]{0,30}?" + _TWO),
+            ("does not match weight dtype", r"input dtype [^\n]*does not match weight dtype[^\n]*" + _HALF),
             ("to have the same dtype", r"to have the same dtype\b[\s\S]{0,60}?" + _TWO),
             ("destination dtypes match", r"destination dtypes match, got " + _TWO),
+            ("with uniform dtype but got", r"with uniform dtype but got " + _TWO),
+            "mixed dtype (cpu): expect parameter to have scalar type of float",
             ("should be the same", r"(?:input|bias) type \W*" + _TWO + r"\W+should be the same"),
             (
                 "not implemented for 'bfloat16'",
@@ -98,22 +112,23 @@ FAILURES = (
         "the loss or its gradients are not finite, and stay so",
         "go back to a checkpoint before it, on a safer precision; lower the learning rate, clip gradients, look at the data",
         causes=(
-            ("is nan", r"\bloss(?: value)? is nan\b(?!\s*(?:or|if|when)\b)"),
+            ("is nan", r"\bloss\b[^\n]{0,40} is nan\b(?!\s*(?:or|if|when)\b)"),
             (
                 "nan",
-                r"\b(?:loss|gradients?|grad_norm)\b[^\n]{0,20}\b(?:became|becomes|turned|went) (?:to )?(?:nan|inf)\b",
+                r"\b(?:loss|gradients?|grad_norm)\b[^\n]{0,20}\b(?:became|becomes|turned|went) (?:to )?(?:infinite or )?(?:nan|inf)\b",
             ),
+            ("diverged", r"\b(?:loss|training|model) (?:has )?diverged(?=\W*$|[,.!:]| with\b| at\b)"),
             ("returned nan values", r"Function '\w+' returned nan values in its \S+ output"),
             ("tripped: nan-divergence", r"\bTripped: nan-divergence"),
             "minimum loss scale reached",
             "current loss scale already at minimum",
             ("nan loss", r"\bnan loss (?:encountered|detected|at|in|for)\b"),
             ("non-finite", r"non-finite (?:loss|gradient)\S*"),
-            ("nan detected", r"nan detected in (?:loss|grad|output|weights)"),
+            ("nan", _BEGINS + r"\bnan\b[^\n]{0,30}\b(?:in|for)\b[^\n]{0,30}(?:loss|grad|output|weights)"),
         ),
         ends=(
-            ("nan", r"""\b(?:eval_)?loss['"]?\s*[:=]\s*['"]?(?:tensor\()?[-+]?nan\b"""),
-            ("nan", r"""\bgrad[_ ]norm['"]?\s*[:=]\s*['"]?(?:tensor\()?[-+]?nan\b"""),
+            ("nan", r"(?<![a-z])(?<!\bval_)(?<!\bbest_)loss(?:_\w+)?%snan(?:\.0)?\b" % _IS),
+            ("nan", r"\bgrad[_ ]norm%snan(?:\.0)?\b" % _IS),
         ),
     ),
     Failure(
@@ -131,8 +146,12 @@ FAILURES = (
             "hip out of memory",
             "xpu out of memory",
             "mps backend out of memory",
-            ("out of memory", r"CUDA (?:runtime )?error\W*(?:\(\d+\))?\W*out of memory"),
-            ("out of memory", r"(?:CUDA|Cuda|NCCL|cuda) failure\W*\d*\W*'?out of memory"),
+            (
+                "out of memory",
+                r"\b(?:CUDA|HIP|NCCL) (?:runtime )?(?:error|failure|failed)\b[^\n]{0,80}\bout of memory",
+            ),
+            ("outofmemoryerror", r"^(?:[\w.]+\.)?OutOfMemoryError Traceback"),
+            ("oom when allocating tensor", r"OOM when allocating tensor[^\n]*device:GPU"),
             "cuda_error_out_of_memory",
             "cudaerrormemoryallocation",
             "cublas_status_alloc_failed",
@@ -161,9 +180,10 @@ FAILURES = (
                 "unable to open shared memory",
                 r"unable to open shared memory object </?\S+ in (?:read-)?write mode[^\n]*(?:no space|cannot allocate)",
             ),
+            ("unable to mmap", r"unable to mmap \d+ bytes from file </torch_"),
             (
                 "no space left on device",
-                r"(?:/dev/shm|shared_memory\.py|/torch_\d+)[\s\S]{0,400}no space left on device",
+                r"(?:/dev/shm|shared_memory\.py|/torch_\d+|\bshm\w*\.(?:h|cc):)[\s\S]{0,400}no space left on device",
             ),
             (
                 "shm",
@@ -184,6 +204,14 @@ FAILURES = (
             ("oom_kill", r"\boom_kill \W*[1-9]"),
             ("oom-killer", r"invoked oom-killer"),
             "out of memory: kill",
+            ("oom-kill", r"\bexited: oom-kill"),
+            ("out of memory", r"^srun: error: \S+ tasks? \S+ Out Of Memory"),
+            ("memory limit", r"\bexceeded (?:\w+ )?memory limit\b|\bTERM_MEMLIMIT\b"),
+            "may have exceeded k8s pod memory limits",
+            "the node was low on resource: memory",
+            "crashed after using all available ram",
+            "tried to allocate more memory than is available",
+            ("memory pressure", r"Workers[^\n]{0,60} killed due to memory pressure"),
             ("oomkilled", r'OOMKilled"?\W+(?:true|exit|1)|reason\W+OOMKilled|\bOOMKilled\s*$'),
             ("oom killed", r"\b(?:been|was) OOM Killed\b"),
             "killed by the cgroup out-of-memory handler",
@@ -215,6 +243,7 @@ FAILURES = (
                 r"^Killed\.?$|^(?:\S+: )?line \d+:\s+\d+ Killed\b|^\[\d+\]\W+\d*\s*Killed\b|^/\S+: line \d+:\s+\d+ Killed\b",
             ),
             ("killed", r"^\S*(?:sh|bash)?:?\s?.*\b\d{2,} Killed  "),
+            ("out_of_me", r"(?-i:\bOUT_OF_ME(?:MORY\b|\+))"),
             ("signal 9", r"(?:killed|terminated|exited|received|died)[^\n]{0,30}signal:? 9\b"),
             ("exited with", r"exited with (?:code|status)?\s?(?:137|-9)\b"),
         ),
@@ -228,6 +257,7 @@ FAILURES = (
             ("address already in use", r"^(?!.*\[W)(?!.*errno: 98).*address already in use"),
             "failed to listen on any local network address",
             "but another process is utilizing it",
+            "only one usage of each socket address",
             "port is already allocated",
             ("already in use", r"\bport `?\d+`? (?:is )?already in use(?!.{0,40}(?:trying|using|instead))"),
         ),
@@ -259,6 +289,8 @@ FAILURES = (
             ("was built for sm", r"is for sm\S*, but was built for sm"),
             "cublas_status_arch_mismatch",
             "cuda error: invalid device function",
+            ("too old to be supported by", r"too old to be supported by the triton GPU compiler"),
+            ("only supports ampere", r"FlashAttention only supports Ampere GPUs or newer"),
         ),
     ),
     Failure(
@@ -307,8 +339,19 @@ FAILURES = (
                 "nvml",
                 r"\bNVML(?: Shared)? (?:Library Not Found|error: driver not loaded)|nvml error: driver not loaded",
             ),
-            ("driver rpc error", r"initialization error: driver rpc error"),
-            ("nvidia-container-cli: initialization error", r"nvidia-container-cli: initialization error"),
+            ("nvidia-container-cli", r"nvidia-container-cli: (?!requirement )\w+ error"),
+            (
+                "nvidia-container-runtime",
+                r"nvidia-container-runtime\W+(?:executable file )?(?:not found|no such file)",
+            ),
+            *_raised(
+                "no gpu", "no nvidia gpu", "no supported gpu", "no accelerator", "failed to infer device type"
+            ),
+            *_raised("gpu is required", "you need a gpu", "requires a gpu (not 'cpu')"),
+            *_raised("cuda is not available", "gpu is not available", "cuda is unavailable"),
+            *_raised("torch.cuda.is_available() is false"),
+            "your machine only has: []",
+            ("invalid cuda", r"Invalid CUDA 'device=\S+' requested[\s\S]{0,400}is_available\(\)\W+False"),
             (
                 "nvidia-smi has failed",
                 r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
@@ -316,10 +359,6 @@ FAILURES = (
             ("unresolvable cdi devices", r"unresolvable CDI devices \S*nvidia"),
             ("runtime name: nvidia", r"unknown or invalid runtime name: nvidia"),
             ("no adapters found", r"NVIDIA-SMI couldn't find|Could not find any nv files"),
-            (
-                "torch.cuda.is_available() is false",
-                r"deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False",
-            ),
             ("libnvidia-container", r"libnvidia-container\S*: .*(?:failed|error)"),
             ("no devices were found", r"^No devices were found"),
             (
@@ -355,6 +394,7 @@ FAILURES = (
             ("xid", r"\bXid\s*\(PCI:[^)]*\):\s*%s\b" % _LOST_XIDS),
             ("xid", r"\bXid[ :=]+%s\b" % _LOST_XIDS),
             "nv_err_gpu_is_lost",
+            "invalid access of peer gpu memory over nvlink or a hardware error",
             ("gpu is lost", r"GPU is lost\b"),
             ("unable to determine the device handle", r"unable to determine the device handle for GPU"),
             ("ecc error", r"double[- ]bit ECC error"),
@@ -372,6 +412,7 @@ FAILURES = (
             ("assertion", r"(?:block: \[[\d,]+\], )?thread: \[[\d,]+\] Assertion\b"),
             ("assertion", r"\.cuh?:\d+:?[^\n]*Assertion\b[^\n]*failed"),
         ),
+        encloses=("cuda-oom",),
     ),
     Failure(
         "wrong-device-ordinal",
@@ -384,6 +425,8 @@ FAILURES = (
             ("invalid device id", r"AssertionError: Invalid device id"),
             ("invalid cuda", r"Invalid CUDA 'device=\S+' requested"),
             ("device < num_gpus", r"device >= 0 && device < num_gpus"),
+            ("your machine only has:", r"your machine only has: \[\d"),
+            ("device_count() is", r"object on CUDA device \d+ but torch\.cuda\.device_count\(\) is [1-9]"),
         ),
     ),
     Failure(
@@ -392,12 +435,20 @@ FAILURES = (
         "go back to the checkpoint before it, or fetch the file again; check its size and sha256",
         causes=(
             ("pytorchstreamreader failed", r"PytorchStreamReader failed(?!.*not in a subdirectory)"),
-            "error while deserializing header",
+            (
+                "error while deserializing",
+                r"SafetensorError: Error while deserializing|Error while deserializing header",
+            ),
+            ("unsupported operand", r"WeightsUnpickler error:\s+Unsupported operand \d"),
+            ("eoferror", r"(?:serialization|_weights_only_unpickler)\.py\W[\s\S]{0,400}\bEOFError\b"),
             ("header", r"\b(?:HeaderTooLarge|HeaderTooSmall|InvalidHeader\w*|InvalidHeaderLength)\b"),
             "metadataincompletebuffer",
             "incomplete metadata, file not fully covered",
             "eoferror: ran out of input",
-            ("invalid load key", r"UnpicklingError: invalid load key"),
+            ("unpicklingerror", r"UnpicklingError: (?!Weights only load failed)"),
+            ("inline_container.cc", r"inline_container\.cc:\d+\][ .]+file not found: \S+/data/"),
+            "corrupt file?",
+            ("truncated file", r"unable to (?:synchronously )?open file \(truncated file"),
             "pickle data was truncated",
             "unexpected eof, expected",
             ("file might be corrupted", r"the file might be corrupted"),
@@ -420,6 +471,8 @@ FAILURES = (
             ("no space left on device", r"^(?!.*inotify).*no space left on device"),
             "disk quota exceeded",
             "not enough space on the disk",
+            "not enough disk space",
+            "the node was low on resource: ephemeral-storage",
             "database or disk is full",
             "pytorchstreamwriter failed writing",
             ("unexpected pos", r"inline_container\S*[\s\S]{0,60}unexpected pos"),
@@ -452,6 +505,7 @@ FAILURES = (
             ("returned a non-zero code", r"The command '[^\n]*' returned a non-zero code: \d+"),
             ("conflicting dependencies", r"cannot install\b[\s\S]{0,200}conflicting dependencies"),
             "no matching distribution found for",
+            ("requires a different python", r"ERROR: Package '\S+' requires a different Python"),
             "could not find a version that satisfies the requirement",
             "metadata-generation-failed",
             ("failed building wheel", r"ERROR: Failed building wheel for"),
@@ -459,6 +513,9 @@ FAILURES = (
             ("failed to build installable wheels", r"Failed to build installable wheels"),
             ("subprocess-exited-with-error", r"error: subprocess-exited-with-error"),
             ("unable to locate package", r"E: Unable to locate package"),
+            ("executor failed running", r"executor failed running \["),
+            ("copy failed:", r"^COPY failed: "),
+            ("is not signed", r"^E: The repository \S+[^\n]* is not signed"),
             ("dockerfile parse error", r"dockerfile parse error"),
             ("failed to read dockerfile", r"failed to read dockerfile"),
             ("error building image", r"error building image"),
@@ -496,11 +553,9 @@ FAILURES = (
             "no more authentication methods",
             "unprotected private key file",
             "too many authentication failures",
-            (
-                "authentication failed",
-                r"paramiko\S*(?:AuthenticationException|SSHException)[^\n]*authentication failed",
-            ),
-            ("authenticationexception", r"paramiko\.\S*AuthenticationException"),
+            ("authentication failed", r"paramiko\S*SSHException[^\n]*authentication failed"),
+            ("authenticationexception", r"\bAuthenticationException\b"),
+            ("passwordrequiredexception", r"\bPasswordRequiredException\b"),
             ("unable to authenticate", r"ssh: (?:handshake failed: ssh: )?unable to authenticate"),
             ("no authentication methods available", r"No authentication methods available"),
             ("all configured authentication methods failed", r"All configured authentication methods failed"),
@@ -528,13 +583,29 @@ FAILURES = (
             ),
             (
                 "huggingface",
-                r"Failed to (?:resolve|establish)[^\n]*huggingface|HTTPSConnectionPool\(host='(?:cdn-lfs\S*\.)?(?:huggingface\.co|hf\.co|hf-mirror\.com)'",
+                r"Failed to (?:resolve|establish)[^\n]*huggingface|HTTPSConnectionPool\(host=\W{1,2}[\w.-]*(?:huggingface\.co|hf\.co|hf-mirror\.com)\W",
             ),
             (
                 "huggingface.co",
                 r"is not a (?:valid model identifier|local folder and is not a valid model identifier)[\s\S]{0,80}huggingface\.co",
             ),
             "is not a local folder and is not a valid model identifier",
+            (
+                "co timed out",
+                r"Connection to [\w.-]*(?:huggingface\.co|hf\.co|hf-mirror\.com) timed out",
+            ),
+            (
+                "if you were trying to load it from",
+                r"trying to load it from 'https://huggingface\.co/models'",
+            ),
+            (
+                "does not appear to have a file named",
+                r"does not appear to have a file named[\s\S]{0,200}https://huggingface\.co",
+            ),
+            ("on the hugging face hub", r"couldn't find [^\n]{1,200} on the Hugging Face Hub"),
+            "incorrect path_or_model_id",
+            ("token is required", r"Token is required \("),
+            "distant resource does not",
             ("offlinemodeisenabled", r"OfflineModeIsEnabled"),
             ("outgoing traffic has been disabled", r"outgoing traffic has been disabled"),
             ("offline mode is enabled", r"offline mode is enabled"),
@@ -543,7 +614,7 @@ FAILURES = (
             ("hfhubhttperror", r"\bHfHubHTTPError: (?:401|403|404|429|5\d\d)"),
             (
                 "couldn't reach",
-                r"Couldn't reach (?:'\S+' on the Hub|https://huggingface\.co|the Hugging Face Hub)",
+                r"Couldn't reach (?:'\S+' on the Hub|https://\S*huggingface|the Hugging Face Hub)",
             ),
             ("doesn't exist on the hub", r"doesn't exist on the Hub or cannot be accessed"),
             (
@@ -557,14 +628,11 @@ FAILURES = (
         "a model that device_map has spread, offloaded or quantised somewhere is trained where it cannot be",
         "drop device_map with several processes; quantised: device_map={'': local_rank}; offloaded: a smaller model or card with more memory",
         causes=(
-            ("device_map", r"loaded with\W+`?device_map='?auto'?`? in any distributed mode"),
+            "can't train a model that has been loaded",
             "in any distributed mode",
-            (
-                "on a different device than the one",
-                r"8-bit or 4-bit precision[\s\S]{0,30}on a different device than the one",
-            ),
-            ("cpu or disk offload", r"loaded in \S+ (?:or \S+ )?precision with CPU or disk offload"),
+            "on a different device than the one you're training on",
             ("with cpu or disk offload", r"precision\s+with CPU or disk offload"),
+            ("offloaded to", r"weights offloaded to the \w+\. Please provide an `offload_folder`"),
             ("some modules are dispatched on the cpu", r"Some modules are dispatched on the CPU or the disk"),
             (
                 "modules offloaded to cpu or disk",
@@ -591,9 +659,13 @@ FAILURES = (
             ("is not supported on mps", r"\w+ is not supported on MPS"),
             ("mps tensor to float64", r"Cannot convert a MPS Tensor to float64"),
             ("mps backend", r"to the MPS backend but it does not have support for that dtype"),
-            ("mps", r"\bMPS (?:backend|framework|device) (?:doesn't|does not) support\b"),
+            ("mps", r"\bMPS (?:backend |framework |device )?(?:doesn't|does not) support\b"),
+            ("mps", r"\bdevice mps (?:is )?not supported|requires a GPU \(not 'mps'\)"),
+            ("failed assertion", r"\bMPS(?:\w+/)*\w*[^\n]*\.mm:\d+: failed assertion"),
+            ("llvm error", r"LLVM ERROR: Failed to infer result type"),
             ("backend", r"Could not run '\S+' with arguments from the '(?:Sparse)?MPS' backend"),
             ("at the mps device", r"not supported at the MPS device"),
+            "mps backend is supported on macos",
             ("adaptive pool mps", r"Adaptive pool MPS: "),
         ),
     ),
@@ -622,6 +694,11 @@ FAILURES = (
             ("torch not compiled with cuda enabled", r"Torch not compiled with CUDA enabled"),
             ("cuda_home environment variable is not set", r"CUDA_HOME environment variable is not set"),
             ("requires", r"\brequires `?pip install\b"),
+            "operator torchvision::nms does not exist",
+            "cuda setup failed despite",
+            ("error building extension", r"Error building extension '"),
+            ("importerror", r"^ImportError Traceback"),
+            ("modulenotfounderror", r"^ModuleNotFoundError Traceback"),
             ("ninja is required", r"Ninja is required to load C\+\+ extensions"),
             ("failed to find c compiler", r"Failed to find C compiler"),
             ("a different version", r"numpy\.dtype size changed, may indicate binary incompatibility"),
@@ -630,7 +707,7 @@ FAILURES = (
         ends=(
             (
                 "command not found",
-                r"^(?:\S+: )*(?:line \d+: )?(?!nvidia-smi)[\w.-]+: (?:command )?not found$",
+                r"^(?:\S+: )*(?:line \d+: )?(?!nvidia-smi|-)[\w.-]+: (?:command )?not found$",
             ),
         ),
     ),
@@ -667,6 +744,12 @@ FAILURES = (
                 "gloo",
                 r"gloo/transport/\S+[\s\S]{0,60}(?:Connection (?:closed|reset|refused)|Timed out|timeout)|Gloo connectFullMesh failed",
             ),
+            (
+                "timed out",
+                r"(?:store based barrier|TCPStore|rendezvous)[\s\S]{0,200}timed out|Timed out initializing process group",
+            ),
+            ("original timeout was", r"timed out\. Original timeout was \d+ ms"),
+            ("rendezvous", r"\bRendezvous(?:Connection|Timeout|Closed)Error\b"),
             ("timeout at collective", r"Timeout at (?:collective|NCCL work)"),
             ("collective", r"Detected mismatch between collectives on ranks"),
             ("connection closed by", r"RuntimeError: [^\n]*connection closed by (?:remote )?peer"),
@@ -687,6 +770,8 @@ FAILURES = (
                 "time limit",
                 r"(?:job|step)[^\n]{0,60}(?:exceeded|reached|killed|hit)[^\n]{0,20}(?:time|wall[- ]?(?:time|clock))\s?limit",
             ),
+            ("term_runlimit", r"\bTERM_RUNLIMIT\b|\bTERM_PREEMPT\b"),
+            ("execution duration", r"exceeded the max(?:imum)?(?: allowed)? execution duration"),
             ("walltime", r"walltime \d+ exceeded limit|exceeded (?:its )?(?:hard |soft )?wall\s?time"),
             ("got signal", r"SignalException: Process(?: \d+)? got signal: (?:1|15)\b"),
             (
@@ -705,6 +790,7 @@ FAILURES = (
                 "sigterm",
                 r"\b(?:received|caught|got) (?:a )?(?:signal )?(?:\(?15\)?\W*)?\(?SIGTERM\b(?!.*closing)",
             ),
+            ("sigterm received", r"\bSIGTERM received\b"),
             ("sigterm", r"Signal 15 \(SIGTERM\) received by PID"),
             ("exit code", r"exit(?:ed with)? (?:code|status)\W{0,3}143\b"),
             ("code 143", r"\bcode 143\b"),
@@ -722,6 +808,8 @@ FAILURES = (
             "kex_exchange_identification",
             "ssh_exchange_identification",
             "packet_write_wait",
+            "ssh_dispatch_run_fatal",
+            "mux_client_request_session",
             "error reading ssh protocol banner",
             ("write failed", r"^Write failed: Broken pipe"),
             ("read from remote host", r"^Read from remote host \S+"),
@@ -737,8 +825,11 @@ FAILURES = (
             ),
             ("ssh session not active", r"SSH session not active"),
             ("unable to connect to port", r"NoValidConnectionsError|Unable to connect to port 22"),
-            ("connection unexpectedly closed", r"rsync: \S*connection unexpectedly closed"),
-            ("rsync error: unexplained error", r"rsync error: unexplained error \(code 255\)"),
+            (
+                "rsync",
+                r"rsync: [^\n]*(?:connection unexpectedly closed|connection (?:reset|refused|timed out)|broken pipe)",
+            ),
+            ("rsync error", r"rsync error: [^\n]*\(code (?:12|30|35|255)\)"),
             ("lost connection", r"^lost connection$"),
             ("socket is closed", r"paramiko[\s\S]{0,300}Socket is closed"),
             ("server connection dropped", r"Server connection dropped"),
@@ -758,7 +849,8 @@ FAILURES = (
             ("unrecognized arguments", r"error: unrecognized arguments:"),
             ("the following arguments are required", r"error: the following arguments are required:"),
             ("can't open file", r"can't open file '?[^\n]*\[Errno 2\]"),
-            ("invalid choice", r"error: argument [^\n]*: invalid choice"),
+            ("error: argument", r"error: argument [^\n]+: "),
+            ("error:", r"^Error: (?:No such option|Invalid value|Missing option|Missing argument)\b"),
         ),
     ),
     Failure(
@@ -774,6 +866,7 @@ FAILURES = (
             ("exits with return code", r"exits with return code = -?[1-9]"),
             ("core dumped", r"\(core dumped\)"),
             "segmentation fault",
+            ("segfault at", r"\]: segfault at [0-9a-f]+ ip "),
             "illegal memory access",
             "unspecified launch failure",
             ("cuda error", r"\bCUDA error\b"),
@@ -785,6 +878,12 @@ FAILURES = (
             ("error", r"^(?:E\d{4} |ERROR\b|\[ERROR\]|Error\b)"),
             ("aborted", r"^Aborted\b|signal SIGABRT"),
             ("errors:", r"^Errors:"),
+            ("error", r"^.{0,40}(?-i:\b(?:ERROR|CRITICAL)\b)(?=[\]\s|:-])"),
+            ("error:", r"^(?:[\w.]+\.)?\w+Error: "),
+            "error response from daemon",
+            ("command not found", r": line \d+: -[\w-]+: command not found"),
+            "starting container process caused",
+            ("terminated with code", r"\bterminated with code -?[1-9]"),
             ("cannot connect to the docker daemon", r"Cannot connect to the Docker daemon"),
             ("exception", r"^(?:[\w.]+\.)?\w*(?:Error|Exception)\b"),
             ("unhandled", r"Unhandled exception"),
@@ -810,6 +909,8 @@ HARMLESS = (
     r"pip's dependency resolver|fatal: not a git repository|Error in cpuinfo",
     r"_OOM_|oom_score|\boom(?:_kill)? 0\b",
     r"Ignoring|ignored\.$|Retrying|retrying|will retry|[Ff]alling back|trying another port",
+    r"^.{0,20}\b(?:[Ii]f you|[Tt]o (?:avoid|prevent)|[Ii]n case of)\b.{0,60}(?:out of memory|OOM|[Ee]rrors?)\b",
+    r"[Rr]educing (?:the )?(?:micro-?)?batch|[Tt]rying (?:a smaller |with )?batch",
 )
 # Lines that warn: what they say is a hint at most. NCCL's WARN is an error, and ssh's warnings stand between @.
 WARNING = (

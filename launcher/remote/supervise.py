@@ -89,8 +89,9 @@ class Supervisor:
         self.consumed: set[str] = set()
         self.failure: dict[str, Any] | None = None
         self.kill_at = float("inf")
+        self.chosen = checkpoints.Choice(None, None, {})
         self.checkpoint: int | None = None
-        self.save_s = 0.0
+        self.save_s = max((state.get("save_s") or 0.0 for _, state in self.history), default=0.0)
         self.liveness = Liveness(_seconds(self.plan.get("hang_minutes")))
         self.began_s = time.monotonic()
         self.ran_before_s = sum(_ran_s(self.run.folder(number)) for number in self.run.numbers())
@@ -113,8 +114,10 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda got, _frame: self.terminations.append(got))
         verdict = self._settle_what_was_left_open()
+        self._write_attempt()  # at once: whoever started us waits for it, and to prove a checkpoint takes its time
         self._look_after_checkpoints()
-        self._write_attempt()
+        if self.chosen.path is not None:
+            self._write_attempt()
         with contextlib.suppress(FileNotFoundError):  # it is on record now
             os.unlink(self.run.container_end)
         if self.previous:
@@ -170,7 +173,6 @@ class Supervisor:
     def _look_after_checkpoints(self) -> None:
         """Put in order what earlier attempts have left, while nobody writes there, and choose where to go on from."""
         folder = self.run.checkpoints
-        os.makedirs(folder, exist_ok=True)
         torn = checkpoints.tidy(folder, "checkpoints" in self._consumed_so_far())
         self.chosen = checkpoints.choose(folder)
         checkpoints.set_aside_damaged(folder, self.chosen)
@@ -189,7 +191,7 @@ class Supervisor:
         plan, changes = self.plan, self.in_force.changes
         rung = self.rung
         split = {name: changes[name] for name in ("micro_batch", "accumulation") if name in changes}
-        for folder in (self.run.artifacts, self.run.cache):
+        for folder in (self.run.artifacts, self.run.checkpoints, self.run.cache):
             os.makedirs(folder, exist_ok=True)
         self.attempt_record = {
             "version": VERSION,
@@ -546,6 +548,7 @@ class Supervisor:
                 loss=self.redactor.redact(self.loss),
                 consumed=self.redactor.redact(sorted(self.consumed)),
                 checkpoint=self.checkpoint,
+                save_s=self.save_s,
                 rehearsed=self.is_rehearsed,
                 failure=self.redactor.redact(self.failure),
                 **self.redactor.redact(more),

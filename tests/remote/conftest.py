@@ -27,6 +27,7 @@ def worker(monkeypatch):
     spec.loader.exec_module(module)
     yield module
     module._channel._close()
+    module._pace.leave()
 
 
 class Agent:

@@ -1,8 +1,13 @@
-"""Which checkpoints are there, and which are set aside."""
+"""Which checkpoints are there, which is gone on from, which are set aside, and which go."""
 
+import hashlib
 import json
+import os
+import subprocess
 
-from launcher.remote.checkpoints import sealed, set_aside
+import pytest
+
+from launcher.remote.checkpoints import Choice, choose, prune, sealed, set_aside, tidy, what_is_wrong
 
 
 def make(folder, name, manifest):
@@ -34,3 +39,94 @@ def test_what_is_set_aside_is_whole_and_out_of_the_way_and_twice_is_once(tmp_pat
         assert set_aside(str(tmp_path), 4) == []
         assert [step for step, _ in sealed(str(tmp_path))] == [2]
     assert len(list(tmp_path.glob(".rejected-*/step-4/manifest.json"))) == 2
+
+
+def seal(folder, name, step, text="weights"):
+    """A checkpoint as the worker leaves it."""
+    (folder / name).mkdir()
+    (folder / name / "weights").write_text(text)
+    told = {"size": len(text), "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    (folder / name / "manifest.json").write_text(json.dumps({"step": step, "files": {"weights": told}}))
+    return folder / name
+
+
+def names(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("files", "wrong"),
+    [
+        ({"weights": {"size": 7, "sha256": hashlib.sha256(b"weights").hexdigest()}}, None),
+        ({"weights": {"size": 8}}, "weights has another size"),
+        ({"weights": {"size": 7, "sha256": "ab"}}, "weights has other contents"),
+        ({"gone": {"size": 7}}, "gone: No such file or directory"),
+        ({"weights": 7}, "its manifest names no files"),
+        (None, "its manifest names no files"),
+    ],
+)
+def test_what_is_wrong_with_a_checkpoint_is_said(tmp_path, files, wrong):
+    """By file, and without a word where nothing is."""
+    path = seal(tmp_path, "step-3", 3)
+    (path / "manifest.json").write_text(json.dumps({"step": 3, "files": files}))
+    assert what_is_wrong(str(path)) == wrong
+
+
+def test_the_newest_whole_one_is_chosen_by_its_step(tmp_path):
+    """Not by its name or its date; what is wrong with newer ones is told."""
+    for step in (8, 9, 10):
+        seal(tmp_path, f"checkpoint-{step}", step)
+    (tmp_path / "checkpoint-10" / "weights").write_text("WEIGHTS")
+    assert choose(str(tmp_path)) == Choice(
+        9, str(tmp_path / "checkpoint-9"), {"checkpoint-10": "weights has other contents"}
+    )
+    assert choose(str(tmp_path / "missing")) == Choice(None, None, {})
+
+
+def test_what_a_crash_has_left_is_finished_or_removed(tmp_path):
+    """What was sealed gets its name, what was half-done goes; what a script keeps there itself stays."""
+    seal(tmp_path, "step-1", 1)
+    seal(tmp_path, ".step-2.new", 2)  # sealed, and killed before it had its name
+    seal(tmp_path, "step-3", 3)
+    seal(tmp_path, ".step-3.old", 3)
+    seal(tmp_path, ".step-4.old", 4)  # killed between the old one's leave and the new one's name
+    for torn in (".step-5.new", "step-6", ".dropped-step-0", "checkpoint-7"):
+        (tmp_path / torn).mkdir()
+    (tmp_path / "checkpoint-7" / "checkpoint-is-incomplete.txt").touch()
+    (tmp_path / "checkpoint-8").mkdir()  # of a Trainer whose checkpoints nobody seals, for all we know
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "README.md").touch()
+    removed = tidy(str(tmp_path), is_all_sealed=False)
+    assert set(removed) == {".step-3.old", ".step-5.new", "step-6", ".dropped-step-0", "checkpoint-7"}
+    kept = {"step-1", "step-2", "step-3", "step-4", "checkpoint-8", "logs", "README.md"}
+    assert names(tmp_path) == kept
+    assert tidy(str(tmp_path), is_all_sealed=True) == ["checkpoint-8"]
+    assert tidy(str(tmp_path), is_all_sealed=True) == []
+
+
+def test_room_is_made_by_what_is_not_needed(tmp_path):
+    """The newest whole one stays, and what is no checkpoint."""
+    for step in (1, 2, 3):
+        seal(tmp_path, f"step-{step}", step)
+    (tmp_path / "step-3" / "weights").write_text("torn")
+    seal(tmp_path, "checkpoint-0", 0)
+    (tmp_path / ".rejected-abc").mkdir()
+    (tmp_path / "logs").mkdir()
+    assert set(prune(str(tmp_path))) == {"step-1", "step-3", "checkpoint-0", ".rejected-abc"}
+    assert names(tmp_path) == {"step-2", "logs"}
+
+
+@pytest.mark.testbed
+def test_what_is_spoilt_is_set_aside_on_a_full_disk_too(small_disk):
+    """To rename needs no room."""
+    folder = small_disk / "checkpoints"
+    folder.mkdir()
+    for step in (1, 2):
+        seal(folder, f"step-{step}", step)
+    disk = os.statvfs(small_disk)
+    used = disk.f_files - disk.f_ffree
+    subprocess.run(["mount", "-o", f"remount,nr_inodes={used}", small_disk], check=True)
+    with pytest.raises(OSError, match="No space"):
+        (folder / "more").mkdir()
+    assert set_aside(str(folder), 2) == ["step-2"]
+    assert names(folder) == {"step-1", ".rejected-step-2"}

@@ -1,8 +1,11 @@
 """What a log proves to the agent, and what any log tells a person: what initiated the failure, not what followed."""
 
+import io
 import random
 import re
 import time
+import traceback
+from pathlib import Path
 
 import pytest
 
@@ -195,6 +198,143 @@ def test_a_log_tells_its_class(name, log):
     assert diagnose(f"{{'loss': 1.5, 'grad_norm': 1.0}}\n{log}".encode()).name == name
 
 
+SAID = [
+    ("bf16-unsupported", "AssertionError: bfloat16 precision is not supported by your GPU"),
+    ("bf16-dtype-mismatch", "RuntimeError: expected dtype float for `weight` but got dtype c10::BFloat16"),
+    ("bf16-dtype-mismatch", "RuntimeError: mixed dtype (CPU): expect parameter to have scalar type of Float"),
+    ("bf16-dtype-mismatch", "ValueError: Must flatten tensors with uniform dtype but got torch.bfloat16 and torch.float32"),
+    ("nan-divergence", "FloatingPointError: Loss became infinite or NaN at iteration=140!"),
+    ("nan-divergence", "ValueError: The loss returned in `training_step` is nan."),
+    ("nan-divergence", "ValueError: NaN values found in total_loss"),
+    ("nan-divergence", "RuntimeError: Detected nan or inf values in loss"),
+    ("cuda-oom", "RuntimeError: CUDA failed with error out of memory"),
+    ("cuda-oom", "W0101 10:00:00.000000 7 include/alloc.h:320 NCCL WARN Cuda failure 2 'out of memory'"),
+    ("cuda-oom", "ResourceExhaustedError: OOM when allocating tensor with shape[8] on /job:localhost/device:GPU:0"),
+    ("shm-too-small", "RuntimeError: unable to mmap 512 bytes from file </torch_1_2_0>: Cannot allocate memory (12)"),
+    ("host-oom-killed", "srun: error: n1: task 0: Out Of Memory"),
+    ("host-oom-killed", "slurmstepd: error: Exceeded job memory limit"),
+    ("host-oom-killed", "Your session crashed after using all available RAM."),
+    ("host-oom-killed", "1234.batch          batch        2 OUT_OF_ME+    0:125"),
+    ("host-oom-killed", "The node was low on resource: memory. Container trainer was using 9Gi"),
+    ("port-in-use", "OSError: [WinError 10048] Only one usage of each socket address is normally permitted"),
+    ("no-kernel-image", "RuntimeError: Found Tesla P100 which is too old to be supported by the triton GPU compiler"),
+    ("no-gpu-in-container", "nvidia-container-cli: device error: 1: unknown device: unknown"),
+    ("no-gpu-in-container", 'docker: exec: "nvidia-container-runtime": executable file not found in $PATH'),
+    ("no-gpu-in-container", "RuntimeError: Failed to infer device type"),
+    ("no-gpu-in-container", "MisconfigurationException: No supported gpu backend found!"),
+    ("no-gpu-in-container", "ValueError: fp16 mixed precision requires a GPU (not 'cpu')."),
+    ("wrong-device-ordinal", "RuntimeError: Attempting to deserialize object on CUDA device 3 but torch.cuda.device_count() is 1."),
+    ("gpu-lost", "RuntimeError: CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error"),
+    ("checkpoint-corrupt", "OSError: Unable to open file (truncated file: eof = 96, sblock->base_addr = 0)"),
+    ("checkpoint-corrupt", "RuntimeError: [enforce fail at inline_container.cc:222] . file not found: archive/data/94308"),
+    ("checkpoint-corrupt", "RuntimeError: Invalid magic number; corrupt file?"),
+    ("disk-full", "OSError: Not enough disk space. Needed: 41.32 GiB"),
+    ("disk-full", "The node was low on resource: ephemeral-storage."),
+    ("docker-build-failure", "executor failed running [/bin/sh -c pip install torch]: exit code: 1"),
+    ("docker-build-failure", "ERROR: Package 'x' requires a different Python: 3.8.10 not in '>=3.9'"),
+    ("docker-build-failure", "COPY failed: file not found in build context: stat requirements.txt"),
+    ("ssh-auth-failed", "PasswordRequiredException: private key file is encrypted"),
+    ("hub-access", "OSError: Can't load tokenizer for 'x'. If you were trying to load it from 'https://huggingface.co/models'"),
+    ("hub-access", "OSError: Incorrect path_or_model_id: 'out'. Please provide either the path to a local folder"),
+    ("hub-access", "FileNotFoundError: Couldn't find any data file at /x. Couldn't find 'a/b' on the Hugging Face Hub"),
+    ("hub-access", "ConnectTimeoutError: (<x>, 'Connection to huggingface.co timed out. (connect timeout=10)')"),
+    ("device-map-conflict", "ValueError: You can't train a model that has been loaded in 8-bit precision on a different device"),
+    ("device-map-conflict", "ValueError: The current `device_map` had weights offloaded to the disk. Please provide an `offload_folder`"),
+    ("mps-unsupported-op", "RuntimeError: The MPS backend is supported on MacOS 13.0+."),
+    ("mps-unsupported-op", "RuntimeError: MPS does not support cumsum op with int64 input"),
+    ("mps-unsupported-op", "/MetalPerformanceShaders/MPSNDArray/Kernels/A.mm:32: failed assertion `destination datatype must be fp32'"),
+    ("missing-dependency", "RuntimeError: operator torchvision::nms does not exist"),
+    ("nccl-error", "RuntimeError: Timed out initializing process group in store based barrier on rank: 3"),
+    ("preempted", "[INFO] SIGTERM received, saving a checkpoint"),
+    ("preempted", "TERM_RUNLIMIT: job killed after reaching LSF run time limit."),
+    ("ssh-connection-lost", "ssh_dispatch_run_fatal: Connection to 10.0.0.1 port 22: Broken pipe"),
+    ("ssh-connection-lost", "mux_client_request_session: read from master failed: Broken pipe"),
+    ("ssh-connection-lost", "rsync: [sender] write error: Broken pipe (32)"),
+    ("user-code-error", "FileNotFoundError: Caught FileNotFoundError in DataLoader worker process 0."),
+    ("user-code-error", "NotImplementedError: Using RTX 4000 series doesn't support P2P. Please set `NCCL_P2P_DISABLE`"),
+    ("user-code-error", "train.py: error: argument --lr: invalid float value: 'abc'"),
+    ("user-code-error", "Error: No such option: --lrr"),
+    ("unknown", "run.sh: line 45: --lr: command not found"),
+    ("unknown", "ActorDiedError: The actor died unexpectedly before finishing this task."),
+    ("unknown", "RuntimeError: Engine core initialization failed. See root cause above."),
+    ("unknown", "RuntimeError: cuda runtime error (4) : unspecified launch failure at THC.cu:85"),
+    ("unknown", "[rank: 1] Child process with PID 7 terminated with code 1. Forcefully terminating all other processes"),
+    ("unknown", "python[7]: segfault at 60 ip 00007f24b8cf2616 sp 00007ffc0f212680 error 4 in libc10_cuda.so"),
+    ("unknown", "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized"),
+    ("unknown", "OSError: [Errno 30] Read-only file system: 'a.lock'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "line"), SAID)
+def test_what_the_libraries_and_tools_say_tells_the_class(name, line):
+    """Beside the words of ENDINGS: other versions, other frameworks, other schedulers."""
+    told = diagnose(f"step 1\n{line}\n".encode())
+    assert (told.name, told.number) == (name, 2)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "E7 iter[14/15] | [Loss] nan | [best] 0",
+        "Train Loss nan",
+        "Epoch 3: 41%|#  | 4/10 [00:10<00:07, 3it/s, v_num=7, train_loss_step=nan.0]",
+    ],
+)
+def test_a_loss_is_read_as_each_framework_prints_it(line):
+    """After one that was finite it is a divergence, and before one that is finite none."""
+    good = line.replace("nan.0", "nan").replace("nan", "0.7")
+    assert diagnose(f"{good}\n{line}\n".encode()).name == "nan-divergence"
+    assert diagnose(f"{line}\n{good}\n".encode()).name == "none"
+
+
+def _caught(action):
+    """Return the log of an action that fails."""
+    with pytest.raises(Exception, match=r"^") as caught:
+        action()
+    return "".join(traceback.format_exception(caught.value)).encode()
+
+
+def test_a_torn_file_is_told_as_torch_and_safetensors_tell_it():
+    """A pointer in place of a file, an empty one, and one that was cut short."""
+    torch = pytest.importorskip("torch", reason="the training libraries are not installed")
+    safetensors = pytest.importorskip("safetensors.torch", reason="the training libraries are not installed")
+    whole, pointer = safetensors.save({"w": torch.zeros(3)}), b"version https://git-lfs.github.com/spec/v1\n"
+    for content in (pointer, b""):
+        log = _caught(lambda content=content: torch.load(io.BytesIO(content)))
+        assert diagnose(log).name == "checkpoint-corrupt"
+    for content in (whole[:-3], whole[:20], pointer, b"", b"\0" * 80):
+        log = _caught(lambda content=content: safetensors.load(content))
+        assert diagnose(log).name == "checkpoint-corrupt"
+
+
+def test_a_file_that_torch_only_refuses_to_trust_is_not_torn():
+    """The script must say that it trusts it; to fetch it again would not help."""
+    torch = pytest.importorskip("torch", reason="the training libraries are not installed")
+    saved = io.BytesIO()
+    torch.save({"path": Path()}, saved)
+    log = _caught(lambda: torch.load(io.BytesIO(saved.getvalue())))
+    assert diagnose(log).name == "user-code-error"
+
+
+def test_two_dtypes_are_told_as_torch_tells_them():
+    """By a norm, an optimizer's lerp and an RNN."""
+    torch = pytest.importorskip("torch", reason="the training libraries are not installed")
+    full, half = torch.zeros(2, 4), torch.zeros(2, 4).bfloat16()
+    for action in (
+        lambda: torch.nn.BatchNorm1d(4).half()(full),
+        lambda: torch.lerp(full, full, half),
+        lambda: torch.nn.LSTM(4, 4).bfloat16()(full),
+    ):
+        assert diagnose(_caught(action)).name == "bf16-dtype-mismatch"
+
+
+def test_an_assertion_on_the_device_hides_behind_a_full_card():
+    """cuBLAS says that it has no memory when a kernel failed before it."""
+    log = f"{FRAME}RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`\n"
+    assert diagnose(log.encode()).name == "cuda-oom"
+    assert diagnose((log + dict(ENDINGS)["device-side-assert"]).encode()).name == "device-side-assert"
+
+
 def test_every_class_is_shown_by_a_log_or_is_the_agents_own_finding():
     """A row that no log reaches would be dead; a hang leaves none."""
     assert {failure.name for failure in FAILURES} - {name for name, _ in ENDINGS} == {"hang"}
@@ -220,6 +360,58 @@ def test_what_others_put_before_a_line_changes_nothing(name, log, around):
     assert diagnose("\n".join(map(around, log.splitlines())).encode()).name == name
 
 
+FRONTS = {
+    "a host": "worker-1: {line}",
+    "a stream": "stderr: {line}",
+    "a logger": "2024-05-01 10:00:00,{number} - ERROR - {line}",
+    "a number": "{number:>5}  [rank1]: {line}",
+}
+
+
+@pytest.mark.parametrize("front", FRONTS.values(), ids=FRONTS)
+@pytest.mark.parametrize(("name", "log"), [one for one in ENDINGS if FRAME in one[1]])
+def test_what_stands_before_each_line_of_a_traceback_is_learnt_from_it(name, log, front):
+    """There are more loggers than anybody could list."""
+    lines = enumerate(log.splitlines(), start=98)
+    fronted = "\n".join(front.format(number=number, line=line) for number, line in lines)
+    assert diagnose(fronted.encode()).name == name
+
+
+CELL = """KeyError                 Traceback (most recent call last)
+<ipython-input-4-aa> in <module>
+      1 try_it()
+----> 2 x["loss"]
+      3 raise ValueError("CUDA out of memory")
+"""
+
+
+@pytest.mark.parametrize("indent", ["", "    "])
+def test_a_notebooks_traceback_is_read(indent):
+    """Its message counts, not the source that it quotes; where that is cut off, the type and the source are all there is."""
+    cell, said = CELL, "KeyError: 'loss'"
+    for log, name in (
+        (f"{cell}\n{said}\n", "user-code-error"),
+        (cell.replace("out of", "out with"), "user-code-error"),
+        (cell, "cuda-oom"),
+        (cell.replace("KeyError", "OutOfMemoryError").replace("out of", "x"), "cuda-oom"),
+        (cell.replace("KeyError", "ImportError").replace("out of", "x"), "missing-dependency"),
+        (cell.replace("KeyError", "RuntimeError").replace("out of", "x"), "unknown"),
+    ):
+        told = diagnose("".join(f"{indent}{line}\n" for line in log.splitlines()).encode())
+        assert told.name == name
+        assert said in log or told.number in (1, 5)
+        assert said not in log or told.line == said
+
+
+def test_a_traceback_within_torchruns_report_is_read():
+    """It stands further in than one that Python prints."""
+    nested = "".join(f"  {line}\n" for line in (FRAME + KEY).splitlines()).replace(
+        "  Tr", "  traceback : Tr", 1
+    )
+    told = diagnose((BY_TORCHRUN % 1 + nested).encode())
+    assert (told.name, told.line) == ("user-code-error", KEY.strip())
+
+
 @pytest.mark.parametrize(("name", "log"), ENDINGS)
 def test_a_log_that_was_wrapped_reads_the_same(name, log):
     """At blanks, at the margin or further in."""
@@ -228,6 +420,18 @@ def test_a_log_that_was_wrapped_reads_the_same(name, log):
         re.sub(r"(\S.{40,}?\S) (?=\S)", r"\1\n    ", log),
     ):
         assert diagnose(wrapped.encode()).name == name
+
+
+@pytest.mark.parametrize("at", range(70))
+def test_a_line_that_a_terminal_broke_is_whole(at):
+    """Within words as well, for it looks at its width alone."""
+    line = f"{'x' * at} stderr: nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.6, please update"
+    broken = "\n".join(
+        re.findall(".{1,80}", f"{line} your driver to a newer version, or use an earlier container")
+    )
+    told = diagnose(f"$ docker run\n{broken}\nexit status 1\n".encode())
+    assert told.name == "driver-too-old"
+    assert 2 <= told.number <= 3
 
 
 AFTER_A_CAUSE = [(name, log) for name, log in ENDINGS if name not in ("none", "unknown", "nan-divergence")]
@@ -257,6 +461,19 @@ def test_warnings_alone_are_none():
     assert diagnose(WARNINGS.encode()).name == "none"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "To avoid CUDA out of memory errors, gradient checkpointing is on.",
+        "CUDA out of memory. Reducing batch size to 4.",
+        "Epoch 0: 10%|#  | 1/9 [00:10<01:30, 1.00it/s, v_num=3, loss=1.20, val_loss=nan]",
+    ],
+)
+def test_advice_and_what_is_not_known_yet_are_no_failure(line):
+    """A program speaks of failures that it guards against."""
+    assert diagnose(f"{line}\nstep 1 done\n".encode()).name == "none"
+
+
 GOOD = "{'loss': 1.2, 'grad_norm': 0.5, 'learning_rate': 1e-05}\n"
 DONE = "{'train_runtime': 10.0, 'train_loss': 1.2}\n"
 
@@ -282,6 +499,10 @@ def test_what_must_not_be_retried_is_not_taken_for_what_is():
     ignored = f"Exception ignored in: <function A.__del__>\n{FRAME}AttributeError: no x\n"
     assert diagnose((GOOD + ignored + DONE).encode()).name == "none"
     assert diagnose((ignored + FRAME + OOM).encode()).name == "cuda-oom"
+    worker = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.\n"
+    assert (
+        diagnose(f"{GOOD}Exception ignored in: <function A.__del__>\n{FRAME}{worker}".encode()).name == "none"
+    )
 
 
 @pytest.mark.parametrize(

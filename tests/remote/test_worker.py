@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -245,6 +246,87 @@ def test_resume_counts_as_consumed_even_with_nothing_to_resume(worker, run, agen
     """A script that asks can be started again, whatever it was told."""
     assert worker.resume_from() is None
     assert agent.events(1)[0]["values"] == {"knobs": ["resume"]}
+
+
+def dues(worker, steps):
+    return [step for step in range(1, steps + 1) if worker.due(step)]
+
+
+@pytest.mark.parametrize(
+    ("cadence", "expected"),
+    [
+        ({"save_every_steps": 4}, [4, 8, 10]),
+        ({"save_every_steps": None}, []),
+        ({"save_every_steps": None, "save_every_minutes": 1e-9}, list(range(1, 11))),
+        ({"save_every_steps": None, "save_every_minutes": 60.0}, [10]),
+        ({"save_every_steps": 5, "steps": None}, [5, 10]),
+    ],
+)
+def test_a_checkpoint_is_due_by_steps_by_minutes_and_at_the_end(worker, run_of, cadence, expected):
+    """A run without a cadence has none, but when it is asked to end."""
+    run_of(**{"steps": 10, **cadence})
+    assert dues(worker, 10) == expected
+    assert not worker.stopping()
+
+
+def test_sigterm_makes_a_checkpoint_due_and_ends_the_loop(worker, run_of, agent):
+    """From the step that is under way; the agent is told, once."""
+    run_of(save_every_steps=None)
+    assert dues(worker, 2) == []
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert (worker.due(3), worker.stopping()) == (True, True)
+    worker.due(4)
+    worker.done(4)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    events = agent.events(3)
+    assert [event["step"] for event in events if event["kind"] == "stopping"] == [3]
+
+
+def test_a_script_s_own_answer_to_sigterm_stays(worker, run_of, monkeypatch):
+    """It knows better what is to be done."""
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append(True))
+    try:
+        run_of()
+        worker.due(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert (heard, worker.due(2), worker.stopping()) == ([True], False, False)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_manifest_says_what_a_resume_needs_to_know(worker, run_of):
+    """Where in the data it is, by how many ranks and in which precision, and how good it was."""
+    folder = run_of(run="1121-sft-ab12") / "checkpoints"
+    worker.log(10, eval_loss=0.5)
+    worker.save(10, write_weights, epoch=0.25)
+    manifest = json.loads((folder / "step-10" / "manifest.json").read_text())
+    del manifest["files"]
+    data = {"examples": 640, "epoch": 0.25}
+    assert manifest == {
+        "version": 1, "run": "1121-sft-ab12", "attempt": 2, "step": 10, "world_size": 1, "precision": "bf16",
+        "data": data, "eval_loss": 0.5,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("losses", "kept"),
+    [
+        ({}, [30, 40]),
+        ({10: 0.5, 20: 0.6, 30: 0.7}, [10, 30, 40]),
+        ({10: 0.5, 20: 0.4, 40: 0.3}, [30, 40]),
+        ({10: float("nan"), 20: 0.4}, [20, 30, 40]),
+    ],
+)
+def test_the_last_ones_are_kept_and_the_best(worker, run_of, losses, kept):
+    """A loss that is none makes no checkpoint the best."""
+    folder = run_of(keep_checkpoints=2) / "checkpoints"
+    (folder / "logs").mkdir(parents=True)
+    for step in (10, 20, 30, 40):
+        if step in losses:
+            worker.log(step, eval_loss=losses[step])
+        worker.save(step, write_weights)
+    assert {path.name for path in folder.iterdir()} == {"logs", *(f"step-{step}" for step in kept)}
 
 
 def test_only_rank_zero_saves(worker, run, monkeypatch):

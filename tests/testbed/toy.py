@@ -111,11 +111,11 @@ class Toy:
         text = PRELUDE.format(home=str(self.home)) + body
         (Path(self.run.code) / "train.py").write_text(text)
 
-    def start(self) -> subprocess.Popen[bytes]:
-        """Start the keeper."""
+    def start(self, *before: str) -> subprocess.Popen[bytes]:
+        """Start the keeper; `before` are words to put before its command."""
         worker = str(REPOSITORY / "launcher" / "remote" / "worker")
         keeper = subprocess.Popen(
-            [sys.executable, "-I", str(self.agent), "keep", self.run.path],
+            [*before, sys.executable, "-I", str(self.agent), "keep", self.run.path],
             env={**os.environ, "HOME": str(self.home), "TMPDIR": "/tmp", "PYTHONPATH": worker},
             start_new_session=True,
         )

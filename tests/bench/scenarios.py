@@ -1,0 +1,94 @@
+"""Tables of what tests record of themselves when they are run at their full counts: `make links`, `make kills`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree as ET
+
+HERE = Path(__file__).resolve().parent
+WRITTEN = "Written by `make {name}` on {date} ({system}, Python {python}); every row passed its test, or there would be no table.\n"
+
+
+class Table(NamedTuple):
+    """A table: the command's and the file's name, the tests, the environment that asks for full counts, head and columns."""
+
+    name: str
+    title: str
+    tests: tuple[str, ...]
+    environment: dict[str, str]
+    note: str
+    columns: dict[str, str]
+    """What a test records -> how it is told."""
+
+
+TABLES = {
+    "links": Table(
+        "links",
+        "Bad links",
+        ("tests/runs/test_bad_links.py", "tests/hosts/test_behind.py"),
+        {"LAUNCH_CUTS": "20"},
+        "*Identical* is by `sha256sum` on the host, over plain ssh, against the mirror, or for an upload against the tree.\n"
+        "The relay of `tests/testbed/link.py` stands for the link: a lost segment is a stall of 200 ms.\n",
+        {
+            "done": "what was done",
+            "end": "how it ended",
+            "identical": "identical",
+            "reconnects": "reconnects",
+        },
+    ),
+    "kills": Table(
+        "kills",
+        "Kills",
+        ("tests/runs/test_kills.py",),
+        {"LAUNCH_KILLS": "100"},
+        "One run a row, its trainer and its agent killed by SIGKILL at random from outside. Samples and steps are counted in a\n"
+        "ledger that the trainer writes outside of the run, and the model is a digest of all samples in order: one that was\n"
+        "skipped, or trained on twice, gives another. A checkpoint is saved every 5 steps.\n",
+        {"done": "killed", "samples": "samples in the model", "starts": "starts", "again": "done once more"},
+    ),
+}
+
+
+def rows(table: Table, report: Path) -> Iterator[str]:
+    """Yield a line of the table for each test that recorded what it did."""
+    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - pytest has just written it
+        said = {one.get("name"): one.get("value") for one in case.iter("property")}
+        if said:
+            yield f"| {' | '.join(str(said[key]) for key in table.columns)} |\n"
+
+
+def main() -> int:
+    """Run a table's tests and write it; return pytest's exit code, and write none where that is not 0."""
+    table = TABLES[sys.argv[1]]
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [
+            *(sys.executable, "-m", "pytest", *table.tests, "-q"),
+            *(f"--junitxml={report}", "-o", "junit_family=xunit1"),  # the one that holds what tests record
+        ]
+        environment = {**os.environ, **table.environment, "LAUNCH_TESTBED": "required"}
+        code = subprocess.run(command, cwd=HERE.parents[1], env=environment, check=False).returncode
+        if code == 0:
+            written = WRITTEN.format(
+                name=table.name,
+                date=dt.datetime.now(dt.UTC).date(),
+                system=f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+                python=platform.python_version(),
+            )
+            head = f"| {' | '.join(table.columns.values())} |\n|{' --- |' * len(table.columns)}\n"
+            path = HERE / f"{table.name.upper()}.md"
+            path.write_text(f"# {table.title}\n\n{written}{table.note}\n{head}{''.join(rows(table, report))}")
+            print(f"written: {path}")
+        return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

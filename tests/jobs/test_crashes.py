@@ -1,0 +1,213 @@
+"""Real trainings that crash, by `sft` and real torch: what they end with is what an uninterrupted one ends with."""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from testbed.client import REPOSITORY, missing, until
+
+pytestmark = pytest.mark.training
+
+STEPS, EVERY = 12, 4
+WORDS = (
+    "--job", "./job.toml", "--set", f"steps={STEPS}", "--set", f"save_every_steps={EVERY}", "--set", "batch.global=4",
+    "--set", "settings.lora_dropout=0.1", "--set", "settings.eval_limit=2", "--set", "settings.max_new_tokens=2",
+    "--set", "settings.logging_steps=1",
+)  # fmt: skip
+JOB = 'name = "sft"\ncommand = {command}\nmodel = "./base"\nmethod = "lora"\ndata = {{ train = "./rows.jsonl", eval = "./rows.jsonl" }}\n'
+
+# A card that holds two examples at a time: torch's own error, where a third one comes.
+SMALL_CARD = """
+import runpy
+import torch
+from transformers import Trainer
+
+plain = Trainer.training_step
+
+def training_step(self, model, inputs, *rest):
+    if self.state.global_step >= 5 and len(inputs["input_ids"]) > 2:
+        raise torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 1.20 GiB. GPU 0 has a total capacity of 23.64 GiB of which 412.00 MiB is "
+            "free. Including non-PyTorch memory, this process has 22.80 GiB memory in use."
+        )
+    return plain(self, model, inputs, *rest)
+
+Trainer.training_step = training_step
+runpy.run_path("sft.py", run_name="__main__")
+"""
+
+
+@pytest.fixture
+def project(client, demo):
+    """A client whose project holds `sft`, a random model too small to learn much, and data."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch = pytest.importorskip("torch")
+    for name in ("sft.py", "demo.py"):
+        shutil.copy(REPOSITORY / "jobs" / name, client.project)
+    tokens = demo.tokenizer()
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokens), **shape))
+    model.save_pretrained(client.project / "base")
+    tokens.save_pretrained(client.project / "base")
+    lines = [json.dumps({"prompt": f"{n} km in m?", "answer": n * 1000}) for n in range(20)]
+    (client.project / "rows.jsonl").write_text("\n".join(lines))
+    return client
+
+
+@pytest.fixture(scope="module")
+def demo():
+    """The demo's own module, for its tokenizer."""
+    import sys
+
+    sys.path.insert(0, str(REPOSITORY / "jobs"))
+    import demo
+
+    sys.path.pop(0)
+    return demo
+
+
+class Ended:
+    """A run at its end, and what lies on its host."""
+
+    def __init__(self, client, run: str, root: Path | None = None) -> None:
+        self.folder = (root or client.home / ".launch") / "runs" / run
+        self.state = client.summary(run)
+        assert self.state["state"] == "succeeded", self.state
+
+    @property
+    def adapter(self) -> str:
+        """The SHA-256 of the adapter's weights."""
+        path = self.folder / "artifacts" / "adapter" / "adapter_model.safetensors"
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def weights(self):
+        """The adapter's weights, by name."""
+        from safetensors.torch import load_file
+
+        return load_file(self.folder / "artifacts" / "adapter" / "adapter_model.safetensors")
+
+    def events(self, kind):
+        """The events of a kind, of all attempts."""
+        lines = [
+            json.loads(line)
+            for path in sorted(self.folder.glob("[0-9]*/events.jsonl"))
+            for line in path.read_text().splitlines()
+        ]
+        return [line for line in lines if line["kind"] == kind]
+
+    def begins(self):
+        """Behind which step each training began."""
+        return [event["values"]["step"] for event in self.events("begin")]
+
+    def losses(self):
+        """The loss of each step, by the latest attempt."""
+        steps = [
+            (one["step"], one["values"]["loss"]) for one in self.events("metric") if "loss" in one["values"]
+        ]
+        return dict(steps)
+
+
+def write_job(client, *command):
+    (client.project / "job.toml").write_text(JOB.format(command=json.dumps(command)))
+
+
+def trained(client, *command, words=()):
+    """Train to the end."""
+    write_job(client, *command)
+    run = client.detached(*WORDS, *words)
+    until(lambda: client.summary(run)["state"] in ("succeeded", "failed"), "the end", 180)
+    return Ended(client, run)
+
+
+def killed_at(path):
+    """A command whose first start is killed as it opens a file of its second checkpoint, by a tracer outside of it."""
+    script = (
+        f"if mkdir ../once; then exec strace -f -o ../trace -P $(realpath ..)/checkpoints/checkpoint-8/{path} "
+        "-e trace=openat -e inject=openat:signal=KILL python sft.py; else exec python sft.py; fi"
+    )
+    return "sh", "-c", script
+
+
+def test_what_crashed_ends_with_the_same_bits_as_what_did_not(project):
+    """Weights, optimizer, schedule, dice and data position come back: between two checkpoints, and within one."""
+    if shutil.which("strace") is None:
+        missing("strace is not installed")
+    whole = trained(project, "python", "sft.py")
+    assert whole.begins() == [0]
+    for path in ("optimizer.pt", "trainer_state.json", "manifest.json.tmp"):
+        torn = trained(project, *killed_at(path))
+        assert "SIGKILL" in (torn.folder / "trace").read_text()
+        assert torn.begins() == [0, 4], path
+        assert (torn.adapter, torn.losses()) == (whole.adapter, whole.losses()), path
+        told = [
+            one["values"]["checkpoints"] for one in torn.events("evidence") if "checkpoints" in one["values"]
+        ]
+        assert told == [{"torn": ["checkpoint-8"]}]
+        left = {one.name for one in (torn.folder / "checkpoints").iterdir()}
+        assert left == {"checkpoint-8", "checkpoint-12"}
+    write_job(project, "python", "sft.py")
+    run = project.detached(*WORDS)
+    ended = project.home / ".launch" / "runs" / run
+    until(lambda: (ended / "checkpoints" / "checkpoint-4" / "manifest.json").exists(), "a checkpoint", 120)
+    (pid,) = [int(one["values"]["pid"]) for one in states(ended) if one["values"].get("state") == "running"]
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: project.summary(run)["state"] in ("succeeded", "failed"), "the end", 180)
+    assert Ended(project, run).adapter == whole.adapter
+
+
+def states(folder):
+    lines = [
+        json.loads(line)
+        for path in folder.glob("[0-9]*/events.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    return [line for line in lines if line["kind"] == "state"]
+
+
+def test_a_full_card_goes_on_with_smaller_micro_batches_to_the_same_result(project):
+    """Same examples, same schedule; the sums are taken in another order, so it is the same within a tolerance."""
+    (project.project / "small_card.py").write_text(SMALL_CARD)
+    plain = ("--set", "settings.lora_dropout=0.0")  # its dice fall otherwise for other shapes
+    whole = trained(project, "python", "sft.py", words=plain).weights()
+    small = trained(project, "python", "small_card.py", words=plain)
+    assert small.begins() == [0, 4]
+    (remedy,) = small.events("remedy")
+    assert (remedy["values"]["class"], remedy["values"]["changes"]) == (
+        "cuda-oom",
+        {"micro_batch": 2, "accumulation": 2},
+    )
+    for name, weight in small.weights().items():
+        assert (weight - whole[name]).abs().max() < 1e-4, name
+
+
+@pytest.mark.testbed
+def test_a_disk_that_fills_up_under_a_trainer_s_checkpoint_is_cleared(project, small_disk):
+    """Torch says it in its own words; the old checkpoint goes, and the training ends as if nothing had been."""
+    subprocess.run(["mount", "-o", "remount,size=1200m", small_disk], check=True)  # the gate asks for 1 GB
+    (project.project / "launch.toml").write_text(f'[hosts.local]\nroot = "{small_disk}"\n')
+    write_job(project, "python", "sft.py")
+    run = project.detached(*WORDS, "--set", "steps=300", "--set", "keep_checkpoints=3")
+    folder = small_disk / "runs" / run
+    until(
+        lambda: (folder / "checkpoints" / "checkpoint-8" / "manifest.json").exists(), "two checkpoints", 120
+    )
+    size = sum(path.stat().st_size for path in (folder / "checkpoints" / "checkpoint-4").iterdir())
+    with open(small_disk / "filler", "wb", buffering=0) as filler:
+        with contextlib.suppress(OSError):  # full
+            while True:
+                filler.write(b"x" * (1 << 20))
+        filler.truncate(filler.tell() - size // 2)
+    until(lambda: project.summary(run)["state"] in ("succeeded", "failed"), "the end", 180)
+    ended = Ended(project, run, small_disk)
+    assert [event["values"]["class"] for event in ended.events("remedy")] == ["disk-full"]
+    assert len(ended.begins()) == 2
+    assert ended.begins()[1] >= 8

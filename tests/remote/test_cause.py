@@ -1,0 +1,57 @@
+"""Why a command ended, from its log, its status and the kernel's word: what the agent acts on."""
+
+import pytest
+
+from launcher.remote import oom
+from launcher.remote.cause import crash
+
+FRAME = b'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    main()\n'
+UNSCALE = FRAME + b"ValueError: Attempting to unscale FP16 gradients.\n"
+RANK = (
+    FRAME
+    + b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n=====\ntrain.py FAILED\n-----\n"
+    + b"Root Cause (first observed failure):\n[0]:\n  exitcode  : -9 (pid: 41)\n  traceback : Signal 9 (SIGKILL) received by PID 41\n"
+)
+LOSSES = b"{'loss': nan, 'grad_norm': nan}\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "code", "number", "oom_kills", "name", "reason"),
+    [
+        (b"", 3, None, None, "unknown", "exit-nonzero"),
+        (b"", None, 11, None, "unknown", "killed-by-signal"),
+        (b"", None, 9, None, "host-oom-killed", None),  # nobody counts: the likeliest
+        (b"", None, 9, 0, "preempted", None),
+        (b"", None, 9, 1, "host-oom-killed", None),
+        (b"", None, 15, None, "preempted", None),
+        (RANK, 1, None, 0, "preempted", None),
+        (RANK, 1, None, 2, "host-oom-killed", None),
+        (UNSCALE, 1, None, 0, "fp16-unscale", None),
+        (UNSCALE, 2, None, 0, "unknown", "exit-nonzero"),  # printed, and then something else ended it
+        (LOSSES * 3, 1, None, 0, "unknown", "exit-nonzero"),  # the guard says so, or nobody
+        (FRAME + b"KeyError: 'labels'\n", 1, None, 0, "user-code-error", None),
+        (b"loss 0.5\nTraining completed.\n", 1, None, 0, "unknown", "exit-nonzero"),
+    ],
+)
+def test_status_signal_and_the_kernel_s_word_count_beside_the_log(log, code, number, oom_kills, name, reason):
+    """A log that says nothing, or of what the training went on after, is no cause."""
+    found = crash(log, code, number, oom_kills)
+    assert (found["class"], found.get("reason")) == (name, reason)
+    assert found["why"]
+
+
+def test_what_the_kernel_counts_is_read_where_it_counts():
+    """A number on any Linux of today."""
+    assert isinstance(oom.kills(), int)
+
+
+def test_others_on_the_card_are_named_where_they_hold_more_than_we():
+    """By the numbers of torch's own message."""
+    message = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 23.64 GiB of "
+        "which 12.00 MiB is free. Process 881 has {} memory in use. Including non-PyTorch memory, this process has {} "
+        "memory in use. Of the allocated memory 1.10 GiB is allocated by PyTorch.\n"
+    )
+    found = crash(FRAME + message.format("20.10 GiB", "512.00 MiB").encode(), 1, None, 0)
+    assert "process 881 with 20.1 GiB" in found["others"]
+    assert crash(FRAME + message.format("300.00 MiB", "20.10 GiB").encode(), 1, None, 0)["others"] is None
