@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from launcher.cli.say import complain, say
-from launcher.cli.signals import Terminated
 from launcher.cli.words import (
     AcceptFlag,
     CardOption,
+    DetachFlag,
     HostOption,
     JobOption,
     JsonFlag,
+    NameOption,
     PrecisionOption,
     SetOption,
 )
@@ -24,7 +24,6 @@ from launcher.errors import UsageError
 
 if TYPE_CHECKING:
     from launcher.runs.launching import Request
-    from launcher.runs.view import View
 
 HELP = """Take a fine-tune to whichever GPU is at hand, and bring the adapter home.
 
@@ -58,10 +57,8 @@ def launch(
             "--secret", metavar="NAME", help="Give the job this variable of yours; it is never recorded."
         ),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The run's name, in place of the job's.")
-    ] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Start, say how to attach, and leave.")] = False,
+    name: NameOption = None,
+    detach: DetachFlag = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and what the gate says; send nothing.")
     ] = False,
@@ -91,27 +88,12 @@ def launch(
     if dry_run:
         _preview(request, probe, as_json)
         return
+    from launcher.cli.follow import start_and_follow
     from launcher.cli.view import make_view
-
-    _launch(request, make_view(as_json), detach)
-
-
-def _launch(request: Request, view: View, detach: bool) -> None:
-    from launcher.cli.follow import follow_to_end
     from launcher.runs.launching import launch as start
 
-    try:
-        begun = start(request, view)
-    except (KeyboardInterrupt, Terminated) as error:
-        view.note("interrupted before the run began; nothing is left on the host")
-        raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 130) from None
-    mirror = begun.mirror
-    if detach or begun.interrupted_by:
-        begun.agent.close()
-        view.note(f"detached; the run goes on.   launch attach {mirror.short} · launch stop {mirror.short}")
-        view.started(mirror.run)
-        raise typer.Exit(Terminated.exit_code if begun.interrupted_by == signal.SIGTERM else 0)
-    follow_to_end(begun.host, mirror, view, begun.agent)
+    view = make_view(as_json)
+    start_and_follow(lambda: start(request, view), view, detach=detach)
 
 
 def _preview(request: Request, probe: Path | None, as_json: bool) -> None:

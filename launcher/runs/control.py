@@ -96,7 +96,7 @@ def _ask(host: Host, asked: list[Mirror]) -> list[Row]:
 
 
 def _remembered(mirror: Mirror) -> dict[str, Any]:
-    plan, state = mirror.plan(), mirror.state()
+    plan, state, parent = mirror.plan(), mirror.state(), mirror.parent()
     return {
         "run": mirror.run,
         "state": state.get("state", State.PREPARING),
@@ -109,6 +109,7 @@ def _remembered(mirror: Mirror) -> dict[str, Any]:
         "card": plan.card,
         "evidence": state.get("evidence") if diagnosis(state.get("evidence")) else None,
         "rehearsed": plan.rehearsed,
+        "parent": parent.model_dump() if parent is not None else None,
         "time": mirror.launched(),
     }
 

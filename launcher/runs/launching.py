@@ -11,7 +11,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -208,7 +208,7 @@ def launch(request: Request, view: View) -> Started:
     secrets = secret.values(task.job)
     if task.said:
         view.note(task.said)
-    folder = runs_folder()
+    runs_folder()  # where it cannot be, that is said before anything is asked of the host
     with view.stage("connect") as stage:
         agent = connect(host)
         stage.text = agent.about
@@ -216,27 +216,46 @@ def launch(request: Request, view: View) -> Started:
         facts, profile = _look(agent, wanted, view)
         plan = _plan(profile, wanted, facts)
         view.head(plan)
-        _pass_gate(plan, facts, host, view)
+        pass_gate(plan, facts, host, view)
         gpus = choose_gpus(wanted.rehearsed_on or profile, facts, plan.split.ranks)
         settings = build_settings.read(host, os.environ)
         with open_runtime(agent, host, plan, facts, settings) as runtime:
-            mirror = Mirror(_create(runtime, plan, gpus), folder)
-            with view.stage("ship") as stage:
-                stage.text = _ship(agent, mirror, plan, task, view)
-            if plan.image is not None:
-                with view.stage("image") as stage:
-                    stage.text = runtime.provide(plan, stage.progress)
-            with view.stage("start") as stage:
-                if secrets:
-                    runtime.entrust(mirror.run, secrets)
-                mirror.bind(host)
-                with _interrupt_held() as interrupts:
-                    _start(runtime, mirror)
-                stage.text = f"run {mirror.run}, attempt 1, {plan.split.title}"
+            fill = functools.partial(_ship, agent, plan=plan, task=task, view=view)
+            return begin(runtime, host, plan, gpus, secrets, view, "ship", fill)
     except BaseException:
         agent.close()
         raise
-    return Started(host, mirror, agent, interrupted_by=next(iter(interrupts), None))
+
+
+def begin(
+    runtime: Runtime,
+    host: Host,
+    plan: Plan,
+    gpus: Sequence[str],
+    secrets: Mapping[str, str],
+    view: View,
+    stage_name: str,
+    fill: Callable[[Mirror], str],
+) -> Started:
+    """Make a run on its host, give it what it needs, and start it.
+
+    `fill` puts code and data in place, which is shown as a stage, and says what it did. Whoever calls hangs up when
+    this raises: what was prepared is cleared away then.
+    """
+    mirror = Mirror(_create(runtime, plan, gpus), runs_folder())
+    with view.stage(stage_name) as stage:
+        stage.text = fill(mirror)
+    if plan.image is not None:
+        with view.stage("image") as stage:
+            stage.text = runtime.provide(plan, stage.progress)
+    with view.stage("start") as stage:
+        if secrets:
+            runtime.entrust(mirror.run, secrets)
+        mirror.bind(host)
+        with _interrupt_held() as interrupts:
+            _start(runtime, mirror)
+        stage.text = f"run {mirror.run}, attempt 1, {plan.split.title}"
+    return Started(host, mirror, runtime.agent, interrupted_by=next(iter(interrupts), None))
 
 
 def build_image(request: Request, view: View) -> None:
@@ -254,7 +273,7 @@ def build_image(request: Request, view: View) -> None:
             stage.text = agent.about
         facts, profile = _look(agent, wanted, view)
         plan = _plan(profile, wanted, facts)
-        _pass_gate(plan, facts, host, view)
+        pass_gate(plan, facts, host, view)
         runtime = stack.enter_context(open_runtime(agent, host, plan, facts, settings))
         with view.stage("image") as stage:
             stage.text = runtime.provide(plan, stage.progress)
@@ -424,7 +443,8 @@ def room_text(facts: Facts) -> str:
     return f"{facts.room_gb:,.0f} GB free{' by quota' if has_quota else ''}"
 
 
-def _pass_gate(plan: Plan, facts: Facts, host: Host, view: View) -> None:
+def pass_gate(plan: Plan, facts: Facts, host: Host, view: View) -> None:
+    """Show what the gate notes. Raises RefusedError for what it refuses."""
     findings = check(plan, facts, host)
     refusals = [finding for finding in findings if finding.level == "refuse"]
     for finding in findings:

@@ -469,3 +469,30 @@ def test_a_stranger_s_container_of_that_name_is_left_alone(client, box):
     assert "cancelled" in client.ok("stop", "--now", run)
     told = json.loads(box.docker("inspect", stranger.strip()))[0]
     assert told["State"]["Status"] == "running"
+
+
+def test_a_stopped_run_goes_on_as_another_one_in_the_same_image(client, box):
+    """From its checkpoint, with its code, in a container of its own; nothing is built or pulled again."""
+    parent = detached(client)
+    more_steps(box, parent, 7)
+    client.ok("stop", parent)
+    sums = "cd .launch/runs/{} && find code checkpoints/{} -type f | xargs sha256sum"
+    images = box.docker("images", "-aq", "--no-trunc")
+    client.script("raise SystemExit('not the code of that run')")
+    child = client.ok("resume", parent, "--set", "keep_checkpoints=500", "--detach", timeout=300).split()[-1]
+    assert child != parent
+    told = state(client, child)["parent"]
+    name, step = told["checkpoint"], told["step"]
+    assert told["run"] == parent
+    assert step >= 5
+    there = [box.machine.ssh("sh", "-c", sums.format(run, name)).splitlines() for run in (parent, child)]
+    assert sorted(there[0]) == sorted(there[1])
+    assert inspect(box, child)["Image"] == inspect(box, parent)["Image"]
+    assert box.docker("images", "-aq", "--no-trunc") == images
+    more_steps(box, child, 2)
+    enough(box, child)
+    assert f"continues {parent} from step {step}" in client.ok("attach", child)
+    lines = [json.loads(line) for line in client.ok("metrics", child, "--json").splitlines()]
+    steps_told = [line["step"] for line in lines if line["name"] == "loss"]
+    assert steps_told == list(range(1, len(steps_told) + 1))
+    assert min(line["step"] for line in lines if line["run"] == child) == step + 1
