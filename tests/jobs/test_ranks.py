@@ -121,7 +121,7 @@ def test_two_ranks_train_as_one_does_and_outlive_the_death_of_one(sft_project):
     for name, weight in weights(client, run).items():
         assert (weight - alone[name]).abs().mean() < 5e-5, name  # Adam makes much of the last bits of a gradient
     for step, loss in losses(client, run).items():
-        assert loss == pytest.approx(losses(client, one)[step], rel=1e-3), step
+        assert loss == pytest.approx(losses(client, one)[step], rel=5e-3), step
 
 
 def commands():
