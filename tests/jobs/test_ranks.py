@@ -119,7 +119,9 @@ def test_two_ranks_train_as_one_does_and_outlive_the_death_of_one(sft_project):
     assert manifest["world_size"] == 2
     alone = weights(client, one)
     for name, weight in weights(client, run).items():
-        assert (weight - alone[name]).abs().mean() < 5e-5, name  # Adam makes much of the last bits of a gradient
+        assert (weight - alone[name]).abs().mean() < 5e-5, (
+            name
+        )  # Adam makes much of the last bits of a gradient
     for step, loss in losses(client, run).items():
         assert loss == pytest.approx(losses(client, one)[step], rel=5e-3), step
 
