@@ -10,6 +10,7 @@ from launcher.planning.placement import (
     is_closed,
     match_profile,
     runtime,
+    whom_to_ask,
     why_taken,
 )
 from launcher.planning.plan import case_of, plan, source
@@ -40,5 +41,6 @@ __all__ = [
     "source",
     "split",
     "torch_wheels",
+    "whom_to_ask",
     "why_taken",
 ]
