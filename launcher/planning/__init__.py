@@ -10,6 +10,7 @@ from launcher.planning.placement import (
     is_closed,
     match_profile,
     runtime,
+    whom_to_ask,
     why_taken,
 )
 from launcher.planning.plan import case_of, changed, job_of, plan, source
@@ -42,5 +43,6 @@ __all__ = [
     "source",
     "split",
     "torch_wheels",
+    "whom_to_ask",
     "why_taken",
 ]
