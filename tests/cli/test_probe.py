@@ -159,6 +159,33 @@ def test_a_probe_shows_what_a_person_wants_to_know(client, cards):
     assert told["pythons"]
 
 
+def test_a_probe_tells_whose_a_holder_is_and_what_its_state_means():
+    """Under its card, with memory, age and container; what is wrong with the card stands beside its name."""
+    base = {
+        "pid": 7,
+        "user": "eve",
+        "command": "python x.py",
+        "memory_mib": 1200,
+        "age_s": 7300.0,
+        "state": "S",
+    }
+    gpu = {
+        "index": 0, "uuid": "u", "name": "NVIDIA L40S", "capability": "8.9", "memory_mib": 45372, "driver": "580",
+        "compute_mode": "exclusive-process", "mig": True, "ecc_errors": 2, "xids": [79, 79],
+        "holders": [{**base, "container": "0123456789ab"}, {**base, "pid": 8, "state": "D", "means": "waits"}],
+    }  # fmt: skip
+    told = Facts.model_validate({**RIGHT, "gpus": [gpu], "mps": True, "holders_error": "silence"})
+    shown = [value for name, value in rows(told) if name in ("gpu 0", "")]
+    assert shown == [
+        "NVIDIA L40S, capability 8.9, 45,372 MiB, driver 580, exclusive-process, MIG, 2 uncorrected ECC errors, Xid 79: held",
+        "  pid 7 (eve, python x.py, container 0123456789ab, 1.3 GB, for 2 h) holds GPU 0: ask eve to end it",
+        "  pid 8 (eve, python x.py, 1.3 GB, for 2 h) holds GPU 0: nobody can end it before what it waits for answers",
+        "    waits",
+        "who holds them is not known: silence",
+        "NVIDIA's MPS daemon runs: processes of one user share an exclusive card",
+    ]
+
+
 class Told:
     """An agent that answers with whatever it is given."""
 

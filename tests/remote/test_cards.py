@@ -1,9 +1,11 @@
 """The cards and who holds them: real processes hold simulated cards, and the probe tells each for what it is."""
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -28,6 +30,16 @@ def look(root="/nowhere"):
 def holders(root="/nowhere"):
     """Who holds the cards, by pid."""
     return {holder.pid: holder for gpu in look(root)[0] for holder in gpu.holders}
+
+
+@contextlib.contextmanager
+def running(words, **more):
+    """A process for as long as this lasts; the table may still have its parent's name in the first moment."""
+    with subprocess.Popen(words, **more) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def stranger(name="nobody"):
@@ -177,9 +189,9 @@ def test_the_mps_daemon_is_known_by_its_name_and_by_its_folder(tmp_path, monkeyp
     monkeypatch.setattr(looking, "MPS_FOLDER", str(tmp_path / "missing"))
     assert not looking.has_mps()
     shutil.copy("/bin/sleep", tmp_path / "nvidia-cuda-mps-control")
-    with subprocess.Popen([tmp_path / "nvidia-cuda-mps-control", "1000"]) as daemon:
-        assert looking.has_mps()
-        daemon.kill()
+    with running([tmp_path / "nvidia-cuda-mps-control", "1000"]):
+        until(looking.has_mps, "the daemon")
+    assert not looking.has_mps()
     (tmp_path / "control").touch()
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
     assert looking.has_mps()
@@ -220,7 +232,7 @@ def test_an_exclusive_card_refuses_the_second_and_a_prohibited_one_all(cards):
         assert refused.returncode == 1
         last = said[said.index("torch.AcceleratorError") :].splitlines()[0]
         assert last == "torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"
-        assert diagnose.diagnose(said.encode())["class"] == "gpu-busy-exclusive"
+        assert diagnose.diagnose(said.encode()).name == "gpu-busy-exclusive"
     cards.hold(2)
     cards.hold(2)
     assert [len(gpu.holders) for gpu in look()[0]] == [1, 0, 2]
@@ -264,9 +276,8 @@ def test_a_forked_child_holds_nothing_of_its_parents(cards):
         f"import sys, os, time; sys.path.insert(0, {str(cards.folder)!r}); import context; context.open_context()\n"
         "print(os.fork(), flush=True); time.sleep(1000)"
     )
-    with subprocess.Popen(
-        ["/usr/bin/python3", "-B", "-c", code], env=cards.env(0), stdout=subprocess.PIPE, text=True
-    ) as parent:
+    words = ["/usr/bin/python3", "-B", "-c", code]
+    with running(words, env=cards.env(0), stdout=subprocess.PIPE, text=True) as parent:
         child = max(int(parent.stdout.readline()), int(parent.stdout.readline()))
         try:
             assert set(holders()) == {parent.pid}
@@ -321,9 +332,8 @@ def test_a_holder_of_another_pid_namespace_is_told_as_far_as_nvidia_smi_does():
 
 def test_a_command_line_is_bounded_and_steers_no_terminal():
     """It is a stranger's text."""
-    with subprocess.Popen(["sleep", "1000"], executable="/bin/sleep") as plain:
-        assert looking._command(plain.pid) == "sleep 1000"
-        plain.kill()
+    with running(["sleep", "1000"]) as plain:
+        until(lambda: looking._command(plain.pid) == "sleep 1000", "its words")
     text = looking.printable("\x1b]0;title\x07" + "x" * 900 + "\u202e")
     assert len(text) <= looking.MOST_CHARS
     assert text.isprintable()
@@ -347,3 +357,33 @@ def test_a_container_is_known_by_its_cgroup(text, short):
     """Docker's, containerd's and podman's names, in both versions of cgroups."""
     found = looking._CONTAINER.search(text)
     assert (found[1][:12] if found else None) == short
+
+
+REAL = """
+import ctypes, time
+cuda, device, made = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDeviceGet(ctypes.byref(device), 0) == 0
+print(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(made), device), flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.gpu
+def test_a_real_card_is_told_as_its_own_tool_tells_it_with_who_holds_it():
+    """All columns are known to a real nvidia-smi; a real context is a holder until its process ends."""
+    if shutil.which("nvidia-smi") is None:
+        pytest.skip("no NVIDIA card here")
+    query = ["nvidia-smi", "--query-gpu=uuid,name,compute_cap", "--format=csv,noheader"]
+    said = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
+    gpus, more = look()
+    assert [f"{gpu.uuid}, {gpu.name}, {gpu.capability}" for gpu in gpus] == said
+    assert (more["gpu_error"], more["holders_error"]) == (None, None)
+    assert all(gpu.compute_mode and gpu.memory_mib and gpu.memory_used_mib is not None for gpu in gpus)
+    with running([sys.executable, "-c", REAL], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "0\n"
+        found = holders()
+        if found and holder.pid not in found:
+            pytest.skip("nvidia-smi tells pids of another namespace here")
+        assert found[holder.pid].state in "RS"
+    until(lambda: holder.pid not in holders(), "the end of its context")
