@@ -30,12 +30,13 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from launcher.remote import probe as remote_probe
 from testbed.cards import Cards
 from testbed.client import LAUNCH, Client, until
 from testbed.engine import BASE, engine_in_a_machine
 from testbed.link import Link
 from testbed.sshd import ADDRESS, MissingPartError, SshHost
+
+from launcher.remote import probe as remote_probe
 
 ROUNDS = 9
 FLOODS = 3
