@@ -78,7 +78,7 @@ def rows(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "gpu", facts.gpu_error or ("Apple GPU" if facts.has_apple_gpu else "none")
     if facts.holders_error:
         yield "", f"who holds them is not known: {facts.holders_error}"
-    if facts.mps:
+    if facts.nvidia_mps:
         yield "", "NVIDIA's MPS daemon runs: processes of one user share an exclusive card"
 
 

@@ -34,7 +34,7 @@ def is_taken(gpu: Gpu, facts: Facts) -> bool:
 
     Under NVIDIA's MPS daemon an exclusive card is the daemon's, which shares it.
     """
-    if gpu.compute_mode == "exclusive-process" and not facts.mps:
+    if gpu.compute_mode == "exclusive-process" and not facts.nvidia_mps:
         return any(holder.is_stranger and holder.state != "Z" for holder in gpu.holders)
     return gpu.compute_mode == "prohibited"
 

@@ -65,7 +65,7 @@ def look(root: str) -> dict[str, Any]:
         "gpu": partial(_ask, "gpu", _FIELDS),
         "compute-apps": partial(_ask, "compute-apps", _HOLDER_FIELDS),
         "xids": _xids,
-        "mps": has_mps,
+        "nvidia_mps": has_mps,
     }
     told = at_once(
         questions, SMI_TIMEOUT_S + 1.0
@@ -80,7 +80,7 @@ def look(root: str) -> dict[str, Any]:
         "gpus": gpus,
         "gpu_error": cards.error,
         "holders_error": apps.error if gpus else None,
-        "mps": bool(told.get("mps")),
+        "nvidia_mps": bool(told.get("nvidia_mps")),
     }
 
 

@@ -116,7 +116,7 @@ class Facts(Record):
 
     `pythons` are the interpreters that were looked for beside the job's; None where nobody looked. `model_told` is what
     the `config.json` of the job's model says, where it lies there. `holders_error` says why nothing is known of who holds
-    the cards; `mps` is whether NVIDIA's MPS daemon runs, which lets one user's processes share an exclusive card.
+    the cards; `nvidia_mps` is whether NVIDIA's MPS daemon runs, which lets one user's processes share an exclusive card.
     """
 
     host_id: str
@@ -137,7 +137,7 @@ class Facts(Record):
     gpus: tuple[Gpu, ...] = ()
     gpu_error: str | None = None
     holders_error: str | None = None
-    mps: bool = False
+    nvidia_mps: bool = False
     engines: tuple[Engine, ...] = ()
     interpreter: Interpreter | None = None
     pythons: tuple[Python, ...] | None = None

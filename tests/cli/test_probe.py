@@ -174,7 +174,7 @@ def test_a_probe_tells_whose_a_holder_is_and_what_its_state_means():
         "compute_mode": "exclusive-process", "mig": True, "ecc_errors": 2, "xids": [79, 79],
         "holders": [{**base, "container": "0123456789ab"}, {**base, "pid": 8, "state": "D", "means": "waits"}],
     }  # fmt: skip
-    told = Facts.model_validate({**RIGHT, "gpus": [gpu], "mps": True, "holders_error": "silence"})
+    told = Facts.model_validate({**RIGHT, "gpus": [gpu], "nvidia_mps": True, "holders_error": "silence"})
     shown = [value for name, value in rows(told) if name in ("gpu 0", "")]
     assert shown == [
         "NVIDIA L40S, capability 8.9, 45,372 MiB, driver 580, exclusive-process, MIG, 2 uncorrected ECC errors, Xid 79: held",

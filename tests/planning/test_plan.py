@@ -179,7 +179,7 @@ def test_a_card_that_admits_us_goes_first_then_a_free_one_then_the_lower_index(c
         ([l40s(0, EXCLUSIVE, holder()), l40s(1, EXCLUSIVE)], {}, []),
         ([l40s(0, EXCLUSIVE, ZOMBIE)], {}, []),
         ([l40s(0, EXCLUSIVE, OURS)], {}, []),
-        ([l40s(0, EXCLUSIVE, holder())], {"mps": True}, ["gpu-shared"]),
+        ([l40s(0, EXCLUSIVE, holder())], {"nvidia_mps": True}, ["gpu-shared"]),
         ([l40s(0, "default", holder())], {}, ["gpu-shared"]),
         ([l40s(0, None, ecc_errors=2)], {}, ["gpu-errors"]),
         ([l40s(0), l40s(1, ecc_errors=2)], {}, []),

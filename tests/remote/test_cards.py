@@ -65,7 +65,7 @@ def test_all_that_is_asked_of_a_card_is_told(cards):
         driver=DRIVER, compute_mode="exclusive-process", ecc_errors=2,
     )  # fmt: skip
     assert (second.mig, second.ecc_errors, second.compute_mode) == (True, None, "default")
-    assert more == {"gpu_error": None, "holders_error": None, "mps": False}
+    assert more == {"gpu_error": None, "holders_error": None, "nvidia_mps": False}
 
 
 @pytest.mark.parametrize(
