@@ -240,7 +240,9 @@ def main() -> None:
     if is_demo or "demo" in data.values():
         import demo
 
-        with arguments.main_process_first():
+        with arguments.main_process_first(
+            local=False
+        ):  # where each rank sees its own card, all are the local main one
             parts = demo.ensure(plan.cache)
         model_path = parts.model if is_demo else model_path
         defaults = data or {"train": "demo", "eval": "demo"}

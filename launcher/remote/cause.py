@@ -9,6 +9,7 @@ from typing import Any
 from .diagnose import PROVABLE, Ended, diagnose, prove
 from .remedy import preempted
 
+_KILLED = re.compile(r"-9\b|SIGKILL|\bKilled\b|[Ss]ignal 9\b")
 _HOLDER = re.compile(r"Process (\d+) has ([\d.]+) ([GM])iB memory in use")
 _OURS = re.compile(r"this process has ([\d.]+) ([GM])iB memory in use")
 _GIB = {"G": 1.0, "M": 1 / 1024}
@@ -27,11 +28,13 @@ def crash(log: bytes, code: int | None, number: int | None, oom_kills: int | Non
     knows is of class `unknown`.
     """
     proven = prove(log) if code == 1 else None  # so leaves what nobody caught
-    found = proven or diagnose(log, Ended(code, number, bool(oom_kills)))
+    is_killed = number == signal.SIGKILL or code == 128 + signal.SIGKILL
+    # Somebody else's process may have been ended meanwhile: the count explains a kill, and no exception.
+    found = proven or diagnose(log, Ended(code, number, is_killed and bool(oom_kills)))
     failure = {"class": found.name, "line": found.line, "why": found.why, "mend": found.mend}
     if proven is None and found.name in _NOT_BY_A_LOG:
         failure = {**failure, "class": "unknown"}
-    if found.name == "host-oom-killed" and oom_kills == 0:
+    if found.name == "host-oom-killed" and oom_kills == 0 and (is_killed or _KILLED.search(found.line or "")):
         failure = {**failure, **preempted(number or signal.SIGKILL)}
     if failure["class"] == "unknown":
         failure["reason"] = "exit-nonzero" if number is None else "killed-by-signal"

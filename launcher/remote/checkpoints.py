@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import tempfile
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 from .rundir import NO_ROOM, paths_in, read_json, sync_folder
 
@@ -21,6 +21,11 @@ _TRAINERS = re.compile(r"checkpoint-\d+")
 _HIDDEN = re.compile(r"\.(step-\d+)\.(new|old)")
 _LEFT = re.compile(r"\.dropped-.*|\.without-scaler")
 _REJECTED = ".rejected-"
+LEAST_ROOM = 1 << 20
+
+
+class GivenUpError(Exception):
+    """Nobody waits for the answer any more."""
 
 
 class Choice(NamedTuple):
@@ -52,18 +57,21 @@ def newest(folder: str) -> int | None:
     return found[-1][0] if found else None
 
 
-def choose(folder: str) -> Choice:
-    """Return the newest checkpoint of which every file is what its manifest says."""
+def choose(folder: str, is_given_up: Callable[[], bool] = lambda: False) -> Choice:
+    """Return the newest checkpoint of which every file is what its manifest says.
+
+    That may take minutes: `is_given_up` is asked again and again. Raises GivenUpError.
+    """
     damaged: dict[str, str] = {}
     for step, path in reversed(sealed(folder)):
-        wrong = what_is_wrong(path)
+        wrong = what_is_wrong(path, is_given_up)
         if wrong is None:
             return Choice(step, path, damaged)
         damaged[os.path.basename(path)] = wrong
     return Choice(None, None, damaged)
 
 
-def what_is_wrong(path: str) -> str | None:
+def what_is_wrong(path: str, is_given_up: Callable[[], bool] = lambda: False) -> str | None:
     """Say how a sealed checkpoint differs from its manifest, None where it does not; sizes first, they cost nothing."""
     files = read_json(os.path.join(path, MANIFEST)).get("files")
     if not isinstance(files, dict) or not all(isinstance(one, dict) for one in files.values()):
@@ -73,18 +81,20 @@ def what_is_wrong(path: str) -> str | None:
             if os.stat(os.path.join(path, name)).st_size != told.get("size"):
                 return "%s has another size" % name
         for name, told in files.items():
-            if _sha256(os.path.join(path, name)) != told.get("sha256"):
+            if _sha256(os.path.join(path, name), is_given_up) != told.get("sha256"):
                 return "%s has other contents" % name
     except OSError as error:
         return "%s: %s" % (os.path.relpath(error.filename or path, path), error.strerror)
     return None
 
 
-def _sha256(path: str) -> str:
+def _sha256(path: str, is_given_up: Callable[[], bool]) -> str:
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):
             digest.update(block)
+            if is_given_up():
+                raise GivenUpError
     return digest.hexdigest()
 
 
@@ -104,11 +114,23 @@ def tidy(folder: str, is_all_sealed: bool) -> list[str]:
                 continue
         elif not _LEFT.fullmatch(name) and not _is_torn(path, is_all_sealed):
             continue
-        shutil.rmtree(path)
-        removed.append(name)
+        if _remove(path):
+            removed.append(name)
     if removed:
         sync_folder(folder)
     return removed
+
+
+def _remove(path: str) -> bool:
+    """Remove a folder, a file or a link; return whether that could be. What stays is in nobody's way."""
+    try:
+        if os.path.islink(path) or not os.path.isdir(path):
+            os.unlink(path)
+        else:
+            shutil.rmtree(path)
+    except OSError:
+        return False
+    return True
 
 
 def _is_torn(path: str, is_all_sealed: bool) -> bool:
@@ -157,17 +179,34 @@ def _free_name(folder: str, name: str) -> str:
 
 
 def prune(folder: str) -> list[str]:
-    """Make room: remove all checkpoints but the newest whole one, and what was set aside; return their names."""
-    kept = choose(folder).path
+    """Make room: remove all checkpoints but the newest whole one and the best, and what was set aside; return their names.
+
+    Where none is whole none is removed: a disk that cannot be read has not lost them yet.
+    """
+    newest_whole = choose(folder).path
+    kept = [newest_whole, _best(folder)] if newest_whole else [path for _, path in sealed(folder)]
     removed = []
     for path in paths_in(folder):
         name = os.path.basename(path)
         is_checkpoint = bool(_OURS.fullmatch(name) or _TRAINERS.fullmatch(name))
-        is_old = is_checkpoint and path != kept and os.path.exists(os.path.join(path, MANIFEST))
-        if is_old or name.startswith(_REJECTED):
-            shutil.rmtree(path)
+        is_old = is_checkpoint and path not in kept and os.path.exists(os.path.join(path, MANIFEST))
+        if (is_old or name.startswith(_REJECTED)) and _remove(path):
             removed.append(name)
     return removed
+
+
+def _best(folder: str) -> str | None:
+    """Return the sealed checkpoint of the lowest `eval_loss`, None where none has one."""
+    rated = [(read_json(os.path.join(path, MANIFEST)).get("eval_loss"), path) for _, path in sealed(folder)]
+    return min((pair for pair in rated if isinstance(pair[0], float)), default=(0.0, None))[1]
+
+
+def is_short_of_room(folder: str) -> bool:
+    """Whether a checkpoint as large as the newest might not fit on its disk."""
+    found = sealed(folder)
+    files = read_json(os.path.join(found[-1][1], MANIFEST)).get("files") if found else None
+    sizes = [one.get("size") or 0 for one in files.values()] if isinstance(files, dict) else []
+    return shutil.disk_usage(folder).free < max(LEAST_ROOM, 1.5 * sum(sizes))
 
 
 def describe(choice: Choice) -> dict[str, Any] | None:

@@ -58,6 +58,9 @@ class CommandError(Exception):
         self.code = code
 
 
+_LAUNCHERS = ("torch", "accelerate", "deepspeed", "horovod")  # a module of theirs starts ranks itself
+
+
 def environment(run: Run, runtime: dict[str, Any]) -> dict[str, str]:
     """Return the environment of a run's processes, without its secrets; `runtime` is the one put on record."""
     inherited = secret.without(dict(os.environ), read_json(run.plan))
@@ -99,7 +102,9 @@ def native_command(command: list[str], interpreter: str, ranks: int = 1) -> list
     """
     if command[0] in ("python", "python3"):
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        return [interpreter, *([*torchrun, "-m", "launcher_worker"] if ranks > 1 else []), *command[1:]]
+        starts_them = command[1:2] == ["-m"] and command[2:3] and command[2].split(".")[0] in _LAUNCHERS
+        wrapped = [*torchrun, "-m", "launcher_worker"] if ranks > 1 and not starts_them else []
+        return [interpreter, *wrapped, *command[1:]]
     beside = os.path.join(os.path.dirname(interpreter), command[0])
     if os.sep not in command[0] and os.access(beside, os.X_OK):
         return [beside, *command[1:]]

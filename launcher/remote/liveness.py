@@ -34,6 +34,11 @@ class Liveness:
         if self._last is None or step != self._last[0]:
             self._last = step, now_s
 
+    def rest(self) -> None:
+        """The training is over: what follows has no steps, and may be silent."""
+        self._last = None
+        self._paces_s.clear()
+
     @property
     def step_s(self) -> Optional[float]:
         """The median of the last steps, in seconds; None before two of them."""

@@ -102,6 +102,7 @@ def summary(run: Run) -> dict[str, Any]:
         "step": latest.get("step"),
         "steps": plan.get("steps"),
         "loss": latest.get("loss"),
+        "grace_s": beat.get("grace_s"),
         "job": plan.get("job"),
         "card": (plan.get("profile") or {}).get("title"),
         "engine": runtime_of(run).get("engine"),

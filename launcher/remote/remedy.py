@@ -83,6 +83,12 @@ def _the_one_before(case: Case) -> Optional[Change]:
     )
 
 
+def _with_room(case: Case) -> Optional[Change]:
+    if case.failure.get("elsewhere"):
+        return None
+    return {"keep_checkpoints": 1}, "old checkpoints of this run are removed, and one is kept"
+
+
 def _new_container(case: Case) -> Optional[Change]:
     return ({}, "the container is started anew") if case.is_in_container else None
 
@@ -131,10 +137,11 @@ TABLE = {
     "port-in-use": _again("on another port", most=3),
     "nccl-error": _again("once more", most=1),
     "disk-full": Edit(
-        lambda _case: ({"keep_checkpoints": 1}, "old checkpoints of this run are removed, and one is kept"),
+        _with_room,
         most=1,
+        at_last="there is room for checkpoints: make some where the line says that there is none",
     ),
-    "checkpoint-corrupt": Edit(_the_one_before, knob="resume"),
+    "checkpoint-corrupt": Edit(_the_one_before, knob="resume", most=2),
     "no-gpu-in-container": Edit(_new_container, most=1),
     "preempted": _again("once more", most=5),
     "hang": _again("once more", most=1),
@@ -211,11 +218,19 @@ def in_force(history: List[Tuple[Record, Record]]) -> InForce:
     found = InForce({}, None, None)
     for attempt, state in history:
         if attempt.get("kind") == "prepare" or state.get("began"):
-            found = InForce(dict(attempt.get("changes") or {}), None, state.get("failure"))
+            found = InForce(_changes(attempt), None, state.get("failure"))
         told = state.get("remedy")
         if told:
-            found = InForce({**found.changes, **(told.get("changes") or {})}, told, None)
+            found = InForce({**found.changes, **_changes(told)}, told, None)
     return found
+
+
+def _changes(record: Record) -> Changes:
+    """Return the changes that a record tells; one of an older agent has a rung alone."""
+    told = record.get("changes")
+    if isinstance(told, dict):
+        return dict(told)
+    return {"rung": record["rung"]} if record.get("rung") else {}
 
 
 def tries(history: List[Tuple[Record, Record]], name: str, checkpoint: Optional[int]) -> int:

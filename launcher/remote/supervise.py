@@ -94,6 +94,7 @@ class Supervisor:
         self.save_s = max((state.get("save_s") or 0.0 for _, state in self.history), default=0.0)
         self.liveness = Liveness(_seconds(self.plan.get("hang_minutes")))
         self.began_s = time.monotonic()
+        self.look_again = self.began_s + WISH_S
         self.ran_before_s = sum(_ran_s(self.run.folder(number)) for number in self.run.numbers())
         self.oom_kills = oom.kills()
         self.has_trained = False
@@ -174,7 +175,10 @@ class Supervisor:
         """Put in order what earlier attempts have left, while nobody writes there, and choose where to go on from."""
         folder = self.run.checkpoints
         torn = checkpoints.tidy(folder, "checkpoints" in self._consumed_so_far())
-        self.chosen = checkpoints.choose(folder)
+        try:
+            self.chosen = checkpoints.choose(folder, self._is_wanted_no_more)
+        except checkpoints.GivenUpError:  # what was asked for follows at once
+            return
         checkpoints.set_aside_damaged(folder, self.chosen)
         self.checkpoint = self.chosen.step
         found = {"torn": torn, "damaged": self.chosen.damaged}
@@ -182,6 +186,15 @@ class Supervisor:
             self._record(
                 "evidence", values={"checkpoints": {name: one for name, one in found.items() if one}}
             )
+
+    def _is_wanted_no_more(self) -> bool:
+        """Whether the host goes down or somebody wants the run to end, looked at now and then."""
+        now = time.monotonic()
+        if now >= self.look_again:
+            self.look_again = now + WISH_S
+            self.beat()
+            return bool(self.terminations) or self.run.read_wish() != "run"
+        return bool(self.terminations)
 
     def _write_attempt(self) -> None:
         records = [record for record, _ in self.history]
@@ -402,10 +415,20 @@ class Supervisor:
         return ending.remaining
 
     def _signal_command(self, leader: int, number: int) -> None:
-        """Signal the command itself; what it started hears of it from the command, as under a shell."""
+        """Signal the command itself; what it started hears of it from the command, as under a shell.
+
+        torchrun kills its ranks half a minute after it has passed SIGTERM on, whatever they have to save. So ranks that
+        heed it are told themselves, and torchrun ends when they have.
+        """
         target = process.find(leader)
-        if target is not None and process.send(target, number):
-            self._record("evidence", values={"signalled": [dict(target.proof("child"), signal=int(number))]})
+        targets = [target] if target is not None else []
+        if number == signal.SIGTERM and self.ranks > 1:
+            ranks = [one for one in process.descendants(leader) if one.parent == leader]
+            heeding = [one for one in ranks if process.catches(one.pid, number)]
+            targets = heeding or targets
+        told = [dict(one.proof("child"), signal=int(number)) for one in targets if process.send(one, number)]
+        if told:
+            self._record("evidence", values={"signalled": told})
 
     # the end
 
@@ -415,7 +438,8 @@ class Supervisor:
         if remaining:
             evidence["remaining"] = remaining
         steps = self.plan.get("steps")
-        completed = self.is_marked and (steps is None or self.marker == steps)
+        is_at_end = self.marker == steps if steps is not None else not self.was_asked_to_end
+        completed = self.is_marked and is_at_end
         if self.failure is None and not stop.is_asked:
             if code or number is not None:
                 self._note_failure(self._diagnose(code, number))
@@ -450,9 +474,15 @@ class Supervisor:
         now = oom.kills()
         ended = None if now is None or self.oom_kills is None else now - self.oom_kills
         failure = {"since": None, **crash(self.log.tail(TAIL_BYTES), code, number, ended)}
-        if failure["class"] == "checkpoint-corrupt":
+        if failure["class"] == "checkpoint-corrupt" and not self._has_gone_on():
             failure["since"] = self.chosen.step
+        if failure["class"] == "disk-full":
+            failure["elsewhere"] = not checkpoints.is_short_of_room(self.run.checkpoints)
         return failure
+
+    def _has_gone_on(self) -> bool:
+        """Whether steps were trained since the checkpoint that was begun from: that one could be read."""
+        return self.step is not None and self.step > (self.chosen.step or 0)
 
     def _set_aside(self, failure: dict[str, Any]) -> None:
         """Put the checkpoints that a failure has spoilt where none is looked for."""
@@ -640,7 +670,10 @@ class Supervisor:
         elif kind == "begin" and isinstance(values.get("step"), int):
             self.has_trained = True
             self.doubtful_from = values["step"] + 1
+        elif kind == "end":
+            self.liveness.rest()
         elif kind == "done" and event.get("rank", 0) == 0:
+            self.liveness.rest()
             self.is_marked = True
             self.marker = step if isinstance(step, int) else None
         elif kind == "consumed" and isinstance(values.get("knobs"), list):
@@ -747,7 +780,8 @@ class Supervisor:
         """Write the heartbeat: the host's monotonic clock, the step and the loss. On a full disk one is left out."""
         loss = self.redactor.redact(self.loss)
         now = time.monotonic()
-        record = {"monotonic_s": now, "ran_s": now - self.began_s, "step": self.step, "loss": loss}
+        told = {"ran_s": now - self.began_s, "grace_s": self._grace_s(), "step": self.step, "loss": loss}
+        record = {"monotonic_s": now, **told}
         try:
             with open(self.folder.heartbeat, "w", encoding="ascii") as file:
                 file.write(strict_json.encode(record) + "\n")

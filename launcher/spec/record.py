@@ -198,6 +198,7 @@ class Summary(Record):
     step: Whole | None = None
     steps: Whole | None = None
     loss: float | str | None = None
+    grace_s: Annotated[float, Field(ge=0, le=86400)] | None = None
     job: str | None = None
     card: str | None = None
     engine: EngineWay | None = None

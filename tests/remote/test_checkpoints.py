@@ -116,6 +116,26 @@ def test_room_is_made_by_what_is_not_needed(tmp_path):
     assert names(tmp_path) == {"step-2", "logs"}
 
 
+def test_where_none_is_whole_none_is_removed_and_the_best_stays(tmp_path):
+    """A disk that cannot be read has not lost them; the lowest eval_loss is worth its room."""
+    for step in (1, 2, 3):
+        path = seal(tmp_path, f"step-{step}", step)
+        told = json.loads((path / "manifest.json").read_text())
+        (path / "manifest.json").write_text(json.dumps({**told, "eval_loss": float(step)}))
+    assert prune(str(tmp_path)) == ["step-2"]
+    for step in (1, 3):
+        (tmp_path / f"step-{step}" / "weights").write_text("torn")
+    assert prune(str(tmp_path)) == []
+
+
+def test_what_cannot_be_removed_is_in_nobody_s_way(tmp_path):
+    """A link where a checkpoint would be, or a file of a hidden name."""
+    (tmp_path / "checkpoint-5").symlink_to(tmp_path)
+    (tmp_path / ".dropped-x").touch()
+    assert set(tidy(str(tmp_path), is_all_sealed=True)) == {"checkpoint-5", ".dropped-x"}
+    assert names(tmp_path) == set()
+
+
 @pytest.mark.testbed
 def test_what_is_spoilt_is_set_aside_on_a_full_disk_too(small_disk):
     """To rename needs no room."""

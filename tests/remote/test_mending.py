@@ -1,5 +1,6 @@
 """Crashes that the agent answers by itself: by the class of the crash, by the knobs of the script, within a budget."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -446,6 +447,33 @@ def test_a_checkpoint_that_the_script_cannot_read_is_not_offered_again(toy):
     assert toy.ended()["state"] == "succeeded"
     assert run.begins() == [0, 3] or run.begins() == [0, 6, 3]
     assert [name for name, _ in remedies(toy)] == ["unknown", "checkpoint-corrupt"]
+
+
+def test_a_damaged_file_of_data_throws_no_checkpoint_away(toy):
+    """Steps were trained since: the checkpoint could be read, whatever it is that cannot."""
+    run = Trained(toy, always(8, "raise RuntimeError('PytorchStreamReader failed reading zip archive: x')"))
+    ended = toy.ended()
+    assert (ended["state"], ended["reason"]) == ("failed", "checkpoint-corrupt")
+    assert run.begins() == [0]
+    assert sorted(os.listdir(toy.run.checkpoints)) == ["step-3", "step-6"]
+
+
+def test_a_stop_is_heeded_while_a_checkpoint_is_proven(toy):
+    """A pipe stands for a large file, of which more and more comes."""
+    run = Trained(toy)
+    folder = Path(toy.run.checkpoints, "step-3")
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "slow")
+    files = {"slow": {"size": 0, "sha256": "ab"}}
+    (folder / "manifest.json").write_text(json.dumps({"step": 3, "files": files}))
+    toy.start()
+    with (folder / "slow").open("wb", buffering=0) as pipe:
+        Path(toy.run.wish).write_text("stop")
+        with contextlib.suppress(BrokenPipeError):
+            while toy.state()["state"] != "cancelled":
+                pipe.write(b"x" * (1 << 16))
+    until(lambda: toy.state()["state"] == "cancelled", "the end")
+    assert run.begins() == []
 
 
 @pytest.mark.testbed

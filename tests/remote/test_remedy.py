@@ -177,6 +177,7 @@ CHILD = ({"kind": "prepare", "changes": DOWN}, {"state": "preparing"})
         ([PREPARE, begun(remedy=REMEDY), begun(DOWN, failure=FAILURE)], InForce(DOWN, None, FAILURE)),
         ([PREPARE, begun(DOWN, remedy=SMALLER)], InForce({"rung": 1, "micro_batch": 4}, SMALLER, None)),
         ([CHILD], InForce(DOWN, None, None)),
+        ([PREPARE, ({"kind": "attempt", "rung": 1}, {"began": True})], InForce(DOWN, None, None)),  # of old
     ],
 )
 def test_the_values_in_force_follow_from_what_is_on_disk(history, expected):

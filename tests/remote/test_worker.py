@@ -179,7 +179,7 @@ def test_a_saved_checkpoint_is_sealed_reported_and_found(worker, run, agent):
     manifest = json.loads((folder / "manifest.json").read_text())
     assert (manifest["version"], manifest["step"]) == (1, 10)
     assert manifest["files"]["inner/weights.bin"]["size"] == 7
-    (event,) = agent.events(1)
+    event = agent.first("checkpoint")
     assert (event["kind"], event["step"], event["values"]["path"]) == ("checkpoint", 10, "step-10")
     assert event["values"]["seconds"] > 0
     assert os.listdir(folder.parent) == ["step-10"]
@@ -280,6 +280,19 @@ def test_sigterm_makes_a_checkpoint_due_and_ends_the_loop(worker, run_of, agent)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     events = agent.events(3)
     assert [event["step"] for event in events if event["kind"] == "stopping"] == [3]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_ends_by_sigterm(worker, run_of):
+    """Whoever made it counts on that: a pool, a loader."""
+    run_of()
+    worker.due(1)
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+        os._exit(0)
+    os.kill(child, signal.SIGTERM)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM
 
 
 def test_a_script_s_own_answer_to_sigterm_stays(worker, run_of, monkeypatch):

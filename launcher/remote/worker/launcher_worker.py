@@ -8,7 +8,8 @@
     args = TrainingArguments(**worker.training_arguments(learning_rate=2e-4))
     trainer = Trainer(model, args, callbacks=[worker.trainer_callback()], ...)
     trainer.train(resume_from_checkpoint=worker.resume_from())
-    worker.done(trainer.state.global_step)  # last: everything worth keeping is on disk
+    if not worker.stopping():            # else it was asked to end, and is not done
+        worker.done(trainer.state.global_step)  # last: everything worth keeping is on disk
 
 In a run two variables are set: `LAUNCH_ATTEMPT`, the folder whose `attempt.json` is the only file read here,
 and `LAUNCH_SOCKET`, the agent's Unix stream socket. Each process of the training opens one connection to it
@@ -451,7 +452,15 @@ class _Channel:
 
 
 _channel = _Channel()
-os.register_at_fork(after_in_child=_channel.start_anew)
+
+
+def _forget_parent() -> None:
+    """In a forked child: a connection of its own, and SIGTERM ends it, as whoever made it expects."""
+    _channel.start_anew()
+    _pace.leave()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
 
 
 # ---- checkpoints
@@ -524,6 +533,9 @@ class _Pace:
         is_due = agreed > 0 or is_last or (every is not None and step % every == 0)
         if is_due:
             self._saved_s = time.monotonic()
+            self._told = (
+                None  # what was wished for meanwhile is done by this one, unless it is wished for again
+            )
         return is_due
 
     def _agree(self, wish: int) -> int:
@@ -643,6 +655,7 @@ def _seal(folder: Path, step: int, epoch: Optional[float]) -> None:
             inner.append(path)
         elif path not in (folder / MANIFEST, temporary):
             files[path.relative_to(folder).as_posix()] = _fingerprint(path, sync=True)
+            _channel.beat(step)  # to read a large one takes its time
     for path in inner:
         _sync_folder(path)
     values = knobs()
@@ -1030,6 +1043,11 @@ def trainer_callback() -> Any:
             """Let the guard judge what it has not read yet; a loop that follows is not this Trainer's."""
             _guard.leave_trainer()
             _pace.leave()
+            _send("end")
+
+        def on_prediction_step(self, _args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
+            """Show that an evaluation goes on."""
+            _channel.beat(state.global_step)
 
         def on_log(self, _args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
             """Report a line of a training step, an evaluation, or the summary at the end."""
