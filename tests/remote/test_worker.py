@@ -287,12 +287,17 @@ def test_a_forked_child_ends_by_sigterm(worker, run_of):
     """Whoever made it counts on that: a pool, a loader."""
     run_of()
     worker.due(1)
+    ready, tell = os.pipe()
     child = os.fork()
     if child == 0:
+        os.write(tell, b"!")
         signal.pause()
         os._exit(0)
+    assert os.read(ready, 1) == b"!"
     os.kill(child, signal.SIGTERM)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM
+    os.close(ready)
+    os.close(tell)
 
 
 def test_a_script_s_own_answer_to_sigterm_stays(worker, run_of, monkeypatch):
