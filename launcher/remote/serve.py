@@ -431,7 +431,11 @@ class Server:
                 stdout=log,
                 stderr=log,
                 cwd="/",
-                env=secret.without(dict(os.environ), read_json(run.plan)),
+                env={
+                    **secret.without(dict(os.environ), read_json(run.plan)),
+                    "LAUNCH_TOKEN": read_text(run.token)
+                    or "",  # by which it is known for ours, wherever it ends up
+                },
                 start_new_session=True,
             )
         deadline = time.monotonic() + START_S
@@ -595,6 +599,7 @@ class Server:
         same_boot = record.get("boot_id") == process.boot_id()
         if found is not None and same_boot and found.start == agent.get("start"):
             process.send(found, signal.SIGTERM)
+            process.send(found, signal.SIGCONT)  # for one that was stopped: it hears nothing else
 
     def execute(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
         """Run a command beside a run while the client listens; see execute.py."""
