@@ -296,6 +296,8 @@ class PlainView:
             self.write(f"  next     launch logs {short}")
         elif name == "interrupted":
             self.write(f"  next     launch attach {short}     goes on from the last checkpoint")
+        elif name == "waiting":
+            self.write(f"  next     launch attach {short}     tries again")
 
     def close(self) -> None:
         """Lines leave nothing to end."""

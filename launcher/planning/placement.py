@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Literal
 
-from launcher.errors import UnknownNameError
+from launcher.errors import UnknownNameError, UsageError
 from launcher.spec.facts import Engine, Facts, Gpu
 from launcher.spec.host import Host
 from launcher.spec.job import Job
@@ -20,6 +20,23 @@ def choose_gpus(profile: Profile, facts: Facts, count: int) -> tuple[str, ...]:
     """Return the UUIDs of the host's first `count` cards that the profile names; none for a profile without cards."""
     named = (gpu.uuid for gpu in facts.gpus if profile.is_reported_as(gpu.name, gpu.memory_mib))
     return tuple(named)[:count]
+
+
+def gpus_meant(asked: str | None, ranks: int) -> tuple[int, tuple[str, ...]]:
+    """Return how many cards are asked for, and by which UUIDs if by any; `asked` is a number, UUIDs, or nothing.
+
+    Raises UsageError for anything else.
+    """
+    if asked is None:
+        return ranks, ()
+    if asked.isascii() and asked.isdigit() and int(asked):
+        return int(asked), ()
+    names = tuple(dict.fromkeys(one.strip() for one in asked.split(",")))
+    if all(re.fullmatch(r"(GPU|MIG)-[A-Za-z0-9/-]+", one) for one in names):
+        return len(names), names
+    raise UsageError(
+        f"--gpus {asked}: how many, or which   --gpus 1     or   --gpus GPU-5f2c…   (launch probe --json)"
+    )
 
 
 def best_card(facts: Facts, profiles: Iterable[Profile]) -> tuple[Profile, Gpu] | None:

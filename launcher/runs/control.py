@@ -137,17 +137,17 @@ def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
 def resume_if_interrupted(agent: Agent, mirror: Mirror, view: View) -> bool:
     """Go on with a run that was interrupted: its leftovers are ended by proof, its agent starts again.
 
-    An image that must be made again is shown as a stage. Return whether it was interrupted.
+    So does one that waits for a card, if it is free by now; else it is said who has it. An image that must be made again
+    is shown as a stage. Return whether it goes on by this.
     """
     values = runs_of(agent, mirror.run)
     if not values:
         raise RunError(f"{agent.host} has no run {mirror.run}: removed there?")
-    if values[0].get("state") != State.INTERRUPTED:
+    if values[0].get("state") not in (State.INTERRUPTED, State.WAITING):
         return False
     way = values[0].get("engine")
     if way is None:
-        agent.call("resume", run=mirror.run, deadline_s=60.0)
-        return True
+        return agent.call("resume", run=mirror.run, deadline_s=60.0).values.get("state") != State.WAITING
     from launcher.runs import build_settings
     from launcher.runs.following import refresh
 

@@ -1,4 +1,4 @@
-"""One launch: resolve, connect, probe, plan, gate, ship, start. Each stage is shown with its time."""
+"""One launch: resolve, connect, probe, plan, gate, sweep, ship, start. Each stage is shown with its time."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from launcher.planning import (
     best_card,
     case_of,
     check,
-    choose_gpus,
     distribution,
+    gpus_meant,
     ladder,
     match_profile,
     source,
@@ -44,7 +44,7 @@ from launcher.planning import (
 )
 from launcher.planning import plan as make_plan
 from launcher.planning import runtime as choose_runtime
-from launcher.runs import build_settings, models, resolve, secret, tree
+from launcher.runs import build_settings, cards, models, resolve, secret, sweeping, tree
 from launcher.runs.digests import Digests
 from launcher.runs.mirror import Mirror, new_run_id, runs_folder
 from launcher.runs.view import View
@@ -82,6 +82,8 @@ class Request(NamedTuple):
     words: Sequence[str] = ()
     secrets: Sequence[str] = ()
     rehearses: bool = False
+    gpus: str | None = None
+    wait_s: float = 0.0
 
 
 class Resolved(NamedTuple):
@@ -96,6 +98,7 @@ class Resolved(NamedTuple):
     asked: Asked
     model: Model | None
     rehearsed_on: Profile | None
+    gpus: str | None
 
     @property
     def job(self) -> Job:
@@ -117,7 +120,9 @@ def understand(request: Request) -> Resolved:
             "--rehearse tries a card's plan on a CPU: name the card   --profile titan_rtx --rehearse"
         )
     rehearsed_on = resolve.profile("cpu") if request.rehearses else None
-    return Resolved(host, profiles, task, request.precision, models.read_here(task), rehearsed_on)
+    gpus_meant(request.gpus, 1)
+    model = models.read_here(task)
+    return Resolved(host, profiles, task, request.precision, model, rehearsed_on, request.gpus)
 
 
 def preview(request: Request, facts: Facts | None = None) -> tuple[Plan, tuple[Finding, ...]]:
@@ -148,7 +153,8 @@ def preview(request: Request, facts: Facts | None = None) -> tuple[Plan, tuple[F
     except RefusedError as error:
         plan = _plan(profile, _with_nothing_asked(wanted), facts)
         refused = (Finding(level="refuse", code="precision-excluded", message=str(error)),)
-    return plan, (*refused, *unreached, *check(plan, facts, host))
+    asked = cards.findings(wanted.gpus, plan, wanted.rehearsed_on or profile, facts)
+    return plan, (*refused, *unreached, *asked, *check(plan, facts, host))
 
 
 def explain(request: Request, facts: Facts | None = None) -> tuple[Case, Ladder]:
@@ -216,11 +222,16 @@ def launch(request: Request, view: View) -> Started:
         facts, profile = _look(agent, wanted, view)
         plan = _plan(profile, wanted, facts)
         view.head(plan)
-        _pass_gate(plan, facts, host, view)
-        gpus = choose_gpus(wanted.rehearsed_on or profile, facts, plan.split.ranks)
+        card = wanted.rehearsed_on or profile
+        _pass_gate([*cards.findings(wanted.gpus, plan, card, facts), *check(plan, facts, host)], view)
+        meant = cards.wanted(wanted.gpus, plan, card, facts)
         settings = build_settings.read(host, os.environ)
         with open_runtime(agent, host, plan, facts, settings) as runtime:
-            mirror = Mirror(_create(runtime, plan, gpus), folder)
+            _sweep(runtime, view)
+            run, gpus = cards.waiting_for(
+                lambda: _create(runtime, plan, meant), plan, meant, request.wait_s, view
+            )
+            mirror = Mirror(run, folder)
             with view.stage("ship") as stage:
                 stage.text = _ship(agent, mirror, plan, task, view)
             if plan.image is not None:
@@ -232,7 +243,8 @@ def launch(request: Request, view: View) -> Started:
                 mirror.bind(host)
                 with _interrupt_held() as interrupts:
                     _start(runtime, mirror)
-                stage.text = f"run {mirror.run}, attempt 1, {plan.split.title}"
+                where = f"{meant.title(gpus)}, " if gpus else ""
+                stage.text = f"run {mirror.run}, attempt 1, {where}{plan.split.title}"
     except BaseException:
         agent.close()
         raise
@@ -254,7 +266,7 @@ def build_image(request: Request, view: View) -> None:
             stage.text = agent.about
         facts, profile = _look(agent, wanted, view)
         plan = _plan(profile, wanted, facts)
-        _pass_gate(plan, facts, host, view)
+        _pass_gate(check(plan, facts, host), view)
         runtime = stack.enter_context(open_runtime(agent, host, plan, facts, settings))
         with view.stage("image") as stage:
             stage.text = runtime.provide(plan, stage.progress)
@@ -424,8 +436,7 @@ def room_text(facts: Facts) -> str:
     return f"{facts.room_gb:,.0f} GB free{' by quota' if has_quota else ''}"
 
 
-def _pass_gate(plan: Plan, facts: Facts, host: Host, view: View) -> None:
-    findings = check(plan, facts, host)
+def _pass_gate(findings: Sequence[Finding], view: View) -> None:
     refusals = [finding for finding in findings if finding.level == "refuse"]
     for finding in findings:
         if finding.level == "note":
@@ -435,17 +446,27 @@ def _pass_gate(plan: Plan, facts: Facts, host: Host, view: View) -> None:
         raise RefusedError("refused before anything was sent: " + "\n".join(lines))
 
 
-def _create(runtime: Runtime, plan: Plan, gpus: Sequence[str]) -> str:
-    """Make the run on the host under an id that is free there; return the id."""
+def _sweep(runtime: Runtime, view: View) -> None:
+    """End what dead runs have left on the host: it may hold the card."""
+    with view.stage("sweep") as stage:
+        items = sweeping.sweep(runtime.agent, runtime.engine, dry_run=False, kept_s=sweeping.KEPT_S)
+        stage.text = sweeping.summary(items)
+    for item in items:
+        if item.did == "left":
+            view.note(f"{item.title}: left alone: {item.why}")
+
+
+def _create(runtime: Runtime, plan: Plan, meant: cards.Wanted) -> tuple[str, tuple[str, ...]]:
+    """Make the run on the host under an id that is free there; return the id, and the cards that it got."""
     for tries_left in reversed(range(ID_TRIES)):
         run = new_run_id(plan.job)
         try:
-            runtime.create(run, plan, gpus)
+            gpus = runtime.create(run, plan, meant.gpus, meant.needed)
         except AgentError as error:
             if error.code != "run-exists" or not tries_left:
                 raise
         else:
-            return run
+            return run, gpus
     raise AssertionError("unreachable")
 
 
