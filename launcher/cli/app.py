@@ -27,6 +27,7 @@ from launcher.cli import (
     profile,
     ps,
     pull,
+    resume,
     rm,
     stop,
     sweep,
@@ -112,6 +113,7 @@ app.command("logs", cls=QuickCommand)(logs.logs)
 app.command("metrics", cls=QuickCommand)(metrics.metrics)
 app.command("plot", cls=QuickCommand)(plot.plot)
 app.command("stop", cls=QuickCommand)(stop.stop)
+app.command("resume", cls=QuickCommand)(resume.resume)
 app.command("pull", cls=QuickCommand)(pull.pull)
 app.command("exec", cls=execute.ExecuteCommand)(execute.execute)
 app.command("rm", cls=QuickCommand)(rm.rm)

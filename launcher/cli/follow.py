@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,7 +17,26 @@ from launcher.runs.view import View
 from launcher.spec.host import Host
 from launcher.spec.record import State
 
+if TYPE_CHECKING:
+    from launcher.runs.launching import Started
+
 _EXIT: dict[str, int] = {State.SUCCEEDED: 0, State.WAITING: 5, State.INTERRUPTED: 5}
+
+
+def start_and_follow(start: Callable[[], Started], view: View, *, detach: bool) -> None:
+    """Start a run and follow it to its end, or leave it to itself; Ctrl-C before it has begun leaves nothing."""
+    try:
+        begun = start()
+    except (KeyboardInterrupt, Terminated) as error:
+        view.note("interrupted before the run began; nothing is left on the host")
+        raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 130) from None
+    mirror = begun.mirror
+    if detach or begun.interrupted_by:
+        begun.agent.close()
+        view.note(f"detached; the run goes on.   launch attach {mirror.short} · launch stop {mirror.short}")
+        view.started(mirror.run)
+        raise typer.Exit(Terminated.exit_code if begun.interrupted_by == signal.SIGTERM else 0)
+    follow_to_end(begun.host, mirror, view, begun.agent)
 
 
 def follow_to_end(host: Host, mirror: Mirror, view: View, agent: Agent | None) -> None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from launcher.cli.say import complain, say
-from launcher.cli.signals import Terminated
 from launcher.cli.words import (
     AcceptFlag,
     CardOption,
+    DetachFlag,
     HostOption,
     JobOption,
     JsonFlag,
+    NameOption,
     PrecisionOption,
     SetOption,
 )
@@ -25,7 +25,6 @@ from launcher.errors import UsageError
 
 if TYPE_CHECKING:
     from launcher.runs.launching import Request
-    from launcher.runs.view import View
 
 HELP = """Take a fine-tune to whichever GPU is at hand, and bring the adapter home.
 
@@ -65,10 +64,8 @@ def launch(
     wait: Annotated[
         str | None, typer.Option(metavar="TIME", help="Wait so long for a card that another run has: 30m.")
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The run's name, in place of the job's.")
-    ] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Start, say how to attach, and leave.")] = False,
+    name: NameOption = None,
+    detach: DetachFlag = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and what the gate says; send nothing.")
     ] = False,
@@ -109,9 +106,12 @@ def launch(
     if dry_run:
         _preview(request, probe, as_json)
         return
+    from launcher.cli.follow import start_and_follow
     from launcher.cli.view import make_view
+    from launcher.runs.launching import launch as start
 
-    _launch(request, make_view(as_json), detach)
+    view = make_view(as_json)
+    start_and_follow(lambda: start(request, view), view, detach=detach)
 
 
 def _seconds(time: str | None) -> float:
@@ -122,24 +122,6 @@ def _seconds(time: str | None) -> float:
     if found is None:
         raise UsageError(f"--wait {time}: a number and s, m, h or d   --wait 30m")
     return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
-
-
-def _launch(request: Request, view: View, detach: bool) -> None:
-    from launcher.cli.follow import follow_to_end
-    from launcher.runs.launching import launch as start
-
-    try:
-        begun = start(request, view)
-    except (KeyboardInterrupt, Terminated) as error:
-        view.note("interrupted before the run began; nothing is left on the host")
-        raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 130) from None
-    mirror = begun.mirror
-    if detach or begun.interrupted_by:
-        begun.agent.close()
-        view.note(f"detached; the run goes on.   launch attach {mirror.short} · launch stop {mirror.short}")
-        view.started(mirror.run)
-        raise typer.Exit(Terminated.exit_code if begun.interrupted_by == signal.SIGTERM else 0)
-    follow_to_end(begun.host, mirror, view, begun.agent)
 
 
 def _preview(request: Request, probe: Path | None, as_json: bool) -> None:

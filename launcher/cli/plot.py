@@ -8,17 +8,17 @@ from launcher.errors import RunError
 
 
 def plot(run: RunWord = "last", host: HostOption = None, _accept: AcceptFlag = False) -> None:
-    """Draw a run's loss and say where the picture is.
+    """Draw a run's loss, with that of the run that it continues, and say where the picture is.
 
     Example:  launch plot last
     """
     from launcher.cli.fetch import fetch
-    from launcher.runs.curves import curve
+    from launcher.runs.lineage import joined
     from launcher.runs.picture import draw
 
     mirror = fetch(run, host)
     try:
-        draw(mirror.run, curve(mirror.events()), mirror.picture)
+        draw(mirror.run, [point for _, point in joined(mirror)], mirror.picture)
     except OSError as error:
         where = error.filename or mirror.picture
         raise RunError(

@@ -28,7 +28,7 @@ from launcher.runs.curves import as_json, points, record
 from launcher.runs.mirror import Mirror, News
 from launcher.runs.view import Result, View
 from launcher.spec.plan import Finding, Plan
-from launcher.spec.record import Event
+from launcher.spec.record import Event, Parent
 
 ACCENT = "cyan"
 LOG_TAIL = 15
@@ -203,6 +203,10 @@ class PlainView:
         self.progress = Progress(run, steps)
         for event in events:
             self.progress.take(event)
+
+    def continues(self, run: str, parent: Parent) -> None:
+        """Say which run this one goes on with."""
+        self.write(f"  · continues {parent.run} from step {parent.step}", "dim")
 
     def news(self, news: News) -> None:
         """Show what an answer brought."""
@@ -413,6 +417,10 @@ class JsonView(PlainView):
         """Put the id of the run that was left."""
         self._put(kind="started", run=run)
 
+    def continues(self, run: str, parent: Parent) -> None:
+        """Put which run this one goes on with."""
+        self._put(kind="parent", run=run, parent=parent.model_dump())
+
     def news(self, news: News) -> None:
         """Put what an answer brought, all of it at once."""
         super().news(news)
@@ -464,6 +472,9 @@ class LogView(PlainView):
     def write(self, text: str, style: str = "") -> None:
         """What is no log goes to standard error."""
         say(text, file=sys.stderr)
+
+    def continues(self, run: str, parent: Parent) -> None:
+        """It stands in no log."""
 
     def news(self, news: News) -> None:
         """Show the log's next piece, which lies in the mirror by now."""

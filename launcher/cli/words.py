@@ -33,6 +33,10 @@ PrecisionOption = Annotated[
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the job.")
 ]
+NameOption = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="The run's name, in place of the job's.")
+]
+DetachFlag = Annotated[bool, typer.Option("--detach", help="Start, say how to attach, and leave.")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="For scripts: JSON on standard output.")]
 AcceptFlag = Annotated[
     bool,

@@ -13,7 +13,7 @@ from launcher.planning.placement import (
     runtime,
     why_taken,
 )
-from launcher.planning.plan import case_of, plan, source
+from launcher.planning.plan import case_of, changed, job_of, plan, source
 from launcher.planning.recipe import Recipe, buildkit, classic
 from launcher.planning.split import split
 
@@ -26,6 +26,7 @@ __all__ = [
     "best_card",
     "buildkit",
     "case_of",
+    "changed",
     "check",
     "choose_gpus",
     "classic",
@@ -35,6 +36,7 @@ __all__ = [
     "gpus_meant",
     "image",
     "is_closed",
+    "job_of",
     "ladder",
     "match_profile",
     "plan",

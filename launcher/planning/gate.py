@@ -11,6 +11,7 @@ from launcher.spec.facts import Facts
 from launcher.spec.host import LOCAL, Host
 from launcher.spec.plan import Finding, Plan
 
+STARTS_RANKS = ("python", "python3", "torchrun", "accelerate")
 FREE_GB_NEEDED = 1.0
 FREE_INODES_NEEDED = 1000
 IMAGE_GB = {"cuda": 10.0, "cpu": 3.0, "mps": 0.0}
@@ -22,18 +23,20 @@ def check(plan: Plan, facts: Facts | None, host: Host = LOCAL) -> tuple[Finding,
 
     Texts hold no volatile figure.
     """
-    found = [*_several_cards(plan), *_model_room(plan)]
+    found = [*_ranks(plan), *_model_room(plan)]
     if facts is not None:
         found += [*_card(plan, facts), *_how(plan, facts, host), *_room(facts)]
     return tuple(sorted(found, key=lambda finding: finding.level != "refuse"))
 
 
-def _several_cards(plan: Plan) -> list[Finding]:
-    if plan.split.ranks == 1:
+def _ranks(plan: Plan) -> list[Finding]:
+    """Say where a command must start a process for each card itself."""
+    ranks, program = plan.split.ranks, plan.command[0]
+    if ranks == 1 or program in STARTS_RANKS:
         return []
-    message = f"{plan.profile.title}: several cards are not launched yet, only planned"
-    mend = f"launch --host {plan.host}     takes one card"
-    return [Finding(level="refuse", code="not-yet", message=message, mend=mend)]
+    message = f"'{program}' is started once and sees {ranks} cards: it must start {ranks} processes itself"
+    mend = "python, torchrun and accelerate are started for all of them"
+    return [Finding(level="note", code="one-process", message=message, mend=mend)]
 
 
 def _model_room(plan: Plan) -> list[Finding]:

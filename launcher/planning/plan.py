@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 from launcher.planning.image import image
 from launcher.planning.ladder import TOKENS, Asked, Case, ladder
 from launcher.planning.split import split
 from launcher.spec.host import Host
-from launcher.spec.job import Job
+from launcher.spec.job import Batch, Job
 from launcher.spec.model import Model
 from launcher.spec.plan import Plan, Source
 from launcher.spec.precision import Platform
@@ -68,6 +69,38 @@ def plan(
     )
 
 
+def job_of(plan: Plan) -> Job:
+    """Return a job that this plan could be of, as far as a plan tells: paths are as they were written."""
+    special = {"image", "model", "data"}
+    alike = {key: getattr(plan, key) for key in Job.model_fields if key in {*Plan.model_fields} - special}
+    return Job.model_validate(
+        {
+            **alike,
+            "name": plan.job,
+            "model": written(plan.model) if plan.model is not None else None,
+            "batch": Batch(global_size=plan.split.global_batch, micro=plan.split.micro_batch),
+            "data": {name: written(one) for name, one in plan.data.items()},
+        }
+    )
+
+
+def changed(parent: Plan, job: Job, keys: Collection[str], host: str) -> Plan:
+    """Return the plan of a run that goes on from a checkpoint of another: the parent's, but for some keys of the job.
+
+    `job` is the parent's with the changes, `keys` are what was changed, as in a job's file; of a key that no plan has
+    nothing comes of it. `host` is what the host is called here. Another micro-batch, or another length of samples, gives
+    another split, never another global batch.
+    """
+    values = {key: getattr(job, key) for key in {key.split(".")[0] for key in keys} & {*Plan.model_fields}}
+    tokens = case_of(parent.profile, job, parent.model_facts, None).tokens
+    before = case_of(parent.profile, job_of(parent), parent.model_facts, None).tokens
+    if "batch.micro" in keys or tokens != before:
+        batch = Batch(global_size=parent.split.global_batch, micro=job.batch.micro)
+        model, first = parent.model_facts, parent.ladder[0]
+        values["split"] = split(parent.profile, batch, model, parent.method, first, tokens)
+    return Plan.model_validate({**parent.model_dump(), **values, "job": job.name, "host": host})
+
+
 def case_of(profile: Profile, job: Job, model: Model | None, platform: Platform | None) -> Case:
     """Return what a job's ladder on a card is made for; a sample's length is its setting `max_length`."""
     length = job.settings.get("max_length")
@@ -85,3 +118,9 @@ def source(written: str) -> Source:
     if written.startswith(("./", "../", "/", "~")) or written in (".", ".."):
         return Source(kind="local", value=written)
     return Source(kind="name", value=written.removeprefix("hub:"))
+
+
+def written(meant: Source) -> str:
+    """Return how a source is written in a job."""
+    prefix = {"host": "host:", "local": "", "name": "hub:"}[meant.kind]
+    return f"{prefix}{meant.value}"

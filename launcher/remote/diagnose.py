@@ -77,10 +77,11 @@ _PREFIX = re.compile(
     r"(?:"
     r"\[(?:default|rank|Rank )?\d+\]:?[ \t]?(?!\])"  # torchrun, pdsh
     r"|\[\d+,\d+\]<std(?:err|out)>:[ ]?"  # mpirun
+    r"|\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?(?:[ \t]|$)"  # a clock
     r"|(?:rank)?\d{1,4}: ?(?=\S|  )"  # srun --label
     r"|\((?:[\w.:]+ )?(?:[\w.=-]+, )*(?:\w+ )?pid=\d+[^)\n]*\) ?"  # ray, vllm
     r"|[\w.-]{1,60} +\| ?"  # docker compose
-    r"|\#\d+ \d+\.\d+ ?|\#(?: |$)|> (?=\S)|\$ (?=Traceback)"  # buildkit, a comment, a quote
+    r"|\#\d+ \d+\.\d+ ?|[ \t]*\#(?: |$)|> (?=\S)|\$ (?=Traceback)"  # buildkit, a comment, a quote
     r"|\[?\d{4}-\d\d-\d\d[T _]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?[ \t]?"  # a time
     r"|(?:\w{3} +\d+|\d{4}-\S+) \d\d:\d\d:\d\d \S+ (?:kernel|[\w./-]+\[\d+\]): ?"  # syslog
     r"|\[ *\d+\.\d{3,}\] ?"  # the kernel's ring
@@ -179,7 +180,7 @@ _PRINTED = re.compile(r"(?:[A-Za-z_][\w.]*\.)?[A-Z]\w+(?:Error|Exception)(?::|$)
 _WRAPPER = re.compile(
     r"\S*(?:ChildFailedError|CalledProcessError|SignalException|ProcessRaisedException|ProcessExitedException"
     r"|SpawnException|RayTaskError\S*|RayActorError|ActorDiedError|WorkerCrashedError|EngineDeadError"
-    r"|SystemExit|KeyboardInterrupt|BrokenProcessPool)\b"
+    r"|SystemExit|KeyboardInterrupt|CancelledError|BrokenProcessPool)\b"
     r"|.*\b[Ss]ee (?:root cause|stack trace|error) above"
 )
 _CASCADE = re.compile(r"\S*DistBackendError\b|.*[Cc]onnection (?:closed|reset) by (?:remote )?peer")

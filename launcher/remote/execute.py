@@ -91,10 +91,15 @@ def interpreter_of(runtime: dict[str, Any]) -> str:
     return runtime.get("interpreter") or sys.executable
 
 
-def native_command(command: list[str], interpreter: str) -> list[str]:
-    """Put the environment's interpreter in the place of a bare `python`; other programs are found by PATH."""
+def native_command(command: list[str], interpreter: str, ranks: int = 1) -> list[str]:
+    """Put the environment's interpreter in the place of a bare `python`; other programs are found by PATH.
+
+    Of several ranks each is such a Python, started by torchrun, that sees its own card alone: the worker, as a program,
+    sees to it. In exclusive mode a rank that touched another's would fail. Other commands start their ranks themselves.
+    """
     if command[0] in ("python", "python3"):
-        return [interpreter, *command[1:]]
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        return [interpreter, *([*torchrun, "-m", "launcher_worker"] if ranks > 1 else []), *command[1:]]
     beside = os.path.join(os.path.dirname(interpreter), command[0])
     if os.sep not in command[0] and os.access(beside, os.X_OK):
         return [beside, *command[1:]]

@@ -90,6 +90,7 @@ FAILURES = (
         causes=(
             ("expected dtype", r"expected dtype %s for `\w+` but got dtype %s" % (_FLOAT, _FLOAT)),
             ("expected scalar type", r"expected scalar type " + _TWO),
+            ("found dtype", r"Found dtype " + _TWO),
             ("must have the same dtype", r"must have the same dtype\b[\s\S]{0,30}?" + _TWO),
             ("does not match weight dtype", r"input dtype [^\n]*does not match weight dtype[^\n]*" + _HALF),
             ("to have the same dtype", r"to have the same dtype\b[\s\S]{0,60}?" + _TWO),
@@ -122,6 +123,7 @@ FAILURES = (
             ("tripped: nan-divergence", r"\bTripped: nan-divergence"),
             "minimum loss scale reached",
             "current loss scale already at minimum",
+            ("attempted loss scale", r"Attempted loss scale: 1(?:\.0)?, reducing to 1(?:\.0)?$"),
             ("nan loss", r"\bnan loss (?:encountered|detected|at|in|for)\b"),
             ("non-finite", r"non-finite (?:loss|gradient)\S*"),
             ("nan", _BEGINS + r"\bnan\b[^\n]{0,30}\b(?:in|for)\b[^\n]{0,30}(?:loss|grad|output|weights)"),
@@ -142,15 +144,13 @@ FAILURES = (
         "the card's memory is full",
         "halve the micro-batch and double the accumulation; at one, activation checkpointing; if others hold the card, another",
         causes=(
-            "cuda out of memory",
-            "hip out of memory",
-            "xpu out of memory",
-            "mps backend out of memory",
+            ("out of memory", r"\b(?:CUDA|HIP|XPU|NPU|MPS backend) out of memory"),
             (
                 "out of memory",
                 r"\b(?:CUDA|HIP|NCCL) (?:runtime )?(?:error|failure|failed)\b[^\n]{0,80}\bout of memory",
             ),
             ("outofmemoryerror", r"^(?:[\w.]+\.)?OutOfMemoryError Traceback"),
+            "is reserved by pytorch but unallocated",
             ("oom when allocating tensor", r"OOM when allocating tensor[^\n]*device:GPU"),
             "cuda_error_out_of_memory",
             "cudaerrormemoryallocation",
@@ -207,6 +207,7 @@ FAILURES = (
             ("oom-kill", r"\bexited: oom-kill"),
             ("out of memory", r"^srun: error: \S+ tasks? \S+ Out Of Memory"),
             ("memory limit", r"\bexceeded (?:\w+ )?memory limit\b|\bTERM_MEMLIMIT\b"),
+            ("job killed", r"PBS: job killed: p?v?mem\b"),
             "may have exceeded k8s pod memory limits",
             "the node was low on resource: memory",
             "crashed after using all available ram",
@@ -358,7 +359,6 @@ FAILURES = (
             ),
             ("unresolvable cdi devices", r"unresolvable CDI devices \S*nvidia"),
             ("runtime name: nvidia", r"unknown or invalid runtime name: nvidia"),
-            ("no adapters found", r"NVIDIA-SMI couldn't find|Could not find any nv files"),
             ("libnvidia-container", r"libnvidia-container\S*: .*(?:failed|error)"),
             ("no devices were found", r"^No devices were found"),
             (
@@ -410,7 +410,7 @@ FAILURES = (
             "cudaerrorassert",
             "cuda_error_assert",
             ("assertion", r"(?:block: \[[\d,]+\], )?thread: \[[\d,]+\] Assertion\b"),
-            ("assertion", r"\.cuh?:\d+:?[^\n]*Assertion\b[^\n]*failed"),
+            ("assertion", r"\.cuh?:\d+[\s\S]{0,300}?\bAssertion\b[^\n]*failed"),
         ),
         encloses=("cuda-oom",),
     ),
@@ -606,6 +606,7 @@ FAILURES = (
             "incorrect path_or_model_id",
             ("token is required", r"Token is required \("),
             "distant resource does not",
+            "(repository not found)",
             ("offlinemodeisenabled", r"OfflineModeIsEnabled"),
             ("outgoing traffic has been disabled", r"outgoing traffic has been disabled"),
             ("offline mode is enabled", r"offline mode is enabled"),
@@ -692,6 +693,7 @@ FAILURES = (
             "distributionnotfound",
             ("not found (required by", r"version `\S+' not found \(required by"),
             ("torch not compiled with cuda enabled", r"Torch not compiled with CUDA enabled"),
+            ("distributed package doesn't have", r"Distributed package doesn't have \w+ built in"),
             ("cuda_home environment variable is not set", r"CUDA_HOME environment variable is not set"),
             ("requires", r"\brequires `?pip install\b"),
             "operator torchvision::nms does not exist",
@@ -770,7 +772,7 @@ FAILURES = (
                 "time limit",
                 r"(?:job|step)[^\n]{0,60}(?:exceeded|reached|killed|hit)[^\n]{0,20}(?:time|wall[- ]?(?:time|clock))\s?limit",
             ),
-            ("term_runlimit", r"\bTERM_RUNLIMIT\b|\bTERM_PREEMPT\b"),
+            ("term_", r"\bTERM_(?:RUNLIMIT|PREEMPT|OWNER|ADMIN)\b"),
             ("execution duration", r"exceeded the max(?:imum)?(?: allowed)? execution duration"),
             ("walltime", r"walltime \d+ exceeded limit|exceeded (?:its )?(?:hard |soft )?wall\s?time"),
             ("got signal", r"SignalException: Process(?: \d+)? got signal: (?:1|15)\b"),
@@ -850,6 +852,7 @@ FAILURES = (
             ("the following arguments are required", r"error: the following arguments are required:"),
             ("can't open file", r"can't open file '?[^\n]*\[Errno 2\]"),
             ("error: argument", r"error: argument [^\n]+: "),
+            ("unsupported global", r"WeightsUnpickler error: Unsupported global"),
             ("error:", r"^Error: (?:No such option|Invalid value|Missing option|Missing argument)\b"),
         ),
     ),
@@ -888,6 +891,7 @@ FAILURES = (
             ("exception", r"^(?:[\w.]+\.)?\w*(?:Error|Exception)\b"),
             ("unhandled", r"Unhandled exception"),
             ("keyboardinterrupt", r"^KeyboardInterrupt"),
+            "hydra_full_error=1 for a complete stack trace",
         ),
     ),
     Failure("none", "nothing failed: what is there are warnings", "nothing is to be done"),
@@ -900,7 +904,6 @@ HARMLESS = (
     r"fall back to run on the CPU",
     r"Exception ignored in|sys\.meta_path is None",
     r"client socket has failed to connect to",
-    r"Compile with `?TORCH_USE_CUDA_DSA|CUDA_LAUNCH_BLOCKING=1",
     r"closing signal SIG",
     r"forcefully exiting|via Signals\.SIGKILL",
     r"destroy_process_group\(\)|process group has NOT been destroyed",
@@ -915,7 +918,7 @@ HARMLESS = (
 # Lines that warn: what they say is a hint at most. NCCL's WARN is an error, and ssh's warnings stand between @.
 WARNING = (
     r"^(?!@).{0,60}(?<!NCCL )\bWARN(?:ING)?\b|^\S+ ?\S*:\d+: \w*Warning\b|^\w*Warning: |\bwarnings?\.warn\("
-    r"|^\[?W\d{3,}|^.{0,30}\[W\d* |: W (?:tensorflow|external)"
+    r"|^\[?W\d{3,}|^.{0,30}\[W\d* |: W (?:tensorflow|external)|failed call to cuInit"
     r"|^(?!.*\w(?:Error|Exception): ).{0,60}(?:\b(?:INFO|DEBUG)\b|: I (?:tensorflow|external))"
 )
 

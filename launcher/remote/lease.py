@@ -19,9 +19,14 @@ from . import process, reading, strict_json
 from .rundir import TERMINAL, VERSION, Lock, Run, paths_in, read_json, write_durably
 
 FOLDER_S = 30.0
-LEAVING_S = 3.0  # for the agent of a run that has ended to let go of its card
+LEAVING_S = 3.0  # for a run that has ended, or that its client has given up, to let go of its card
 TURN_S = 0.02
 _FREE = (*TERMINAL, "waiting", "interrupted")
+_PASSING = (
+    *_FREE,
+    "planned",
+    "preparing",
+)  # its agent is leaving, or its client may be gone and `serve` about to see it
 
 
 class Busy(NamedTuple):
@@ -69,14 +74,14 @@ def take(
     """Take so many of some cards for a run, the first that are free, or none; all of them without a `count`.
 
     Whoever cannot see other runs (in a container) must not judge them: without `judges` every card of another run is
-    busy. A card whose run is about to leave it is waited for `wait_s` seconds. Raises OSError.
+    busy. A card whose run may be about to leave it is waited for `wait_s` seconds. Raises OSError.
     """
     wanted = len(gpus) if count is None else count
     deadline = time.monotonic() + wait_s
     while True:
         with _alone(run.root):
             taken = _take(run, gpus, wanted, judges)
-        is_leaving = any(one.run is None or one.state in TERMINAL for one in taken.busy)
+        is_leaving = any(one.run is None or one.state in _PASSING for one in taken.busy)
         if len(taken.gpus) == wanted or not is_leaving or time.monotonic() >= deadline:
             return taken
         time.sleep(TURN_S)
@@ -140,6 +145,11 @@ def give_back(run: Run) -> None:
         for path, holder in _records(run.root):
             if holder == run.id:
                 os.unlink(path)
+
+
+def of(run: Run) -> List[str]:
+    """Return the cards that a run has on record."""
+    return [os.path.basename(path) for path, holder in _records(run.root) if holder == run.id]
 
 
 def stale(root: str, *, dry_run: bool) -> List[Tuple[str, str]]:

@@ -128,8 +128,11 @@ def claims(root: str, table: Sequence[Seen]) -> Dict[str, Claim]:
         if not RUN_ID.fullmatch(run.id):
             continue
         token = token_of(run)
-        if token is not None and token in seen and is_of_this_boot(run):
-            found[token] = Claim(run.id, reading.state_of(run)["state"] not in ENDED)
+        try:
+            if token is not None and token in seen and is_of_this_boot(run):
+                found[token] = Claim(run.id, reading.state_of(run)["state"] not in ENDED)
+        except OSError:  # it was removed just now, or is not ours to read
+            continue
     return found
 
 

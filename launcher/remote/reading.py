@@ -84,7 +84,7 @@ def is_silent(state: dict[str, Any]) -> bool:
 def summary(run: Run) -> dict[str, Any]:
     """Return one line about a run: id, state, reason, attempt, step, steps, loss, job, card; the last remedy.
 
-    `evidence` says why it is in doubt, or what class of failure it ended in.
+    `evidence` says why it is in doubt, or what class of failure it ended in; `parent` which run it continues.
     """
     plan = read_json(run.plan)
     state = state_of(run)
@@ -93,7 +93,7 @@ def summary(run: Run) -> dict[str, Any]:
     beat = read_json(last.heartbeat) if last else {}
     latest = state if state["state"] in TERMINAL or beat.get("step") is None else beat
     numbers = run.numbers()
-    began = read_json(run.folder(numbers[0]).attempt).get("time") if numbers else None
+    prepared = read_json(run.folder(numbers[0]).attempt) if numbers else {}
     return {
         "run": run.id,
         "state": state["state"],
@@ -110,7 +110,8 @@ def summary(run: Run) -> dict[str, Any]:
         else None,
         "remedy": _last_remedy(run),
         "rehearsed": plan.get("rehearsed") is True,
-        "time": began,
+        "parent": prepared.get("parent"),
+        "time": prepared.get("time"),
     }
 
 

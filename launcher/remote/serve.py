@@ -24,6 +24,7 @@ from . import (
     engine,
     execute,
     lease,
+    parentage,
     probe,
     process,
     reading,
@@ -161,11 +162,13 @@ class Server:
             "remove": self.remove,
             "gc": self.gc,
             "sweep": self.sweep,
+            "remains": lambda args, _payload: ({"left": sweep.remains(self.run(args))}, b""),
             "ping": lambda _args, _payload: ({}, b""),
             "probe": self.probe,
             "create": self.create,
             "offer": self.offer,
             "ship": self.ship,
+            "inherit": self.inherit,
             "secrets": self.take_secrets,
             "start": self.start,
             "hand_over": self.hand_over,
@@ -204,6 +207,8 @@ class Server:
             except RequestError as error:
                 told = {"code": error.code, "message": str(error), "values": error.values}
                 message, back = {"error": told}, b""
+            except parentage.ParentError as error:
+                message, back = {"error": {"code": error.code, "message": str(error)}}, b""
             except cleaning.RefusedError as error:
                 message, back = {"error": {"code": "refused", "message": str(error)}}, b""
             except ShippingError as error:
@@ -361,6 +366,28 @@ class Server:
                 return {"missing": self.store.place(manifest, run)}, b""
         finally:
             stream.skip_rest()  # the client sends the stream whole, whatever we think of it
+
+    def inherit(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Give a prepared run code, data and the newest whole checkpoint of its `parent`; see parentage.py.
+
+        In place of a tree from the client: what lies here is not sent again.
+        """
+        run = self._prepared_run(args)
+        parent = self.run({"run": args.get("parent")})
+        self._is_mine(parent)
+        lock = Lock.take(
+            parent.contact_lock, shared=True
+        )  # several may go on from one; nobody judges it meanwhile
+        if lock is None:
+            raise RequestError("held", "another client is at run %s: try again" % parent.id)
+        try:
+            engine.forget(parent.id)
+            asked = [str(key) for key in args.get("asked") or []]
+            answer = parentage.inherit(parent, run, self.prepared[run.id], self.store, asked)
+        finally:
+            lock.release()
+        self.offered[run.id] = read_json(run.manifest)
+        return answer, b""
 
     def _prepared_run(self, args: dict[str, Any]) -> Run:
         run = self.run(args)

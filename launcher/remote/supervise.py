@@ -97,8 +97,9 @@ class Supervisor:
         self.consumed: set[str] = set()
         self.failure: dict[str, Any] | None = None
         self.kill_at = float("inf")
+        self.chosen = checkpoints.Choice(None, None, {})
         self.checkpoint: int | None = None
-        self.save_s = 0.0
+        self.save_s = max((state.get("save_s") or 0.0 for _, state in self.history), default=0.0)
         self.liveness = Liveness(_seconds(self.plan.get("hang_minutes")))
         self.began_s = time.monotonic()
         self.ran_before_s = sum(_ran_s(self.run.folder(number)) for number in self.run.numbers())
@@ -121,8 +122,10 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda got, _frame: self.terminations.append(got))
         verdict = self._settle_what_was_left_open()
+        self._write_attempt()  # at once: whoever started us waits for it, and to prove a checkpoint takes its time
         self._look_after_checkpoints()
-        self._write_attempt()
+        if self.chosen.path is not None:
+            self._write_attempt()
         with contextlib.suppress(FileNotFoundError):  # it is on record now
             os.unlink(self.run.container_end)
         if self.previous:
@@ -178,7 +181,6 @@ class Supervisor:
     def _look_after_checkpoints(self) -> None:
         """Put in order what earlier attempts have left, while nobody writes there, and choose where to go on from."""
         folder = self.run.checkpoints
-        os.makedirs(folder, exist_ok=True)
         torn = checkpoints.tidy(folder, "checkpoints" in self._consumed_so_far())
         self.chosen = checkpoints.choose(folder)
         checkpoints.set_aside_damaged(folder, self.chosen)
@@ -197,7 +199,7 @@ class Supervisor:
         plan, changes = self.plan, self.in_force.changes
         rung = self.rung
         split = {name: changes[name] for name in ("micro_batch", "accumulation") if name in changes}
-        for folder in (self.run.artifacts, self.run.cache):
+        for folder in (self.run.artifacts, self.run.checkpoints, self.run.cache):
             os.makedirs(folder, exist_ok=True)
         self.attempt_record = {
             "version": VERSION,
@@ -265,6 +267,11 @@ class Supervisor:
         return int(self.in_force.changes.get("rung", 0))
 
     @property
+    def ranks(self) -> int:
+        """How many processes train, each on a card of its own."""
+        return int((self.plan.get("split") or {}).get("ranks") or 1)
+
+    @property
     def is_rehearsed(self) -> bool:
         """Whether a card's plan is tried on a CPU."""
         return self.plan.get("rehearsed") is True
@@ -283,7 +290,8 @@ class Supervisor:
 
     def _train(self, listener: socket.socket, socket_path: str) -> int | None:
         runtime = self.attempt_record["runtime"] or {}
-        command = native_command([str(word) for word in self.plan["command"]], interpreter_of(runtime))
+        words = [str(word) for word in self.plan["command"]]
+        command = native_command(words, interpreter_of(runtime), self.ranks)
         # On disk before the command starts: an attempt is counted once it may have done something.
         self.has_begun = True
         self._say("running", must=True)
@@ -320,6 +328,7 @@ class Supervisor:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self.attempt_record["port"]),
             "PET_MASTER_PORT": str(self.attempt_record["port"]),
+            "PET_NPROC_PER_NODE": str(self.ranks),
             # torchrun's own grace, after which it kills its ranks; it would be half a minute whatever a step takes.
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(self._grace_s()) + 1),
             "LAUNCH_ATTEMPT": self.folder.path,
@@ -554,6 +563,7 @@ class Supervisor:
                 loss=self.redactor.redact(self.loss),
                 consumed=self.redactor.redact(sorted(self.consumed)),
                 checkpoint=self.checkpoint,
+                save_s=self.save_s,
                 rehearsed=self.is_rehearsed,
                 failure=self.redactor.redact(self.failure),
                 **self.redactor.redact(more),

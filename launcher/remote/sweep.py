@@ -9,9 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import socket
-import stat
-import tempfile
 import time
 from typing import Any, Collection, Dict, Iterator, List, Optional, Tuple
 
@@ -28,7 +25,6 @@ MOST_BYTES = 1 << 20
 MOST_CHARS = 40
 ENDED, REMOVED, LEFT = "ended", "removed", "left"
 _TEMPORARY = re.compile(r".+\.([0-9]+)\.tmp")
-_SOCKET_FOLDER = re.compile(r"launch-[a-z0-9_]{8}")
 
 
 def sweep(root: str, *, dry_run: bool) -> List[Item]:
@@ -61,6 +57,17 @@ def ages(root: str, names: Collection[str]) -> Dict[str, Optional[float]]:
             if state["state"] in TERMINAL:
                 found[name] = time.time() - float(state.get("time") or 0.0)
     return found
+
+
+def remains(run: Run) -> List[str]:
+    """Wait a moment until nothing of a run that has ended is left, its agent and its leases; return what is."""
+    deadline = time.monotonic() + LEAVING_S
+    while True:
+        left = [_name(one) for many in ownership.leftovers(run.root, [run.id]).values() for one in many]
+        left += ["the lease of %s" % card for card in lease.of(run)]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.02)
 
 
 # processes
@@ -254,8 +261,10 @@ def _half_made(root: str) -> Iterator[Tuple[str, str, str]]:
         if run.id.startswith(cleaning.REMOVED):
             if _is_old(path):
                 yield "removed run", path, "its removal was broken off"
-        elif not os.path.isdir(run.code) and _is_old(path) and cleaning.is_half_made(run):
-            yield "half-made run", path, "its code never arrived: whoever launched it died"
+        elif not os.path.isdir(run.code) and _is_old(path):
+            with contextlib.suppress(OSError):  # no folder, or not ours to read
+                if cleaning.is_half_made(run):
+                    yield "half-made run", path, "its code never arrived: whoever launched it died"
 
 
 def _temporary(root: str) -> Iterator[Tuple[str, str, str]]:
@@ -264,33 +273,8 @@ def _temporary(root: str) -> Iterator[Tuple[str, str, str]]:
         found = _TEMPORARY.fullmatch(os.path.basename(path))
         if found and _is_old(path) and process.find(int(found[1])) is None:
             yield "temporary file", path, "whoever wrote it died"
-    for folder in sorted({tempfile.gettempdir(), "/tmp"}):  # noqa: S108 - where agents put their sockets
-        for name in os.listdir(folder):
-            path = os.path.join(folder, name)
-            if _SOCKET_FOLDER.fullmatch(name) and _is_old(path) and _is_dead_socket(path):
-                yield "socket", path, "its agent died"
     for path in building.dead_folders():
         yield "build folder", path, "its builder died"
-
-
-def _is_dead_socket(folder: str) -> bool:
-    """Whether a folder is an agent's of our user, holds its socket alone, and nobody listens there."""
-    path = os.path.join(folder, "s")
-    try:
-        if os.lstat(folder).st_uid != os.geteuid() or os.listdir(folder) not in ([], ["s"]):
-            return False
-        if not os.path.lexists(path):
-            return True
-        if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            return False
-        with socket.socket(socket.AF_UNIX) as asked:
-            asked.settimeout(1.0)
-            asked.connect(path)
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 # the record

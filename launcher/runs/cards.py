@@ -12,7 +12,6 @@ from launcher.planning import choose_gpus, gpus_meant
 from launcher.runs.view import View
 from launcher.spec.facts import Facts
 from launcher.spec.plan import Finding, Plan
-from launcher.spec.profile import Profile
 
 POLL_S = 2.0
 LEASED = "card-leased"
@@ -31,29 +30,36 @@ class Wanted(NamedTuple):
         return ", ".join(self.titles.get(gpu, gpu) for gpu in gpus)
 
 
-def wanted(asked: str | None, plan: Plan, profile: Profile, facts: Facts) -> Wanted:
-    """Return the cards that a launch may have: those of the profile, or those of them that `--gpus` names."""
-    count, named = gpus_meant(asked, plan.split.ranks)
-    there = choose_gpus(profile, facts, len(facts.gpus))
+def wanted(asked: str | None, plan: Plan, facts: Facts) -> Wanted:
+    """Return the cards that a plan may have: those of its profile, or those of them that `--gpus` names."""
+    _, named = gpus_meant(asked, plan.split.ranks)
+    there = _there(plan, facts)
     gpus = tuple(gpu for gpu in there if gpu in named) if named else there
-    return Wanted(gpus, count if gpus else 0, {gpu.uuid: f"GPU {gpu.index}" for gpu in facts.gpus})
+    return Wanted(gpus, plan.split.ranks if gpus else 0, {gpu.uuid: f"GPU {gpu.index}" for gpu in facts.gpus})
 
 
-def findings(asked: str | None, plan: Plan, profile: Profile, facts: Facts | None) -> list[Finding]:
+def _there(plan: Plan, facts: Facts) -> tuple[str, ...]:
+    return () if plan.rehearsed else choose_gpus(plan.profile, facts, len(facts.gpus))
+
+
+def findings(asked: str | None, plan: Plan, facts: Facts | None) -> list[Finding]:
     """Return what speaks against the cards that `--gpus` asks for."""
     if asked is None:
         return []
-    count, named = gpus_meant(asked, plan.split.ranks)
+    ranks = plan.split.ranks
+    count, named = gpus_meant(asked, ranks)
     found = []
-    if count > 1 and plan.split.ranks == 1:
-        message = f"--gpus {asked}: several cards are not launched yet"
-        mend = f"launch --host {plan.host} --gpus 1"
+    if count != ranks:
+        message = (
+            f"--gpus {asked}: {plan.profile.title} is planned for {ranks} card{'s' if ranks > 1 else ''}"
+        )
+        mend = f"a profile says how many   count = {count}, as `launch profile show t4x2` has it"
         found.append(Finding(level="refuse", code="not-yet", message=message, mend=mend))
     if facts is not None:
-        there = choose_gpus(profile, facts, len(facts.gpus))
+        there = _there(plan, facts)
         missing = [gpu for gpu in named if gpu not in there]
         if missing or not there:
-            message = f"--gpus {asked}: {plan.host} has no {profile.title} {', '.join(missing)}".rstrip()
+            message = f"--gpus {asked}: {plan.host} has no {plan.profile.title} {', '.join(missing)}".rstrip()
             mend = f"which there are   launch probe --host {plan.host}"
             found.append(Finding(level="refuse", code="no-such-card", message=message, mend=mend))
     return found

@@ -96,7 +96,7 @@ def _ask(host: Host, asked: list[Mirror]) -> list[Row]:
 
 
 def _remembered(mirror: Mirror) -> dict[str, Any]:
-    plan, state = mirror.plan(), mirror.state()
+    plan, state, parent = mirror.plan(), mirror.state(), mirror.parent()
     return {
         "run": mirror.run,
         "state": state.get("state", State.PREPARING),
@@ -109,6 +109,7 @@ def _remembered(mirror: Mirror) -> dict[str, Any]:
         "card": plan.card,
         "evidence": state.get("evidence") if diagnosis(state.get("evidence")) else None,
         "rehearsed": plan.rehearsed,
+        "parent": parent.model_dump() if parent is not None else None,
         "time": mirror.launched(),
     }
 
@@ -174,9 +175,9 @@ def open_docker(agent: Agent, way: dict[str, Any], settings: Settings | None = N
 
 
 def stop(agent: Agent, run: str, *, now: bool, grace_s: float) -> Row:
-    """Ask a run to stop, or to stop now, and wait until it has; return its last summary.
+    """Ask a run to stop, or to stop now, and wait until it has and nothing of it is left; return its last summary.
 
-    A run that has ended without its engine's help has ended: the row's `problem` says what the engine's was.
+    What is left all the same is the row's `problem`. A run that has ended without its engine's help has ended: the row's `problem` says what the engine's was.
     Raises RunError when the run still lives after its grace and some slack, EngineError when nobody can say.
     """
     short = run.rpartition("-")[2]
@@ -196,7 +197,8 @@ def stop(agent: Agent, run: str, *, now: bool, grace_s: float) -> Row:
     while time.monotonic() < deadline:
         values = next(iter(runs_of(agent, run)), {})
         if not values or is_terminal(values.get("state")):
-            return Row(agent.host, values, str(problem).splitlines()[0] if problem else None)
+            words = [str(problem).splitlines()[0]] if problem else _still_there(agent, run, values)
+            return Row(agent.host, values, "; ".join(words) or None)
         if problem is not None and why_silent(values):
             break
         time.sleep(0.1)
@@ -206,6 +208,12 @@ def stop(agent: Agent, run: str, *, now: bool, grace_s: float) -> Row:
     raise RunError(
         f"{run} on {agent.host} has not ended yet\n  now   launch stop --now {run}     look   launch ps"
     )
+
+
+def _still_there(agent: Agent, run: str, values: dict[str, Any]) -> list[str]:
+    """Return what is left of a run that has ended, once its agent has had its moment to leave: it may hold the card."""
+    left = agent.call("remains", run=run, deadline_s=60.0).values.get("left") if values else None
+    return [f"still there: {one}" for one in left] if isinstance(left, list) else []
 
 
 def execute(agent: Agent, run: str, command: Sequence[str], take: Callable[[int, bytes], None]) -> int:

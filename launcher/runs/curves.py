@@ -24,6 +24,10 @@ class Point(NamedTuple):
     value: float
 
 
+Measured = tuple[str, Point]
+"""A point, with the run that measured it."""
+
+
 def points(event: Event) -> list[Point]:
     """Return the numbers of a metric event; other events and other values have none."""
     if event.kind != "metric" or event.step is None:
@@ -69,10 +73,10 @@ def record(run: str, point: Point, *, rehearsed: bool = False) -> dict[str, Any]
     return {**line, "rehearsed": True} if rehearsed else line
 
 
-def table(run: str, found: Iterable[Point]) -> str:
+def table(found: Iterable[Measured]) -> str:
     """Return the points as CSV with a head line; non-finite numbers are nan, inf and -inf."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, ["run", *Point._fields], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(record(run, point) for point in found)
+    writer.writerows(record(run, point) for run, point in found)
     return buffer.getvalue()

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from launcher.errors import AgentError, RunError, UnreachableError
 from launcher.hosts import Agent, connect
-from launcher.runs.curves import curve
+from launcher.runs.lineage import joined
 from launcher.runs.mirror import Mirror
 from launcher.runs.picture import draw
 from launcher.runs.tensorboard import TensorBoard
@@ -56,6 +56,7 @@ def follow(
     with _board(mirror, view) as board:
         board.add(known)
         view.begin(mirror.run, mirror.plan().steps, known)
+        _tell_parent(mirror, view)
         tries = 0
         while True:
             try:
@@ -94,13 +95,23 @@ def _tell_problem(board: TensorBoard, view: View) -> None:
         board.problem = None
 
 
+def _tell_parent(mirror: Mirror, view: View) -> bool:
+    """Say which run a run goes on with, if it does and that has been fetched; return whether it has been."""
+    parent = mirror.parent()
+    if parent is not None:
+        view.continues(mirror.run, parent)
+    return parent is not None or mirror.began() is not None
+
+
 def _until_end(agent: Agent, mirror: Mirror, view: View, board: TensorBoard) -> dict[str, Any]:
     wait_s = WAIT_S
+    is_known = mirror.began() is not None  # and was told, if it goes on with another run
     while True:
         answer = agent.call(
             "read", deadline_s=wait_s + LATE_S, run=mirror.run, wait_s=wait_s, **mirror.request()
         )
         news = mirror.apply(answer)
+        is_known = is_known or _tell_parent(mirror, view)
         wait_s = WAIT_S if _goes_on(news.state) else 0.0
         board.add(news.events)
         view.news(news)
@@ -133,7 +144,7 @@ def _goes_on(state: dict[str, Any]) -> bool:
 
 def finish(mirror: Mirror, state: dict[str, Any], view: View) -> None:
     """Draw a run's loss and show how it ended."""
-    found = curve(mirror.events())
+    found = [point for _, point in joined(mirror)]
     picture: Path | None = mirror.picture
     try:
         draw(mirror.run, found, mirror.picture)

@@ -11,7 +11,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -153,7 +153,7 @@ def preview(request: Request, facts: Facts | None = None) -> tuple[Plan, tuple[F
     except RefusedError as error:
         plan = _plan(profile, _with_nothing_asked(wanted), facts)
         refused = (Finding(level="refuse", code="precision-excluded", message=str(error)),)
-    asked = cards.findings(wanted.gpus, plan, wanted.rehearsed_on or profile, facts)
+    asked = cards.findings(wanted.gpus, plan, facts)
     return plan, (*refused, *unreached, *asked, *check(plan, facts, host))
 
 
@@ -214,7 +214,7 @@ def launch(request: Request, view: View) -> Started:
     secrets = secret.values(task.job)
     if task.said:
         view.note(task.said)
-    folder = runs_folder()
+    runs_folder()  # where it cannot be, that is said before anything is asked of the host
     with view.stage("connect") as stage:
         agent = connect(host)
         stage.text = agent.about
@@ -222,33 +222,50 @@ def launch(request: Request, view: View) -> Started:
         facts, profile = _look(agent, wanted, view)
         plan = _plan(profile, wanted, facts)
         view.head(plan)
-        card = wanted.rehearsed_on or profile
-        _pass_gate([*cards.findings(wanted.gpus, plan, card, facts), *check(plan, facts, host)], view)
-        meant = cards.wanted(wanted.gpus, plan, card, facts)
+        pass_gate(plan, facts, host, view, wanted.gpus)
+        meant = cards.wanted(wanted.gpus, plan, facts)
         settings = build_settings.read(host, os.environ)
         with open_runtime(agent, host, plan, facts, settings) as runtime:
-            _sweep(runtime, view)
-            run, gpus = cards.waiting_for(
-                lambda: _create(runtime, plan, meant), plan, meant, request.wait_s, view
-            )
-            mirror = Mirror(run, folder)
-            with view.stage("ship") as stage:
-                stage.text = _ship(agent, mirror, plan, task, view)
-            if plan.image is not None:
-                with view.stage("image") as stage:
-                    stage.text = runtime.provide(plan, stage.progress)
-            with view.stage("start") as stage:
-                if secrets:
-                    runtime.entrust(mirror.run, secrets)
-                mirror.bind(host)
-                with _interrupt_held() as interrupts:
-                    _start(runtime, mirror)
-                where = f"{meant.title(gpus)}, " if gpus else ""
-                stage.text = f"run {mirror.run}, attempt 1, {where}{plan.split.title}"
+            fill = functools.partial(_ship, agent, plan=plan, task=task, view=view)
+            return begin(runtime, host, plan, meant, secrets, view, "ship", fill, request.wait_s)
     except BaseException:
         agent.close()
         raise
-    return Started(host, mirror, agent, interrupted_by=next(iter(interrupts), None))
+
+
+def begin(
+    runtime: Runtime,
+    host: Host,
+    plan: Plan,
+    meant: cards.Wanted,
+    secrets: Mapping[str, str],
+    view: View,
+    stage_name: str,
+    fill: Callable[[Mirror], str],
+    wait_s: float = 0.0,
+) -> Started:
+    """Sweep a host, make a run there with cards of its own, waited for if need be, give it what it needs, and start it.
+
+    `fill` puts code and data in place, which is shown as a stage, and says what it did. Whoever calls hangs up when
+    this raises: what was prepared is cleared away then.
+    """
+    _sweep(runtime, view)
+    run, gpus = cards.waiting_for(lambda: _create(runtime, plan, meant), plan, meant, wait_s, view)
+    mirror = Mirror(run, runs_folder())
+    with view.stage(stage_name) as stage:
+        stage.text = fill(mirror)
+    if plan.image is not None:
+        with view.stage("image") as stage:
+            stage.text = runtime.provide(plan, stage.progress)
+    with view.stage("start") as stage:
+        if secrets:
+            runtime.entrust(mirror.run, secrets)
+        mirror.bind(host)
+        with _interrupt_held() as interrupts:
+            _start(runtime, mirror)
+        where = f"{meant.title(gpus)}, " if gpus else ""
+        stage.text = f"run {mirror.run}, attempt 1, {where}{plan.split.title}"
+    return Started(host, mirror, runtime.agent, interrupted_by=next(iter(interrupts), None))
 
 
 def build_image(request: Request, view: View) -> None:
@@ -266,7 +283,7 @@ def build_image(request: Request, view: View) -> None:
             stage.text = agent.about
         facts, profile = _look(agent, wanted, view)
         plan = _plan(profile, wanted, facts)
-        _pass_gate(check(plan, facts, host), view)
+        pass_gate(plan, facts, host, view)
         runtime = stack.enter_context(open_runtime(agent, host, plan, facts, settings))
         with view.stage("image") as stage:
             stage.text = runtime.provide(plan, stage.progress)
@@ -436,7 +453,9 @@ def room_text(facts: Facts) -> str:
     return f"{facts.room_gb:,.0f} GB free{' by quota' if has_quota else ''}"
 
 
-def _pass_gate(findings: Sequence[Finding], view: View) -> None:
+def pass_gate(plan: Plan, facts: Facts, host: Host, view: View, gpus: str | None = None) -> None:
+    """Show what the gate notes, of the cards that were asked for too. Raises RefusedError for what it refuses."""
+    findings = [*cards.findings(gpus, plan, facts), *check(plan, facts, host)]
     refusals = [finding for finding in findings if finding.level == "refuse"]
     for finding in findings:
         if finding.level == "note":

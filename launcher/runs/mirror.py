@@ -22,7 +22,7 @@ from launcher.hosts.agent import Answer
 from launcher.runs.json_file import read_json
 from launcher.spec.base import Record
 from launcher.spec.host import Host
-from launcher.spec.record import Began, Event, PlanTold, RunState
+from launcher.spec.record import Began, Event, Parent, PlanTold, RunState
 
 if TYPE_CHECKING:
     from launcher.spec.plan import Plan
@@ -334,6 +334,10 @@ class Mirror:
         """Return when the run was made, by the host's clock."""
         return Began.as_far_as_told(read_json(self.folder / "0001" / "attempt.json")).time
 
+    def parent(self) -> Parent | None:
+        """Return the run that this one continues, None where it continues none or that has not been fetched."""
+        return parent_of(self.folder)
+
     def events(self) -> Iterator[Event]:
         """Yield all fetched events, oldest folder first."""
         for path in sorted(self.folder.glob("[0-9]*/events.jsonl")):
@@ -346,6 +350,11 @@ class Mirror:
     def logs(self) -> list[Path]:
         """Return the fetched logs, oldest attempt first."""
         return sorted(self.folder.glob("[0-9]*/log.txt"))
+
+
+def parent_of(folder: Path) -> Parent | None:
+    """Return the run that the run of a mirror's folder continues, as far as that has been fetched."""
+    return Began.as_far_as_told(read_json(folder / "0001" / "attempt.json")).parent
 
 
 def _state(told: object) -> dict[str, Any]:

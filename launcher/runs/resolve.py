@@ -168,15 +168,11 @@ def task(name: str | None, words: Sequence[str], settings: Iterable[str], run_na
         path = _job_file(chosen)
         data, text = read_toml(path)
         file, base = str(path), path.parent
-    changed = frozenset(_change(data, setting) for setting in settings)
+    changed = frozenset(change(data, setting) for setting in settings)
     if changed:
         file, text = f"{file} with --set", ""
     if run_name is not None:
-        if not re.fullmatch(NAME, run_name):
-            raise UsageError(
-                f"--name '{run_name}': expected small letters, digits, and . _ - between, 48 at most"
-            )
-        data["name"] = run_name
+        data["name"] = checked_name(run_name)
     task = Task(build(Job, data, file=file, text=text), Path.cwd(), base.resolve(), changed, said)
     if task.job.code is None:
         return task
@@ -184,6 +180,13 @@ def task(name: str | None, words: Sequence[str], settings: Iterable[str], run_na
     if not folder.is_dir():
         raise BadFileError(f'{file}: code = "{task.job.code}": {folder} is no folder')
     return task._replace(code=folder.resolve())
+
+
+def checked_name(name: str) -> str:
+    """Return the run's name of a command line. Raises UsageError for one that a run cannot have."""
+    if not re.fullmatch(NAME, name):
+        raise UsageError(f"--name '{name}': expected small letters, digits, and . _ - between, 48 at most")
+    return name
 
 
 def _env(host: Host, file: Path) -> str | None:
@@ -225,8 +228,8 @@ def _name_of(words: Sequence[str]) -> str:
     return re.sub(r"[^a-z0-9_.-]+", "-", Path(program).stem.lower()).strip("-_.")[:24] or "job"
 
 
-def _change(data: dict[str, Any], setting: str) -> str:
-    """Make one change; return its key."""
+def change(data: dict[str, Any], setting: str) -> str:
+    """Make one change KEY=VALUE, in TOML's notation, in a job's tables; return its key. Raises UsageError."""
     key, separator, written = setting.partition("=")
     if not separator or not re.fullmatch(r"\w+(\.\w+)*", key.strip()):
         raise UsageError(f"--set {setting}: expected KEY=VALUE, e.g. --set batch.global=32")

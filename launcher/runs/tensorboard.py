@@ -11,10 +11,15 @@ import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launcher.runs.curves import Point, points
+from launcher.runs.lineage import ancestors
 from launcher.runs.mirror import parse_event
 from launcher.spec.record import Event
+
+if TYPE_CHECKING:
+    from tensorboardX import SummaryWriter
 
 MOST_BYTES = 8 * 1024 * 1024  # of events that are drawn at a time
 MOST_POINTS = 5000  # of one name among them; TensorBoard itself shows 1000 of a curve
@@ -88,7 +93,10 @@ class TensorBoard:
 
 
 def main() -> None:
-    """Draw the mirror around the folder that is named, at every byte of standard input; leave with what the disk says."""
+    """Draw the mirror around the folder that is named, at every byte of standard input; leave with what the disk says.
+
+    The runs that it continues come first, up to where it began.
+    """
     os.nice(19)  # a rendering can wait
     threading.excepthook = lambda failure: _give_up(failure.exc_value)
     from tensorboardX import SummaryWriter
@@ -98,14 +106,21 @@ def main() -> None:
     is_over = False
     try:
         with SummaryWriter(str(folder)) as writer:
+            for one, until in ancestors(folder.parent):
+                _draw(writer, one.folder, {}, until)
             while not is_over:
                 is_over = not os.read(0, 1 << 16)
-                for path in sorted(folder.parent.glob("[0-9]*/events.jsonl")):
-                    while lines := _news(path, offsets):
-                        for point in _thinned(lines):
-                            writer.add_scalar(point.name, point.value, point.step, walltime=point.time)
+                _draw(writer, folder.parent, offsets, math.inf)
     except OSError as error:
         _give_up(error)
+
+
+def _draw(writer: SummaryWriter, run: Path, offsets: dict[Path, int], until: float) -> None:
+    """Draw what is new of a run's mirror, up to a step."""
+    for path in sorted(run.glob("[0-9]*/events.jsonl")):
+        while lines := _news(path, offsets):
+            for point in _thinned(lines, until):
+                writer.add_scalar(point.name, point.value, point.step, walltime=point.time)
 
 
 def _give_up(error: BaseException | None) -> None:
@@ -128,13 +143,14 @@ def _news(path: Path, offsets: dict[Path, int]) -> list[bytes]:
     return lines
 
 
-def _thinned(lines: list[bytes]) -> list[Point]:
-    """Return the points of rank 0 in some lines; of a name with too many, evenly chosen ones and the last."""
+def _thinned(lines: list[bytes], until: float) -> list[Point]:
+    """Return the points of rank 0 in some lines, up to a step; of a name with too many, evenly chosen ones and the last."""
     found: dict[str, list[Point]] = {}
     for line in lines:
         event = parse_event(line)
         for point in points(event) if event is not None and event.rank == 0 else ():
-            found.setdefault(point.name, []).append(point)
+            if point.step <= until:
+                found.setdefault(point.name, []).append(point)
     kept = []
     for series in found.values():
         stride = math.ceil(len(series) / MOST_POINTS)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from launcher.errors import HostError
 from launcher.runs.mirror import News
 from launcher.spec.plan import Finding, Plan
+from launcher.spec.record import Parent
 
 
 class Stage(Protocol):
@@ -40,6 +41,9 @@ class View(Protocol):
 
     def begin(self, run: str, steps: int | None, events: list[Any]) -> None:
         """Begin to show a run of so many steps, if that is known; `events` are those that were fetched before."""
+
+    def continues(self, run: str, parent: Parent) -> None:
+        """Say which run this one goes on with, and from which step."""
 
     def news(self, news: News) -> None:
         """Show what an answer brought."""

@@ -124,6 +124,14 @@ _STATE_OF = {
 }
 
 
+class Parent(Record):
+    """The run that another one continues, and the checkpoint that it began from."""
+
+    run: str
+    checkpoint: str
+    step: Whole
+
+
 class Attempt(Record):
     """The `attempt.json` of a numbered folder: what kind of folder it is, and the values in force."""
 
@@ -140,12 +148,14 @@ class Attempt(Record):
     rehearsed: bool = False
     remedy: dict[str, Any] | None = None
     previous: dict[str, Any] | None = None
+    parent: Parent | None = None
 
 
 class Began(Record):
-    """When a folder was made, by the host's clock, as far as its `attempt.json` tells."""
+    """When a folder was made, by the host's clock, and which run it goes on with, as far as its `attempt.json` tells."""
 
     time: Moment | None = None
+    parent: Parent | None = None
 
 
 class PlanTold(Record):
@@ -195,6 +205,7 @@ class Summary(Record):
     evidence: dict[str, Any] | None = None
     remedy: dict[str, Any] | None = None
     rehearsed: bool = False
+    parent: Parent | None = None
     time: Moment | None = None
 
 

@@ -51,6 +51,8 @@ def ends(client):
         ("launch profile show tit", ["titan_rtx"]),
         ("launch image show --profile tit", ["titan_rtx"]),
         ("launch --job s", ["sft"]),
+        ("launch resume la", ["last"]),
+        ("launch resume last --s", ["--set"]),
         ("launch --precision f", ["fp16", "fp16-native", "fp32"]),
         ("launch -- python --ho", []),
     ],

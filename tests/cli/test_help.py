@@ -52,7 +52,17 @@ def test_an_unknown_option_or_value_is_named(client, words):
 
 @pytest.mark.parametrize(
     "verb",
-    [(), ("probe",), ("ps",), ("attach", "last"), ("stop", "last"), ("logs",), ("metrics",), ("pull",)],
+    [
+        (),
+        ("probe",),
+        ("ps",),
+        ("attach", "last"),
+        ("stop", "last"),
+        ("resume", "last"),
+        ("logs",),
+        ("metrics",),
+        ("pull",),
+    ],
 )
 def test_an_unknown_host_names_the_nearest_for_every_verb(client, verb):
     """Where it was looked for, a guess, all that are known."""
@@ -69,7 +79,7 @@ def test_an_unknown_profile_names_the_nearest(client, words):
     assert "did you mean 'titan_rtx'?" in refused(client, *words)
 
 
-@pytest.mark.parametrize("verb", ["attach", "logs", "metrics", "stop", "pull", "plot"])
+@pytest.mark.parametrize("verb", ["attach", "logs", "metrics", "stop", "pull", "plot", "resume"])
 def test_a_run_that_is_not_here_says_where_to_look(client, verb):
     """Without a run, and with a word that means none; the next command can be pasted."""
     assert "launch" in refused(client, verb, "last")
@@ -129,7 +139,19 @@ def test_the_root_help_shows_the_launchs_options_and_every_verb(client, word):
     ] == []
     assert [
         one
-        for one in ("ps", "attach", "logs", "metrics", "stop", "pull", "probe", "hosts", "profile", "image")
+        for one in (
+            "ps",
+            "attach",
+            "logs",
+            "metrics",
+            "stop",
+            "resume",
+            "pull",
+            "probe",
+            "hosts",
+            "profile",
+            "image",
+        )
         if not re.search(rf"^  {one} ", said, re.MULTILINE)
     ] == []
     assert "launch --host lab -- python train.py" in said
@@ -180,7 +202,7 @@ def test_a_working_directory_that_is_gone_is_told(client, words):
     assert "Traceback" not in done.stderr
 
 
-RUN_VERBS = ("attach", "logs", "metrics", "plot", "pull", "stop")
+RUN_VERBS = ("attach", "logs", "metrics", "plot", "pull", "resume", "stop")
 STRANGE = ("../x", "*", "[0-9]*", "/etc", ".", "a\nb", "\x1b[2J", "é\udce9")
 
 

@@ -9,8 +9,10 @@ import pytest
 from launcher.errors import BadFileError, RefusedError, UnknownNameError
 from launcher.planning import (
     best_card,
+    changed,
     check,
     choose_gpus,
+    job_of,
     match_profile,
     plan,
     runtime,
@@ -129,7 +131,7 @@ TWO_T4 = [gpu("Tesla T4", 15360, "7.5", index) for index in (0, 1)]
 
 
 def two_cards(**job):
-    one = Job(name="x", command=("true",), **job)
+    one = Job(name="x", command=("python", "train.py"), **job)
     return plan(profile("t4x2"), Host(name="there", address="there"), one)
 
 
@@ -143,19 +145,21 @@ def test_two_cards_share_the_global_batch():
         two_cards(batch=Batch(global_size=7))
 
 
-def test_two_cards_are_chosen_where_both_are_there_and_planned_but_not_started():
-    """Nothing speaks against them but that several cards are not launched yet, host or no host."""
+def test_two_cards_are_chosen_where_both_are_there():
+    """Nothing speaks against them, host or no host; a program that is started once must start its ranks itself."""
     one, told = two_cards(), facts(gpus=[MIXED[1], *TWO_T4])
     assert choose_gpus(one.profile, told, one.split.ranks) == ("GPU-0", "GPU-1")
-    assert [finding.code for finding in check(one, told)] == ["not-yet"]
-    assert [finding.code for finding in check(one, None)] == ["not-yet"]
+    assert [finding.code for finding in check(one, told)] == []
+    assert [finding.code for finding in check(one, None)] == []
+    (note,) = check(one.model_copy(update={"command": ("sh", "train.sh")}), told)
+    assert (note.level, note.code) == ("note", "one-process")
 
 
 def test_one_card_is_not_two():
     """The gate names what is there."""
     found = {finding.code: finding for finding in check(two_cards(), facts(gpus=TWO_T4[:1]))}
     assert found["card-mismatch"].message == "there has 1 x Tesla T4, not 2 x T4 16 GB"
-    assert "no GPU that we know, not 2 x" in check(two_cards(), facts())[1].message
+    assert "no GPU that we know, not 2 x" in check(two_cards(), facts())[0].message
 
 
 def test_several_cards_are_taken_only_where_they_are_asked_for():
@@ -370,3 +374,30 @@ def test_a_small_disk_is_noted_where_an_image_is_built():
     (found,) = check(case_plan(case), facts(free_gb=4.0, **told))
     assert (found.level, found.code) == ("note", "image-room")
     assert check(case_plan(case), facts(free_gb=40.0, **told)) == ()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_plan_that_goes_on_is_its_parents_but_for_what_was_changed(case):
+    """For every card; where nothing was changed, not a byte is."""
+    parent = case_plan(case)
+    assert changed(parent, job_of(parent), (), parent.host).to_json() == parent.to_json()
+    longer = job_of(parent).model_copy(update={"steps": 600, "seed": 9})
+    expected = {**parent.model_dump(), "steps": 600, "host": "here"}
+    assert changed(parent, longer, ("steps",), "here").model_dump() == expected
+
+
+def test_another_micro_batch_is_another_split_of_the_same_batch_as_far_as_the_card_allows():
+    """By the planner's own reckoning, as at a launch; longer samples leave less room, and never more."""
+    job = Job(name="x", command=("a",), batch=Batch(global_size=64), settings={"max_length": 512})
+    parent = plan(profile("titan_rtx"), Host(name="there", address="there"), job)
+    splits = []
+    for micro in (1, 2, 3, 64):
+        batch = Batch(global_size=5, micro=micro)
+        asked = job_of(parent).model_copy(update={"batch": batch})
+        splits.append(changed(parent, asked, ("batch.micro",), "there").split)
+    assert [one.micro_batch for one in splits] == [1, 2, 2, parent.split.micro_batch]
+    assert {one.global_batch for one in splits} == {64}
+    longer = job_of(parent).model_copy(update={"settings": {"max_length": 4096}})
+    again = changed(parent, longer, ("settings.max_length",), "there")
+    assert again.split.micro_batch <= parent.split.micro_batch
+    assert again.settings == {"max_length": 4096}

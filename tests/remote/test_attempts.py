@@ -516,7 +516,7 @@ def test_a_client_shows_the_end_the_remedy_and_the_next_attempt(client):
         lines = [line.strip() for line in out.splitlines()]
         at = lines.index("! attempt 1 ended at step 6: nan-divergence  (the loss is not finite)")
         text = "precision fp16 over float32 → bf16 over float32, rung 2 of 3; resuming from step 4"
-        assert lines[at + 1 : at + 3] == [f"remedy: {text}", "✓ attempt 2 running"]
+        assert lines[at + 1 : at + 3] == [f"remedy: {text}", "✓ attempt 2 running from step 4"]
         assert f"after nan-divergence in attempt 1: {text}" in client.ok("ps", "--host", "local")
         told = [
             json.loads(line) for line in client.ok("attach", RUN, "--host", "local", "--json").splitlines()

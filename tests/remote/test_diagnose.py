@@ -203,16 +203,23 @@ SAID = [
     ("bf16-dtype-mismatch", "RuntimeError: expected dtype float for `weight` but got dtype c10::BFloat16"),
     ("bf16-dtype-mismatch", "RuntimeError: mixed dtype (CPU): expect parameter to have scalar type of Float"),
     ("bf16-dtype-mismatch", "ValueError: Must flatten tensors with uniform dtype but got torch.bfloat16 and torch.float32"),
+    ("bf16-dtype-mismatch", "RuntimeError: Found dtype Half but expected Float"),
+    ("user-code-error", "RuntimeError: Found dtype Long but expected Float"),
+    ("nan-divergence", "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 1, reducing to 1"),
     ("nan-divergence", "FloatingPointError: Loss became infinite or NaN at iteration=140!"),
     ("nan-divergence", "ValueError: The loss returned in `training_step` is nan."),
     ("nan-divergence", "ValueError: NaN values found in total_loss"),
     ("nan-divergence", "RuntimeError: Detected nan or inf values in loss"),
     ("cuda-oom", "RuntimeError: CUDA failed with error out of memory"),
+    ("cuda-oom", "CUDA error: out of memory For debugging consider passing CUDA_LAUNCH_BLOCKING=1."),
+    ("cuda-oom", "[E615 21:00:00.0 compiler.ts:4] NPU out of memory. NPUWorkspaceAllocator tried to allocate 2 GiB"),
+    ("cuda-oom", "in use. Of the rest 43 GiB is allocated by PyTorch, and 396 MiB is reserved by PyTorch but unallocated."),
     ("cuda-oom", "W0101 10:00:00.000000 7 include/alloc.h:320 NCCL WARN Cuda failure 2 'out of memory'"),
     ("cuda-oom", "ResourceExhaustedError: OOM when allocating tensor with shape[8] on /job:localhost/device:GPU:0"),
     ("shm-too-small", "RuntimeError: unable to mmap 512 bytes from file </torch_1_2_0>: Cannot allocate memory (12)"),
     ("host-oom-killed", "srun: error: n1: task 0: Out Of Memory"),
     ("host-oom-killed", "slurmstepd: error: Exceeded job memory limit"),
+    ("host-oom-killed", "=>> PBS: job killed: mem 9000000kb exceeded limit 8000000kb"),
     ("host-oom-killed", "Your session crashed after using all available RAM."),
     ("host-oom-killed", "1234.batch          batch        2 OUT_OF_ME+    0:125"),
     ("host-oom-killed", "The node was low on resource: memory. Container trainer was using 9Gi"),
@@ -235,6 +242,7 @@ SAID = [
     ("docker-build-failure", "COPY failed: file not found in build context: stat requirements.txt"),
     ("ssh-auth-failed", "PasswordRequiredException: private key file is encrypted"),
     ("hub-access", "OSError: Can't load tokenizer for 'x'. If you were trying to load it from 'https://huggingface.co/models'"),
+    ("hub-access", "FileNotFoundError: me/my-model (repository not found)"),
     ("hub-access", "OSError: Incorrect path_or_model_id: 'out'. Please provide either the path to a local folder"),
     ("hub-access", "FileNotFoundError: Couldn't find any data file at /x. Couldn't find 'a/b' on the Hugging Face Hub"),
     ("hub-access", "ConnectTimeoutError: (<x>, 'Connection to huggingface.co timed out. (connect timeout=10)')"),
@@ -243,17 +251,22 @@ SAID = [
     ("mps-unsupported-op", "RuntimeError: The MPS backend is supported on MacOS 13.0+."),
     ("mps-unsupported-op", "RuntimeError: MPS does not support cumsum op with int64 input"),
     ("mps-unsupported-op", "/MetalPerformanceShaders/MPSNDArray/Kernels/A.mm:32: failed assertion `destination datatype must be fp32'"),
+    ("missing-dependency", "RuntimeError: Distributed package doesn't have NCCL built in"),
     ("missing-dependency", "RuntimeError: operator torchvision::nms does not exist"),
     ("nccl-error", "RuntimeError: Timed out initializing process group in store based barrier on rank: 3"),
     ("preempted", "[INFO] SIGTERM received, saving a checkpoint"),
+    ("preempted", "TERM_OWNER: job killed by owner."),
     ("preempted", "TERM_RUNLIMIT: job killed after reaching LSF run time limit."),
     ("ssh-connection-lost", "ssh_dispatch_run_fatal: Connection to 10.0.0.1 port 22: Broken pipe"),
     ("ssh-connection-lost", "mux_client_request_session: read from master failed: Broken pipe"),
     ("ssh-connection-lost", "rsync: [sender] write error: Broken pipe (32)"),
     ("user-code-error", "FileNotFoundError: Caught FileNotFoundError in DataLoader worker process 0."),
     ("user-code-error", "NotImplementedError: Using RTX 4000 series doesn't support P2P. Please set `NCCL_P2P_DISABLE`"),
+    ("user-code-error", "WeightsUnpickler error: Unsupported global: GLOBAL mine.Model was not an allowed global by default"),
+    ("user-code-error", "12:00:07 ValueError: no such layer"),
     ("user-code-error", "train.py: error: argument --lr: invalid float value: 'abc'"),
     ("user-code-error", "Error: No such option: --lrr"),
+    ("unknown", "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace."),
     ("unknown", "run.sh: line 45: --lr: command not found"),
     ("unknown", "ActorDiedError: The actor died unexpectedly before finishing this task."),
     ("unknown", "RuntimeError: Engine core initialization failed. See root cause above."),
@@ -328,6 +341,19 @@ def test_two_dtypes_are_told_as_torch_tells_them():
         assert diagnose(_caught(action)).name == "bf16-dtype-mismatch"
 
 
+def test_an_assertion_on_the_device_is_told_though_its_line_was_wrapped():
+    """Between the kernel and what it asserts."""
+    log = "../aten/Indexing.cu:1308: indexSelectLargeIndex:\n  Assertion `srcIndex < size` failed.\n"
+    assert diagnose(log.encode()).name == "device-side-assert"
+
+
+def test_a_task_that_a_shutdown_cancels_did_not_fail_by_itself():
+    """What was raised before it did."""
+    told = diagnose(f"{FRAME}asyncio.exceptions.CancelledError\n{KEY}".encode())
+    assert told.line == KEY.strip()
+    assert diagnose(f"{FRAME}asyncio.exceptions.CancelledError\n".encode()).name == "unknown"
+
+
 def test_an_assertion_on_the_device_hides_behind_a_full_card():
     """cuBLAS says that it has no memory when a kernel failed before it."""
     log = f"{FRAME}RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`\n"
@@ -347,7 +373,9 @@ AROUND = {
     "compose": lambda line: f"trainer-1  | {line}",
     "ray and colours": lambda line: f"\x1b[36m(RayWorker pid=4009, ip=10.0.0.1)\x1b[0m {line}",
     "Kaggle": lambda line: f"704.7s\t1455\t{line}",
+    "a clock": lambda line: f"[12:00:07] {line}",
     "a comment": lambda line: f"# {line}",
+    "a comment in a script": lambda line: f"    # {line}",
     "Windows": lambda line: f"{line}\r",
     "a bar before it": lambda line: f" 12%|#2   | 12/100 [00:10<00:20, 9.9it/s]\r{line}",
 }
@@ -466,6 +494,8 @@ def test_warnings_alone_are_none():
     [
         "To avoid CUDA out of memory errors, gradient checkpointing is on.",
         "CUDA out of memory. Reducing batch size to 4.",
+        "2024-01-01 10:00:00.5: E tensorflow/cuda_driver.cc:2] failed call to cuInit: CUDA_ERROR_NO_DEVICE",
+        "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 16384, reducing to 8192",
         "Epoch 0: 10%|#  | 1/9 [00:10<01:30, 1.00it/s, v_num=3, loss=1.20, val_loss=nan]",
     ],
 )

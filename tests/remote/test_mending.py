@@ -1,5 +1,6 @@
 """Crashes that the agent answers by itself: by the class of the crash, by the knobs of the script, within a budget."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -380,6 +381,33 @@ def test_a_damaged_checkpoint_is_never_gone_on_from(toy, damage):
     assert any(
         f"step-{newest}" in {**one.get("damaged", {}), **dict.fromkeys(one.get("torn", []))} for one in told
     )
+
+
+def test_who_starts_an_attempt_need_not_wait_until_its_checkpoint_is_proven(toy):
+    """To read a hundred gigabytes takes minutes: the attempt is on record before. Here a pipe stands for a large file."""
+    run = Trained(toy)
+    folder = Path(toy.run.checkpoints, "step-3")
+    folder.mkdir(parents=True)
+    (folder / "trainer.json").write_text(json.dumps({"step": 3}))
+    (folder / "model.bin").write_text(trainer.expected(3))
+    os.mkfifo(folder / "slow")
+    files = {
+        name: {"size": (folder / name).stat().st_size, "sha256": hashlib.sha256(data).hexdigest()}
+        for name, data in (
+            ("slow", b""),
+            *((name, (folder / name).read_bytes()) for name in ("trainer.json", "model.bin")),
+        )
+    }
+    (folder / "manifest.json").write_text(json.dumps({"step": 3, "files": files}))
+    toy.start()
+    attempt = Path(toy.run.path, "0002", "attempt.json")
+    until(attempt.exists, "the attempt's record")
+    assert toy.state()["state"] == "preparing"
+    with (folder / "slow").open("w"):
+        pass
+    until(lambda: toy.state()["state"] == "succeeded", "the end")
+    assert run.begins() == [3]
+    assert toy.record(2, "attempt")["checkpoint"]["step"] == 3
 
 
 def test_a_clock_that_jumps_makes_no_checkpoint_newer(toy):

@@ -98,8 +98,9 @@ def test_a_run_in_a_container_is_as_the_design_says(client, box):
     mounts = {one["Destination"]: one["RW"] for one in told["Mounts"]}
     assert mounts.pop(path) is True
     assert mounts.pop("/home/ada/.launch/cache") is True
-    (evidence,) = [one for one in mounts if one.startswith("/home/ada/.launch/hosts/")]
-    assert mounts.pop(evidence) is True
+    of_host = sorted(one for one in mounts if one.startswith("/home/ada/.launch/hosts/"))
+    assert [one.rpartition("/")[2] for one in of_host] == ["evidence", "leases"]
+    assert [mounts.pop(one) for one in of_host] == [True, True]
     assert set(mounts.values()) == {False}
     host = told["HostConfig"]
     assert host["CapDrop"] == ["ALL"]
@@ -454,6 +455,28 @@ def test_attach_makes_the_image_again_when_it_was_pruned(client, box):
     assert 1 < later[0] <= earlier[-1] + 2
 
 
+def test_a_sweep_removes_the_containers_of_ended_runs_and_no_others(client, box):
+    """Not at the next launch, for somebody may look into it; a live run's, an interrupted one's and a stranger's stay."""
+    ended, lost = detached(client), detached(client)
+    more_steps(box, lost, 2)
+    client.ok("stop", "--now", "--host", "dock", ended)
+    box.docker("kill", f"launch-{lost}")
+    until(lambda: state(client, lost)["state"] == "interrupted", "the interruption")
+    live = detached(client)
+    box.docker("create", "--name", "launch-stranger", "launch-testbed/python:bookworm", "true")
+
+    def there():
+        return set(box.docker("ps", "-a", "--format", "{{.Names}}").split())
+
+    stay = {f"launch-{lost}", f"launch-{live}", "launch-stranger"}
+    assert there() == {f"launch-{ended}", *stay}
+    (item,) = json.loads(client.ok("sweep", "--host", "dock", "--json", "--dry-run"))["items"]
+    assert (item["kind"], item["run"], item["did"]) == ("container", ended, "removed")
+    assert there() == {f"launch-{ended}", *stay}
+    assert ended[-4:] in client.ok("sweep", "--host", "dock")
+    assert there() == stay
+
+
 def test_a_stranger_s_container_of_that_name_is_left_alone(client, box):
     """The label is the proof, not the name: neither `stop`, `attach`, `exec` nor `rm` touches it."""
     run = detached(client)
@@ -469,3 +492,30 @@ def test_a_stranger_s_container_of_that_name_is_left_alone(client, box):
     assert "cancelled" in client.ok("stop", "--now", run)
     told = json.loads(box.docker("inspect", stranger.strip()))[0]
     assert told["State"]["Status"] == "running"
+
+
+def test_a_stopped_run_goes_on_as_another_one_in_the_same_image(client, box):
+    """From its checkpoint, with its code, in a container of its own; nothing is built or pulled again."""
+    parent = detached(client)
+    more_steps(box, parent, 7)
+    client.ok("stop", parent)
+    sums = "cd .launch/runs/{} && find code checkpoints/{} -type f | xargs sha256sum"
+    images = box.docker("images", "-aq", "--no-trunc")
+    client.script("raise SystemExit('not the code of that run')")
+    child = client.ok("resume", parent, "--set", "keep_checkpoints=500", "--detach", timeout=300).split()[-1]
+    assert child != parent
+    told = state(client, child)["parent"]
+    name, step = told["checkpoint"], told["step"]
+    assert told["run"] == parent
+    assert step >= 5
+    there = [box.machine.ssh("sh", "-c", sums.format(run, name)).splitlines() for run in (parent, child)]
+    assert sorted(there[0]) == sorted(there[1])
+    assert inspect(box, child)["Image"] == inspect(box, parent)["Image"]
+    assert box.docker("images", "-aq", "--no-trunc") == images
+    more_steps(box, child, 2)
+    enough(box, child)
+    assert f"continues {parent} from step {step}" in client.ok("attach", child)
+    lines = [json.loads(line) for line in client.ok("metrics", child, "--json").splitlines()]
+    steps_told = [line["step"] for line in lines if line["name"] == "loss"]
+    assert steps_told == list(range(1, len(steps_told) + 1))
+    assert min(line["step"] for line in lines if line["run"] == child) == step + 1

@@ -81,7 +81,7 @@ def test_a_non_finite_number_is_its_name_in_json_and_csv(word, is_text):
     (point,) = curve([metric(1, loss=word if is_text else NON_FINITE[word])])
     assert math.isnan(point.value) if word == "nan" else point.value == NON_FINITE[word]
     line = json.loads(json.dumps(record("r", point)), parse_constant=refuse)
-    (row,) = csv.DictReader(io.StringIO(table("r", [point])))
+    (row,) = csv.DictReader(io.StringIO(table([("r", point)])))
     assert (line["value"], row["value"]) == (word, word)
 
 
@@ -91,12 +91,12 @@ def test_json_and_csv_have_the_same_columns_in_the_same_order():
     line = record("0101-sft-aaaa", point)
     assert list(line) == ["run", "attempt", "rank", "step", "time", "name", "value"]
     assert (
-        table("0101-sft-aaaa", [point])
+        table([("0101-sft-aaaa", point)])
         == "run,attempt,rank,step,time,name,value\n0101-sft-aaaa,2,1,3,7.5,loss,0.1\n"
     )
 
 
 def test_a_name_with_commas_and_quotes_is_one_cell():
     """CSV quotes what a script calls its metrics."""
-    (row,) = csv.DictReader(io.StringIO(table("r", curve([metric(1, **{'a,"b"\n': 1.0})]))))
+    (row,) = csv.DictReader(io.StringIO(table(("r", one) for one in curve([metric(1, **{'a,"b"\n': 1.0})]))))
     assert row["name"] == 'a,"b"\n'

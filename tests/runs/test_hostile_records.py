@@ -88,7 +88,7 @@ def test_any_event_is_shown_or_left_out(view, told):
     view.begin(RUN, None, [])
     view.news(News({"state": "running"}, events, "", is_all=True))
     view.news(News({"state": "running"}, events, "", is_all=True))
-    table(RUN, curve(events))
+    table((RUN, point) for point in curve(events))
 
 
 @settings(ANY_NUMBER_OF_TIMES, max_examples=15)

@@ -14,14 +14,21 @@ from testbed.client import until
 KILLS = int(os.environ.get("LAUNCH_KILLS", "10"))
 """In each place; `make kills` asks for more."""
 EVERY = 5
-STEP_S = 0.02
-JOB = f'name = "kills"\ncommand = ["python", "train.py", "{{ledger}}", "{STEP_S}"]\n'
+JOB = 'name = "kills"\ncommand = ["python", "train.py", "{ledger}", "0"]\n'
+SLOW = """
+def train(step):
+    if not os.path.exists(sys.argv[1] + ".enough"):
+        time.sleep(0.02)
+"""
+"""Until the last kill; then nobody waits for the rest."""
 
 
 class Here:
     """A run on this machine, under its keeper."""
 
-    steps_a_kill = 60
+    steps_a_kill = 100
+    steps_an_agent = 0
+    share = 0.5  # of the kills are the agent's
 
     def __init__(self, client) -> None:
         self.client = client
@@ -30,7 +37,7 @@ class Here:
 
     def launch(self, *settings):
         """Begin; return the run's id."""
-        self.client.script(trainer.source())
+        self.client.script(trainer.source(SLOW))
         (self.client.project / "job.toml").write_text(JOB.format(ledger=self.ledger))
         return self.client.detached("--job", "./job.toml", *settings)
 
@@ -56,11 +63,17 @@ class Here:
             if path.exists():
                 shutil.copy(path, folder)
 
+    def hurry(self):
+        """Let the rest go quickly."""
+        Path(f"{self.ledger}.enough").touch()
+
 
 class There:
     """A run in a container, which a machine's own engine brings back."""
 
-    steps_a_kill = 200  # each look from outside takes longer
+    steps_a_kill = 400  # each look from outside takes longer
+    steps_an_agent = 450  # ten seconds: a container that ran for less is brought back later and later
+    share = 0.25
 
     def __init__(self, client, engine) -> None:
         self.client, self.engine = client, engine
@@ -72,9 +85,9 @@ class There:
         table = self.engine.machine.table("dock", user="ada", runtime="docker")
         base = '[hosts.dock.build]\nbase = "launch-testbed/python:bookworm"\n'
         (self.client.project / "launch.toml").write_text(f"{table}\n{base}")
-        self.client.script(trainer.source())
+        self.client.script(trainer.source(SLOW))
         (self.client.project / "job.toml").write_text(JOB.format(ledger=self.ledger))
-        self.engine.machine.ssh("rm", "-f", self.ledger)
+        self.engine.machine.ssh("rm", "-f", self.ledger, f"{self.ledger}.enough")
         return self.client.detached("--host", "dock", "--job", "./job.toml", *settings)
 
     def processes(self):
@@ -93,6 +106,10 @@ class There:
         for path in (self.ledger, f"{self.root}/runs/{run}/artifacts/model"):
             (folder / Path(path).name).write_text(self.engine.machine.ssh("cat", path, check=False))
 
+    def hurry(self):
+        """Let the rest go quickly."""
+        self.engine.machine.ssh("touch", f"{self.ledger}.enough")
+
 
 def killed_at_random(place, folder, kills, dice):
     """Launch, kill trainer or agent so many times, wait for the end; return how often each was killed."""
@@ -105,18 +122,21 @@ def killed_at_random(place, folder, kills, dice):
     settings = [word for key, value in told.items() for word in ("--set", f"{key}={value}")]
     run = place.launch(*settings)
     counts = {"trainer": 0, "agent": 0}
-    seen = 0
+    seen = at_agent = 0
     while sum(counts.values()) < kills:
         until(lambda before=seen: lines(place, run, folder) > before, "a step", 120)
         time.sleep(dice.uniform(0.0, 0.6))
-        target = dice.choice(("trainer", "agent"))
+        is_rested = lines(place, run, folder) - at_agent >= place.steps_an_agent
+        target = "agent" if is_rested and dice.random() < place.share else "trainer"
         mark = f"train.py {place.ledger}" if target == "trainer" else f"supervise {place.root}/runs/{run}"
         pids = [pid for pid, words in place.processes() if mark in words]
         counts[target] += sum(place.kill(pid) for pid in pids) > 0
         seen = lines(place, run, folder)
+        at_agent = seen if target == "agent" else at_agent
         assert place.client.summary(run)["state"] not in ("succeeded", "failed"), (
             "it ended before all kills were done"
         )
+    place.hurry()
     until(lambda: place.client.summary(run)["state"] in ("succeeded", "failed"), "the end", 300)
     lines(place, run, folder)
     assert place.client.summary(run)["state"] == "succeeded"

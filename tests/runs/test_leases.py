@@ -98,19 +98,20 @@ def test_a_card_that_a_run_has_is_refused_with_its_name_and_another_is_taken(cli
     assert "--wait 30m" in done.stderr
     assert sorted(os.listdir(client.home / ".launch" / "runs")) == sorted([first, second])
     client.ok("stop", "--now", second)
+    assert leases(client) == {"GPU-card-0": first}
     assert "GPU 1" in client.ok("--detach", *words(client))
 
 
 def test_a_card_is_named_on_the_command_line(client, cards):
-    """That one, or none; several are not launched yet, and what is no card is said at once."""
+    """That one, or none; so many as the profile says, and what is no card is said at once."""
     cards(3)
     run = client.detached(*words(client, 0.0, "--gpus", "GPU-card-1"))
     assert leases(client) == {"GPU-card-1": run}
     for gpus, code, text in (
         ("GPU-card-1", 3, f"leased by run {run}"),
         ("GPU-card-9", 3, "has no TITAN RTX 24 GB GPU-card-9"),
-        ("2", 3, "several cards are not launched yet"),
-        ("GPU-card-0,GPU-card-2", 3, "several cards are not launched yet"),
+        ("2", 3, "is planned for 1 card"),
+        ("GPU-card-0,GPU-card-2", 3, "is planned for 1 card"),
         ("0", 2, "--gpus 0"),
         ("one", 2, "--gpus one"),
     ):

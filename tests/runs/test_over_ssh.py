@@ -241,3 +241,45 @@ def answers(adapter, base, questions, count=40):
         text = tokenizer.decode(said[0, tokens["input_ids"].shape[1] :], skip_special_tokens=True)
         right += text.strip() == f"<answer>{row['answer']}</answer>"
     return right / count
+
+
+RESUMES = """
+import os
+import launcher_worker as w
+was = w.resume_from()
+begin = int(open(os.path.join(was, "step")).read()) if was else 0
+open(os.path.expanduser("~/ledger"), "a").write(f"{begin} {w.knobs().steps}\\n")
+for step in range(begin + 1, w.knobs().steps + 1):
+    w.log(step, loss=1 / step)
+    w.save(step, lambda folder: open(os.path.join(folder, "step"), "w").write(str(step)))
+w.done(w.knobs().steps)
+"""
+
+
+def test_a_run_on_the_host_trains_on_there_for_a_client_that_has_nothing_of_it(client, lab):
+    """By the host's own sha256sum and ledger: the parent's checkpoint, its code, and not one step twice."""
+    client.script(RESUMES)
+    job = 'name = "on"\ncommand = ["python", "train.py"]\nsteps = 4\nkeep_checkpoints = 9\n'
+    client.script(job, "job.toml")
+    lab.ssh("rm", "-f", "ledger")
+    client.ok("--host", "A", "--job", "job.toml")
+    parent = only_run(client)
+    before = lab.ssh(
+        "sh", "-c", f"cd {lab.root}/runs/{parent} && find code checkpoints -type f | xargs sha256sum"
+    )
+    shutil.rmtree(client.runs)
+    (client.project / "train.py").unlink()
+    said = client.ok("resume", parent, "--host", "A", "--set", "steps=7")
+    assert f"continues {parent} from step 4" in said
+    (child,) = {path.name for path in client.runs.glob("[0-9]*")} - {parent}
+    assert lab.ssh("cat", "ledger") == "0 4\n4 7\n"
+    script = f"cd {lab.root}/runs/{child} && find code checkpoints/step-4 -type f | xargs sha256sum"
+    there = lab.ssh("sh", "-c", script).splitlines()
+    assert len(there) >= 4
+    assert set(there) <= set(before.splitlines())
+    assert local_sums(client, child) == remote_sums(lab, child)
+    lines = [json.loads(line) for line in client.ok("metrics", child, "--json").splitlines()]
+    assert [(line["run"], line["step"]) for line in lines] == [
+        (parent if step <= 4 else child, step) for step in range(1, 8)
+    ]
+    until(lambda: not left_on(lab), "the agent to leave")

@@ -237,7 +237,7 @@ def test_a_live_run_of_another_host_in_the_same_home_is_left_alone(client, root,
 
 
 def test_what_was_left_half_done_on_the_disk_goes_after_an_hour(client, root):
-    """Uploads, copies, runs whose code never came, removals, temporary files, sockets; not what is young or held."""
+    """Uploads, copies, runs whose code never came, removals, temporary files; not what is young or held."""
     next_launch_succeeds(client)
     half = a_run(root, "0101-half-aaaa", "preparing")
     young = a_run(root, "0101-half-bbbb", "preparing")

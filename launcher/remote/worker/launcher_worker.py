@@ -1865,3 +1865,22 @@ def _hook_torch() -> None:
 
     grad_scaler.step, grad_scaler.update = watched_step, watched_update
     torch.nn.Module._apply = watched_apply  # noqa: SLF001
+
+
+# ---- the worker as a program: a rank
+
+
+def _become_rank(words: List[str]) -> None:
+    """Become `python WORDS`, one of several under torchrun, which sees its own card alone, as number 0.
+
+    So does `torchrun --virtual-local-rank`, which older ones lack. Only RANK tells the main process then.
+    """
+    cards = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if cards:
+        os.environ["CUDA_VISIBLE_DEVICES"] = cards.split(",")[int(os.environ["LOCAL_RANK"])]
+        os.environ["LOCAL_RANK"] = "0"
+    os.execv(sys.executable, [sys.executable, *words])  # noqa: S606 - the command of the job
+
+
+if __name__ == "__main__":
+    _become_rank(sys.argv[1:])

@@ -1,0 +1,41 @@
+"""resume: go on from the last checkpoint of a run that has ended."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from launcher.cli.words import AcceptFlag, DetachFlag, HostOption, JsonFlag, NameOption, RunWord
+
+
+def resume(
+    run: RunWord,
+    host: HostOption = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change steps, save_every_steps, settings.NAME, batch.micro, attempts, …; never code, data or model.",
+        ),
+    ] = None,
+    name: NameOption = None,
+    detach: DetachFlag = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Go on from the newest whole checkpoint of a run that has ended, as a new run on the same host.
+
+    It has that run's own code, data, model and precisions as they lie there; nothing is sent. Its curves join that
+    run's. One that was interrupted goes on by itself: launch attach.
+
+    Examples:  launch resume w8q2 --set steps=600     launch resume last
+    """
+    from launcher.cli.follow import start_and_follow
+    from launcher.cli.view import make_view
+    from launcher.runs.resuming import Asked
+    from launcher.runs.resuming import resume as start
+
+    view = make_view(as_json)
+    start_and_follow(lambda: start(run, host, Asked(settings or (), name), view), view, detach=detach)

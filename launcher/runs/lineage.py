@@ -1,0 +1,46 @@
+"""The runs that a run continues, as far as they are mirrored here, and one curve over all of them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.runs.curves import Measured, curve
+from launcher.runs.mirror import RUN_ID, Mirror, parent_of
+
+
+class Ancestor(NamedTuple):
+    """A run that another one goes on with, and the last step of it that counts there."""
+
+    mirror: Mirror
+    until: float
+
+
+def ancestors(folder: Path) -> list[Ancestor]:
+    """Return the runs that the run of a mirror's folder continues, the oldest first.
+
+    What lies behind one that is not mirrored here is absent.
+    """
+    found: list[Ancestor] = []
+    seen = {folder.name}
+    until, parent = math.inf, parent_of(folder)
+    while parent is not None and RUN_ID.fullmatch(parent.run) and parent.run not in seen:
+        seen.add(parent.run)
+        until = min(until, parent.step)
+        found.append(Ancestor(Mirror(parent.run, folder.parent), until))
+        parent = found[-1].mirror.parent()
+    return found[::-1]
+
+
+def joined(mirror: Mirror) -> list[Measured]:
+    """Return the points of a run and of those that it continues, each with the run that measured it, no step twice.
+
+    Of an ancestor those up to the step that the next one began from; in the order of steps.
+    """
+    latest: dict[tuple[str, int, int], Measured] = {}
+    for one, until in (*ancestors(mirror.folder), Ancestor(mirror, math.inf)):
+        for point in curve(one.events()):
+            if point.step <= until:
+                latest[point.name, point.rank, point.step] = (one.run, point)
+    return [latest[key] for key in sorted(latest, key=lambda key: (key[2], key[0], key[1]))]
