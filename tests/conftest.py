@@ -14,6 +14,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from testbed.cache import wheelhouse
+from testbed.cards import Cards
 from testbed.client import IS_REQUIRED, REPOSITORY, Client, missing, processes_of
 from testbed.engine import Engine, RootlessEngine, engine_in_a_machine
 from testbed.machine import Machine, remove_bridge
@@ -158,6 +159,17 @@ def small_disk() -> Iterator[Path]:
     yield folder
     subprocess.run(["umount", "--lazy", folder], check=True)
     folder.rmdir()
+
+
+@pytest.fixture
+def cards(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cards]:
+    """Simulated cards of this machine, none at first; their nvidia-smi stands first on PATH."""
+    folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
+    folder.chmod(0o755)  # other users hold cards too
+    made = Cards(folder)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

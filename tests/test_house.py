@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 from testbed.client import REPOSITORY
@@ -172,6 +173,15 @@ def test_nothing_in_the_package_exists_for_tests():
             path
         )
         assert set(re.findall(r"\bLAUNCH_[A-Z_]+", text)) <= VARIABLES, ids(path)
+
+
+def test_beside_a_training_the_wall_clock_is_for_records_alone():
+    """A clock that jumps changes no decision of agent or worker: what is waited for is measured by the other one."""
+    remote = Path("launcher/remote")
+    beside = ("supervise", "keeper", "contain", "liveness", "checkpoints", "remedy", "cause", "rundir")
+    for path in (*(remote / f"{name}.py" for name in beside), remote / "worker" / "launcher_worker.py"):
+        lines = [line for line in (REPOSITORY / path).read_text().splitlines() if "time.time()" in line]
+        assert all('"time": time.time()' in line for line in lines), path
 
 
 def test_the_wheel_carries_the_data_inside_the_package_and_the_worker_at_the_top():

@@ -92,10 +92,10 @@ def _cells(row: Probed) -> tuple[str, ...]:
         return "-", "-", "-", "-", "-", row.problem or ""
     sizes = dict.fromkeys(f"{gpu.memory_mib / 1024:.0f} GiB" if gpu.memory_mib else "?" for gpu in facts.gpus)
     return (
-        facts.cards or ("Apple GPU" if facts.has_apple_gpu else "-"),
+        facts.cards_with_held or ("Apple GPU" if facts.has_apple_gpu else "-"),
         ", ".join(sizes) or "-",
         (facts.gpus[0].driver if facts.gpus else None) or "-",
         f"{facts.memory_gb:.0f} GB" if facts.memory_gb is not None else "-",
         f"{facts.room_gb:,.0f} GB" if facts.room_gb is not None else "-",
-        row.problem or facts.gpu_error or facts.file_system.error or "",
+        row.problem or facts.gpu_error or facts.holders_error or facts.file_system.error or "",
     )

@@ -11,7 +11,7 @@ from launcher.cli.words import AcceptFlag, HostOption, JsonFlag
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from launcher.spec.facts import Facts
+    from launcher.spec.facts import Facts, Gpu, Holder
 
 
 def probe(host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonFlag = False) -> None:
@@ -49,6 +49,7 @@ def probe(host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonFla
 
 def rows(facts: Facts) -> Iterator[tuple[str, str]]:
     """Yield what a host has, each thing with its name, for people."""
+    from launcher.planning import whom_to_ask
     from launcher.runs.launching import room_text
 
     yield "cpus", f"{facts.cpus}, {facts.memory_gb} GB"
@@ -68,7 +69,38 @@ def rows(facts: Facts) -> Iterator[tuple[str, str]]:
             f"{engine.version or ''} {engine.socket or engine.program}   {engine.error or ''}".strip(),
         )
     for gpu in facts.gpus:
-        memory = f"{gpu.memory_mib:,.0f} MiB" if gpu.memory_mib else "memory not told"
-        yield f"gpu {gpu.index}", f"{gpu.name}, capability {gpu.capability}, {memory}, driver {gpu.driver}"
-    if not facts.gpus:
+        yield f"gpu {gpu.index}", _card(gpu, facts)
+        for holder in gpu.holders:
+            yield "", f"  {_holder(holder)} holds GPU {gpu.index}: {whom_to_ask(holder, facts)}"
+            if holder.means:
+                yield "", f"    {holder.means}"
+    if not facts.gpus or facts.gpu_error:
         yield "gpu", facts.gpu_error or ("Apple GPU" if facts.has_apple_gpu else "none")
+    if facts.holders_error:
+        yield "", f"who holds them is not known: {facts.holders_error}"
+    if facts.nvidia_mps:
+        yield "", "NVIDIA's MPS daemon runs: processes of one user share an exclusive card"
+
+
+def _card(gpu: Gpu, facts: Facts) -> str:
+    memory = f"{gpu.memory_mib:,.0f} MiB" if gpu.memory_mib else "memory not told"
+    words = [gpu.name, f"capability {gpu.capability}", memory, f"driver {gpu.driver}"]
+    if gpu.memory_used_mib is not None:
+        words.insert(3, f"{gpu.memory_used_mib:,.0f} used")
+    if gpu.compute_mode not in (None, "default"):
+        words.append(str(gpu.compute_mode))
+    words += ["MIG"] if gpu.mig else []
+    words += [f"{gpu.ecc_errors} uncorrected ECC errors"] if gpu.ecc_errors else []
+    words += [f"Xid {', '.join(map(str, dict.fromkeys(gpu.xids)))}"] if gpu.xids else []
+    held = "held" if gpu.is_held else "holders not known" if facts.holders_error else "free"
+    return f"{', '.join(words)}: {held}"
+
+
+def _holder(holder: Holder) -> str:
+    """Who it is, with its memory and age."""
+    from launcher.cli.ps import span
+    from launcher.runs.launching import size_text
+
+    more = [size_text(holder.memory_mib * 2**20)] if holder.memory_mib is not None else []
+    more += [f"for {span(holder.age_s)}"] if holder.age_s is not None else []
+    return f"{holder.title.removesuffix(')')}{''.join(f', {one}' for one in more)})"

@@ -91,7 +91,12 @@ def _loss(loss: object) -> str:
 def _age(began: float | None) -> str:
     if began is None:
         return "-"
-    seconds = max(0, int(time.time() - began))
+    return span(time.time() - began)
+
+
+def span(seconds: float) -> str:
+    """Return a length of time in one unit, as a person reads it."""
+    seconds = max(0, int(min(seconds, 1e12)))
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= size:
             return f"{seconds // size} {unit}"

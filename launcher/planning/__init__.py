@@ -9,8 +9,10 @@ from launcher.planning.placement import (
     engine,
     gpus_meant,
     is_closed,
+    is_taken,
     match_profile,
     runtime,
+    whom_to_ask,
     why_taken,
 )
 from launcher.planning.plan import case_of, changed, job_of, plan, source
@@ -36,6 +38,7 @@ __all__ = [
     "gpus_meant",
     "image",
     "is_closed",
+    "is_taken",
     "job_of",
     "ladder",
     "match_profile",
@@ -44,5 +47,6 @@ __all__ = [
     "source",
     "split",
     "torch_wheels",
+    "whom_to_ask",
     "why_taken",
 ]

@@ -6,8 +6,17 @@ import re
 from typing import Literal
 
 from launcher.planning.memory import usable_gb, weights_gb
-from launcher.planning.placement import choose_gpus, engine, engines_meant, is_closed, why_unusable
-from launcher.spec.facts import Facts
+from launcher.planning.placement import (
+    cards_of,
+    choose_gpus,
+    engine,
+    engines_meant,
+    is_closed,
+    is_taken,
+    whom_to_ask,
+    why_unusable,
+)
+from launcher.spec.facts import Facts, Gpu
 from launcher.spec.host import LOCAL, Host
 from launcher.spec.plan import Finding, Plan
 
@@ -16,6 +25,10 @@ FREE_GB_NEEDED = 1.0
 FREE_INODES_NEEDED = 1000
 IMAGE_GB = {"cuda": 10.0, "cpu": 3.0, "mps": 0.0}
 """What an image with torch and its build may take, in GB, rounded up: CUDA's libraries are most of it."""
+
+
+FAULTY_XIDS = {48, 62, 63, 64, 74, 79, 92, 94, 95, 110, 119, 120, 140}
+"""The driver's errors that speak of the card, its memory or its bus, and not of a program (13, 31 and 43 do)."""
 
 
 def check(plan: Plan, facts: Facts | None, host: Host = LOCAL) -> tuple[Finding, ...]:
@@ -65,11 +78,11 @@ def _card(plan: Plan, facts: Facts) -> list[Finding]:
     profile = plan.profile
     names = ", ".join(dict.fromkeys(gpu.name for gpu in facts.gpus))
     has = names or ("an Apple GPU" if facts.has_apple_gpu else "no GPU that we know")
-    if facts.gpu_error and profile.kind == "cuda":
+    if facts.gpu_error and profile.kind == "cuda" and not facts.gpus:
         return [Finding(level="refuse", code="gpu-unreadable", message=f"{plan.host}: {facts.gpu_error}")]
     if profile.kind == "cuda":
         if len(choose_gpus(profile, facts, profile.count)) == profile.count:
-            return []
+            return [*_held(plan, facts), *_health(plan, facts)]
         wanted = f"a {profile.title}" if profile.count == 1 else profile.title
         message = f"{plan.host} has {has if profile.count == 1 else facts.cards or has}, not {wanted}"
     elif profile.kind == "mps" and not facts.has_apple_gpu:
@@ -81,6 +94,56 @@ def _card(plan: Plan, facts: Facts) -> list[Finding]:
         return []
     mend = f"launch --host {plan.host}     takes the card that is there"
     return [Finding(level="refuse", code="card-mismatch", message=message, mend=mend)]
+
+
+def _held(plan: Plan, facts: Facts) -> list[Finding]:
+    """Say who holds the cards: a refusal where too few of them admit us, a note where we would share one."""
+    cards, host = cards_of(plan.profile, facts), plan.host
+    look = f"launch probe --host {host}     shows who holds what"
+    if sum(not is_taken(gpu, facts) for gpu in cards) < plan.profile.count:
+        taken = [gpu for gpu in cards if is_taken(gpu, facts)]
+        if all(gpu.compute_mode == "prohibited" for gpu in taken):
+            names = ", ".join(f"GPU {gpu.index}" for gpu in taken)
+            message = f"{host}: {names}: compute mode prohibited: no process may use it"
+            mend = f"sudo nvidia-smi -i {taken[0].index} -c DEFAULT     there, by its owner; {look}"
+            return [Finding(level="refuse", code="gpu-prohibited", message=message, mend=mend)]
+        lines = [f"{host}: its {plan.profile.title} takes one process at a time, and it is held"]
+        lines += [_why_taken(gpu, facts) for gpu in taken]
+        return [Finding(level="refuse", code="gpu-busy-exclusive", message="\n  ".join(lines), mend=look)]
+    chosen = choose_gpus(plan.profile, facts, plan.profile.count)
+    return [
+        Finding(level="note", code="gpu-shared", message=f"{holder.title} holds GPU {gpu.index}; left alone")
+        for gpu in cards
+        if gpu.uuid in chosen
+        for holder in gpu.holders
+        if holder.is_stranger and holder.state != "Z"
+    ]
+
+
+def _why_taken(gpu: Gpu, facts: Facts) -> str:
+    if gpu.compute_mode == "prohibited":
+        return f"GPU {gpu.index}: compute mode prohibited"
+    holders = [holder for holder in gpu.holders if holder.is_stranger and holder.state != "Z"]
+    return "\n  ".join(f"{one.title} holds GPU {gpu.index}: {whom_to_ask(one, facts)}" for one in holders)
+
+
+def _health(plan: Plan, facts: Facts) -> list[Finding]:
+    """Note what is wrong with the card that would be taken, and with others that nvidia-smi has lost."""
+    found = []
+    chosen = choose_gpus(plan.profile, facts, plan.profile.count)
+    for gpu in facts.gpus:
+        said = ["uncorrected ECC errors"] if gpu.ecc_errors else []
+        said += [f"Xid {code} in the kernel's log" for code in dict.fromkeys(gpu.xids) if code in FAULTY_XIDS]
+        if said and gpu.uuid in chosen:
+            message = f"{plan.host}: GPU {gpu.index} may be failing: {', '.join(said)}"
+            found.append(Finding(level="note", code="gpu-errors", message=message))
+    if facts.gpu_error:
+        message = f"{plan.host}: {facts.gpu_error}"
+        found.append(Finding(level="note", code="gpu-lost", message=message))
+    if facts.holders_error:
+        message = f"{plan.host}: who holds its cards is not known: {facts.holders_error}"
+        found.append(Finding(level="note", code="holders-unknown", message=message))
+    return found
 
 
 def _environment(plan: Plan, facts: Facts) -> list[Finding]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 from launcher.errors import UnknownNameError, UsageError
-from launcher.spec.facts import Engine, Facts, Gpu
+from launcher.spec.facts import Engine, Facts, Gpu, Holder
 from launcher.spec.host import Host
 from launcher.spec.job import Job
 from launcher.spec.profile import Profile
@@ -17,9 +17,47 @@ OLDEST_ENGINE = (19, 3)
 
 
 def choose_gpus(profile: Profile, facts: Facts, count: int) -> tuple[str, ...]:
-    """Return the UUIDs of the host's first `count` cards that the profile names; none for a profile without cards."""
-    named = (gpu.uuid for gpu in facts.gpus if profile.is_reported_as(gpu.name, gpu.memory_mib))
-    return tuple(named)[:count]
+    """Return the UUIDs of `count` of the host's cards that the profile names; none for a profile without cards.
+
+    Those that admit us go first, of these the free ones, then the lower index.
+    """
+    return tuple(gpu.uuid for gpu in sorted(cards_of(profile, facts), key=_rank(facts)))[:count]
+
+
+def cards_of(profile: Profile, facts: Facts) -> tuple[Gpu, ...]:
+    """Return the host's cards that the profile names."""
+    return tuple(gpu for gpu in facts.gpus if profile.is_reported_as(gpu.name, gpu.memory_mib))
+
+
+def is_taken(gpu: Gpu, facts: Facts) -> bool:
+    """Whether a card admits nothing of ours: its mode forbids all, or one process at a time and a stranger's is there.
+
+    Under NVIDIA's MPS daemon an exclusive card is the daemon's, which shares it.
+    """
+    if gpu.compute_mode == "exclusive-process" and not facts.nvidia_mps:
+        return any(holder.is_stranger and holder.state != "Z" for holder in gpu.holders)
+    return gpu.compute_mode == "prohibited"
+
+
+def whom_to_ask(holder: Holder, facts: Facts) -> str:
+    """Return who can end what holds a card, with the words to type where that is the reader, in a few words."""
+    if holder.run is not None and not holder.is_stranger:
+        short = holder.run.rpartition("-")[2]
+        if holder.ownership == "ours-live":
+            return f"run {holder.run}   launch attach {short} · launch stop {short}"
+        return f"left over from run {holder.run}"
+    if holder.state == "D":
+        return "nobody can end it before what it waits for answers"
+    if holder.user is not None and holder.user == facts.user:
+        return (
+            f"yours, of no run; to end it   kill {'-KILL ' if holder.state in ('T', 't') else ''}{holder.pid}"
+        )
+    who = holder.user or (f"uid {holder.uid}" if holder.uid is not None else "its owner")
+    return f"ask {who} to end it"
+
+
+def _rank(facts: Facts) -> Callable[[Gpu], tuple[bool, bool, int]]:
+    return lambda gpu: (is_taken(gpu, facts), gpu.is_held, gpu.index)
 
 
 def gpus_meant(asked: str | None, ranks: int) -> tuple[int, tuple[str, ...]]:
@@ -42,22 +80,14 @@ def gpus_meant(asked: str | None, ranks: int) -> tuple[int, tuple[str, ...]]:
 def best_card(facts: Facts, profiles: Iterable[Profile]) -> tuple[Profile, Gpu] | None:
     """Return the host's best card that one of the profiles names; None where there is no such card.
 
-    The best is the one with the most memory, then the higher capability; one card before several, then the lower index.
+    The best is the one with the most memory, then the higher capability; one card before several, then as
+    `choose_gpus` takes them.
     """
-    named = [
-        (profile, gpu)
-        for profile in profiles
-        for gpu in facts.gpus
-        if profile.is_reported_as(gpu.name, gpu.memory_mib)
-    ]
+    rank = _rank(facts)
+    named = [(profile, gpu) for profile in profiles for gpu in sorted(cards_of(profile, facts), key=rank)]
     return max(
-        named,
-        key=lambda pair: (
-            pair[0].memory_gb or 0,
-            pair[0].compute or (0, 0),
-            -pair[0].count,
-            -pair[1].index,
-        ),
+        named,  # of equal ones the first
+        key=lambda pair: (pair[0].memory_gb or 0, pair[0].compute or (0, 0), -pair[0].count),
         default=None,
     )
 

@@ -9,9 +9,10 @@ every process is a stranger.
 from __future__ import annotations
 
 import os
-from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
+from functools import partial
+from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Union
 
-from . import process, reading
+from . import asking, process, reading
 from .rundir import RUN_ID, TERMINAL, Run, paths_in, read_json, read_text
 
 LIVE = "ours-live"
@@ -19,6 +20,7 @@ LEFTOVER = "ours-leftover"
 STRANGER = "stranger"
 ENDED = (*TERMINAL, "interrupted")
 """The states of a run that needs none of its processes."""
+SILENCE_S = 0.5
 _TOKEN = b"LAUNCH_TOKEN="
 _EXEC = b"LAUNCH_EXEC="
 
@@ -50,9 +52,15 @@ class Claim(NamedTuple):
 
 
 def judge(root: str, pids: Iterable[int]) -> Dict[int, Owned]:
-    """Say of each pid whose it is; one that is not there is a stranger's."""
-    table = look()
-    found = judge_table(table, claims(root, table), os.geteuid(), own_line(table, os.getpid()))
+    """Say of each pid whose it is; one that is not there is a stranger's.
+
+    Only their environments are read, and those of zombies' parents: that of a process which waits for a driver may
+    not be told before the driver answers, so whoever asks for such a one has a thread for it.
+    """
+    asked, everyone = set(pids), process.table()
+    asked |= {one.parent for one in everyone if one.letter == "Z" and one.pid in asked}
+    table = [_seen(one) for one in everyone if one.pid in asked]
+    found = judge_table(table, claims(root, table), os.geteuid(), own_line(everyone, os.getpid()))
     return {pid: found.get(pid, Owned(STRANGER, None)) for pid in pids}
 
 
@@ -77,7 +85,7 @@ def _judge_living(one: Seen, claimed: Mapping[str, Claim], uid: int, spared: Col
     return Owned(LIVE if is_live else LEFTOVER, claim.run)
 
 
-def own_line(table: Sequence[Seen], pid: int) -> List[int]:
+def own_line(table: Sequence[Union[Seen, process.Process]], pid: int) -> List[int]:
     """Return a process and its ancestors."""
     parents = {one.pid: one.parent for one in table}
     line = [pid]
@@ -99,8 +107,21 @@ def leftovers(root: str, runs: Optional[Collection[str]] = None) -> Dict[str, Li
 
 
 def look() -> List[Seen]:
-    """Return the processes of this host that we may see, each with what its environment tells."""
-    return [_seen(one) for one in process.table()]
+    """Return the processes of this host that we may see, each with what its environment tells.
+
+    What waits in the kernel (D) may not tell it before that answers: such a one is asked in a thread, and seen without
+    its environment, as a stranger, where it is silent for too long.
+    """
+    everyone = process.table()
+    stuck = {one.pid: partial(_seen, one) for one in everyone if one.letter == "D"}
+    told = asking.at_once(stuck, SILENCE_S) if stuck else {}
+    return [
+        told.get(one.pid, _without_environment(one)) if one.pid in stuck else _seen(one) for one in everyone
+    ]
+
+
+def _without_environment(one: process.Process) -> Seen:
+    return Seen(one.pid, one.parent, one.start, one.letter, -1)
 
 
 def _seen(one: process.Process) -> Seen:

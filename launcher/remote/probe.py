@@ -14,30 +14,22 @@ import os
 import platform
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
 from functools import partial
-from typing import Any, Callable, Mapping
+from typing import Any, Callable
 
-from . import model_config, process
+from . import cards, model_config, process
+from .asking import at_once, run
 from .rundir import read_json
 
 PROBE_S = 20.0
-SMI_TIMEOUT_S = 10
 QUOTA_TIMEOUT_S = 1.0
 ENGINE_TIMEOUT_S = 1.0
 PYTHON_TIMEOUT_S = 2.0
 MOST_PYTHONS = 32
 MOST_CHARS = 200
-_SMI = [
-    "nvidia-smi",
-    "--query-gpu=index,uuid,name,compute_cap,memory.total,driver_version",
-    "--format=csv,noheader,nounits",
-]
 _ASK_VERSIONS = """
 import json, platform, sys
 from importlib import metadata
@@ -79,7 +71,7 @@ def probe(
     """
     path = interpreter_path(env)
     questions: dict[str, Callable[[], Any]] = {
-        "gpus": _gpus,
+        "cards": partial(cards.look, root),
         "file_system": partial(_file_system, root),
         "engines": partial(_engines, engine),
         "interpreter": partial(_interpreter, path, packages or []),
@@ -88,11 +80,11 @@ def probe(
     if packages is None:
         questions["pythons"] = pythons
     silence = "did not answer in %d s" % PROBE_S
-    answers = _at_once(questions, PROBE_S)
-    gpus, gpu_error = answers.get("gpus", ([], "nvidia-smi " + silence))
+    answers = at_once(questions, PROBE_S)
+    told_of_cards = answers.get("cards", {"gpus": [], "gpu_error": "nvidia-smi " + silence})
     interpreter = answers.get("interpreter", {"path": path, "error": silence})
     if packages is not None and "error" in interpreter:
-        answers.update(_at_once({"pythons": pythons}, PYTHON_TIMEOUT_S * 2))
+        answers.update(at_once({"pythons": pythons}, PYTHON_TIMEOUT_S * 2))
     file_system = answers.get("file_system", {"error": silence})
     return {
         "host_id": process.host_id(),
@@ -110,8 +102,7 @@ def probe(
         "file_system": file_system,
         "free_gb": file_system.get("free_gb"),
         "python": platform.python_version(),
-        "gpus": gpus,
-        "gpu_error": gpu_error,
+        **told_of_cards,
         "engines": answers.get("engines", []),
         "interpreter": interpreter,
         "pythons": answers.get("pythons"),
@@ -124,7 +115,7 @@ def _apple_chip() -> str | None:
     if sys.platform != "darwin":
         return None
     try:
-        return _run(["sysctl", "-n", "machdep.cpu.brand_string"], 2.0)[1].strip()[:60] or None
+        return run(["sysctl", "-n", "machdep.cpu.brand_string"], 2.0)[1].strip()[:60] or None
     except (OSError, subprocess.TimeoutExpired):
         return None
 
@@ -137,45 +128,6 @@ def _has_cpu_bf16() -> bool:
     except OSError:
         return False
     return flags is not None and not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags[1].split())
-
-
-def _at_once(questions: Mapping[str, Callable[[], Any]], timeout_s: float) -> dict[str, Any]:
-    """Ask every question in a thread of its own; return, by name, the answers that came within the time."""
-    answers: dict[str, Any] = {}
-
-    def ask(name: str) -> None:
-        answers[name] = questions[name]()
-
-    deadline = time.monotonic() + timeout_s
-    threads = [threading.Thread(target=ask, args=(name,), daemon=True) for name in questions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    return dict(answers)
-
-
-def _run(words: list[str], timeout_s: float) -> tuple[int, str, str]:
-    """Run a program; return its exit code and what it printed, as text.
-
-    Raises OSError, or TimeoutExpired when it did not end in time; then all of its session is ended.
-    """
-    with subprocess.Popen(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    ) as child:
-        try:
-            out, err = child.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            try:
-                os.killpg(child.pid, signal.SIGKILL)  # a wrapper's children hold the pipes as well
-            except (ProcessLookupError, PermissionError):
-                pass  # it has ended in this moment
-            raise
-    return child.returncode, out.decode("utf-8", "replace").strip(), err.decode("utf-8", "replace").strip()
 
 
 def user() -> str:
@@ -193,39 +145,6 @@ def _memory_gb() -> float | None:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
     except (ValueError, OSError):
         return None
-
-
-# cards
-
-
-def _gpus() -> tuple[list[dict[str, Any]], str | None]:
-    if shutil.which(_SMI[0]) is None:
-        return [], None
-    try:
-        code, out, err = _run(_SMI, SMI_TIMEOUT_S)
-    except OSError as error:
-        return [], "nvidia-smi: %s" % error.strerror
-    except subprocess.TimeoutExpired:
-        return [], "nvidia-smi did not answer in %d s" % SMI_TIMEOUT_S
-    if code != 0:
-        return [], "nvidia-smi failed (%d): %s" % (code, (out or err)[:MOST_CHARS])
-    return [gpu for gpu in map(_gpu, out.splitlines()) if gpu], None
-
-
-def _gpu(line: str) -> dict[str, Any] | None:
-    """Read one line of nvidia-smi; None where it is none. A cell in brackets, such as [N/A], is not told."""
-    cells = [re.sub(r"^\[.*\]$", "", cell.strip()) for cell in line.split(",")]
-    if len(cells) != 6 or not re.fullmatch(r"[0-9]{1,4}", cells[0]):
-        return None
-    index, uuid, name, capability, memory, driver = cells
-    return {
-        "index": int(index),
-        "uuid": uuid,
-        "name": name,
-        "capability": capability or None,
-        "memory_mib": float(memory) if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,6})?", memory) else None,
-        "driver": driver or None,
-    }
 
 
 # room
@@ -277,7 +196,7 @@ def _quota_free_gb(device: str) -> float | None:
     if shutil.which("quota") is None:
         return None
     try:
-        _, out, _ = _run(["quota", "-w"], QUOTA_TIMEOUT_S)  # its exit code says whether a quota is exceeded
+        _, out, _ = run(["quota", "-w"], QUOTA_TIMEOUT_S)  # its exit code says whether a quota is exceeded
     except (OSError, subprocess.TimeoutExpired):
         return None
     for line in out.splitlines():
@@ -392,7 +311,7 @@ def _interpreter(path: str, packages: list[str]) -> dict[str, Any]:
     if path == sys.executable and not packages:
         return {"path": path, "version": platform.python_version(), "packages": {}}  # we run on it
     try:
-        code, out, err = _run([path, "-c", _ASK_VERSIONS, *packages], PROBE_S - 1)
+        code, out, err = run([path, "-c", _ASK_VERSIONS, *packages], PROBE_S - 1)
         if code == 0:
             told = json.loads(out.splitlines()[-1])  # its start-up may print something first
             return {"path": path, "version": told["version"], "packages": told["packages"]}
@@ -418,14 +337,14 @@ def pythons() -> list[dict[str, str]]:
         if len(paths) < MOST_PYTHONS and os.path.isfile(path) and os.access(path, os.X_OK):
             paths.setdefault(os.path.realpath(path), path)
     asked = {path: partial(_version_of, path) for path in paths.values()}
-    told = _at_once(asked, PYTHON_TIMEOUT_S + 1)
+    told = at_once(asked, PYTHON_TIMEOUT_S + 1)
     return [{"path": path, "version": told[path]} for path in asked if told.get(path)]
 
 
 def _version_of(path: str) -> str | None:
     """Return what an interpreter says with -V, which costs it 2 ms; None where it is none."""
     try:
-        _, out, err = _run([path, "-V"], PYTHON_TIMEOUT_S)  # Python 2 says it on standard error
+        _, out, err = run([path, "-V"], PYTHON_TIMEOUT_S)  # Python 2 says it on standard error
     except (OSError, subprocess.TimeoutExpired):
         return None
     found = re.match(r"Python ([0-9]\S{0,30})", out or err)

@@ -171,8 +171,8 @@ class Supervisor:
         self._set_aside(failure)
         began = [place for place, (_, state) in enumerate(self.history) if state.get("began")]
         verdict = self._decide(failure, self.history[: began[-1]], self.begun)
+        self._make_room(failure, prunes=verdict.remedy is not None)
         if verdict.remedy is not None:
-            self._make_room(failure)
             self._record_remedy(self.begun, failure, verdict.remedy)
             changes = {**self.in_force.changes, **verdict.remedy["changes"]}
             self.in_force = remedy.InForce(changes, verdict.remedy, None)
@@ -469,19 +469,22 @@ class Supervisor:
             if names:
                 self._record("evidence", values={"set-aside": names})
 
-    def _make_room(self, failure: dict[str, Any]) -> None:
-        """On a full disk remove what of this run is not needed: before anything else, for to say so wants room, too."""
+    def _make_room(self, failure: dict[str, Any], *, prunes: bool) -> None:
+        """On a full disk remove what is torn, and with `prunes` old checkpoints too: to say anything wants room."""
         if failure["class"] == "disk-full":
-            torn = checkpoints.tidy(self.run.checkpoints, "checkpoints" in self._consumed_so_far())
-            removed = torn + checkpoints.prune(self.run.checkpoints)
-            self._record("evidence", values={"checkpoints": {"pruned": removed}})
+            folder = self.run.checkpoints
+            removed = checkpoints.tidy(folder, "checkpoints" in self._consumed_so_far())
+            removed += checkpoints.prune(folder) if prunes else []
+            if removed:
+                self._record("evidence", values={"checkpoints": {"pruned": removed}})
 
     def _answer(self, failure: dict[str, Any], evidence: dict[str, Any]) -> int | None:
         """Say what follows a failure; return the agent's exit status, None where another attempt follows."""
+        self._make_room(failure, prunes=False)
         verdict = self._decide(failure, self.history, self.begun + 1)
         if verdict.remedy is None or "remaining" in evidence:  # beside what is still there nothing may begin
             return self._end("failed", verdict.reason, {**evidence, "mend": verdict.mend})
-        self._make_room(failure)
+        self._make_room(failure, prunes=True)
         self._record_remedy(self.attempt, failure, verdict.remedy)
         status = self._end("resuming", failure["class"], evidence, remedy=verdict.remedy)
         wants_new_container = failure["class"] == "no-gpu-in-container"

@@ -185,8 +185,10 @@ def _who(pid: int) -> str:
 
 
 def _command(pid: int) -> str:
+    """Return a process's command line, or its name alone where it waits in the kernel and may not tell it."""
+    now = process.find(pid)
     try:
-        with open("/proc/%d/cmdline" % pid, "rb") as file:
+        with open("/proc/%d/%s" % (pid, "comm" if now and now.letter == "D" else "cmdline"), "rb") as file:
             words = file.read(4096).replace(b"\0", b" ").decode("utf-8", "replace").strip()
     except OSError:
         words = ""

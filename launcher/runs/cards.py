@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from launcher.errors import AgentError, RefusedError
 from launcher.hosts.agent import printable
-from launcher.planning import choose_gpus, gpus_meant
+from launcher.planning import choose_gpus, gpus_meant, is_taken
 from launcher.runs.view import View
 from launcher.spec.facts import Facts
 from launcher.spec.plan import Finding, Plan
@@ -39,6 +39,12 @@ def wanted(asked: str | None, plan: Plan, facts: Facts) -> Wanted:
 
 
 def _there(plan: Plan, facts: Facts) -> tuple[str, ...]:
+    """Return the cards of a plan's profile that admit a process of ours, the free ones first."""
+    taken = {gpu.uuid for gpu in facts.gpus if is_taken(gpu, facts)}
+    return tuple(gpu for gpu in _named_by_profile(plan, facts) if gpu not in taken)
+
+
+def _named_by_profile(plan: Plan, facts: Facts) -> tuple[str, ...]:
     return () if plan.rehearsed else choose_gpus(plan.profile, facts, len(facts.gpus))
 
 
@@ -56,12 +62,17 @@ def findings(asked: str | None, plan: Plan, facts: Facts | None) -> list[Finding
         mend = f"a profile says how many   count = {count}, as `launch profile show t4x2` has it"
         found.append(Finding(level="refuse", code="not-yet", message=message, mend=mend))
     if facts is not None:
-        there = _there(plan, facts)
+        there = _named_by_profile(plan, facts)
         missing = [gpu for gpu in named if gpu not in there]
+        taken = [gpu for gpu in named if gpu in there and gpu not in _there(plan, facts)]
         if missing or not there:
             message = f"--gpus {asked}: {plan.host} has no {plan.profile.title} {', '.join(missing)}".rstrip()
             mend = f"which there are   launch probe --host {plan.host}"
             found.append(Finding(level="refuse", code="no-such-card", message=message, mend=mend))
+        if taken:
+            message = f"--gpus {asked}: {plan.host}: {', '.join(taken)} admits no process of ours"
+            mend = f"who holds it   launch probe --host {plan.host}"
+            found.append(Finding(level="refuse", code="gpu-busy-exclusive", message=message, mend=mend))
     return found
 
 

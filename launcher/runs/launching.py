@@ -433,7 +433,7 @@ def _probe_one(host: Host) -> Probed:
 def describe(facts: Facts) -> str:
     """Return a host's facts in one line."""
     if facts.gpus:
-        card = f"{facts.cards}, driver {facts.gpus[0].driver}"
+        card = f"{facts.cards_with_held}, driver {facts.gpus[0].driver}"
     else:
         card = "Apple GPU" if facts.has_apple_gpu else f"no GPU, {facts.cpus} CPUs"
     python = (

@@ -9,15 +9,64 @@ from launcher.spec.model import Model, read_model
 from launcher.spec.precision import Platform, numbers
 
 
+class Holder(Record):
+    """A process that holds a card, as its driver and the process table tell; what neither tells is None.
+
+    `start` is the process table's own text for when it began, `age_s` its age by the clock of the boot. `state` is the
+    table's letter; `means` says what follows from T, D, Z and from a process that is not seen. `ownership` is
+    `ours-live`, `ours-leftover` or `stranger`, `run` the id of the run where it is ours.
+    """
+
+    pid: int
+    uid: int | None = None
+    user: str | None = None
+    command: str | None = None
+    start: str | None = None
+    age_s: float | None = None
+    memory_mib: float | None = None
+    container: str | None = None
+    state: str | None = None
+    means: str | None = None
+    ownership: str = "stranger"
+    run: str | None = None
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether there is no proof that it is of a run of ours."""
+        return not self.ownership.startswith("ours-")
+
+    @property
+    def title(self) -> str:
+        """Who it is, without what changes by the second, e.g. `pid 50213 (eve, python eval.py)`."""
+        who = self.user or (f"uid {self.uid}" if self.uid is not None else "another's")
+        words = [who, self.command, f"container {self.container}" if self.container else None]
+        return f"pid {self.pid} ({', '.join(filter(None, words))})"
+
+
 class Gpu(Record):
-    """One card as its driver reports it; a number that the driver does not tell is None."""
+    """One card as its driver reports it; what the driver does not tell is None.
+
+    `compute_mode` is `default`, `exclusive-process` or `prohibited`; `ecc_errors` counts those since the driver was
+    loaded that could not be corrected; `xids` are the driver's latest errors in the kernel's log, where it may be read.
+    """
 
     index: int
     uuid: str
     name: str
     capability: str | None = None
     memory_mib: float | None = None
+    memory_used_mib: float | None = None
     driver: str | None = None
+    compute_mode: str | None = None
+    mig: bool | None = None
+    ecc_errors: int | None = None
+    xids: tuple[int, ...] = ()
+    holders: tuple[Holder, ...] = ()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a process holds the card; one that is dead, and only waits to be collected, does not."""
+        return any(holder.state != "Z" for holder in self.holders)
 
 
 class Interpreter(Record):
@@ -66,7 +115,8 @@ class Facts(Record):
     """One probe: the host, its cards, its room, its engines and its interpreters.
 
     `pythons` are the interpreters that were looked for beside the job's; None where nobody looked. `model_told` is what
-    the `config.json` of the job's model says, where it lies there.
+    the `config.json` of the job's model says, where it lies there. `holders_error` says why nothing is known of who holds
+    the cards; `nvidia_mps` is whether NVIDIA's MPS daemon runs, which lets one user's processes share an exclusive card.
     """
 
     host_id: str
@@ -86,6 +136,8 @@ class Facts(Record):
     python: str
     gpus: tuple[Gpu, ...] = ()
     gpu_error: str | None = None
+    holders_error: str | None = None
+    nvidia_mps: bool = False
     engines: tuple[Engine, ...] = ()
     interpreter: Interpreter | None = None
     pythons: tuple[Python, ...] | None = None
@@ -120,3 +172,9 @@ class Facts(Record):
         """The cards by the driver's names, e.g. `2 x NVIDIA L40S, 1 x NVIDIA TITAN RTX`; empty where there is none."""
         names = [gpu.name for gpu in self.gpus]
         return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+
+    @property
+    def cards_with_held(self) -> str:
+        """The cards, and how many of them somebody holds, e.g. `2 x NVIDIA L40S, 1 held`."""
+        held = sum(gpu.is_held for gpu in self.gpus)
+        return f"{self.cards}, {held} held" if held else self.cards

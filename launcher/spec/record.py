@@ -182,6 +182,7 @@ class RunState(Record):
     attempt: Whole | None = None
     step: Whole | None = None
     loss: float | str | None = None
+    checkpoint: Whole | None = None
     time: Moment | None = None
     evidence: dict[str, Any] | None = None
     remedy: dict[str, Any] | None = None

@@ -7,6 +7,7 @@ launch     a job that only exits, here and on an SSH host on loopback, beside `s
 unchanged  the ship of 10,000 unchanged files beside an `rsync -a` that finds nothing to do
 far        the first ship of 500 small files at a round trip of 40 ms, beside `tar | ssh`
 container  a warm job that only exits, in a container, beside `ssh HOST docker run --rm IMAGE true` of the same image
+probe      one probe of a host with 4 simulated cards and 8 holders, without what its nvidia-smi takes itself
 hosts      50 hosts probed at once by one client
 guard      the share of a training's step time that is spent inside the guard, on a model of 100M parameters and more
 local ssh  from a metric written by the training to the client that has it in its mirror and shows it, here and over SSH
@@ -29,10 +30,13 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from testbed.cards import Cards
 from testbed.client import LAUNCH, Client, until
 from testbed.engine import BASE, engine_in_a_machine
 from testbed.link import Link
 from testbed.sshd import ADDRESS, MissingPartError, SshHost
+
+from launcher.remote import probe as remote_probe
 
 ROUNDS = 9
 FLOODS = 3
@@ -213,6 +217,31 @@ def far(client: Client, host: SshHost) -> Iterator[Figure]:
     yield beside(what, statistics.median(ours), "`tar` through `ssh`", statistics.median(theirs), most=1.3)
 
 
+def probe(client: Client, _host: SshHost) -> Iterator[Figure]:
+    """Measure what the agent's probe takes beside the slower of the two queries that it waits for."""
+    cards = Cards(client.home / "cards")
+    before = os.environ["PATH"]
+    try:
+        os.environ["PATH"] = f"{cards.folder}:{before}"
+        cards.put(*["l40s"] * 4)
+        for number in range(8):
+            cards.hold(number // 2)
+        query = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader,nounits"]
+        floor = median(query)
+        times = []
+        for _ in range(ROUNDS + 1):
+            began = time.perf_counter()
+            told = remote_probe.probe(str(client.home / ".launch"), None, [])
+            times.append(time.perf_counter() - began)
+        assert sum(len(gpu["holders"]) for gpu in told["gpus"]) == 8
+    finally:
+        os.environ["PATH"] = before
+        cards.close()
+    own = statistics.median(times[1:]) - floor
+    what = "probe of 4 cards with 8 holders, our own part"
+    yield Figure(what, ms(own), f"one `nvidia-smi`: {ms(floor)}", "", "≤ 500 ms", own <= 0.5)
+
+
 def hosts(client: Client, host: SshHost) -> Iterator[Figure]:
     """Measure 50 hosts that are probed at once."""
     table = client.project / "launch.toml"
@@ -292,7 +321,7 @@ def _flood(client: Client, *words: str) -> float:
 
 
 MEASUREMENTS: dict[str, Measurement] = {
-    one.__name__: one for one in (start, launch, container, unchanged, far, hosts, guard, local, ssh)
+    one.__name__: one for one in (start, launch, container, unchanged, far, probe, hosts, guard, local, ssh)
 }
 
 

@@ -1,7 +1,6 @@
 """All hosts at a glance: those that answer have their rows, the others their reason, and none waits for another."""
 
 import json
-import os
 import socket
 
 import pytest
@@ -57,13 +56,12 @@ def test_many_agents_answer_at_once():
     assert all(row.facts and row.problem is None for row in rows)
 
 
-def test_a_person_sees_a_table_and_who_is_waited_for(client, tmp_path, monkeypatch):
+def test_a_person_sees_a_table_and_who_is_waited_for(client, cards):
     """The table on standard output, the wait on standard error, exit code 0."""
-    (tmp_path / "nvidia-smi").write_text(
-        "#!/bin/sh\nsleep 3; echo 0, GPU-0, Tesla T4, 7.5, 15360, 580.65.06\n"
-    )
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    cards.put("t4")
+    (cards.folder / "nvidia-smi").rename(cards.folder / "quick")
+    (cards.folder / "nvidia-smi").write_text('#!/bin/sh\nsleep 3; exec "${0%/*}/quick" "$@"\n')
+    (cards.folder / "nvidia-smi").chmod(0o755)
     client.script(dead("gone"), "launch.toml")
     done = client.run("hosts")
     assert done.returncode == 0

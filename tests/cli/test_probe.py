@@ -1,12 +1,12 @@
 """What a probe tells, kept in a file, and what is made of it: plans without a host, profiles by what is there."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testbed.cards import uuid_of
 
 from launcher.cli.probe import rows
 from launcher.errors import BadFileError, HostError, LaunchError, UnknownNameError
@@ -15,26 +15,6 @@ from launcher.runs.launching import choose_profile, describe, probe, saved_probe
 from launcher.spec.facts import Facts
 from launcher.spec.host import Host
 from launcher.spec.job import Job
-
-L40S = "NVIDIA L40S, 8.9, 45372, 580.65.06"
-TITAN = "NVIDIA TITAN RTX, 7.5, 24576, 580.65.06"
-A100 = "NVIDIA A100 80GB PCIe, 8.0, 81920, 580.65.06"
-
-
-@pytest.fixture
-def cards(tmp_path, monkeypatch):
-    """Give this machine an nvidia-smi that reports cards: the queried columns, without index and UUID."""
-    folder = tmp_path / "smi"
-    folder.mkdir()
-
-    def put(*lines):
-        text = "\n".join(f"{index}, GPU-{index}, {line}" for index, line in enumerate(lines))
-        (folder / "nvidia-smi").write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n")
-        (folder / "nvidia-smi").chmod(0o755)
-
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    return put
-
 
 RIGHT = {
     "host_id": "0", "boot_id": "b", "hostname": "h", "user": "u", "platform": "linux", "machine": "x86_64",
@@ -60,10 +40,10 @@ def preview(client, *words):
 
 def test_a_saved_probe_gives_the_plan_and_findings_of_the_host_itself(client, cards):
     """Byte for byte, though no host is asked: the one that is named cannot be reached."""
-    cards(L40S)
+    cards.put("l40s")
     here = client.ok("--dry-run", "--json", "--", "true")
     client.script(client.ok("probe", "--json"), "l40s.json")
-    cards()  # the machine has changed since
+    cards.put()  # the machine has changed since
     assert client.ok("--dry-run", "--json", "--probe", "l40s.json", "--", "true") == here
     client.script('[hosts.gone]\naddress = "127.0.0.1"\nport = 1\n', "launch.toml")
     there = preview(client, "--host", "gone", "--probe", "l40s.json", "--", "true")
@@ -131,14 +111,14 @@ def test_a_saved_probe_that_cannot_be_used_is_a_usage_error(client, saved):
 
 def test_a_name_that_means_several_profiles_is_decided_by_the_probe(client, cards):
     """a100 is the one of 40 or 80 GB that is there; a name that means one profile is that one."""
-    cards(TITAN, A100)
+    cards.put("titan_rtx", "a100_80gb")
     assert preview(client, "--profile", "a100", "--", "true")["plan"]["profile"]["name"] == "a100_80gb"
     assert preview(client, "--profile", "titan", "--", "true")["plan"]["profile"]["name"] == "titan_rtx"
 
 
 def test_a_family_that_is_not_there_is_refused_by_the_gate(client, cards):
     """What is there is named; exit code 3, and nothing was sent."""
-    cards(TITAN)
+    cards.put("titan_rtx")
     done = client.run("--profile", "a100", "--", "true")
     assert done.returncode == 3
     assert "local has NVIDIA TITAN RTX, not a A100" in done.stderr
@@ -159,24 +139,51 @@ def test_a_name_that_means_several_profiles_needs_a_probe(client):
 
 def test_a_mixed_host_says_which_card_is_taken_and_why(client, cards):
     """In the stage's line; the job sees that card alone."""
-    cards(TITAN, L40S, L40S)
+    cards.put("titan_rtx", "l40s", "l40s")
     said = client.ok("--", "sh", "-c", "echo sees $CUDA_VISIBLE_DEVICES")
     assert "1 x NVIDIA TITAN RTX, 2 x NVIDIA L40S, driver 580.65.06" in said
     assert "L40S 48 GB (GPU 1) is taken: the most memory" in said
-    assert "sees GPU-1" in client.ok("logs", "last")
+    assert f"sees {uuid_of(1)}" in client.ok("logs", "last")
 
 
 def test_a_probe_shows_what_a_person_wants_to_know(client, cards):
     """Ids, room with its kind, the interpreters that are there, the cards."""
-    cards(L40S)
+    cards.put("l40s")
     said = client.ok("probe")
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert f"boot {boot_id}" in said
     assert " GB free, " in said
-    assert "gpu 0    NVIDIA L40S, capability 8.9, 45,372 MiB, driver 580.65.06" in said
+    assert "gpu 0    NVIDIA L40S, capability 8.9, 45,372 MiB, 1 used, driver 580.65.06: free" in said
     told = json.loads(client.ok("probe", "--json"))
     assert (told["version"], told["profile"], told["boot_id"]) == (1, "l40s", boot_id)
     assert told["pythons"]
+
+
+def test_a_probe_tells_whose_a_holder_is_and_what_its_state_means():
+    """Under its card, with memory, age and container; what is wrong with the card stands beside its name."""
+    base = {
+        "pid": 7,
+        "user": "eve",
+        "command": "python x.py",
+        "memory_mib": 1200,
+        "age_s": 7300.0,
+        "state": "S",
+    }
+    gpu = {
+        "index": 0, "uuid": "u", "name": "NVIDIA L40S", "capability": "8.9", "memory_mib": 45372, "driver": "580",
+        "compute_mode": "exclusive-process", "mig": True, "ecc_errors": 2, "xids": [79, 79],
+        "holders": [{**base, "container": "0123456789ab"}, {**base, "pid": 8, "state": "D", "means": "waits"}],
+    }  # fmt: skip
+    told = Facts.model_validate({**RIGHT, "gpus": [gpu], "nvidia_mps": True, "holders_error": "silence"})
+    shown = [value for name, value in rows(told) if name in ("gpu 0", "")]
+    assert shown == [
+        "NVIDIA L40S, capability 8.9, 45,372 MiB, driver 580, exclusive-process, MIG, 2 uncorrected ECC errors, Xid 79: held",
+        "  pid 7 (eve, python x.py, container 0123456789ab, 1.3 GB, for 2 h) holds GPU 0: ask eve to end it",
+        "  pid 8 (eve, python x.py, 1.3 GB, for 2 h) holds GPU 0: nobody can end it before what it waits for answers",
+        "    waits",
+        "who holds them is not known: silence",
+        "NVIDIA's MPS daemon runs: processes of one user share an exclusive card",
+    ]
 
 
 class Told:
@@ -196,9 +203,22 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
     max_leaves=8,
 )
+HOLDER = st.fixed_dictionaries(
+    {"pid": st.integers()},
+    optional={
+        **{name: st.none() | WORDS for name in ("user", "command", "container", "state", "means", "run")},
+        "ownership": WORDS | st.sampled_from(["ours-live", "ours-leftover", "stranger"]),
+        "age_s": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        "memory_mib": JSON,
+    },
+)
 GPU = st.fixed_dictionaries(
     {"index": st.integers(), "uuid": WORDS, "name": WORDS | st.sampled_from(["NVIDIA L40S", "Tesla T4"])},
-    optional={"memory_mib": JSON, "capability": JSON, "driver": JSON},
+    optional={
+        **dict.fromkeys(("memory_mib", "capability", "driver", "compute_mode", "mig", "ecc_errors"), JSON),
+        "xids": st.lists(st.integers(), max_size=3),
+        "holders": st.lists(HOLDER, max_size=3),
+    },
 )
 TOLD = st.builds(
     lambda gpus, changed: {**RIGHT, "gpus": gpus, **changed},

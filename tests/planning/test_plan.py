@@ -127,6 +127,96 @@ def test_of_several_kinds_of_card_the_one_with_the_most_memory_is_taken():
     assert why_taken(one, facts(gpus=MIXED[2:])) == ""
 
 
+def holder(pid=50213, **more):
+    return {
+        "pid": pid,
+        "user": "eve",
+        "uid": 1007,
+        "command": "python eval.py",
+        "memory_mib": 1200,
+        "state": "S",
+        **more,
+    }
+
+
+def l40s(index, mode="default", *holders, **more):
+    one = gpu("NVIDIA L40S", 45372, "8.9", index)
+    return {**one, "compute_mode": mode, "holders": list(holders), **more}
+
+
+EXCLUSIVE, PROHIBITED = "exclusive-process", "prohibited"
+ZOMBIE = holder(state="Z")
+OURS = holder(ownership="ours-live", run="1121-sft-ab12")
+
+
+@pytest.mark.parametrize(
+    ("cards", "order"),
+    [
+        ([l40s(0), l40s(1)], "01"),
+        ([l40s(1), l40s(0)], "01"),
+        ([l40s(0, "default", holder()), l40s(1)], "10"),
+        ([l40s(0, "default", ZOMBIE), l40s(1)], "01"),
+        ([l40s(0, "default", OURS), l40s(1)], "10"),
+        ([l40s(0, PROHIBITED), l40s(1, "default", holder())], "10"),
+        ([l40s(0, EXCLUSIVE, holder()), l40s(1, "default", holder())], "10"),
+        ([l40s(0, EXCLUSIVE), l40s(1, "default", holder())], "01"),
+        ([l40s(0, EXCLUSIVE, holder()), l40s(1, EXCLUSIVE, OURS)], "10"),
+    ],
+)
+def test_a_card_that_admits_us_goes_first_then_a_free_one_then_the_lower_index(cards, order):
+    """What is dead holds nothing; what is said of the choice is the card that is taken."""
+    told, one = facts(gpus=[*cards, gpu("NVIDIA TITAN RTX", index=2)]), profile("l40s")
+    assert choose_gpus(one, told, 2) == tuple(f"GPU-{index}" for index in order)
+    assert f"(GPU {order[0]}) is taken" in why_taken(one, told)
+
+
+@pytest.mark.parametrize(
+    ("cards", "more", "found"),
+    [
+        ([l40s(0, EXCLUSIVE, holder()), l40s(1, EXCLUSIVE, holder())], {}, ["gpu-busy-exclusive"]),
+        ([l40s(0, EXCLUSIVE, holder()), l40s(1, PROHIBITED)], {}, ["gpu-busy-exclusive"]),
+        ([l40s(0, PROHIBITED)], {}, ["gpu-prohibited"]),
+        ([l40s(0, EXCLUSIVE, holder()), l40s(1, EXCLUSIVE)], {}, []),
+        ([l40s(0, EXCLUSIVE, ZOMBIE)], {}, []),
+        ([l40s(0, EXCLUSIVE, OURS)], {}, []),
+        ([l40s(0, EXCLUSIVE, holder())], {"nvidia_mps": True}, ["gpu-shared"]),
+        ([l40s(0, "default", holder())], {}, ["gpu-shared"]),
+        ([l40s(0, None, ecc_errors=2)], {}, ["gpu-errors"]),
+        ([l40s(0), l40s(1, ecc_errors=2)], {}, []),
+        ([l40s(0, xids=[13, 31])], {}, []),
+        ([l40s(0, xids=[13, 79])], {}, ["gpu-errors"]),
+        ([l40s(1)], {"gpu_error": "nvidia-smi: GPU is lost"}, ["gpu-lost"]),
+        ([l40s(1)], {"holders_error": "nvidia-smi did not answer in 10 s"}, ["holders-unknown"]),
+    ],
+)
+def test_the_gate_refuses_cards_that_admit_nothing_of_ours_and_notes_what_else_is_wrong(cards, more, found):
+    """A refusal only where no card that the profile names is left."""
+    one = case_plan(next(case for case in CASES if case.name == "words_on_l40s"))
+    findings = check(one, facts(gpus=cards, **more))
+    assert [finding.code for finding in findings] == found
+    is_refusal = set(found) & {"gpu-busy-exclusive", "gpu-prohibited"}
+    assert all((finding.level == "refuse") is bool(is_refusal) for finding in findings)
+
+
+@pytest.mark.parametrize(
+    ("more", "who", "ask"),
+    [
+        ({}, "eve", "ask eve to end it"),
+        ({"user": None}, "uid 1007", "ask uid 1007 to end it"),
+        ({"user": None, "uid": None}, "another's", "ask its owner to end it"),
+        ({"user": "u"}, "u", "yours, of no run; to end it   kill 50213"),
+        ({"user": "u", "state": "T"}, "u", "yours, of no run; to end it   kill -KILL 50213"),
+        ({"user": "u", "state": "D"}, "u", "nobody can end it before what it waits for answers"),
+    ],
+)
+def test_a_refusal_names_the_holder_and_whom_to_ask(more, who, ask):
+    """And the words to type; nothing in it changes by the second."""
+    one = case_plan(next(case for case in CASES if case.name == "words_on_l40s"))
+    (found,) = check(one, facts(gpus=[l40s(0, EXCLUSIVE, holder(**more))]))
+    assert found.message.splitlines()[1] == f"  pid 50213 ({who}, python eval.py) holds GPU 0: {ask}"
+    assert found.mend.startswith("launch probe --host there ")
+
+
 TWO_T4 = [gpu("Tesla T4", 15360, "7.5", index) for index in (0, 1)]
 
 

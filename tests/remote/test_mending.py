@@ -310,6 +310,23 @@ def test_a_limit_of_time_is_kept_with_a_checkpoint_in_time(toy):
     assert run.begins() == [0, 6]
 
 
+def test_a_client_says_from_which_attempt_on_and_how_to_go_on_with_what_ended(client):
+    """What followed a crash, and what a person may do after the end."""
+    toy = Toy(client.home)
+    try:
+        Trained(toy, always(8, "os._exit(7)"))
+        toy.ended()
+        out = client.run("attach", "last", "--host", "local").stdout
+    finally:
+        toy.clear_away()
+    lines = [line.strip() for line in out.splitlines()]
+    assert any(line.startswith("! attempt 1 ended at step 7: unknown") for line in lines), out
+    assert "remedy: once more; resuming from step 6" in lines
+    assert "✓ attempt 2 running from step 6" in lines
+    assert any(line.startswith("✗ failed") and "exit-nonzero" in line for line in lines)
+    assert lines[-1] == "go on    launch resume aaaa     from step 6"
+
+
 # checkpoints
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -159,6 +160,23 @@ def test_a_run_that_was_removed_or_cannot_be_read_proves_nothing(tmp_path, make_
     child = start(f"token-of-{run.id}")
     os.unlink(run.token)
     assert ownership.judge(str(tmp_path), [child.pid])[child.pid].kind == STRANGER
+
+
+def test_a_process_that_waits_in_the_kernel_holds_nobody_up(tmp_path, make_run, start, monkeypatch):
+    """Its environment cannot be read before that answers: it is a stranger for now, and no other is asked but the one meant."""
+    run = make_run("0101-job-aaaa", "failed")
+    stuck, other = start(f"token-of-{run.id}"), start(f"token-of-{run.id}")
+    real, table, release = ownership._seen, process.table(), threading.Event()
+    for one in table:
+        one.letter = "D" if one.pid == stuck.pid else one.letter
+    monkeypatch.setattr(process, "table", lambda: table)
+    monkeypatch.setattr(ownership, "SILENCE_S", 0.1)
+    monkeypatch.setattr(
+        ownership, "_seen", lambda one: release.wait() and None if one.pid == stuck.pid else real(one)
+    )
+    assert [one.pid for one in ownership.leftovers(str(tmp_path))[run.id]] == [other.pid]
+    assert ownership.judge(str(tmp_path), [other.pid])[other.pid].kind == LEFTOVER
+    release.set()
 
 
 def test_whoever_asks_is_never_its_own_leftover(tmp_path, make_run):

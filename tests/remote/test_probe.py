@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from testbed.client import until
 
-from launcher.remote import probe
+from launcher.remote import cards, probe
 from launcher.remote.serve import Server
 from launcher.spec.facts import Facts
 
@@ -94,7 +94,7 @@ def test_what_nvidia_smi_says_is_told(programs, root, script, names, error):
 
 def test_an_nvidia_smi_that_hangs_costs_its_own_answer_alone(programs, root, monkeypatch):
     """It is ended with all that it started, in its own time, and the rest of the probe is there."""
-    monkeypatch.setattr(probe, "SMI_TIMEOUT_S", 2)
+    monkeypatch.setattr(cards, "SMI_TIMEOUT_S", 2)
     pids = programs("nvidia-smi", f"sleep 1000 & echo $! > {root}.pid; wait")
     found = facts(root)
     assert found.gpu_error == "nvidia-smi did not answer in 2 s"
@@ -110,16 +110,6 @@ def is_running(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-@given(st.text() | st.lists(st.text(max_size=12), min_size=6, max_size=6).map(",".join))
-def test_any_line_of_nvidia_smi_is_data(line):
-    """A line is a card or none; it is never an error of ours, and what is a number is one."""
-    found = probe._gpu(line)
-    if found is not None:
-        assert found["index"] >= 0
-        assert found["memory_mib"] is None or found["memory_mib"] >= 0
-        assert set(found) == {"index", "uuid", "name", "capability", "memory_mib", "driver"}
 
 
 # room

@@ -140,3 +140,38 @@ def test_a_root_that_takes_nothing_is_told_with_the_key_to_set(client, shared, m
         assert alpha.ssh("ls", f"{place}/runs", check=False) == ""
     finally:
         alpha.enter("umount", "--lazy", place)
+
+
+HOLDS = """
+import sys, time
+sys.path.insert(0, {folder!r})
+import context
+context.open_context()
+time.sleep(1000)
+"""
+
+
+def test_a_holder_is_told_by_the_pid_that_its_own_host_knows(client, shared, cards):
+    """Cards, processes and their ages are of the host; the run there is ours, the one beside it is not."""
+    alpha, _ = shared
+    cards.put("l40s", "l40s")
+    client.script(HOLDS.format(folder=str(cards.folder)))
+
+    def probed():
+        told = json.loads(client.ok("probe", "--json", "--host", "alpha"))
+        return {holder["pid"]: holder for gpu in told["gpus"] for holder in gpu["holders"]}
+
+    with cards.on(alpha.homes / alpha.user):
+        words = ("--host", "alpha", "--profile", "l40s", "--", "python3", "train.py")
+        run = client.detached(*words)
+        (pid,) = until(probed, "the context")
+        assert alpha.ssh("pgrep", "-f", "train.py").split() == [str(pid)]
+        assert (probed()[pid]["ownership"], probed()[pid]["run"]) == ("ours-live", run)
+        beside = f"HOME=/ setsid --fork python3 -B {cards.folder}/holder.py 70 >/dev/null 2>&1 </dev/null"
+        alpha.ssh("sh", "-c", f"CUDA_VISIBLE_DEVICES=1 {beside}")
+        until(lambda: len(probed()) == 2, "the other context")
+        (other,) = set(probed()) - {pid}
+        assert (probed()[other]["ownership"], probed()[other]["user"]) == ("stranger", alpha.user)
+        client.ok("stop", run, "--now")
+        until(lambda: set(probed()) == {other}, "the run's card to be free")
+        alpha.ssh("kill", str(other))

@@ -103,8 +103,10 @@ def processes_of(run: Path) -> list[int]:
 
 def is_gone(pid: int) -> bool:
     """Whether a pid is of no process, or of one that only its parent has not collected."""
-    stat = Path(f"/proc/{pid}/stat")
-    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def until(condition: Callable[[], object], what: str, timeout: float = 60) -> object:

@@ -1,0 +1,131 @@
+"""Cards that others hold, through the command line: runs that hold one, strangers that do, and where a launch goes."""
+
+import json
+import os
+import signal
+
+import pytest
+from testbed.cards import uuid_of
+from testbed.client import until
+
+HOLDS = """
+import sys, time
+sys.path.insert(0, {folder!r})
+import context
+print("holds", context.open_context(memory_mib=900), flush=True)
+time.sleep({seconds})
+"""
+WAITS = """
+import os, sys, time
+sys.path.insert(0, {folder!r})
+import context
+open({ready!r}, "w").close()
+while os.path.exists({ready!r}):
+    time.sleep(0.05)
+context.open_context()
+"""
+
+
+@pytest.fixture
+def holding(client, cards):
+    """A project whose training holds its card for a while."""
+    client.script(HOLDS.format(folder=str(cards.folder), seconds=1000))
+    return client
+
+
+def probed(client, *words):
+    """What a probe tells of the cards' holders, by pid."""
+    told = json.loads(client.ok("probe", "--json", *words))
+    return {holder["pid"]: holder for gpu in told["gpus"] for holder in gpu["holders"]}
+
+
+def test_a_run_that_holds_a_card_is_ours_and_what_it_leaves_is_too(holding, cards):
+    """By the token in its environment; the same program without it is a stranger's."""
+    cards.put("l40s")
+    run = holding.detached("--profile", "l40s", "--", "python", "train.py")
+    (held,) = until(lambda: list(probed(holding).values()), "the context")
+    assert (held["ownership"], held["run"], held["memory_mib"]) == ("ours-live", run, 900)
+    assert held["command"].endswith("train.py")
+    assert f"holds GPU 0: run {run}   launch attach" in holding.ok("probe")
+    assert "1 x NVIDIA L40S, 1 held" in holding.ok("hosts")
+    holding.ok("stop", run, "--now")
+    until(lambda: not probed(holding), "the card to be free")
+    assert "driver 580.65.06: free" in holding.ok("probe")
+    token = (holding.home / ".launch" / "runs" / run / "token").read_text().strip()
+    left, stranger = cards.hold(0, LAUNCH_TOKEN=token), cards.hold(0, LAUNCH_TOKEN="another")
+    found = probed(holding)
+    assert (found[left.pid]["ownership"], found[left.pid]["run"]) == ("ours-leftover", run)
+    assert (found[stranger.pid]["ownership"], found[stranger.pid]["run"]) == ("stranger", None)
+    said = holding.ok("probe")
+    assert f"holds GPU 0: left over from run {run}" in said
+    assert f"yours, of no run; to end it   kill {stranger.pid}" in said
+
+
+def test_a_free_card_goes_before_a_held_one(holding, cards):
+    """Whatever its index; where all are held one is shared, and that is said."""
+    cards.put("l40s", "l40s")
+    first = cards.hold(0)
+    done = holding.run("--detach", "--json", "--profile", "l40s", "--", "python", "train.py")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert not [line for line in lines if line["kind"] == "finding"]
+    run = lines[-1]["run"]
+    until(lambda: len(probed(holding)) == 2, "the context")
+    assert f"holds {uuid_of(1)}" in holding.ok("logs", run)
+    said = holding.ok("--dry-run", "--profile", "l40s", "--", "true")
+    assert f"note: pid {first.pid} (root, " in said
+    assert "holds GPU 0; left alone" in said
+    holding.ok("stop", run, "--now")
+
+
+def test_an_exclusive_card_that_a_stranger_holds_is_refused_with_who_and_what_to_type(client, lab, cards):
+    """On an SSH host, before anything is sent; a stopped holder is told for what it is, too."""
+    cards.put(("titan_rtx", {"compute_mode": "Exclusive_Process"}))
+    held = cards.hold(0, 1200)
+    os.kill(held.pid, signal.SIGSTOP)
+    with cards.on(lab.home):
+        done = client.run("--host", "A", "--profile", "titan_rtx", "--", "true")
+        assert done.returncode == 3
+        assert (
+            "refused before anything was sent: A: its TITAN RTX 24 GB takes one process at a time"
+            in done.stderr
+        )
+        assert f"pid {held.pid} (root, /usr/bin/python3 -B " in done.stderr
+        assert "holds GPU 0: ask root to end it" in done.stderr
+        assert "launch probe --host A " in done.stderr
+        assert not lab.ssh("sh", "-c", "ls .launch/runs 2>/dev/null || true")
+        said = client.ok("probe", "--host", "A")
+        assert "MiB, 1,201 used, driver 580.65.06, exclusive-process: held" in said
+        assert "1.3 GB, for " in said
+        assert "stopped: it goes on holding the card" in said
+        dry = json.loads(
+            client.ok("--dry-run", "--json", "--host", "A", "--profile", "titan_rtx", "--", "true")
+        )
+        assert [(one["level"], one["code"]) for one in dry["findings"]] == [("refuse", "gpu-busy-exclusive")]
+        held.kill()
+        held.wait()
+        client.ok("--host", "A", "--profile", "titan_rtx", "--", "true")
+    lab.ssh("rm", "-rf", ".launch/runs")
+
+
+def test_a_card_that_is_taken_after_the_gate_ends_the_run_in_its_class(client, cards, tmp_path):
+    """CUDA's own words in the log, read by the agent; nothing is tried again on the same card."""
+    ready = tmp_path / "ready"
+    cards.put(("titan_rtx", {"compute_mode": "Exclusive_Process"}))
+    client.script(WAITS.format(folder=str(cards.folder), ready=str(ready)))
+    run = client.detached("--profile", "titan_rtx", "--", "python", "train.py")
+    until(ready.exists, "the training")
+    cards.hold(0)
+    ready.unlink()
+    until(lambda: client.summary(run)["state"] == "failed", "the end")
+    assert client.summary(run)["reason"] == "gpu-busy-exclusive"
+    assert "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy" in client.ok("logs", run)
+
+
+def test_hosts_shows_every_host_s_cards_free_or_held(client, lab, cards):
+    """Those of this machine and of an SSH host, at once."""
+    cards.put("l40s", "l40s", "t4")
+    cards.hold(1)
+    with cards.on(lab.home):
+        said = client.ok("hosts").splitlines()
+    assert [line.split()[0] for line in said] == ["HOST", "local", "A"]
+    assert all("2 x NVIDIA L40S, 1 x Tesla T4, 1 held" in line for line in said[1:])

@@ -1,0 +1,106 @@
+"""Several ranks on cards in exclusive mode: the race of the field report fails by itself, and passes through us."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from testbed.client import until
+
+pytestmark = pytest.mark.training
+
+# It touches "cuda:0" first, as many do before they choose a card of their own: a barrier, a load without map_location.
+RACE = """
+import json, os, sys, time
+sys.path.insert(0, sys.argv[1])
+import context
+first = context.open_context(0)
+own = context.open_context(int(os.environ.get("LOCAL_RANK", "0")))
+with open(os.path.join(sys.argv[2], "rank" + os.environ["RANK"]), "w") as file:
+    json.dump({"cards": sorted({first, own}), "visible": os.environ.get("CUDA_VISIBLE_DEVICES")}, file)
+if os.environ["RANK"] == "1" and len(sys.argv) > 3 and not os.path.exists(sys.argv[3]):
+    open(sys.argv[3], "w").close()
+    raise KeyError("a mistake of rank 1")
+world = int(os.environ["WORLD_SIZE"])
+while len([name for name in os.listdir(sys.argv[2]) if name.startswith("rank")]) < world:
+    time.sleep(0.02)  # all of them hold their cards at the same time
+time.sleep(0.2)
+"""
+PROFILE = """
+name = "t4x4"
+title = "4 x T4 16 GB"
+kind = "cuda"
+capability = "7.5"
+memory_gb = 16
+count = 4
+probe_names = ["Tesla T4"]
+[peak]
+fp32 = 8.1
+fp16 = 65
+bandwidth_gb_s = 320
+source = "a test"
+"""
+
+
+@pytest.fixture
+def exclusive(cards):
+    """Four T4 in exclusive mode."""
+    cards.put(*[("t4", {"compute_mode": "Exclusive_Process"})] * 4)
+    return cards
+
+
+@pytest.fixture
+def project(client, exclusive):
+    """A client with the script, and a profile of four cards."""
+    client.script(RACE)
+    (client.project / "profiles").mkdir()
+    (client.project / "profiles" / "t4x4.toml").write_text(PROFILE)
+    (client.home / "ranks").mkdir()
+    return client
+
+
+def told(client):
+    """What each rank wrote of the cards that it held."""
+    return [json.loads(path.read_text()) for path in sorted((client.home / "ranks").iterdir())]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_race_for_the_first_card_fails_by_itself(project, exclusive, ranks):
+    """Plain torchrun: each rank sees all cards, and one process alone gets the first."""
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "train.py"]
+    done = subprocess.run(
+        [sys.executable, *words, exclusive.folder, project.home / "ranks"],
+        cwd=project.project,
+        env=exclusive.env(*range(ranks), PATH=os.environ["PATH"]),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "busy or unavailable" in done.stderr
+
+
+@pytest.mark.parametrize(("profile", "ranks"), [("t4x2", 2), ("t4x4", 4)])
+def test_through_us_each_rank_sees_its_own_card_and_none_races(project, exclusive, profile, ranks):
+    """The same script, on the same cards, by the plan: number 0 is another card for each."""
+    words = ("--profile", profile, "--set", f"batch.global={ranks}", "--")
+    project.ok(*words, "python", "train.py", str(exclusive.folder), str(project.home / "ranks"))
+    found = told(project)
+    assert len(found) == ranks
+    held = [uuid for one in found for uuid in one["cards"]]
+    assert len(held) == len(set(held)) == ranks
+    assert [one["visible"] for one in found] == [one["cards"][0] for one in found]
+
+
+def test_a_rank_that_fails_ends_the_others_and_frees_all_cards(project, exclusive):
+    """The run is told by the rank's own mistake, and the next launch finds every card free."""
+    ranks, mark = str(project.home / "ranks"), str(project.home / "mark")
+    words = ("--profile", "t4x2", "--set", "batch.global=2", "--", "python", "train.py")
+    done = project.run(*words, str(exclusive.folder), ranks, mark)
+    assert done.returncode == 1
+    assert "user-code-error" in done.stdout
+    assert "a mistake of rank 1" in done.stdout
+    smi = [exclusive.folder / "nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader,nounits"]
+    until(lambda: not subprocess.check_output(smi, text=True).strip(), "all cards to be free")
+    project.ok(*words, str(exclusive.folder), ranks, mark)
