@@ -19,6 +19,7 @@ LaunchError                    exit 1
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 
@@ -75,11 +76,14 @@ class HostKeyError(HostError):
 
 
 class AgentError(HostError):
-    """Raised when the agent on a host refuses a request; `code` is its word for it."""
+    """Raised when the agent on a host refuses a request; `code` is its word for it, `values` what it tells of it."""
 
-    def __init__(self, host: str, code: str, message: str) -> None:
+    def __init__(
+        self, host: str, code: str, message: str, values: Mapping[str, object] | None = None
+    ) -> None:
         super().__init__(host, message)
         self.code = code
+        self.values = values or {}
 
 
 class RefusedStreamError(HostError):

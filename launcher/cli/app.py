@@ -30,6 +30,7 @@ from launcher.cli import (
     resume,
     rm,
     stop,
+    sweep,
 )
 from launcher.cli.quick import QuickCommand, QuickGroup
 from launcher.cli.say import complain
@@ -117,6 +118,7 @@ app.command("pull", cls=QuickCommand)(pull.pull)
 app.command("exec", cls=execute.ExecuteCommand)(execute.execute)
 app.command("rm", cls=QuickCommand)(rm.rm)
 app.command("gc", cls=QuickCommand)(gc.gc)
+app.command("sweep", cls=QuickCommand)(sweep.sweep)
 app.command("diagnose", cls=QuickCommand)(diagnose.diagnose)
 app.command("explain", cls=QuickCommand)(explain.explain)
 app.command("probe", cls=QuickCommand)(probe.probe)

@@ -24,7 +24,9 @@ def attach(
     try:
         agent = connect(place)
         if resume_if_interrupted(agent, mirror, view):
-            view.note(f"{mirror.run} was interrupted; what was left of it has been ended, and it goes on")
+            view.note(
+                f"{mirror.run} was interrupted, or waited; what was left of it has been ended, and it goes on"
+            )
     except UnreachableError as error:
         view.lost(error, 1, 0.0)  # following tries again, for ever
     follow_to_end(place, mirror, view, agent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -57,6 +58,12 @@ def launch(
             "--secret", metavar="NAME", help="Give the job this variable of yours; it is never recorded."
         ),
     ] = None,
+    gpus: Annotated[
+        str | None, typer.Option(metavar="N|UUID,…", help="How many cards of the host, or which.")
+    ] = None,
+    wait: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Wait so long for a card that another run has: 30m.")
+    ] = None,
     name: NameOption = None,
     detach: DetachFlag = False,
     dry_run: Annotated[
@@ -83,7 +90,18 @@ def launch(
     from launcher.runs.launching import Request
 
     request = Request(
-        host, profile, job, runtime, precision, settings or (), name, words, secrets or (), rehearse
+        host,
+        profile,
+        job,
+        runtime,
+        precision,
+        settings or (),
+        name,
+        words,
+        secrets or (),
+        rehearse,
+        gpus,
+        _seconds(wait),
     )
     if dry_run:
         _preview(request, probe, as_json)
@@ -94,6 +112,16 @@ def launch(
 
     view = make_view(as_json)
     start_and_follow(lambda: start(request, view), view, detach=detach)
+
+
+def _seconds(time: str | None) -> float:
+    """Return a time as people write it, e.g. `30m`, in seconds. Raises UsageError."""
+    if time is None:
+        return 0.0
+    found = re.fullmatch(r"([0-9]{1,6})(s|m|h|d)", time)
+    if found is None:
+        raise UsageError(f"--wait {time}: a number and s, m, h or d   --wait 30m")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
 
 
 def _preview(request: Request, probe: Path | None, as_json: bool) -> None:

@@ -300,6 +300,8 @@ class PlainView:
             self.write(f"  next     launch logs {short}")
         elif name == "interrupted":
             self.write(f"  next     launch attach {short}     goes on from the last checkpoint")
+        elif name == "waiting":
+            self.write(f"  next     launch attach {short}     tries again")
         if name in ("failed", "cancelled") and _count(state.get("checkpoint")) is not None:
             self.write(f"  go on    launch resume {short}     from step {state['checkpoint']}")
 

@@ -266,7 +266,9 @@ class Agent:
         error = message.get("error")
         if isinstance(error, dict):
             code, text = str(error.get("code")), printable(str(error.get("message")))
-            raise AgentError(self.host, code, f"{self.host}: {text}")
+            more = error.get("values")
+            known = more if isinstance(more, dict) else None
+            raise AgentError(self.host, code, f"{self.host}: {text}", known)
         values = message.get("ok")
         if not isinstance(values, dict):
             raise ConnectionLostError(self.host, f"{self.host}: the agent's answer is none")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-from launcher.errors import UnknownNameError
+from launcher.errors import UnknownNameError, UsageError
 from launcher.spec.facts import Engine, Facts, Gpu, Holder
 from launcher.spec.host import Host
 from launcher.spec.job import Job
@@ -58,6 +58,23 @@ def whom_to_ask(holder: Holder, facts: Facts) -> str:
 
 def _rank(facts: Facts) -> Callable[[Gpu], tuple[bool, bool, int]]:
     return lambda gpu: (is_taken(gpu, facts), gpu.is_held, gpu.index)
+
+
+def gpus_meant(asked: str | None, ranks: int) -> tuple[int, tuple[str, ...]]:
+    """Return how many cards are asked for, and by which UUIDs if by any; `asked` is a number, UUIDs, or nothing.
+
+    Raises UsageError for anything else.
+    """
+    if asked is None:
+        return ranks, ()
+    if asked.isascii() and asked.isdigit() and int(asked):
+        return int(asked), ()
+    names = tuple(dict.fromkeys(one.strip() for one in asked.split(",")))
+    if all(re.fullmatch(r"(GPU|MIG)-[A-Za-z0-9/-]+", one) for one in names):
+        return len(names), names
+    raise UsageError(
+        f"--gpus {asked}: how many, or which   --gpus 1     or   --gpus GPU-5f2c…   (launch probe --json)"
+    )
 
 
 def best_card(facts: Facts, profiles: Iterable[Profile]) -> tuple[Profile, Gpu] | None:

@@ -8,7 +8,6 @@ prints goes to the client as it comes, and the build ends with the client.
 from __future__ import annotations
 
 import base64
-import contextlib
 import os
 import re
 import shutil
@@ -18,7 +17,7 @@ import time
 from typing import Any
 
 from . import execute, strict_json
-from .rundir import Lock
+from .rundir import Lock, is_locked
 
 PREFIX = "launch-build-"
 MEMORY = "/dev/shm"  # noqa: S108 - the folders in it are ours alone
@@ -109,12 +108,9 @@ def _folder() -> tuple[str, Lock]:
 
     An agent that is killed by SIGKILL leaves its folder, secrets included, until the next build or the host's reboot.
     """
-    place = MEMORY if os.access(MEMORY, os.W_OK) else tempfile.gettempdir()
-    prefix = "%s%d-" % (PREFIX, os.getuid())
-    for name in os.listdir(place):
-        if name.startswith(prefix):
-            with contextlib.suppress(FileNotFoundError):  # another build's sweep was here first
-                _sweep(os.path.join(place, name))
+    for path in dead_folders():
+        shutil.rmtree(path, ignore_errors=True)
+    place, prefix = _place()
     folder = tempfile.mkdtemp(prefix=prefix, dir=place)
     lock = Lock.take(os.path.join(folder, "lock"))
     if lock is None:
@@ -122,16 +118,29 @@ def _folder() -> tuple[str, Lock]:
     return folder, lock
 
 
-def _sweep(path: str) -> None:
-    """Remove a build's folder that nobody holds; a young one may be about to be locked."""
-    status, lock = os.lstat(path), os.path.join(path, "lock")
+def _place() -> tuple[str, str]:
+    """Return where builds have their folders, in memory if they can, and how these are called."""
+    place = MEMORY if os.access(MEMORY, os.W_OK) else tempfile.gettempdir()
+    return place, "%s%d-" % (PREFIX, os.getuid())
+
+
+def dead_folders() -> list[str]:
+    """Return the folders of builds whose builder was killed."""
+    place, prefix = _place()
+    found = [os.path.join(place, name) for name in os.listdir(place) if name.startswith(prefix)]
+    return [path for path in found if _is_dead(path)]
+
+
+def _is_dead(path: str) -> bool:
+    """Whether nobody holds a build's folder; a young one may be about to be locked."""
+    try:
+        status, lock = os.lstat(path), os.path.join(path, "lock")
+    except FileNotFoundError:  # another build's sweep was here first
+        return False
     is_young = time.time() - status.st_mtime < YOUNG_S
     if status.st_uid != os.getuid() or is_young or not os.path.exists(lock):
-        return
-    left = Lock.take(lock, 0.0)
-    if left is not None:
-        shutil.rmtree(path, ignore_errors=True)
-        left.release()
+        return False
+    return not is_locked(lock)
 
 
 def _write(path: str, text: str) -> None:

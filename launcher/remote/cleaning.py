@@ -7,8 +7,8 @@ import shutil
 import time
 from typing import Any, Iterator
 
-from . import reading
-from .rundir import RUN_ID, TERMINAL, Run, paths_in, read_json
+from . import process, reading
+from .rundir import RUN_ID, TERMINAL, Lock, Run, paths_in, read_json
 from .store import Manifest, Store
 
 REMOVED = ".removed-"
@@ -31,7 +31,37 @@ def remove_run(run: Run, *, even_artifacts: bool) -> int:
         raise RefusedError("run %s has artifacts" % run.id)
     away = os.path.join(os.path.dirname(run.path), REMOVED + run.id)
     os.rename(run.path, away)  # gone at once, whatever becomes of the rest
-    return _remove(away)
+    return remove(away)
+
+
+def paths_of_runs(root: str) -> list[str]:
+    """Return the paths of the runs below a root, and of those whose removal was broken off."""
+    found = paths_in(os.path.join(root, "runs"))
+    return [one for one in found if RUN_ID.fullmatch(os.path.basename(one).replace(REMOVED, "", 1))]
+
+
+def is_half_made(run: Run) -> bool:
+    """Whether a run of this host never had its code, and nobody holds it: its client and our `serve` died."""
+    if reading.host_of(run) != process.host_id() or os.path.isdir(run.code):
+        return False
+    kinds = {read_json(run.folder(number).attempt).get("kind") for number in run.numbers()}
+    return kinds == {"prepare"} and reading.state_of(run)["state"] == "interrupted"
+
+
+def remove_half_made(run: Run) -> bool:
+    """Remove such a run, unless somebody is at it; return whether it is gone."""
+    lock = Lock.take(run.contact_lock, 0.0)
+    if lock is None:
+        return False
+    try:
+        if not is_half_made(run):
+            return False
+        away = os.path.join(os.path.dirname(run.path), REMOVED + run.id)
+        os.rename(run.path, away)
+    finally:
+        lock.release()
+    remove(away)
+    return True
 
 
 def garbage(root: str, agent_folder: str) -> list[dict[str, Any]]:
@@ -57,7 +87,7 @@ def needed(root: str) -> tuple[list[str], list[str]]:
 def collect(root: str, items: list[dict[str, Any]]) -> None:
     """Remove what `garbage` found."""
     for item in items:
-        _remove(os.path.join(root, item["path"]))
+        remove(os.path.join(root, item["path"]))
 
 
 def _unnamed(root: str, agent_folder: str) -> Iterator[tuple[str, str]]:
@@ -97,7 +127,7 @@ def _size(path: str) -> int:
     return total
 
 
-def _remove(path: str) -> int:
+def remove(path: str) -> int:
     """Remove a file or a folder with all that is in it, read-only parts too; return the bytes that went."""
     size = _size(path)
     if not os.path.isdir(path):

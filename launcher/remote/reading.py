@@ -41,7 +41,7 @@ def state_of(run: Run) -> dict[str, Any]:
         return {"state": "planned", "reason": None}
     held = last.is_locked()
     state = last.read_state() or {"state": "preparing", "reason": None}
-    if state["state"] in TERMINAL or held:
+    if state["state"] in (*TERMINAL, "waiting") or held:
         return state
     if not os.path.exists(last.state) and run.folder(last.number - 1).is_locked():
         return state  # its writer holds the folder before until it holds this one
@@ -106,7 +106,9 @@ def summary(run: Run) -> dict[str, Any]:
         "job": plan.get("job"),
         "card": (plan.get("profile") or {}).get("title"),
         "engine": runtime_of(run).get("engine"),
-        "evidence": evidence if state["state"] in IN_DOUBT or "class" in (evidence or {}) else None,
+        "evidence": evidence
+        if state["state"] in (*IN_DOUBT, "waiting") or "class" in (evidence or {})
+        else None,
         "remedy": _last_remedy(run),
         "rehearsed": plan.get("rehearsed") is True,
         "parent": prepared.get("parent"),

@@ -159,6 +159,10 @@ class Lock:
             else:
                 return cls(descriptor)
 
+    def share(self) -> None:
+        """Let others have it too who ask for a shared one."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
     def release(self) -> None:
         """Let the lock go."""
         os.close(self._descriptor)

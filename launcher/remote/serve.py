@@ -23,6 +23,7 @@ from . import (
     cleaning,
     engine,
     execute,
+    lease,
     parentage,
     probe,
     process,
@@ -30,12 +31,14 @@ from . import (
     secret,
     shipping,
     strict_json,
+    sweep,
 )
 from .rundir import RUN_ID, TERMINAL, VERSION, Folder, Lock, Run, read_json, read_text, write_durably
 from .store import Manifest, ShippingError, Store, check
 
 SILENCE_S = 60.0
 START_S = 20.0
+CONTACT_S = 15.0  # a sweep may be at what is left of the run
 KEEPER_GRACE_S = 3.0
 LOCK_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,79}")
 SPARE_FILES = 100  # fewer are copied in no time
@@ -64,10 +67,11 @@ def main(arguments: list[str]) -> int:
 class RequestError(Exception):
     """A request that cannot be answered; its code is a word for programs, its text for people."""
 
-    def __init__(self, code: str, message: str) -> None:
-        """Hold both."""
+    def __init__(self, code: str, message: str, values: dict[str, Any] | None = None) -> None:
+        """Hold both, and what programs may read beside the code."""
         super().__init__(message)
         self.code = code
+        self.values = values or {}
 
 
 class Wire:
@@ -152,10 +156,13 @@ class Server:
         self.prepared: dict[str, Folder] = {}
         self.handed_over: dict[str, Folder] = {}
         self.held: dict[str, Lock] = {}
+        self.cards: dict[str, lease.Taken] = {}
         self.offered: dict[str, Manifest] = {}
         self.verbs: dict[str, Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]] = {
             "remove": self.remove,
             "gc": self.gc,
+            "sweep": self.sweep,
+            "remains": lambda args, _payload: ({"left": sweep.remains(self.run(args))}, b""),
             "ping": lambda _args, _payload: ({}, b""),
             "probe": self.probe,
             "create": self.create,
@@ -198,7 +205,8 @@ class Server:
                 answer, back = verb(request.get("args") or {}, payload)
                 message: dict[str, Any] = {"ok": answer}
             except RequestError as error:
-                message, back = {"error": {"code": error.code, "message": str(error)}}, b""
+                told = {"code": error.code, "message": str(error), "values": error.values}
+                message, back = {"error": told}, b""
             except parentage.ParentError as error:
                 message, back = {"error": {"code": error.code, "message": str(error)}}, b""
             except cleaning.RefusedError as error:
@@ -216,7 +224,11 @@ class Server:
             folder.release()
         for run_id, folder in self.prepared.items():
             folder.release()
+            with contextlib.suppress(OSError):  # a sweep removes what is left of them
+                lease.give_back(Run(os.path.join(self.root, "runs", run_id)))
             shutil.rmtree(os.path.join(self.root, "runs", run_id), ignore_errors=True)
+        for run_id in list(self.cards):
+            self._let_cards_go(run_id)
 
     def run(self, args: dict[str, Any]) -> Run:
         """Return the run that a request names. Raises RequestError where there is none."""
@@ -239,7 +251,10 @@ class Server:
         return probe.probe(self.root, args.get("env"), args.get("packages"), *more), b""
 
     def create(self, args: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
-        """Make a run's folder with its plan (the payload) and its first numbered folder, held by this process."""
+        """Make a run's folder with its plan (the payload) and its first numbered folder, held by this process.
+
+        Its cards are leased: `cards` of `gpus`, the first that are free, or all of them.
+        """
         run = self._name(args)
         _unpack_worker()
         os.makedirs(os.path.dirname(run.path), exist_ok=True)
@@ -249,6 +264,7 @@ class Server:
             raise RequestError("run-exists", "there is a run %s already" % run.id) from None
         folder = run.new_folder()
         self.prepared[run.id] = folder
+        gpus = self._take_cards(run, args.get("gpus"), args.get("cards"))
         write_durably(run.plan, payload)
         write_durably(run.wish, "run")
         write_durably(run.token, os.urandom(16).hex(), 0o600)
@@ -256,7 +272,7 @@ class Server:
             "kind": args.get("runtime") or "native",
             "interpreter": probe.interpreter_path(args.get("env")) if args.get("engine") is None else None,
             "engine": args.get("engine"),
-            "gpus": args.get("gpus"),
+            "gpus": gpus,
             "paths": self._paths_named(payload),
         }
         record = {
@@ -272,7 +288,26 @@ class Server:
         }
         write_durably(folder.attempt, strict_json.encode(record) + "\n")
         folder.write_state("preparing")
-        return {"run": run.id, "place": self._place(run)}, b""
+        return {"run": run.id, "place": self._place(run), "gpus": gpus}, b""
+
+    def _take_cards(self, run: Run, gpus: Any, count: Any) -> list[str] | None:
+        """Lease a new run's cards; where they are not to be had nothing is left of the run. Raises RequestError."""
+        if not gpus:
+            return None if gpus is None else []
+        taken = lease.take(run, [str(one) for one in gpus], None if count is None else int(count))
+        if not taken.gpus:
+            self.prepared.pop(run.id).release()
+            shutil.rmtree(run.path, ignore_errors=True)
+            words = ", ".join(one.words for one in taken.busy)
+            raise RequestError("card-leased", words, {"busy": [one._asdict() for one in taken.busy]})
+        self.cards[run.id] = taken
+        return taken.gpus
+
+    def _let_cards_go(self, run_id: str) -> None:
+        """Leave a run's cards to its agent, which holds them by now, or to nobody."""
+        taken = self.cards.pop(run_id, None)
+        if taken is not None:
+            taken.release()
 
     def _paths_named(self, plan: bytes) -> dict[str, str]:
         """Return where a plan's `host:` sources lie, as they are written: a container has another home."""
@@ -291,8 +326,8 @@ class Server:
         record = read_json(run.folder(run.numbers()[0]).attempt)
         agent_folder = record.get("agent_folder") or os.path.dirname(agent)
         data = os.path.join(self.store.path, "data")
-        evidence = run.evidence(process.host_id())
-        for folder in (run.cache, data, evidence):
+        evidence, leases = run.evidence(process.host_id()), lease.folder_of(self.root)
+        for folder in (run.cache, data, evidence, leases):
             os.makedirs(folder, exist_ok=True)
         return {
             "path": run.path,
@@ -304,7 +339,7 @@ class Server:
             "gid": os.getgid(),
             "groups": os.getgroups(),
             "read": [agent_folder, data, *((record.get("runtime") or {}).get("paths") or {}).values()],
-            "written": [run.cache, evidence],
+            "written": [run.cache, evidence, leases],
         }
 
     def offer(self, args: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
@@ -375,6 +410,7 @@ class Server:
         folder = self.prepared[run.id]
         self._keep(run, folder.number)
         del self.prepared[run.id]
+        self._let_cards_go(run.id)
         folder.release()
         self._make_spare(run)
         return {"run": run.id}, b""
@@ -409,6 +445,7 @@ class Server:
             if time.monotonic() >= deadline or self.wire.has_input(POLL_S):
                 return {"came": False}, b""
         del self.handed_over[run.id]
+        self._let_cards_go(run.id)
         folder.release()
         return {"came": True}, b""
 
@@ -468,7 +505,11 @@ class Server:
                 stdout=log,
                 stderr=log,
                 cwd="/",
-                env=secret.without(dict(os.environ), read_json(run.plan)),
+                env={
+                    **secret.without(dict(os.environ), read_json(run.plan)),
+                    "LAUNCH_TOKEN": read_text(run.token)
+                    or "",  # by which it is known for ours, wherever it ends up
+                },
                 start_new_session=True,
             )
         deadline = time.monotonic() + START_S
@@ -530,7 +571,7 @@ class Server:
         self._wake(run)
         with self._contact(run) as is_ours:
             judged = reading.state_of(run)
-            if is_ours and judged["state"] == "interrupted":
+            if is_ours and judged["state"] in ("interrupted", "waiting"):
                 reason = "cancelled-by-user" if wish == "cancel" else "stopped-by-user"
                 self._settle(run, "cancelled", reason).release()
             elif is_ours and wish == "cancel" and reading.is_silent(judged):
@@ -539,31 +580,48 @@ class Server:
         return {"state": reading.state_of(run)["state"]}, b""
 
     def resume(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
-        """Go on with an interrupted run: end what is left of it, by proof, and start its keeper again.
+        """Go on with a run that was interrupted, or waits: end what is left of it, by proof, and start its keeper again.
 
+        Its cards are leased anew; where another run has them by now, it waits.
         A container is the client's to start: the answer says its place, and `await` waits for its agent. A run whose code never arrived, because its client and our `serve` died while it was sent, has failed.
         """
         run = self.run(args)
         self._is_mine(run)
         _unpack_worker()
         with self._contact(run) as is_ours:
-            if is_ours and reading.state_of(run)["state"] == "interrupted":
+            state = reading.state_of(run)["state"]
+            if is_ours and state in ("interrupted", "waiting"):
                 if not os.path.isdir(run.code):
                     self._settle(run, "failed", "never-started").release()
+                elif busy := self._lease_again(run):
+                    if state != "waiting":
+                        self._settle(run, "waiting", "card", evidence=lease.evidence(busy)).release()
+                    return {"state": "waiting", "busy": [one._asdict() for one in busy]}, b""
                 elif reading.runtime_of(run).get("kind") == "docker":
                     self.handed_over[run.id] = self._settle(run, "resuming", "agent-lost")
                     gpus = reading.runtime_of(run).get("gpus")
                     return {"state": "resuming", "place": self._place(run), "gpus": gpus}, b""
                 else:
-                    folder = self._settle(run, "resuming", "agent-lost")
+                    folder = self._settle(run, "resuming", "agent-lost" if state == "interrupted" else "card")
                     self._keep(run, folder.number)
+                    self._let_cards_go(run.id)
                     folder.release()
         return {"state": reading.state_of(run)["state"]}, b""
+
+    def _lease_again(self, run: Run) -> list[lease.Busy]:
+        """Lease the cards of a run that is to go on; return who has them where they are not to be had."""
+        gpus = [str(one) for one in reading.runtime_of(run).get("gpus") or ()]
+        if gpus:
+            taken = lease.take(run, gpus)
+            if taken.busy:
+                return taken.busy
+            self.cards[run.id] = taken
+        return []
 
     @contextlib.contextmanager
     def _contact(self, run: Run) -> Iterator[bool]:
         """Let one client at a time judge a run that nobody holds; yield whether it is this one."""
-        lock = Lock.take(run.contact_lock)
+        lock = Lock.take(run.contact_lock, CONTACT_S)
         engine.forget(run.id)
         try:
             yield lock is not None
@@ -617,6 +675,9 @@ class Server:
         if state in TERMINAL:
             secret.erase(run)
         folder.write_state(state, reason, **more)
+        if state in TERMINAL:
+            with contextlib.suppress(OSError):  # a sweep removes them, and nobody takes them for held
+                lease.give_back(run)
         return folder
 
     def _wake(self, run: Run) -> None:
@@ -632,6 +693,7 @@ class Server:
         same_boot = record.get("boot_id") == process.boot_id()
         if found is not None and same_boot and found.start == agent.get("start"):
             process.send(found, signal.SIGTERM)
+            process.send(found, signal.SIGCONT)  # for one that was stopped: it hears nothing else
 
     def execute(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
         """Run a command beside a run while the client listens; see execute.py."""
@@ -665,6 +727,15 @@ class Server:
                 cleaning.collect(self.root, items)
         runs, images = cleaning.needed(self.root)
         return {"items": items, "runs": runs, "images": images, "root": self._root_label()}, b""
+
+    def sweep(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """End and remove what is ours and unneeded, unless `dry_run`; see sweep.py.
+
+        What an engine holds is the client's to remove: it names the `runs` of containers, and learns which have ended.
+        """
+        items = sweep.sweep(self.root, dry_run=args.get("dry_run") is True)
+        names = [str(one) for one in args.get("runs") or [] if RUN_ID.fullmatch(str(one))]
+        return {"items": items, "ended": sweep.ages(self.root, names), "root": self._root_label()}, b""
 
     def pull(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
         """Send the run's artifacts: chunk by chunk a tar stream, then what it held and what was left out."""

@@ -33,6 +33,7 @@ MOST_SPARES = 3
 MOST_SPARE_BYTES = 1 << 30
 HOLDERS_S = 30.0
 STATS = "stats.json"
+PARTS = ("part-", "taken-", "spoilt-")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 _FICLONE = 0x40049409
 
@@ -118,6 +119,24 @@ class Store:
         for path in paths_in(self._incoming):  # whoever sent it holds the store no more
             yield "broken upload", path
 
+    def torn(self) -> Iterator[tuple[str, str]]:
+        """Yield (kind, path) of what was broken off while it was made: uploads, and copies that never got their name."""
+        for path in paths_in(self._incoming):
+            if os.path.isdir(path):
+                yield "broken upload", path
+        for folder in (self._data, self._spare):
+            for path in paths_in(folder):
+                if os.path.basename(path).startswith(PARTS):
+                    yield "half-made copy", path
+
+    def remove_upload(self, path: str) -> bool:
+        """Remove an upload that nobody receives any more; return whether it is gone."""
+        lock = Lock.take(path + ".lock", 0.0)
+        if lock is not None:
+            self._remove_upload(path)
+            lock.release()
+        return not os.path.lexists(path)
+
     # what is here
 
     def file(self, sha256: str) -> str:
@@ -190,10 +209,8 @@ class Store:
         """Remove uploads whose agent has died: their lock is free."""
         for name in os.listdir(self._incoming):
             folder = os.path.join(self._incoming, name)
-            lock = Lock.take(folder + ".lock", wait_s=0.0) if os.path.isdir(folder) else None
-            if lock is not None:
-                self._remove_upload(folder)
-                lock.release()
+            if os.path.isdir(folder):
+                self.remove_upload(folder)
 
     # into a run
 

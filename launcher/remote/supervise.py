@@ -18,7 +18,7 @@ import tempfile
 import time
 from typing import Any
 
-from . import checkpoints, oom, process, proofs, remedy, secret, strict_json
+from . import checkpoints, lease, oom, process, proofs, remedy, secret, strict_json
 from .execute import environment, interpreter_of, native_command, reap
 from .liveness import Liveness
 from .logscan import Divergence, LogScanner
@@ -53,9 +53,17 @@ def main(arguments: list[str]) -> int:
     if last is not None and last.read_state().get("state") in TERMINAL:
         return 0
     process.become_subreaper()
+    cards = lease.claim(run)
+    if cards.busy and run.read_wish() == "run":
+        lease.write_waiting(run, cards.busy)
+        return 0
     attempt = Supervisor(run, last, seen)
     while (status := attempt.supervise()) is None:
         attempt = attempt.make_next()
+    if attempt.state in TERMINAL:
+        with contextlib.suppress(OSError):  # a sweep removes them, and nobody takes them for held
+            lease.give_back(run)
+    cards.release()
     return status
 
 

@@ -138,17 +138,17 @@ def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
 def resume_if_interrupted(agent: Agent, mirror: Mirror, view: View) -> bool:
     """Go on with a run that was interrupted: its leftovers are ended by proof, its agent starts again.
 
-    An image that must be made again is shown as a stage. Return whether it was interrupted.
+    So does one that waits for a card, if it is free by now; else it is said who has it. An image that must be made again
+    is shown as a stage. Return whether it goes on by this.
     """
     values = runs_of(agent, mirror.run)
     if not values:
         raise RunError(f"{agent.host} has no run {mirror.run}: removed there?")
-    if values[0].get("state") != State.INTERRUPTED:
+    if values[0].get("state") not in (State.INTERRUPTED, State.WAITING):
         return False
     way = values[0].get("engine")
     if way is None:
-        agent.call("resume", run=mirror.run, deadline_s=60.0)
-        return True
+        return agent.call("resume", run=mirror.run, deadline_s=60.0).values.get("state") != State.WAITING
     from launcher.runs import build_settings
     from launcher.runs.following import refresh
 
@@ -175,9 +175,9 @@ def open_docker(agent: Agent, way: dict[str, Any], settings: Settings | None = N
 
 
 def stop(agent: Agent, run: str, *, now: bool, grace_s: float) -> Row:
-    """Ask a run to stop, or to stop now, and wait until it has; return its last summary.
+    """Ask a run to stop, or to stop now, and wait until it has and nothing of it is left; return its last summary.
 
-    A run that has ended without its engine's help has ended: the row's `problem` says what the engine's was.
+    What is left all the same is the row's `problem`. A run that has ended without its engine's help has ended: the row's `problem` says what the engine's was.
     Raises RunError when the run still lives after its grace and some slack, EngineError when nobody can say.
     """
     short = run.rpartition("-")[2]
@@ -199,7 +199,8 @@ def stop(agent: Agent, run: str, *, now: bool, grace_s: float) -> Row:
     while time.monotonic() < deadline:
         values = next(iter(runs_of(agent, run)), {})
         if not values or is_terminal(values.get("state")):
-            return Row(agent.host, values, str(problem).splitlines()[0] if problem else None)
+            words = [str(problem).splitlines()[0]] if problem else _still_there(agent, run, values)
+            return Row(agent.host, values, "; ".join(words) or None)
         if problem is not None and why_silent(values):
             break
         time.sleep(0.1)
@@ -209,6 +210,12 @@ def stop(agent: Agent, run: str, *, now: bool, grace_s: float) -> Row:
     raise RunError(
         f"{run} on {agent.host} has not ended yet\n  now   launch stop --now {run}     look   launch ps"
     )
+
+
+def _still_there(agent: Agent, run: str, values: dict[str, Any]) -> list[str]:
+    """Return what is left of a run that has ended, once its agent has had its moment to leave: it may hold the card."""
+    left = agent.call("remains", run=run, deadline_s=60.0).values.get("left") if values else None
+    return [f"still there: {one}" for one in left] if isinstance(left, list) else []
 
 
 def execute(agent: Agent, run: str, command: Sequence[str], take: Callable[[int, bytes], None]) -> int:

@@ -1,4 +1,4 @@
-"""One launch: resolve, connect, probe, plan, gate, ship, start. Each stage is shown with its time."""
+"""One launch: resolve, connect, probe, plan, gate, sweep, ship, start. Each stage is shown with its time."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from launcher.planning import (
     best_card,
     case_of,
     check,
-    choose_gpus,
     distribution,
+    gpus_meant,
     ladder,
     match_profile,
     source,
@@ -44,7 +44,7 @@ from launcher.planning import (
 )
 from launcher.planning import plan as make_plan
 from launcher.planning import runtime as choose_runtime
-from launcher.runs import build_settings, models, resolve, secret, tree
+from launcher.runs import build_settings, cards, models, resolve, secret, sweeping, tree
 from launcher.runs.digests import Digests
 from launcher.runs.mirror import Mirror, new_run_id, runs_folder
 from launcher.runs.view import View
@@ -82,6 +82,8 @@ class Request(NamedTuple):
     words: Sequence[str] = ()
     secrets: Sequence[str] = ()
     rehearses: bool = False
+    gpus: str | None = None
+    wait_s: float = 0.0
 
 
 class Resolved(NamedTuple):
@@ -96,6 +98,7 @@ class Resolved(NamedTuple):
     asked: Asked
     model: Model | None
     rehearsed_on: Profile | None
+    gpus: str | None
 
     @property
     def job(self) -> Job:
@@ -117,7 +120,9 @@ def understand(request: Request) -> Resolved:
             "--rehearse tries a card's plan on a CPU: name the card   --profile titan_rtx --rehearse"
         )
     rehearsed_on = resolve.profile("cpu") if request.rehearses else None
-    return Resolved(host, profiles, task, request.precision, models.read_here(task), rehearsed_on)
+    gpus_meant(request.gpus, 1)
+    model = models.read_here(task)
+    return Resolved(host, profiles, task, request.precision, model, rehearsed_on, request.gpus)
 
 
 def preview(request: Request, facts: Facts | None = None) -> tuple[Plan, tuple[Finding, ...]]:
@@ -148,7 +153,8 @@ def preview(request: Request, facts: Facts | None = None) -> tuple[Plan, tuple[F
     except RefusedError as error:
         plan = _plan(profile, _with_nothing_asked(wanted), facts)
         refused = (Finding(level="refuse", code="precision-excluded", message=str(error)),)
-    return plan, (*refused, *unreached, *check(plan, facts, host))
+    asked = cards.findings(wanted.gpus, plan, facts)
+    return plan, (*refused, *unreached, *asked, *check(plan, facts, host))
 
 
 def explain(request: Request, facts: Facts | None = None) -> tuple[Case, Ladder]:
@@ -216,12 +222,12 @@ def launch(request: Request, view: View) -> Started:
         facts, profile = _look(agent, wanted, view)
         plan = _plan(profile, wanted, facts)
         view.head(plan)
-        pass_gate(plan, facts, host, view)
-        gpus = choose_gpus(wanted.rehearsed_on or profile, facts, plan.split.ranks)
+        pass_gate(plan, facts, host, view, wanted.gpus)
+        meant = cards.wanted(wanted.gpus, plan, facts)
         settings = build_settings.read(host, os.environ)
         with open_runtime(agent, host, plan, facts, settings) as runtime:
             fill = functools.partial(_ship, agent, plan=plan, task=task, view=view)
-            return begin(runtime, host, plan, gpus, secrets, view, "ship", fill)
+            return begin(runtime, host, plan, meant, secrets, view, "ship", fill, request.wait_s)
     except BaseException:
         agent.close()
         raise
@@ -231,18 +237,21 @@ def begin(
     runtime: Runtime,
     host: Host,
     plan: Plan,
-    gpus: Sequence[str],
+    meant: cards.Wanted,
     secrets: Mapping[str, str],
     view: View,
     stage_name: str,
     fill: Callable[[Mirror], str],
+    wait_s: float = 0.0,
 ) -> Started:
-    """Make a run on its host, give it what it needs, and start it.
+    """Sweep a host, make a run there with cards of its own, waited for if need be, give it what it needs, and start it.
 
     `fill` puts code and data in place, which is shown as a stage, and says what it did. Whoever calls hangs up when
     this raises: what was prepared is cleared away then.
     """
-    mirror = Mirror(_create(runtime, plan, gpus), runs_folder())
+    _sweep(runtime, view)
+    run, gpus = cards.waiting_for(lambda: _create(runtime, plan, meant), plan, meant, wait_s, view)
+    mirror = Mirror(run, runs_folder())
     with view.stage(stage_name) as stage:
         stage.text = fill(mirror)
     if plan.image is not None:
@@ -254,7 +263,8 @@ def begin(
         mirror.bind(host)
         with _interrupt_held() as interrupts:
             _start(runtime, mirror)
-        stage.text = f"run {mirror.run}, attempt 1, {plan.split.title}"
+        where = f"{meant.title(gpus)}, " if gpus else ""
+        stage.text = f"run {mirror.run}, attempt 1, {where}{plan.split.title}"
     return Started(host, mirror, runtime.agent, interrupted_by=next(iter(interrupts), None))
 
 
@@ -443,9 +453,9 @@ def room_text(facts: Facts) -> str:
     return f"{facts.room_gb:,.0f} GB free{' by quota' if has_quota else ''}"
 
 
-def pass_gate(plan: Plan, facts: Facts, host: Host, view: View) -> None:
-    """Show what the gate notes. Raises RefusedError for what it refuses."""
-    findings = check(plan, facts, host)
+def pass_gate(plan: Plan, facts: Facts, host: Host, view: View, gpus: str | None = None) -> None:
+    """Show what the gate notes, of the cards that were asked for too. Raises RefusedError for what it refuses."""
+    findings = [*cards.findings(gpus, plan, facts), *check(plan, facts, host)]
     refusals = [finding for finding in findings if finding.level == "refuse"]
     for finding in findings:
         if finding.level == "note":
@@ -455,17 +465,27 @@ def pass_gate(plan: Plan, facts: Facts, host: Host, view: View) -> None:
         raise RefusedError("refused before anything was sent: " + "\n".join(lines))
 
 
-def _create(runtime: Runtime, plan: Plan, gpus: Sequence[str]) -> str:
-    """Make the run on the host under an id that is free there; return the id."""
+def _sweep(runtime: Runtime, view: View) -> None:
+    """End what dead runs have left on the host: it may hold the card."""
+    with view.stage("sweep") as stage:
+        items = sweeping.sweep(runtime.agent, runtime.engine, dry_run=False, kept_s=sweeping.KEPT_S)
+        stage.text = sweeping.summary(items)
+    for item in items:
+        if item.did == "left":
+            view.note(f"{item.title}: left alone: {item.why}")
+
+
+def _create(runtime: Runtime, plan: Plan, meant: cards.Wanted) -> tuple[str, tuple[str, ...]]:
+    """Make the run on the host under an id that is free there; return the id, and the cards that it got."""
     for tries_left in reversed(range(ID_TRIES)):
         run = new_run_id(plan.job)
         try:
-            runtime.create(run, plan, gpus)
+            gpus = runtime.create(run, plan, meant.gpus, meant.needed)
         except AgentError as error:
             if error.code != "run-exists" or not tries_left:
                 raise
         else:
-            return run
+            return run, gpus
     raise AssertionError("unreachable")
 
 

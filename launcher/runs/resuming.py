@@ -19,8 +19,8 @@ from launcher.errors import (
     UsageError,
 )
 from launcher.hosts import Agent, connect
-from launcher.planning import changed, choose_gpus, job_of
-from launcher.runs import build_settings, resolve, secret
+from launcher.planning import changed, job_of
+from launcher.runs import build_settings, cards, resolve, secret
 from launcher.runs.control import locate, open_docker, runs_of
 from launcher.runs.following import refresh
 from launcher.runs.launching import Started, begin, describe, pass_gate, probe
@@ -102,11 +102,11 @@ def resume(word: str, host_name: str | None, asked: Asked, view: View) -> Starte
             stage.text = describe(facts)
         view.head(plan)
         pass_gate(plan, facts, there, view)
-        gpus = () if plan.rehearsed else choose_gpus(plan.profile, facts, plan.split.ranks)
+        meant = cards.wanted(None, plan, facts)
         with _runtime(agent, host, plan, summary) as runtime:
             keys = sorted({key for setting in asked.settings for key in _keys_of(setting)})
             fill = functools.partial(_inherit, agent, parent, host, view, keys)
-            return begin(runtime, host, plan, gpus, secrets, view, "resume", fill)
+            return begin(runtime, host, plan, meant, secrets, view, "resume", fill)
     except BaseException:
         agent.close()
         raise

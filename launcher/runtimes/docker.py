@@ -17,7 +17,7 @@ from launcher.runtimes import images
 from launcher.runtimes.container import container as configuration
 from launcher.runtimes.container import device_request, name_of, stop_timeout_s
 from launcher.runtimes.engine import Container, Engine
-from launcher.runtimes.runtime import Runtime, Say
+from launcher.runtimes.runtime import Runtime, Say, gpus_of
 from launcher.spec.container import EngineWay, Place
 from launcher.spec.image import Settings
 from launcher.spec.plan import Plan
@@ -31,6 +31,8 @@ NO_PROGRAM = (126, 127)
 
 class Docker(Runtime):
     """Runs as containers of one engine."""
+
+    engine: Engine
 
     def __init__(self, agent: Agent, way: EngineWay, settings: Settings | None = None) -> None:
         """Dial the engine; `settings` are for images that must be built. Raises EngineError."""
@@ -48,7 +50,7 @@ class Docker(Runtime):
         """Hang up on the engine."""
         self.engine.close()
 
-    def create(self, run: str, plan: Plan, gpus: Sequence[str]) -> None:
+    def create(self, run: str, plan: Plan, gpus: Sequence[str], count: int | None = None) -> tuple[str, ...]:
         """Make the run's folder on the host, with its plan, its cards (UUIDs) and the engine that its container is of.
 
         Raises RefusedError, before anything is made, for cards that the engine cannot hand on and for an image that can
@@ -64,8 +66,11 @@ class Docker(Runtime):
             runtime="docker",
             engine=self.engine.way.model_dump(),
             gpus=list(gpus),
+            cards=count,
         )
-        self._prepared[run] = (plan, self._place(answer.values), tuple(gpus))
+        taken = gpus_of(answer)
+        self._prepared[run] = (plan, self._place(answer.values), taken)
+        return taken
 
     def provide(self, plan: Plan, say: Say) -> str | None:
         """See that the engine has the plan's image: as it is there, pulled, or built on the host."""
@@ -82,7 +87,7 @@ class Docker(Runtime):
         self._begin(run, place)
 
     def resume(self, run: str, plan: Plan, attempt: int, say: Say) -> bool:
-        """Go on with a run whose container is down or gone; return whether it was interrupted.
+        """Go on with a run whose container is down or gone; return whether it goes on by this.
 
         The container that is there starts again; one that was removed is made anew from the plan, and `say` shows how
         far its image has come. Raises EngineError.

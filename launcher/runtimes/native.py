@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.runtimes.runtime import Runtime, Say
+from launcher.runtimes.runtime import Runtime, Say, gpus_of
 from launcher.spec.plan import Plan
 
 
@@ -14,9 +14,11 @@ class Native(Runtime):
     def close(self) -> None:
         """It holds nothing."""
 
-    def create(self, run: str, plan: Plan, gpus: Sequence[str]) -> None:
+    def create(self, run: str, plan: Plan, gpus: Sequence[str], count: int | None = None) -> tuple[str, ...]:
         """Make the run's folder on the host, with its plan, its cards (UUIDs) and the interpreter that `env` means."""
-        self.agent.call("create", f"{plan.to_json()}\n".encode(), run=run, env=plan.env, gpus=list(gpus))
+        told = f"{plan.to_json()}\n".encode()
+        answer = self.agent.call("create", told, run=run, env=plan.env, gpus=list(gpus), cards=count)
+        return gpus_of(answer)
 
     def provide(self, plan: Plan, say: Say) -> str | None:
         """There is nothing to provide: the gate has seen the environment."""

@@ -6,10 +6,14 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from launcher.hosts import Agent
+from launcher.hosts.agent import Answer
 from launcher.spec.plan import Plan
+
+if TYPE_CHECKING:
+    from launcher.runtimes.engine import Engine
 
 Say = Callable[[str], None]
 """Shows how far something that takes its time has come."""
@@ -17,6 +21,9 @@ Say = Callable[[str], None]
 
 class Runtime(ABC):
     """How runs of one host run. Use it in a `with`."""
+
+    engine: Engine | None = None
+    """The container engine that it uses, where it uses one."""
 
     def __init__(self, agent: Agent) -> None:
         """Use this agent, which stays its owner's to close."""
@@ -35,8 +42,11 @@ class Runtime(ABC):
         """Let go of what the runtime holds beside the agent."""
 
     @abstractmethod
-    def create(self, run: str, plan: Plan, gpus: Sequence[str]) -> None:
-        """Make the run's folder on the host, with its plan and its cards (UUIDs)."""
+    def create(self, run: str, plan: Plan, gpus: Sequence[str], count: int | None = None) -> tuple[str, ...]:
+        """Make the run's folder on the host, with its plan; lease it `count` of these cards (UUIDs), or all of them.
+
+        Return those that it got. Raises AgentError `card-leased`, and makes nothing, where they are not to be had.
+        """
 
     @abstractmethod
     def provide(self, plan: Plan, say: Say) -> str | None:
@@ -49,3 +59,9 @@ class Runtime(ABC):
     @abstractmethod
     def start(self, run: str) -> None:
         """Start the run; return when its agent has begun the first attempt."""
+
+
+def gpus_of(answer: Answer) -> tuple[str, ...]:
+    """Return the cards that a run got, by the agent's answer."""
+    gpus = answer.values.get("gpus")
+    return tuple(map(str, gpus)) if isinstance(gpus, list) else ()

@@ -67,6 +67,7 @@ class Reason(StrEnum):
     ATTEMPTS_EXHAUSTED = "attempts-exhausted"
     NOT_RESTARTABLE = "not-restartable"
     HOST_SHUTDOWN = "host-shutdown"
+    CARD = "card"
     AGENT_LOST = "agent-lost"
     NEVER_STARTED = "never-started"
     PROCESSES_REMAIN = "processes-remain"
@@ -117,6 +118,7 @@ _STATE_OF = {
     Reason.TIME_LIMIT: State.CANCELLED,
     Reason.HOST_SHUTDOWN: State.RESUMING,
     Reason.AGENT_LOST: State.RESUMING,
+    Reason.CARD: State.WAITING,
     Reason.PROCESSES_REMAIN: State.CANCEL_INCOMPLETE,
     Reason.ENGINE_SILENT: State.CANCEL_INCOMPLETE,
 }

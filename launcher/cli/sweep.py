@@ -1,0 +1,56 @@
+"""sweep: end what dead runs have left on a host."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from launcher.cli.words import AcceptFlag, HostOption, JsonFlag
+
+
+def sweep(
+    host: HostOption = None,
+    _accept: AcceptFlag = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """End and remove what runs that are over have left on a host; every launch does this by itself.
+
+    Only what is proven to be ours is touched: by a run's token, this host, this boot and start time, or by a container's
+    labels. What is not is left alone, with what it means.
+
+    Examples:  launch sweep --host lab     launch sweep --host lab --dry-run
+    """
+    from launcher.cli.say import say
+    from launcher.hosts import connect
+    from launcher.runs import resolve
+    from launcher.runs.cleaning import open_engine
+    from launcher.runs.sweeping import sweep as clean
+
+    place = resolve.host(host)
+    with connect(place) as agent, open_engine(agent, place) as engine:
+        items = clean(agent, engine, dry_run=dry_run)
+    if as_json:
+        told = [item.model_dump() for item in items]
+        print(json.dumps({"version": 1, "host": place.name, "dry_run": dry_run, "items": told}))
+        return
+    if not items:
+        say(f"{place.name}: nothing of ours is left over")
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from launcher.hosts.agent import printable
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("WHAT", "RUN", "WOULD BE" if dry_run else "", "WHY"):
+        table.add_column(title, overflow="fold")
+    for item in items:
+        what = item.name if item.name.startswith("pid") else f"{item.kind} {item.name}"
+        did = item.did if item.did != "left" else "left alone"
+        cells = (what, (item.run or "-").rpartition("-")[2], did, item.why)
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    Console(highlight=False).print(table)

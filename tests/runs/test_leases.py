@@ -1,0 +1,237 @@
+"""Cards of a host are leased: each has one holder at every moment, by a ledger that the trainings write outside their runs."""
+
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+from testbed.client import is_gone, processes_of, until
+
+from launcher.remote import process
+
+SMI = """#!/bin/sh
+i=0
+while [ $i -lt {cards} ]; do
+    echo "$i, GPU-card-$i, NVIDIA TITAN RTX, 7.5, 24576, 580.65"
+    i=$((i+1))
+done
+"""
+LEDGER = """
+import os, sys, time
+card = os.environ["CUDA_VISIBLE_DEVICES"]
+def note(what):
+    with open(sys.argv[1], "a") as file:
+        file.write("%s %s %d\\n" % (card, what, time.monotonic_ns()))
+note("begin")
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.02)
+time.sleep(float(sys.argv[3]))
+note("end")
+"""
+
+
+@pytest.fixture
+def cards(client, monkeypatch):
+    """Put cards into this machine, as far as its nvidia-smi says: a program that prints so many lines."""
+    folder = client.home / "bin"
+    folder.mkdir()
+    before = type(client).env.fget
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    monkeypatch.setattr(type(client), "env", property(lambda self: {**before(self), "PATH": path}))
+
+    def put(count):
+        (folder / "nvidia-smi").write_text(SMI.format(cards=count))
+        (folder / "nvidia-smi").chmod(0o755)
+
+    client.script(LEDGER)
+    return put
+
+
+def words(client, seconds=0.0, *more):
+    """The words of a launch whose training holds its card until a file is there, and for some seconds after."""
+    ledger, go = str(client.home / "ledger"), str(client.home / "go")
+    train = ["python", "train.py", ledger, go, str(seconds)]
+    return ["--profile", "titan_rtx", "--set", "attempts=9", *more, "--", *train]
+
+
+def lines(client):
+    path = client.home / "ledger"
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def leases(client):
+    """Who holds which card, by the files of the host alone."""
+    folder = client.home / ".launch" / "hosts" / process.host_id() / "leases"
+    found = sorted(path for path in folder.glob("GPU-*") if path.suffix == "")
+    return {path.name: json.loads(path.read_text())["run"] for path in found}
+
+
+def test_twenty_launches_at_once_share_four_cards_one_at_a_time(client, cards):
+    """Each waits its turn; no card has two trainings at any moment, and none is left idle or claimed in the end."""
+    cards(4)
+    (client.home / "go").touch()
+    started = [client.start("--detach", *words(client, 0.2, "--wait", "9m")) for _ in range(20)]
+    for one in started:
+        out, err = one.communicate(timeout=500)
+        assert one.returncode == 0, out + err
+    until(lambda: sum(line[1] == "end" for line in lines(client)) == 20, "twenty trainings", 300)
+    used = {}
+    for card, what, _ in sorted(lines(client), key=lambda line: int(line[2])):
+        used.setdefault(card, []).append(what)
+    assert sorted(used) == [f"GPU-card-{number}" for number in range(4)]
+    for whats in used.values():
+        assert whats == ["begin", "end"] * (len(whats) // 2)
+    until(lambda: leases(client) == {}, "the cards to be given back")
+
+
+def test_a_card_that_a_run_has_is_refused_with_its_name_and_another_is_taken(client, cards):
+    """Exit 3, whose it is, and what to do; a second card is simply taken. Nothing is left of what was refused."""
+    cards(2)
+    first = client.detached(*words(client))
+    second = client.detached(*words(client))
+    assert leases(client) == {"GPU-card-0": first, "GPU-card-1": second}
+    done = client.run(*words(client))
+    assert done.returncode == 3
+    assert f"gpu busy: leased by run {first} (running) on GPU 0" in done.stderr
+    assert f"run {second} (running) on GPU 1" in done.stderr
+    assert "--wait 30m" in done.stderr
+    assert sorted(os.listdir(client.home / ".launch" / "runs")) == sorted([first, second])
+    client.ok("stop", "--now", second)
+    assert leases(client) == {"GPU-card-0": first}
+    assert "GPU 1" in client.ok("--detach", *words(client))
+
+
+def test_a_card_is_named_on_the_command_line(client, cards):
+    """That one, or none; so many as the profile says, and what is no card is said at once."""
+    cards(3)
+    run = client.detached(*words(client, 0.0, "--gpus", "GPU-card-1"))
+    assert leases(client) == {"GPU-card-1": run}
+    for gpus, code, text in (
+        ("GPU-card-1", 3, f"leased by run {run}"),
+        ("GPU-card-9", 3, "has no TITAN RTX 24 GB GPU-card-9"),
+        ("2", 3, "is planned for 1 card"),
+        ("GPU-card-0,GPU-card-2", 3, "is planned for 1 card"),
+        ("0", 2, "--gpus 0"),
+        ("one", 2, "--gpus one"),
+    ):
+        done = client.run(*words(client, 0.0, "--gpus", gpus))
+        assert done.returncode == code, done.stderr
+        assert text in done.stderr
+    plan = client.ok("--dry-run", *words(client, 0.0, "--gpus", "2"))
+    assert "would refuse: --gpus 2" in plan
+    assert client.run("--wait", "soon", *words(client)).returncode == 2
+
+
+def test_whoever_waits_sees_the_holder_gets_the_card_and_can_leave(client, cards):
+    """The holder is shown while it lasts; Ctrl-C leaves nothing; the end of the holder begins the next."""
+    cards(1)
+    first = client.detached(*words(client))
+    leaves = client.start(*words(client, 0.0, "--wait", "5m"))
+    waits = client.start("--detach", *words(client, 0.0, "--wait", "5m"))
+    for one in (leaves, waits):
+        while f"wait: leased by run {first} (running) on GPU 0" not in (line := one.stdout.readline()):
+            assert line
+    leaves.send_signal(signal.SIGINT)
+    out, _ = leaves.communicate(timeout=60)
+    assert leaves.returncode == 130
+    assert "nothing is left on the host" in out
+    assert os.listdir(client.home / ".launch" / "runs") == [first]
+    (client.home / "go").touch()
+    out, err = waits.communicate(timeout=120)
+    assert waits.returncode == 0, err
+    assert "no longer leased by run" in out
+    (client.home / "go").unlink()
+    client.detached(*words(client, 0.0, "--wait", "1m"))
+    assert client.run(*words(client, 0.0, "--wait", "1s")).returncode == 3
+
+
+def begin(client, *more):
+    """Launch a training that holds its card; return its run, and the pids of training, agent and keeper."""
+    run = client.detached(*words(client, 0.0, *more))
+    folder = client.home / ".launch" / "runs" / run
+    count = len(lines(client))
+    until(lambda: len(lines(client)) > count or any(line[1] == "begin" for line in lines(client)), "it")
+    agent = json.loads((folder / "0002" / "attempt.json").read_text())["agent"]["pid"]
+    keeper = process.find(agent).parent
+    return run, [pid for pid in processes_of(folder) if pid not in (agent, keeper)], agent, keeper
+
+
+def test_the_card_of_a_run_whose_agent_and_keeper_died_is_free_for_the_next_launch(client, cards):
+    """Its training is ended by proof before; the run waits then, and goes on once the card is free again."""
+    cards(1)
+    run, trained, agent, keeper = begin(client)
+    for pid in (keeper, agent):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: is_gone(agent) and is_gone(keeper), "their end")
+    other = client.detached(*words(client))
+    assert all(is_gone(pid) for pid in trained)
+    assert leases(client) == {"GPU-card-0": other}
+    assert client.summary(run)["state"] == "interrupted"
+    done = client.run("attach", run)
+    assert done.returncode == 5, done.stdout
+    assert f"GPU-card-0 is leased by run {other} (running)" in done.stdout
+    assert client.summary(run)["state"] == "waiting"
+    assert client.run("attach", run).returncode == 5
+    assert leases(client) == {"GPU-card-0": other}
+    client.ok("stop", "--now", other)
+    (client.home / "go").touch()
+    client.run("attach", run)
+    until(lambda: client.summary(run)["state"] not in ("waiting", "running", "resuming"), "its end")
+    assert [line[1] for line in lines(client)].count("begin") >= 2
+
+
+def test_a_waiting_run_can_be_stopped(client, cards):
+    """It holds nothing, so its end is written at the contact."""
+    cards(1)
+    run, _, agent, keeper = begin(client)
+    for pid in (keeper, agent):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: is_gone(agent) and is_gone(keeper), "their end")
+    client.detached(*words(client))
+    assert client.run("attach", run).returncode == 5
+    assert "cancelled" in client.ok("stop", run)
+
+
+def test_an_agent_that_comes_back_to_a_card_of_another_run_leaves_it_alone(client, cards):
+    """As after a reboot, when the engine or a person starts it: `waiting: card`, exit 0, no training."""
+    cards(1)
+    run, _, agent, keeper = begin(client)
+    for pid in (keeper, agent):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: is_gone(agent) and is_gone(keeper), "their end")
+    other = client.detached(*words(client))
+    until(lambda: len(lines(client)) == 2, "the other's training")
+    root = client.home / ".launch"
+    (agent_file,) = root.glob("agent/*/*.pyz")
+    keep = ["python3", "-I", str(agent_file), "keep", str(root / "runs" / run)]
+    assert subprocess.run(keep, env=client.env, timeout=60, check=False).returncode == 0
+    row = client.summary(run, "--host", "local")
+    assert (row["state"], row["reason"]) == ("waiting", "card")
+    assert other in str(row["evidence"])
+    assert leases(client) == {"GPU-card-0": other}
+    assert len(lines(client)) == 2
+
+
+def test_a_launch_that_is_killed_before_its_start_leaves_no_lease(client, cards):
+    """Client and `serve` SIGKILLed between lease and start: the next launch has the card at once."""
+    cards(1)
+    (client.project / "big").write_bytes(os.urandom(60_000_000))
+    killed = client.start(*words(client))
+    until(lambda: leases(client), "the lease")
+    (run,) = leases(client).values()
+    serves = [pid for pid in children(killed.pid) if process.find(pid)]
+    for pid in (*serves, killed.pid):
+        os.kill(pid, signal.SIGKILL)
+    killed.communicate()
+    (client.project / "big").unlink()
+    again = client.detached(*words(client))
+    assert leases(client) == {"GPU-card-0": again}
+    assert again != run
+
+
+def children(pid):
+    listed = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False
+    )
+    return [int(one) for one in listed.stdout.split()]

@@ -1,0 +1,315 @@
+"""What dead runs leave is ended and removed, by a launch or by `launch sweep`; strangers get no signal, by their own word.
+
+Before and after are told by /proc and by what the processes themselves write down, never by our own report.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from testbed.client import is_gone, processes_of, until
+
+from launcher.remote import process
+from launcher.remote.rundir import Run, read_json, write_durably
+
+HANGS = """
+import os, sys, time
+{before}
+print("up", flush=True)
+time.sleep(10000)
+"""
+TREE = """
+import os, signal, subprocess, sys, time
+sleep = [sys.executable, "-c", "import signal, time; {ignore}; print('up', flush=True); time.sleep(10000)"]
+subprocess.Popen(sleep, start_new_session=True)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execv(sys.executable, sleep)
+    os._exit(0)
+os.wait()
+"""
+RECORDER = """
+import os, signal, sys, time
+for number in range(1, 65):
+    try:
+        signal.signal(number, lambda got, _: os.write(1, b"%d\\n" % got))
+    except (OSError, ValueError):
+        pass
+os.write(1, b"ready\\n")
+while True:
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def root(client):
+    """This machine's root, as that client sees it."""
+    return client.home / ".launch"
+
+
+@pytest.fixture
+def stranger(client):
+    """Start a process that writes down every signal; none may have come when the test ends, and all must live."""
+    started = []
+
+    def begin(env=None, before=(), arguments=()):
+        log = client.home / f"signals-{len(started)}"
+        words = [*before, sys.executable, "-c", RECORDER, *arguments]
+        with log.open("ab") as file:
+            child = subprocess.Popen(words, env={**os.environ, **(env or {})}, stdout=file)
+        started.append((child, log))
+        until(lambda: "ready" in log.read_text(), "a stranger")
+        return child
+
+    yield begin
+    for child, log in started:
+        assert child.poll() is None
+        assert log.read_text() == "ready\n"
+        child.kill()
+        child.wait()
+
+
+def begin(client, root, before="", count=1):
+    """Launch a script that hangs; return the run's folder and the pids of its training, agent and keeper."""
+    client.script(HANGS.format(before=before))
+    run = root / "runs" / client.detached("--", "python", "train.py")
+    until(lambda: (run / "0002" / "log.txt").read_text().count("up") == count, "the training")
+    agent = json.loads((run / "0002" / "attempt.json").read_text())["agent"]["pid"]
+    keeper = process.find(agent).parent
+    trained = [pid for pid in processes_of(run) if pid not in (agent, keeper)]
+    assert trained
+    return run, trained, agent, keeper
+
+
+def kill(*pids, number=signal.SIGKILL):
+    for pid in pids:
+        os.kill(pid, number)
+
+
+def next_launch_succeeds(client):
+    """As it is typed, untouched."""
+    client.script("print('well')")
+    return client.ok("--", "python", "train.py")
+
+
+@pytest.mark.parametrize("ignore", ["pass", "signal.signal(15, signal.SIG_IGN)"], ids=["", "deaf"])
+def test_agent_and_keeper_killed_and_all_children_are_ended_by_the_next_launch(client, root, ignore):
+    """A session of its own, a double fork, and one that ignores SIGTERM: by token, whatever they forked through."""
+    run, trained, agent, keeper = begin(client, root, TREE.format(ignore=ignore), 3)
+    assert len(trained) == 3
+    kill(keeper, agent)
+    until(lambda: is_gone(agent) and is_gone(keeper), "their end")
+    assert not any(is_gone(pid) for pid in trained)
+    said = next_launch_succeeds(client)
+    assert all(is_gone(pid) for pid in trained)
+    assert "ended 3 of ours: pid" in said
+    assert f"of {run.name[-4:]}" in said
+    record = root / "hosts" / process.host_id() / "sweeps.jsonl"
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    signals = [(line["pid"], line["signal"]) for line in lines if line["kind"] == "signal"]
+    assert {pid for pid, _ in signals} == set(trained)
+    proof = next(line for line in lines if line["kind"] == "signal")
+    assert proof["proof"] == "token"
+    assert proof["run"] == run.name
+    assert proof["state"] == "interrupted"
+    assert proof["host_id"] == process.host_id()
+    assert proof["boot_id"] == process.boot_id()
+    assert client.ok("sweep") == "local: nothing of ours is left over\n"
+
+
+def test_a_stopped_tree_is_ended(client, root):
+    """SIGSTOP holds off SIGTERM, not SIGKILL."""
+    _, trained, agent, keeper = begin(client, root, TREE.format(ignore="pass"), 3)
+    kill(*trained, number=signal.SIGSTOP)
+    kill(keeper, agent)
+    next_launch_succeeds(client)
+    assert all(is_gone(pid) for pid in trained)
+
+
+def test_a_run_whose_agent_was_stopped_can_be_stopped(client, root):
+    """It is woken, so that it hears the wish; its keeper, stopped too, is ended once the run is over."""
+    run, trained, agent, keeper = begin(client, root)
+    kill(keeper, agent, *trained, number=signal.SIGSTOP)
+    client.ok("stop", "--now", run.name)
+    assert all(is_gone(pid) for pid in (*trained, agent))
+    assert not is_gone(keeper)
+    next_launch_succeeds(client)
+    assert is_gone(keeper)
+
+
+def test_a_zombie_goes_with_its_stuck_parent(client, root):
+    """It gets no signal itself; the parent, ours and left over, does."""
+    fork = "if os.fork() == 0: os._exit(0)\nprint('up', flush=True)"
+    _, trained, agent, keeper = begin(client, root, fork, 2)
+    parent = trained[0]
+    words = ["ps", "-o", "pid=", "--ppid", str(parent)]
+    zombie = int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    assert process.find(zombie).letter == "Z"
+    kill(parent, number=signal.SIGSTOP)
+    kill(keeper, agent)
+    next_launch_succeeds(client)
+    assert is_gone(parent)
+    until(lambda: not os.path.exists(f"/proc/{zombie}"), "the zombie's end")
+
+
+def test_a_zombie_that_a_stranger_does_not_collect_is_named_with_what_it_means(client, root, tmp_path):
+    """The parent is nobody's of ours, and is left alone."""
+    run = a_run(root, "0101-job-aaaa", "failed")
+    code = "import subprocess, sys, time\nsubprocess.Popen(['sleep', '1000'], env={'LAUNCH_TOKEN': sys.argv[1]})\ntime.sleep(1000)"
+    parent = subprocess.Popen([sys.executable, "-c", code, f"token-of-{run.id}"])
+    try:
+        child = until(lambda: children(parent.pid), "a child")[0]
+        until(lambda: process.find(child).letter == "S" and b"sleep" in cmdline(child), "it to sleep")
+        (item,) = json.loads(client.ok("sweep", "--json"))["items"]
+        assert (item["kind"], item["did"], item["run"]) == ("zombie", "left", run.id)
+        assert f"pid {parent.pid} (uid" in item["why"]
+        assert parent.poll() is None
+    finally:
+        parent.kill()
+        parent.wait()
+
+
+def test_the_agent_alone_killed_is_brought_back_and_nothing_is_swept(client, root):
+    """A live run is its keeper's."""
+    _, trained, agent, _ = begin(client, root)
+    kill(agent)
+    until(lambda: all(is_gone(pid) for pid in trained), "the keeper's work")
+    said = next_launch_succeeds(client)
+    assert "nothing is left over" in said
+
+
+def test_orphaned_loader_workers_are_ended(client, root):
+    """The trainer is SIGKILLed with its agent and keeper; its workers live on, as forks of it."""
+    loaders = "if os.fork() == 0:\n    time.sleep(10000)\nif os.fork() == 0:\n    time.sleep(10000)"
+    _, trained, agent, keeper = begin(client, root, loaders)
+    trainer = min(trained)
+    kill(keeper, agent, trainer)
+    loaders = [pid for pid in trained if pid != trainer]
+    assert len(loaders) == 2
+    assert not any(is_gone(pid) for pid in loaders)
+    next_launch_succeeds(client)
+    assert all(is_gone(pid) for pid in loaders)
+
+
+def test_strangers_get_no_signal(client, root, stranger):
+    """Another user's, ours outside a run, our name in its command line, a live run's, another host's, a reused pid's."""
+    live, trained, agent, keeper = begin(client, root)
+    ended = a_run(root, "0101-job-aaaa", "failed")
+    elsewhere = a_run(root, "0101-job-bbbb", "failed", host_id="0123456789abcdef")
+    before = a_run(root, "0101-job-cccc", "failed", boot_id="an earlier one")
+    token = {"LAUNCH_TOKEN": f"token-of-{ended.id}"}
+    stranger()
+    stranger(arguments=("launch", "supervise", f"{root}/runs/{ended.id}"))
+    stranger(env={"LAUNCH_TOKEN": f"token-of-{elsewhere.id}", "LAUNCH_RUN": elsewhere.id})
+    stranger(env={"LAUNCH_TOKEN": f"token-of-{before.id}", "LAUNCH_RUN": before.id})
+    stranger(env={"LAUNCH_TOKEN": (live / "token").read_text()})
+    stranger(env={"LAUNCH_TOKEN": token["LAUNCH_TOKEN"] + "x", "LAUNCH_RUN": ended.id})
+    if os.geteuid() == 0:
+        stranger(env=token, before=("setpriv", "--reuid=65534", "--clear-groups"))
+    ours = subprocess.Popen(["sleep", "1000"], env={**os.environ, **token})
+    reused = stranger()
+    record = ended.folder(1)
+    told = {**read_json(record.attempt), "agent": {"pid": reused.pid, "start": "1"}}
+    write_durably(record.attempt, json.dumps(told))
+    assert "pid" in client.ok("sweep", "--dry-run")
+    assert ours.poll() is None
+    next_launch_succeeds(client)
+    client.ok("sweep")
+    assert ours.wait(10) == -signal.SIGTERM
+    assert not any(is_gone(pid) for pid in (*trained, agent, keeper))
+
+
+def test_a_live_run_of_another_host_in_the_same_home_is_left_alone(client, root, monkeypatch):
+    """The same root, another host id: its locks and pids are not ours to judge."""
+    monkeypatch.setitem(os.environ, "LAUNCH_HOST_ID", "0123456789abcdef")
+    env = {**client.env, "LAUNCH_HOST_ID": "0123456789abcdef"}
+    monkeypatch.setattr(type(client), "env", property(lambda _self: env))
+    _, trained, agent, keeper = begin(client, root)
+    kill(keeper, agent)
+    monkeypatch.undo()
+    assert "nothing is left over" in next_launch_succeeds(client)
+    assert not any(is_gone(pid) for pid in trained)
+
+
+def test_what_was_left_half_done_on_the_disk_goes_after_an_hour(client, root):
+    """Uploads, copies, runs whose code never came, removals, temporary files; not what is young or held."""
+    next_launch_succeeds(client)
+    half = a_run(root, "0101-half-aaaa", "preparing")
+    young = a_run(root, "0101-half-bbbb", "preparing")
+    has_code = a_run(root, "0101-code-cccc", "preparing")
+    os.mkdir(has_code.code)
+    old = [
+        root / "store" / "incoming" / "abcd" / "file",
+        root / "store" / "data" / "part-x" / "file",
+        root / "runs" / ".removed-0101-job-dddd" / "plan.json",
+        root / "hosts" / process.host_id() / "evidence" / "x.json.4194999.tmp",
+    ]
+    kept = [
+        root / "store" / "spare" / "part-y" / "file",
+        root / "hosts" / process.host_id() / "evidence" / f"y.json.{os.getpid()}.tmp",
+    ]
+    for path in (*old, *kept):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("half")
+    age(*old, *(path.parent for path in old[:3]), half.path, has_code.path, kept[1])
+    said = json.loads(client.ok("sweep", "--json", "--dry-run"))["items"]
+    assert all(path.exists() for path in old)
+    items = json.loads(client.ok("sweep", "--json"))["items"]
+    assert items == said
+    assert sorted(item["kind"] for item in items) == [
+        "broken upload", "half-made copy", "half-made run", "removed run", "temporary file",
+    ]  # fmt: skip
+    assert {item["did"] for item in items} == {"removed"}
+    assert not any(path.exists() for path in old)
+    assert not os.path.exists(half.path)
+    assert all(path.exists() for path in kept)
+    assert os.path.exists(young.path)
+    assert os.path.exists(has_code.path)
+
+
+def test_a_sweep_with_nothing_to_do_takes_no_time(client, root):
+    """The stage's own figure: some milliseconds, with two hundred runs on record."""
+    for number in range(200):
+        a_run(root, f"0101-job-a{number:03}", "succeeded")
+    client.script("print('well')")
+    lines = [json.loads(line) for line in client.ok("--json", "--", "python", "train.py").splitlines()]
+    stage = next(line for line in lines if line.get("name") == "sweep")
+    assert stage["text"] == "nothing is left over"
+    assert stage["seconds"] < 2.0, "a bound against a wait, not a measurement"
+
+
+def a_run(root, name, state, **changed):
+    """The record of a run that was made by hand; nobody holds it."""
+    run = Run(str(root / "runs" / name))
+    os.makedirs(run.path)
+    folder = run.new_folder()
+    told = {"host_id": process.host_id(), "boot_id": process.boot_id(), "kind": "prepare", **changed}
+    write_durably(folder.attempt, json.dumps(told))
+    folder.write_state(state)
+    folder.release()
+    write_durably(run.token, "token-of-" + name)
+    return run
+
+
+def age(*paths):
+    """Make files two hours older; a change of status is told by the clock, so that stands still for them."""
+    then = time.time() - 7200
+    for path in paths:
+        os.utime(path, (then, then))
+
+
+def children(pid):
+    words = ["ps", "-o", "pid=", "--ppid", str(pid)]
+    return [
+        int(one) for one in subprocess.run(words, capture_output=True, text=True, check=False).stdout.split()
+    ]
+
+
+def cmdline(pid):
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read()
