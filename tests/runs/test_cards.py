@@ -83,6 +83,7 @@ def test_an_exclusive_card_that_a_stranger_holds_is_refused_with_who_and_what_to
     held = cards.hold(0, 1200)
     os.kill(held.pid, signal.SIGSTOP)
     with cards.on(lab.home):
+        runs = lab.ssh("sh", "-c", "ls .launch/runs 2>/dev/null || true")
         done = client.run("--host", "A", "--profile", "titan_rtx", "--", "true")
         assert done.returncode == 3
         assert (
@@ -92,7 +93,7 @@ def test_an_exclusive_card_that_a_stranger_holds_is_refused_with_who_and_what_to
         assert f"pid {held.pid} (root, /usr/bin/python3 -B " in done.stderr
         assert "holds GPU 0: ask root to end it" in done.stderr
         assert "launch probe --host A " in done.stderr
-        assert not lab.ssh("sh", "-c", "ls .launch/runs 2>/dev/null || true")
+        assert lab.ssh("sh", "-c", "ls .launch/runs 2>/dev/null || true") == runs
         said = client.ok("probe", "--host", "A")
         assert "MiB, 1,201 used, driver 580.65.06, exclusive-process: held" in said
         assert "1.3 GB, for " in said
