@@ -20,14 +20,12 @@ IN_DOUBT = ("resuming", "interrupted", "cancel-incomplete")
 
 def host_of(run: Run) -> str | None:
     """Return the id of the host that the run was prepared on."""
-    numbers = run.numbers()
-    return read_json(run.folder(numbers[0]).attempt).get("host_id") if numbers else None
+    return run.prepared().get("host_id")
 
 
 def runtime_of(run: Run) -> dict[str, Any]:
     """Return how the run was prepared to run: natively, or in a container of which engine."""
-    numbers = run.numbers()
-    found = read_json(run.folder(numbers[0]).attempt).get("runtime") if numbers else None
+    found = run.prepared().get("runtime")
     return found if isinstance(found, dict) else {}
 
 
@@ -92,8 +90,7 @@ def summary(run: Run) -> dict[str, Any]:
     last = run.last()
     beat = read_json(last.heartbeat) if last else {}
     latest = state if state["state"] in TERMINAL or beat.get("step") is None else beat
-    numbers = run.numbers()
-    prepared = read_json(run.folder(numbers[0]).attempt) if numbers else {}
+    prepared = run.prepared()
     return {
         "run": run.id,
         "state": state["state"],

@@ -78,6 +78,11 @@ class Run:
             folder.take_lock()
             return folder
 
+    def prepared(self) -> dict[str, Any]:
+        """Return what is on record of how the run was prepared, in its first folder; empty before there is one."""
+        numbers = self.numbers()
+        return read_json(self.folder(numbers[0]).attempt) if numbers else {}
+
     def evidence(self, host_id: str) -> str:
         """Return the folder of what a host knows of precisions."""
         return os.path.join(self.root, "hosts", host_id, "evidence")

@@ -24,7 +24,6 @@ from . import (
     engine,
     execute,
     lease,
-    parentage,
     probe,
     process,
     reading,
@@ -207,8 +206,6 @@ class Server:
             except RequestError as error:
                 told = {"code": error.code, "message": str(error), "values": error.values}
                 message, back = {"error": told}, b""
-            except parentage.ParentError as error:
-                message, back = {"error": {"code": error.code, "message": str(error)}}, b""
             except cleaning.RefusedError as error:
                 message, back = {"error": {"code": "refused", "message": str(error)}}, b""
             except ShippingError as error:
@@ -323,7 +320,7 @@ class Server:
     def _place(self, run: Run) -> dict[str, Any]:
         """Return what a container of the run needs to see, and as whom it is to run."""
         agent = os.path.abspath(sys.argv[0])
-        record = read_json(run.folder(run.numbers()[0]).attempt)
+        record = run.prepared()
         agent_folder = record.get("agent_folder") or os.path.dirname(agent)
         data = os.path.join(self.store.path, "data")
         evidence, leases = run.evidence(process.host_id()), lease.folder_of(self.root)
@@ -372,6 +369,8 @@ class Server:
 
         In place of a tree from the client: what lies here is not sent again.
         """
+        from . import parentage  # few clients ask for it, and all would wait for it to load
+
         run = self._prepared_run(args)
         parent = self.run({"run": args.get("parent")})
         self._is_mine(parent)
@@ -384,6 +383,8 @@ class Server:
             engine.forget(parent.id)
             asked = [str(key) for key in args.get("asked") or []]
             answer = parentage.inherit(parent, run, self.prepared[run.id], self.store, asked)
+        except parentage.ParentError as error:
+            raise RequestError(error.code, str(error)) from None
         finally:
             lock.release()
         self.offered[run.id] = read_json(run.manifest)

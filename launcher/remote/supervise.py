@@ -18,7 +18,7 @@ import tempfile
 import time
 from typing import Any
 
-from . import checkpoints, lease, oom, process, proofs, remedy, secret, strict_json
+from . import checkpoints, oom, process, proofs, remedy, secret, strict_json
 from .execute import environment, interpreter_of, native_command, reap
 from .liveness import Liveness
 from .logscan import Divergence, LogScanner
@@ -53,18 +53,28 @@ def main(arguments: list[str]) -> int:
     if last is not None and last.read_state().get("state") in TERMINAL:
         return 0
     process.become_subreaper()
+    if not (run.prepared().get("runtime") or {}).get("gpus"):
+        return _make_attempts(run, last, seen)[0]
+    from . import lease  # with all that it needs it takes as long to load as the rest of the agent
+
     cards = lease.claim(run)
     if cards.busy and run.read_wish() == "run":
         lease.write_waiting(run, cards.busy)
         return 0
-    attempt = Supervisor(run, last, seen)
-    while (status := attempt.supervise()) is None:
-        attempt = attempt.make_next()
-    if attempt.state in TERMINAL:
+    status, state = _make_attempts(run, last, seen)
+    if state in TERMINAL:
         with contextlib.suppress(OSError):  # a sweep removes them, and nobody takes them for held
             lease.give_back(run)
     cards.release()
     return status
+
+
+def _make_attempts(run: Run, last: Folder | None, seen: dict[str, Any] | None) -> tuple[int, str]:
+    """Make attempts until none follows; return the agent's exit status, and the state that was told last."""
+    attempt = Supervisor(run, last, seen)
+    while (status := attempt.supervise()) is None:
+        attempt = attempt.make_next()
+    return status, attempt.state
 
 
 class Supervisor:
