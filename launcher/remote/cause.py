@@ -13,12 +13,8 @@ _KILLED = re.compile(r"-9\b|SIGKILL|\bKilled\b|[Ss]ignal 9\b")
 _HOLDER = re.compile(r"Process (\d+) has ([\d.]+) ([GM])iB memory in use")
 _OURS = re.compile(r"this process has ([\d.]+) ([GM])iB memory in use")
 _GIB = {"G": 1.0, "M": 1 / 1024}
-_NOT_BY_A_LOG = (
-    "none",
-    "nan-divergence",
-    "not-learning",
-    *PROVABLE,
-)  # the guard's word, or an exception's, is wanted
+# These want the guard's word, or an exception's.
+_NOT_BY_A_LOG = ("none", "nan-divergence", "not-learning", *PROVABLE)
 
 
 def crash(log: bytes, code: int | None, number: int | None, oom_kills: int | None) -> dict[str, Any]:

@@ -81,14 +81,15 @@ def what_is_wrong(path: str, is_given_up: Callable[[], bool] = lambda: False) ->
             if os.stat(os.path.join(path, name)).st_size != told.get("size"):
                 return "%s has another size" % name
         for name, told in files.items():
-            if _sha256(os.path.join(path, name), is_given_up) != told.get("sha256"):
+            if sha256_of(os.path.join(path, name), is_given_up) != told.get("sha256"):
                 return "%s has other contents" % name
     except OSError as error:
         return "%s: %s" % (os.path.relpath(error.filename or path, path), error.strerror)
     return None
 
 
-def _sha256(path: str, is_given_up: Callable[[], bool]) -> str:
+def sha256_of(path: str, is_given_up: Callable[[], bool] = lambda: False) -> str:
+    """Return the SHA-256 of a file, in hex. Raises GivenUpError, and OSError."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):

@@ -7,7 +7,6 @@ copied, so that either run may be removed and the other keeps what it has.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import shutil
@@ -20,7 +19,6 @@ from .store import Manifest, Store, check
 
 LET_GO_S = 5.0
 """How long the agent of a run that has just ended may take to let its locks go."""
-CHUNK = 1 << 20
 _CHANGES_OF = {"batch.micro": ("micro_batch", "accumulation")}
 """The changes by remedies that a key of a job overrides; another key overrides the one of its name."""
 
@@ -186,16 +184,8 @@ def _copy(source: str, place: str, sha256: str | None = None) -> None:
     shutil.copyfile(source, place)
     with open(place, "rb") as file:
         os.fsync(file.fileno())
-    if sha256 is not None and _digest(place) != sha256:
+    if sha256 is not None and checkpoints.sha256_of(place) != sha256:
         raise ParentError("changed", "%s changed while it was copied: try again" % source)
-
-
-def _digest(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        for piece in iter(lambda: file.read(CHUNK), b""):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 # code and data
@@ -230,7 +220,7 @@ def _found(parent: Run, manifest: Manifest, missing: list[str]) -> dict[str, tup
         sha256, place = entry.get("sha256"), os.path.join(parent.path, path)
         if sha256 in missing and sha256 not in found:
             with contextlib.suppress(OSError):
-                if os.path.isfile(place) and _digest(place) == sha256:
+                if os.path.isfile(place) and checkpoints.sha256_of(place) == sha256:
                     found[str(sha256)] = (place, entry["size"])
     return found
 

@@ -185,9 +185,8 @@ def stop(agent: Agent, run: str, *, now: bool, grace_s: float) -> Row:
     wish = "cancel" if now else "stop"
     agent.call("wish", run=run, wish=wish, deadline_s=60.0)
     values = next(iter(runs_of(agent, run)), {})
-    grace_s = (
-        0.0 if now else max(grace_s, values.get("grace_s") or 0.0)
-    )  # as long as a step and a save were seen to take
+    # At least as long as a step and a save were seen to take.
+    grace_s = 0.0 if now else max(grace_s, values.get("grace_s") or 0.0)
     if values.get("engine") is not None and not is_terminal(values.get("state")):
         try:
             with open_docker(agent, values["engine"]) as docker:

@@ -263,9 +263,8 @@ def _read_knobs(folder: Optional[str]) -> Knobs:
     if folder is None:
         return Knobs(_plain())
     with contextlib.suppress(OSError, RuntimeError):  # an odd platform: without it a hang tells no stacks
-        faulthandler.register(
-            signal.SIGUSR2, file=2, all_threads=True
-        )  # asked for by an agent that sees no step
+        # Asked for by an agent that sees no step.
+        faulthandler.register(signal.SIGUSR2, file=2, all_threads=True)
     file = os.path.join(folder, "attempt.json")
     try:
         return Knobs(json.loads(Path(file).read_text(encoding="utf-8")))
@@ -375,9 +374,8 @@ def _scalar(name: str, value: Any) -> Union[bool, int, float, str]:
     if isinstance(value, (bool, int, str)):
         return value
     try:
-        number = float(
-            value.detach() if hasattr(value, "detach") else value
-        )  # torch warns of one that requires grad
+        # torch warns of one that requires grad
+        number = float(value.detach() if hasattr(value, "detach") else value)
     except TypeError as error:
         raise TypeError(f"{name} is neither a number nor a bool nor a string: {value!r}") from error
     return number if math.isfinite(number) else str(number)
@@ -487,7 +485,6 @@ class _Pace:
         self.is_stopping = False
         self._is_asked = False
         self._is_listening = False
-        self._before: Any = None
         self._saved_s = time.monotonic()
         self._told: Any = None
         self._evaluated: Tuple[Optional[int], Any] = (None, None)
@@ -533,9 +530,8 @@ class _Pace:
         is_due = agreed > 0 or is_last or (every is not None and step % every == 0)
         if is_due:
             self._saved_s = time.monotonic()
-            self._told = (
-                None  # what was wished for meanwhile is done by this one, unless it is wished for again
-            )
+            # What was wished for meanwhile is done by this one, unless it is wished for again.
+            self._told = None
         return is_due
 
     def _agree(self, wish: int) -> int:
