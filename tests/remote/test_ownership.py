@@ -1,5 +1,6 @@
 """Whose a process is: by token, host, boot, user and start time; 10,000 random tables, and real strangers."""
 
+import functools
 import json
 import os
 import signal
@@ -11,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from testbed.client import until
+from testbed.toy import recorded_run
 
 from launcher.remote import ownership, process
 from launcher.remote.ownership import LEFTOVER, LIVE, STRANGER, Claim, Owned, Seen
-from launcher.remote.rundir import Run, write_durably
+from launcher.remote.rundir import write_durably
 
 ME = 1000
 CLAIMED = {"live": Claim("0101-live-aaaa", True), "ended": Claim("0101-ended-bbbb", False)}
@@ -72,20 +74,8 @@ while True:
 
 @pytest.fixture
 def make_run(tmp_path):
-    """Make the record of a run below a root, by hand: nobody holds it, so it is interrupted unless it has ended."""
-
-    def make(name, state="running", **changed):
-        run = Run(str(tmp_path / "runs" / name))
-        os.makedirs(run.path)
-        folder = run.new_folder()
-        told = {"host_id": process.host_id(), "boot_id": process.boot_id(), "kind": "prepare", **changed}
-        write_durably(folder.attempt, json.dumps(told))
-        folder.write_state(state)
-        folder.release()
-        write_durably(run.token, "token-of-" + name)
-        return run
-
-    return make
+    """Make the record of a run below a root, by hand."""
+    return functools.partial(recorded_run, tmp_path)
 
 
 @pytest.fixture

@@ -146,24 +146,25 @@ def test_whoever_waits_sees_the_holder_gets_the_card_and_can_leave(client, cards
     assert client.run(*words(client, 0.0, "--wait", "1s")).returncode == 3
 
 
-def begin(client, *more):
-    """Launch a training that holds its card; return its run, and the pids of training, agent and keeper."""
-    run = client.detached(*words(client, 0.0, *more))
+def interrupted(client):
+    """Launch a training that holds its card, and kill its agent and its keeper; return its run, and the pids of what they left."""
+    run = client.detached(*words(client, 0.0))
     folder = client.home / ".launch" / "runs" / run
     count = len(lines(client))
     until(lambda: len(lines(client)) > count or any(line[1] == "begin" for line in lines(client)), "it")
     agent = json.loads((folder / "0002" / "attempt.json").read_text())["agent"]["pid"]
     keeper = process.find(agent).parent
-    return run, [pid for pid in processes_of(folder) if pid not in (agent, keeper)], agent, keeper
+    trained = [pid for pid in processes_of(folder) if pid not in (agent, keeper)]
+    for pid in (keeper, agent):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: is_gone(agent) and is_gone(keeper), "their end")
+    return run, trained
 
 
 def test_the_card_of_a_run_whose_agent_and_keeper_died_is_free_for_the_next_launch(client, cards):
     """Its training is ended by proof before; the run waits then, and goes on once the card is free again."""
     cards(1)
-    run, trained, agent, keeper = begin(client)
-    for pid in (keeper, agent):
-        os.kill(pid, signal.SIGKILL)
-    until(lambda: is_gone(agent) and is_gone(keeper), "their end")
+    run, trained = interrupted(client)
     other = client.detached(*words(client))
     assert all(is_gone(pid) for pid in trained)
     assert leases(client) == {"GPU-card-0": other}
@@ -184,10 +185,7 @@ def test_the_card_of_a_run_whose_agent_and_keeper_died_is_free_for_the_next_laun
 def test_a_waiting_run_can_be_stopped(client, cards):
     """It holds nothing, so its end is written at the contact."""
     cards(1)
-    run, _, agent, keeper = begin(client)
-    for pid in (keeper, agent):
-        os.kill(pid, signal.SIGKILL)
-    until(lambda: is_gone(agent) and is_gone(keeper), "their end")
+    run, _ = interrupted(client)
     client.detached(*words(client))
     assert client.run("attach", run).returncode == 5
     assert "cancelled" in client.ok("stop", run)
@@ -196,10 +194,7 @@ def test_a_waiting_run_can_be_stopped(client, cards):
 def test_an_agent_that_comes_back_to_a_card_of_another_run_leaves_it_alone(client, cards):
     """As after a reboot, when the engine or a person starts it: `waiting: card`, exit 0, no training."""
     cards(1)
-    run, _, agent, keeper = begin(client)
-    for pid in (keeper, agent):
-        os.kill(pid, signal.SIGKILL)
-    until(lambda: is_gone(agent) and is_gone(keeper), "their end")
+    run, _ = interrupted(client)
     other = client.detached(*words(client))
     until(lambda: len(lines(client)) == 2, "the other's training")
     root = client.home / ".launch"

@@ -6,8 +6,8 @@ import signal
 import subprocess
 
 import pytest
-from tensorboardX.proto import event_pb2
 from testbed.client import Client, processes_of, until
+from testbed.drawn import drawn
 
 from launcher.errors import BadFileError, UsageError
 from launcher.runs.lineage import ancestors, joined
@@ -134,19 +134,6 @@ def losses(client, run):
     return [(line["run"], line["step"]) for line in lines if line["name"] == "loss"]
 
 
-def drawn(folder):
-    """The steps of the loss in TensorBoard's own files."""
-    found = []
-    for path in folder.glob("events.*"):
-        data = path.read_bytes()
-        while data:
-            size = int.from_bytes(data[:8], "little")
-            event = event_pb2.Event.FromString(data[12 : 12 + size])
-            found += [event.step for one in event.summary.value if one.tag == "loss"]
-            data = data[16 + size :]
-    return found
-
-
 def damage(path):
     """Turn one bit of a file."""
     data = bytearray(path.read_bytes())
@@ -181,7 +168,9 @@ def test_a_run_that_has_succeeded_trains_on_and_its_parent_is_untouched(aware):
     expected = [(parent, step) for step in range(1, 11)] + [(child, step) for step in range(11, 21)]
     assert losses(aware, child) == expected
     assert losses(aware, parent) == [(parent, step) for step in range(1, 13)]
-    assert drawn(aware.runs / child / "tensorboard") == list(range(1, 21))
+    assert [step for name, step, _ in drawn(aware.runs / child / "tensorboard") if name == "loss"] == list(
+        range(1, 21)
+    )
     assert "loss 1 → 0.05" in said
 
 

@@ -12,9 +12,10 @@ import time
 
 import pytest
 from testbed.client import is_gone, processes_of, until
+from testbed.toy import recorded_run
 
 from launcher.remote import process
-from launcher.remote.rundir import Run, read_json, write_durably
+from launcher.remote.rundir import read_json, write_durably
 
 HANGS = """
 import os, sys, time
@@ -159,7 +160,7 @@ def test_a_zombie_goes_with_its_stuck_parent(client, root):
 
 def test_a_zombie_that_a_stranger_does_not_collect_is_named_with_what_it_means(client, root, tmp_path):
     """The parent is nobody's of ours, and is left alone."""
-    run = a_run(root, "0101-job-aaaa", "failed")
+    run = recorded_run(root, "0101-job-aaaa", "failed")
     code = "import subprocess, sys, time\nsubprocess.Popen(['sleep', '1000'], env={'LAUNCH_TOKEN': sys.argv[1]})\ntime.sleep(1000)"
     parent = subprocess.Popen([sys.executable, "-c", code, f"token-of-{run.id}"])
     try:
@@ -199,9 +200,9 @@ def test_orphaned_loader_workers_are_ended(client, root):
 def test_strangers_get_no_signal(client, root, stranger):
     """Another user's, ours outside a run, our name in its command line, a live run's, another host's, a reused pid's."""
     live, trained, agent, keeper = begin(client, root)
-    ended = a_run(root, "0101-job-aaaa", "failed")
-    elsewhere = a_run(root, "0101-job-bbbb", "failed", host_id="0123456789abcdef")
-    before = a_run(root, "0101-job-cccc", "failed", boot_id="an earlier one")
+    ended = recorded_run(root, "0101-job-aaaa", "failed")
+    elsewhere = recorded_run(root, "0101-job-bbbb", "failed", host_id="0123456789abcdef")
+    before = recorded_run(root, "0101-job-cccc", "failed", boot_id="an earlier one")
     token = {"LAUNCH_TOKEN": f"token-of-{ended.id}"}
     stranger()
     stranger(arguments=("launch", "supervise", f"{root}/runs/{ended.id}"))
@@ -239,9 +240,9 @@ def test_a_live_run_of_another_host_in_the_same_home_is_left_alone(client, root,
 def test_what_was_left_half_done_on_the_disk_goes_after_an_hour(client, root):
     """Uploads, copies, runs whose code never came, removals, temporary files; not what is young or held."""
     next_launch_succeeds(client)
-    half = a_run(root, "0101-half-aaaa", "preparing")
-    young = a_run(root, "0101-half-bbbb", "preparing")
-    has_code = a_run(root, "0101-code-cccc", "preparing")
+    half = recorded_run(root, "0101-half-aaaa", "preparing")
+    young = recorded_run(root, "0101-half-bbbb", "preparing")
+    has_code = recorded_run(root, "0101-code-cccc", "preparing")
     os.mkdir(has_code.code)
     old = [
         root / "store" / "incoming" / "abcd" / "file",
@@ -275,25 +276,12 @@ def test_what_was_left_half_done_on_the_disk_goes_after_an_hour(client, root):
 def test_a_sweep_with_nothing_to_do_takes_no_time(client, root):
     """The stage's own figure: some milliseconds, with two hundred runs on record."""
     for number in range(200):
-        a_run(root, f"0101-job-a{number:03}", "succeeded")
+        recorded_run(root, f"0101-job-a{number:03}", "succeeded")
     client.script("print('well')")
     lines = [json.loads(line) for line in client.ok("--json", "--", "python", "train.py").splitlines()]
     stage = next(line for line in lines if line.get("name") == "sweep")
     assert stage["text"] == "nothing is left over"
     assert stage["seconds"] < 2.0, "a bound against a wait, not a measurement"
-
-
-def a_run(root, name, state, **changed):
-    """The record of a run that was made by hand; nobody holds it."""
-    run = Run(str(root / "runs" / name))
-    os.makedirs(run.path)
-    folder = run.new_folder()
-    told = {"host_id": process.host_id(), "boot_id": process.boot_id(), "kind": "prepare", **changed}
-    write_durably(folder.attempt, json.dumps(told))
-    folder.write_state(state)
-    folder.release()
-    write_durably(run.token, "token-of-" + name)
-    return run
 
 
 def age(*paths):

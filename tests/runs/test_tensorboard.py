@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tensorboardX.proto import event_pb2
+from testbed.drawn import drawn
 
 from launcher.runs import tensorboard
 from launcher.runs.mirror import parse_event
@@ -31,19 +31,6 @@ def metric(step, rank=0, **values):
         )
         + "\n"
     )
-
-
-def drawn(folder):
-    """Name, step and value of every point in TensorBoard's own files: length, checksum, event, checksum."""
-    found = []
-    for path in folder.glob("events.*"):
-        data = path.read_bytes()
-        while data:
-            size = int.from_bytes(data[:8], "little")
-            event = event_pb2.Event.FromString(data[12 : 12 + size])
-            found += [(one.tag, event.step, one.simple_value) for one in event.summary.value]
-            data = data[16 + size :]
-    return found
 
 
 def test_what_arrives_while_a_run_is_followed_is_drawn_once_and_whole(mirror):

@@ -73,6 +73,19 @@ def rung(mode: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def recorded_run(root: Path, name: str, state: str = "running", **changed: Any) -> Run:
+    """The record of a run below a root, made by hand: nobody holds it, so it is interrupted unless it has ended."""
+    run = Run(str(root / "runs" / name))
+    os.makedirs(run.path)
+    folder = run.new_folder()
+    told = {"host_id": process.host_id(), "boot_id": process.boot_id(), "kind": "prepare", **changed}
+    write_durably(folder.attempt, json.dumps(told))
+    folder.write_state(state)
+    folder.release()
+    write_durably(run.token, "token-of-" + name)
+    return run
+
+
 class Toy:
     """The run's folder below a home, what its training wrote outside it, and its keeper."""
 
