@@ -5,6 +5,7 @@ LaunchError                    exit 1
 │   ├── BadFileError                    a key or value in it
 │   └── UnknownNameError                a host, profile, job or run that nobody knows
 ├── RefusedError               exit 3   the gate: this plan cannot work there
+│   └── CardBusyError                   its cards are somebody's just now: to be waited for
 ├── HostError                  exit 4   the host's, or the way to it
 │   ├── UnreachableError                no answer
 │   │   └── ConnectionLostError         it answered, then fell silent
@@ -47,6 +48,14 @@ class RefusedError(LaunchError):
     """Raised when the gate finds that a plan cannot work on a host; nothing has been sent."""
 
     exit_code = 3
+
+
+class CardBusyError(RefusedError):
+    """Raised when others hold the cards that a plan needs; `holders` says who, in one line."""
+
+    def __init__(self, message: str, holders: str) -> None:
+        super().__init__(message)
+        self.holders = holders
 
 
 class HostError(LaunchError):

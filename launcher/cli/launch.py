@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -20,6 +19,8 @@ from launcher.cli.words import (
     NameOption,
     PrecisionOption,
     SetOption,
+    WaitOption,
+    seconds,
 )
 from launcher.errors import UsageError
 
@@ -61,9 +62,7 @@ def launch(
     gpus: Annotated[
         str | None, typer.Option(metavar="N|UUID,…", help="How many cards of the host, or which.")
     ] = None,
-    wait: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Wait so long for a card that another run has: 30m.")
-    ] = None,
+    wait: WaitOption = None,
     name: NameOption = None,
     detach: DetachFlag = False,
     dry_run: Annotated[
@@ -101,7 +100,7 @@ def launch(
         secrets or (),
         rehearse,
         gpus,
-        _seconds(wait),
+        seconds(wait),
     )
     if dry_run:
         _preview(request, probe, as_json)
@@ -112,16 +111,6 @@ def launch(
 
     view = make_view(as_json)
     start_and_follow(lambda: start(request, view), view, detach=detach)
-
-
-def _seconds(time: str | None) -> float:
-    """Return a time as people write it, e.g. `30m`, in seconds. Raises UsageError."""
-    if time is None:
-        return 0.0
-    found = re.fullmatch(r"([0-9]{1,6})(s|m|h|d)", time)
-    if found is None:
-        raise UsageError(f"--wait {time}: a number and s, m, h or d   --wait 30m")
-    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
 
 
 def _preview(request: Request, probe: Path | None, as_json: bool) -> None:

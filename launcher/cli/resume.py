@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.words import AcceptFlag, DetachFlag, HostOption, JsonFlag, NameOption, RunWord
+from launcher.cli.words import (
+    AcceptFlag,
+    DetachFlag,
+    HostOption,
+    JsonFlag,
+    NameOption,
+    RunWord,
+    WaitOption,
+    seconds,
+)
 
 
 def resume(
@@ -21,6 +30,7 @@ def resume(
         ),
     ] = None,
     name: NameOption = None,
+    wait: WaitOption = None,
     detach: DetachFlag = False,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
@@ -38,4 +48,6 @@ def resume(
     from launcher.runs.resuming import resume as start
 
     view = make_view(as_json)
-    start_and_follow(lambda: start(run, host, Asked(settings or (), name), view), view, detach=detach)
+    start_and_follow(
+        lambda: start(run, host, Asked(settings or (), name, seconds(wait)), view), view, detach=detach
+    )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 import typer
+
+from launcher.errors import UsageError
 
 
 def _accept_new_host_keys(value: bool) -> bool:
@@ -14,6 +17,16 @@ def _accept_new_host_keys(value: bool) -> bool:
 
         NEW_KEYS.accept(complain)
     return value
+
+
+def seconds(wait: str | None) -> float:
+    """Return a time of --wait as people write it, e.g. `30m`, in seconds. Raises UsageError."""
+    if wait is None:
+        return 0.0
+    found = re.fullmatch(r"([0-9]{1,6})(s|m|h|d)", wait)
+    if found is None:
+        raise UsageError(f"--wait {wait}: a number and s, m, h or d   --wait 30m")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
 
 
 RunWord = Annotated[
@@ -35,6 +48,10 @@ SetOption = Annotated[
 ]
 NameOption = Annotated[
     str | None, typer.Option("--name", metavar="NAME", help="The run's name, in place of the job's.")
+]
+WaitOption = Annotated[
+    str | None,
+    typer.Option("--wait", metavar="TIME", help="Wait so long for a card that somebody has: 30m."),
 ]
 DetachFlag = Annotated[bool, typer.Option("--detach", help="Start, say how to attach, and leave.")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="For scripts: JSON on standard output.")]

@@ -12,11 +12,14 @@ from launcher.planning.placement import (
     engine,
     engines_meant,
     is_closed,
+    is_exclusive,
     is_taken,
-    whom_to_ask,
+    processes_named,
+    strangers_on,
+    who_holds,
     why_unusable,
 )
-from launcher.spec.facts import Facts, Gpu
+from launcher.spec.facts import Facts
 from launcher.spec.host import LOCAL, Host
 from launcher.spec.plan import Finding, Plan
 
@@ -82,7 +85,7 @@ def _card(plan: Plan, facts: Facts) -> list[Finding]:
         return [Finding(level="refuse", code="gpu-unreadable", message=f"{plan.host}: {facts.gpu_error}")]
     if profile.kind == "cuda":
         if len(choose_gpus(profile, facts, profile.count)) == profile.count:
-            return [*_held(plan, facts), *_health(plan, facts)]
+            return [*_held(plan, facts), *_contexts(plan, facts), *_health(plan, facts)]
         wanted = f"a {profile.title}" if profile.count == 1 else profile.title
         message = f"{plan.host} has {has if profile.count == 1 else facts.cards or has}, not {wanted}"
     elif profile.kind == "mps" and not facts.has_apple_gpu:
@@ -108,23 +111,31 @@ def _held(plan: Plan, facts: Facts) -> list[Finding]:
             mend = f"sudo nvidia-smi -i {taken[0].index} -c DEFAULT     there, by its owner; {look}"
             return [Finding(level="refuse", code="gpu-prohibited", message=message, mend=mend)]
         lines = [f"{host}: its {plan.profile.title} takes one process at a time, and it is held"]
-        lines += [_why_taken(gpu, facts) for gpu in taken]
+        lines += [who_holds(gpu, facts) for gpu in taken]
         return [Finding(level="refuse", code="gpu-busy-exclusive", message="\n  ".join(lines), mend=look)]
     chosen = choose_gpus(plan.profile, facts, plan.profile.count)
     return [
         Finding(level="note", code="gpu-shared", message=f"{holder.title} holds GPU {gpu.index}; left alone")
         for gpu in cards
         if gpu.uuid in chosen
-        for holder in gpu.holders
-        if holder.is_stranger and holder.state != "Z"
+        for holder in strangers_on(gpu)
     ]
 
 
-def _why_taken(gpu: Gpu, facts: Facts) -> str:
-    if gpu.compute_mode == "prohibited":
-        return f"GPU {gpu.index}: compute mode prohibited"
-    holders = [holder for holder in gpu.holders if holder.is_stranger and holder.state != "Z"]
-    return "\n  ".join(f"{one.title} holds GPU {gpu.index}: {whom_to_ask(one, facts)}" for one in holders)
+def _contexts(plan: Plan, facts: Facts) -> list[Finding]:
+    """Refuse a command that starts more processes than there are cards, where one takes one process at a time."""
+    started, ranks = processes_named(plan.command), plan.split.ranks
+    chosen = choose_gpus(plan.profile, facts, ranks)
+    exclusive = [gpu.index for gpu in facts.gpus if gpu.uuid in chosen and is_exclusive(gpu, facts)]
+    if started is None or started <= ranks or not exclusive:
+        return []
+    cards = "card" if ranks == 1 else "cards"
+    message = f"'{plan.command[0]}' is to start {started} processes on {ranks} {cards}"
+    message += f", and GPU {exclusive[0]} of {plan.host} takes one at a time"
+    mend = (
+        f"as many cards   --gpus {started}     or as many processes as cards, or leave it to us   -- python …"
+    )
+    return [Finding(level="refuse", code="too-many-contexts", message=message, mend=mend)]
 
 
 def _health(plan: Plan, facts: Facts) -> list[Finding]:

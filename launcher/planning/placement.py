@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 from launcher.errors import UnknownNameError, UsageError
@@ -12,6 +13,7 @@ from launcher.spec.host import Host
 from launcher.spec.job import Job
 from launcher.spec.profile import Profile
 
+_PROCESSES = re.compile(r" --(?:nproc[-_]per[-_]node|num[-_]processes)[ =]([0-9]{1,4})(?: |$)")
 OLDEST_ENGINE = (19, 3)
 """The first Docker whose API is 1.40, by which a container is given its GPUs."""
 
@@ -30,13 +32,26 @@ def cards_of(profile: Profile, facts: Facts) -> tuple[Gpu, ...]:
 
 
 def is_taken(gpu: Gpu, facts: Facts) -> bool:
-    """Whether a card admits nothing of ours: its mode forbids all, or one process at a time and a stranger's is there.
+    """Whether a card admits nothing of ours: its mode forbids all, or one process at a time and a stranger's is there."""
+    return bool(strangers_on(gpu)) if is_exclusive(gpu, facts) else gpu.compute_mode == "prohibited"
 
-    Under NVIDIA's MPS daemon an exclusive card is the daemon's, which shares it.
-    """
-    if gpu.compute_mode == "exclusive-process" and not facts.nvidia_mps:
-        return any(holder.is_stranger and holder.state != "Z" for holder in gpu.holders)
-    return gpu.compute_mode == "prohibited"
+
+def is_exclusive(gpu: Gpu, facts: Facts) -> bool:
+    """Whether a card takes one process at a time. Under NVIDIA's MPS daemon it is the daemon's, which shares it."""
+    return gpu.compute_mode == "exclusive-process" and not facts.nvidia_mps
+
+
+def strangers_on(gpu: Gpu) -> tuple[Holder, ...]:
+    """Return those of a card's holders that are alive and nobody's of ours."""
+    return tuple(one for one in gpu.holders if one.is_stranger and one.state != "Z")
+
+
+def who_holds(gpu: Gpu, facts: Facts) -> str:
+    """Return why a card admits nothing of ours, and whom to ask, a line for each holder."""
+    if gpu.compute_mode == "prohibited":
+        return f"GPU {gpu.index}: compute mode prohibited"
+    lines = [f"{one.title} holds GPU {gpu.index}: {whom_to_ask(one, facts)}" for one in strangers_on(gpu)]
+    return "\n  ".join(lines)
 
 
 def whom_to_ask(holder: Holder, facts: Facts) -> str:
@@ -75,6 +90,18 @@ def gpus_meant(asked: str | None, ranks: int) -> tuple[int, tuple[str, ...]]:
     raise UsageError(
         f"--gpus {asked}: how many, or which   --gpus 1     or   --gpus GPU-5f2c…   (launch probe --json)"
     )
+
+
+def processes_named(command: Sequence[str]) -> int | None:
+    """Return how many processes a command tells torchrun or accelerate to start; None where it names no number."""
+    program = command[0].rpartition("/")[2]
+    if program in ("python", "python3") and command[1:2] == ("-m",):
+        program = "".join(command[2:3]).split(".")[0]
+    if program not in ("torchrun", "torch", "accelerate"):
+        return None
+    options = itertools.takewhile(lambda word: not word.endswith(".py"), command)
+    found = _PROCESSES.search(" ".join(options))
+    return int(found[1]) if found else None
 
 
 def best_card(facts: Facts, profiles: Iterable[Profile]) -> tuple[Profile, Gpu] | None:

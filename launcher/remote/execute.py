@@ -78,6 +78,8 @@ def environment(run: Run, runtime: dict[str, Any]) -> dict[str, str]:
     gpus = runtime.get("gpus")
     if gpus is not None:  # no card for a plan without one, whatever the host has
         found.update(CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_VISIBLE_DEVICES=",".join(gpus))
+        # Whoever only asks whether there is a card must not begin CUDA: a fork of it could not use one any more.
+        found.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     return found
 
 
@@ -174,7 +176,7 @@ def _descendants_but(guard: int) -> list[process.Process]:
 
 
 def _start(run: Run, command: list[str], token: str) -> subprocess.Popen[bytes]:
-    runtime = read_json(run.folder(run.numbers()[0]).attempt).get("runtime") or {}
+    runtime = {**(run.prepared().get("runtime") or {}), "gpus": run.cards()}
     try:
         return subprocess.Popen(
             native_command(command, interpreter_of(runtime)),

@@ -13,7 +13,7 @@ import errno
 import os
 import re
 import time
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import process, reading, strict_json
 from .rundir import TERMINAL, VERSION, Lock, Run, paths_in, read_json, write_durably
@@ -170,19 +170,35 @@ def stale(root: str, *, dry_run: bool) -> List[Tuple[str, str]]:
     return found
 
 
+def take_again(run: Run, wait_s: float = 0.0) -> Taken:
+    """Take the cards that a run had last, or others that it may have, as many; a run without cards takes none.
+
+    Raises OSError.
+    """
+    runtime, had = reading.runtime_of(run), run.cards()
+    if not had:
+        return Taken([], [], [])
+    others = [str(one) for one in runtime.get("any_of") or () if one not in had]
+    return take(run, [*had, *others], len(had), judges=runtime.get("kind") != "docker", wait_s=wait_s)
+
+
 def claim(run: Run) -> Taken:
-    """Take a run's cards for its agent, which holds them for life; a run without cards takes none.
+    """Take a run's cards for its agent, which holds them for life.
 
     Where the leases cannot be written the run goes on: its own lock says that it lives. What `serve` took is there.
     """
-    runtime = reading.runtime_of(run)
-    gpus = [str(one) for one in runtime.get("gpus") or ()]
-    if not gpus:
-        return Taken([], [], [])
     try:
-        return take(run, gpus, judges=runtime.get("kind") != "docker", wait_s=0.0)
+        return take_again(run)
     except OSError:
-        return Taken(gpus, [], [])
+        return Taken(run.cards(), [], [])
+
+
+def drop(run: Run, gpus: Collection[str]) -> None:
+    """Remove the leases of a run on some cards. Raises OSError."""
+    with _alone(run.root):
+        for path in {_path(run.root, gpu) for gpu in gpus}:
+            if read_json(path).get("run") == run.id:
+                os.unlink(path)
 
 
 def evidence(busy: Sequence[Busy]) -> Dict[str, Any]:

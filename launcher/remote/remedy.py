@@ -93,6 +93,12 @@ def _new_container(case: Case) -> Optional[Change]:
     return ({}, "the container is started anew") if case.is_in_container else None
 
 
+def _free_card(case: Case) -> Optional[Change]:
+    """Wait for whoever holds the card; where nobody does, its own script opened it twice, or somebody has just left."""
+    is_ours = case.tries > 0 and not case.failure.get("others")
+    return None if is_ours else ({}, "on a card that nobody holds, once there is one")
+
+
 class Edit(NamedTuple):
     """A kind of edit. `most`: how often running, without a checkpoint in between (None: while it finds a change)."""
 
@@ -133,6 +139,11 @@ TABLE = {
         knob="loaders",
         by_hand="fewer loader workers, or more memory: worker.knobs().loader_workers lets the next attempt have fewer",
         at_last="there is no loader worker left to do without: more memory for the host or the container",
+    ),
+    "gpu-busy-exclusive": Edit(
+        _free_card,
+        most=5,
+        at_last="nobody else held the card: let no second process of the script open it (a parent beside its child, a loader's worker)",
     ),
     "port-in-use": _again("on another port", most=3),
     "nccl-error": _again("once more", most=1),

@@ -83,6 +83,14 @@ class Run:
         numbers = self.numbers()
         return read_json(self.folder(numbers[0]).attempt) if numbers else {}
 
+    def cards(self) -> list[str]:
+        """Return the UUIDs of the cards that the run had last: those that it was prepared with, or has moved to."""
+        for number in reversed(self.numbers()):
+            told = read_json(self.folder(number).attempt).get("runtime")
+            if isinstance(told, dict):
+                return [str(one) for one in told.get("gpus") or ()]
+        return []
+
     def evidence(self, host_id: str) -> str:
         """Return the folder of what a host knows of precisions."""
         return os.path.join(self.root, "hosts", host_id, "evidence")

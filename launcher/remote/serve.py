@@ -261,7 +261,8 @@ class Server:
             raise RequestError("run-exists", "there is a run %s already" % run.id) from None
         folder = run.new_folder()
         self.prepared[run.id] = folder
-        gpus = self._take_cards(run, args.get("gpus"), args.get("cards"))
+        offered = args.get("gpus")
+        gpus = self._take_cards(run, offered, args.get("cards"))
         write_durably(run.plan, payload)
         write_durably(run.wish, "run")
         write_durably(run.token, os.urandom(16).hex(), 0o600)
@@ -270,6 +271,9 @@ class Server:
             "interpreter": probe.interpreter_path(args.get("env")) if args.get("engine") is None else None,
             "engine": args.get("engine"),
             "gpus": gpus,
+            "any_of": offered
+            if args.get("engine") is None
+            else gpus,  # a container keeps the cards that it got
             "paths": self._paths_named(payload),
         }
         record = {
@@ -600,7 +604,7 @@ class Server:
                     return {"state": "waiting", "busy": [one._asdict() for one in busy]}, b""
                 elif reading.runtime_of(run).get("kind") == "docker":
                     self.handed_over[run.id] = self._settle(run, "resuming", "agent-lost")
-                    gpus = reading.runtime_of(run).get("gpus")
+                    gpus = run.cards()
                     return {"state": "resuming", "place": self._place(run), "gpus": gpus}, b""
                 else:
                     folder = self._settle(run, "resuming", "agent-lost" if state == "interrupted" else "card")
@@ -610,14 +614,12 @@ class Server:
         return {"state": reading.state_of(run)["state"]}, b""
 
     def _lease_again(self, run: Run) -> list[lease.Busy]:
-        """Lease the cards of a run that is to go on; return who has them where they are not to be had."""
-        gpus = [str(one) for one in reading.runtime_of(run).get("gpus") or ()]
-        if gpus:
-            taken = lease.take(run, gpus)
-            if taken.busy:
-                return taken.busy
+        """Lease cards for a run that is to go on; return who has them where they are not to be had."""
+        taken = lease.take_again(run, lease.LEAVING_S)
+        if taken.gpus:
             self.cards[run.id] = taken
-        return []
+            return []
+        return taken.busy
 
     @contextlib.contextmanager
     def _contact(self, run: Run) -> Iterator[bool]:

@@ -16,13 +16,16 @@ import socket
 import subprocess
 import tempfile
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import checkpoints, oom, process, proofs, remedy, secret, strict_json
 from .execute import environment, interpreter_of, native_command, reap
 from .liveness import Liveness
 from .logscan import Divergence, LogScanner
 from .rundir import NO_ROOM, TERMINAL, VERSION, Appender, Folder, Run, read_json, write_durably
+
+if TYPE_CHECKING:
+    from . import lease
 
 BRING_ME_BACK = 75
 HEARTBEAT_S = 5.0
@@ -34,6 +37,8 @@ TRIP_GRACE_S = 5.0  # to end by itself, with a traceback; SIGTERM would make it 
 STACKS_GRACE_S = 2.0  # for the stacks of a hang to arrive
 BETWEEN_S = 3.0  # from SIGTERM to the step that heeds it, beside the step's own time
 NO_ROOM_S = 1.0
+BUSY_S = 3.0  # between looks at a card that somebody holds
+UNSEEN_S = 30.0  # before a card is tried again whose holders are not told; twice as long each time
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 MOST_CHARS = 500
 _FROM_A_WORKER = frozenset({"kind", "rank", "time"})
@@ -54,35 +59,38 @@ def main(arguments: list[str]) -> int:
         return 0
     process.become_subreaper()
     if not (run.prepared().get("runtime") or {}).get("gpus"):
-        return _make_attempts(run, last, seen)[0]
+        return _make_attempts(Supervisor(run, last, seen))[0]
     from . import lease  # with all that it needs it takes as long to load as the rest of the agent
 
     cards = lease.claim(run)
-    if cards.busy and run.read_wish() == "run":
+    if not cards.gpus and run.read_wish() == "run":
         lease.write_waiting(run, cards.busy)
         return 0
-    status, state = _make_attempts(run, last, seen)
-    if state in TERMINAL:
+    status, last_attempt = _make_attempts(Supervisor(run, last, seen, cards))
+    if last_attempt.state in TERMINAL:
         with contextlib.suppress(OSError):  # a sweep removes them, and nobody takes them for held
             lease.give_back(run)
-    cards.release()
+    if last_attempt.cards is not None:
+        last_attempt.cards.release()
     return status
 
 
-def _make_attempts(run: Run, last: Folder | None, seen: dict[str, Any] | None) -> tuple[int, str]:
-    """Make attempts until none follows; return the agent's exit status, and the state that was told last."""
-    attempt = Supervisor(run, last, seen)
+def _make_attempts(attempt: Supervisor) -> tuple[int, Supervisor]:
+    """Make attempts until none follows; return the agent's exit status, and the last attempt."""
     while (status := attempt.supervise()) is None:
         attempt = attempt.make_next()
-    return status, attempt.state
+    return status, attempt
 
 
 class Supervisor:
     """One attempt from its folder to its end."""
 
-    def __init__(self, run: Run, last: Folder | None, seen: dict[str, Any] | None) -> None:
-        """Make the attempt's folder; `seen` is what the parent saw of the agent before this one."""
+    def __init__(
+        self, run: Run, last: Folder | None, seen: dict[str, Any] | None, cards: lease.Taken | None = None
+    ) -> None:
+        """Make the attempt's folder; `seen` is what the parent saw of the agent before this one, `cards` are the run's."""
         self.run = run
+        self.cards = cards
         self.plan = read_json(run.plan)
         self.secrets = secret.read(run)
         self.redactor = secret.Redactor(self.secrets.values())
@@ -123,7 +131,7 @@ class Supervisor:
 
     def make_next(self) -> Supervisor:
         """Make the attempt that follows this one, whose lock is let go once the next one's is held."""
-        following = Supervisor(self.run, self.folder, None)
+        following = Supervisor(self.run, self.folder, None, self.cards)
         following.terminations = self.terminations
         self.folder.release()
         return following
@@ -141,6 +149,14 @@ class Supervisor:
             os.unlink(self.run.container_end)
         if self.previous:
             self._record("evidence", values={"previous": self.previous})
+        status = self._end_early(verdict)
+        if status is None and (self.in_force.remedy or {}).get("class") == "gpu-busy-exclusive":
+            self._await_cards()
+            status = self._end_early(verdict)
+        return self._begin() if status is None else status
+
+    def _end_early(self, verdict: remedy.Verdict | None) -> int | None:
+        """End the attempt before its command begins where that is not to begin; return None where it is."""
         wish = self.run.read_wish()
         if wish != "run":
             return self._end("cancelled", _reason_of(wish), {})
@@ -159,6 +175,41 @@ class Supervisor:
         missing = sorted(set(self.plan.get("secrets") or ()) - set(self.secrets))
         if missing:
             return self._end("failed", "never-started", {"secrets": "missing: " + ", ".join(missing)})
+        return None
+
+    def _await_cards(self) -> None:
+        """Come by cards that admit us, ours or others in their place; until then say who holds them, and look again."""
+        from . import busy
+
+        told = None
+        while self.cards is not None and not self._is_wanted_no_more() and self._time_left_s() > 0:
+            found = busy.come_by_cards(self.run, self.cards)
+            if found is None:
+                tries = remedy.tries(
+                    self.history, "gpu-busy-exclusive", checkpoints.newest(self.run.checkpoints)
+                )
+                self._pause(UNSEEN_S * 2 ** max(0, tries - 1))
+                return
+            had, self.cards = self.cards.gpus, found.taken
+            if self.cards.gpus != had:
+                self._record("evidence", values={"cards": {"from": had, "to": self.cards.gpus}})
+                self._write_attempt()
+            if found.holders is None:
+                return
+            if found.holders != told:
+                told = found.holders
+                self._say("resuming", "card", evidence={"card": told})
+                self._record("evidence", values={"card": told})
+            self._pause(BUSY_S)
+
+    def _pause(self, pause_s: float) -> None:
+        """Wait so long, or until nobody wants the run any more."""
+        deadline = time.monotonic() + pause_s
+        while time.monotonic() < deadline and not self._is_wanted_no_more():
+            time.sleep(0.1)
+
+    def _begin(self) -> int | None:
+        """Run the command; return the agent's exit status, None where another attempt follows."""
         private = tempfile.mkdtemp(prefix="launch-")
         if len(os.fsencode(private)) > MAX_SOCKET_PATH:  # a long TMPDIR
             os.rmdir(private)
@@ -218,6 +269,8 @@ class Supervisor:
         records = [record for record, _ in self.history]
         prepared: dict[str, Any] = next((one for one in records if one.get("kind") == "prepare"), {})
         runtime: dict[str, Any] = prepared.get("runtime") or {}
+        if self.cards is not None:
+            runtime = {**runtime, "gpus": self.cards.gpus}
         me = process.find(os.getpid())
         plan, changes = self.plan, self.in_force.changes
         rung = self.rung
@@ -352,6 +405,8 @@ class Supervisor:
             "MASTER_PORT": str(self.attempt_record["port"]),
             "PET_MASTER_PORT": str(self.attempt_record["port"]),
             "PET_NPROC_PER_NODE": str(self.ranks),
+            # A torchrun of the user's own shows each rank its card alone, where it is new enough to know how.
+            "PET_VIRTUAL_LOCAL_RANK": str(int(1 < self.ranks == len(runtime.get("gpus") or ()))),
             # torchrun's own grace, after which it kills its ranks; it would be half a minute whatever a step takes.
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(self._grace_s()) + 1),
             "LAUNCH_ATTEMPT": self.folder.path,
@@ -494,6 +549,10 @@ class Supervisor:
         failure = {"since": None, **crash(self.log.tail(TAIL_BYTES), code, number, ended)}
         if failure["class"] == "checkpoint-corrupt" and not self._has_gone_on():
             failure["since"] = self.chosen.step
+        if failure["class"] == "gpu-busy-exclusive" and self.cards is not None:
+            from . import busy
+
+            failure["others"] = busy.others(self.run, self.cards)
         if failure["class"] == "disk-full":
             failure["elsewhere"] = not checkpoints.is_short_of_room(self.run.checkpoints)
         return failure

@@ -33,7 +33,7 @@ def sweep(root: str, *, dry_run: bool) -> List[Item]:
     Each is {"kind", "name", "run", "did", "why"}: `did` is `ended`, `removed`, or `left` for what was let alone.
     """
     items = [
-        *_processes(root, dry_run=dry_run),
+        *end_leftovers(root, dry_run=dry_run),
         *_leases(root, dry_run=dry_run),
         *_files(root, dry_run=dry_run),
     ]
@@ -73,7 +73,8 @@ def remains(run: Run) -> List[str]:
 # processes
 
 
-def _processes(root: str, *, dry_run: bool) -> List[Item]:
+def end_leftovers(root: str, *, dry_run: bool = False) -> List[Item]:
+    """End the processes of runs that need them no more, or only say which; return what became of each."""
     found = _leftovers(root)
     if dry_run:
         return [

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from launcher.errors import AgentError, RefusedError
+from launcher.errors import AgentError, CardBusyError
 from launcher.hosts.agent import printable
-from launcher.planning import choose_gpus, gpus_meant, is_taken
+from launcher.planning import cards_of, choose_gpus, gpus_meant, is_taken, strangers_on, who_holds
 from launcher.runs.view import View
 from launcher.spec.facts import Facts
 from launcher.spec.plan import Finding, Plan
+from launcher.spec.profile import Profile
 
 POLL_S = 2.0
 LEASED = "card-leased"
+BUSY = "gpu-busy-exclusive"
+REFUSED = "refused before anything was sent: "
+WAIT = "wait for it   --wait 30m     with the same command"
 T = TypeVar("T")
 
 
@@ -28,6 +32,12 @@ class Wanted(NamedTuple):
     def title(self, gpus: tuple[str, ...]) -> str:
         """Return cards as a person reads them."""
         return ", ".join(self.titles.get(gpu, gpu) for gpu in gpus)
+
+
+def profile_for(asked: str | None, profile: Profile) -> Profile:
+    """Return the profile of as many cards as `--gpus` asks for; a CPU and Apple's GPU are one, which `findings` says."""
+    count, _ = gpus_meant(asked, profile.count)
+    return profile if profile.kind != "cuda" or count == profile.count else profile.of_cards(count)
 
 
 def wanted(asked: str | None, plan: Plan, facts: Facts) -> Wanted:
@@ -49,83 +59,80 @@ def _named_by_profile(plan: Plan, facts: Facts) -> tuple[str, ...]:
 
 
 def findings(asked: str | None, plan: Plan, facts: Facts | None) -> list[Finding]:
-    """Return what speaks against the cards that `--gpus` asks for."""
+    """Return what speaks against the cards that `--gpus` asks for; that there are too few the gate says."""
     if asked is None:
         return []
-    ranks = plan.split.ranks
-    count, named = gpus_meant(asked, ranks)
+    _, named = gpus_meant(asked, plan.split.ranks)
+    if plan.profile.kind != "cuda":
+        message = f"--gpus {asked}: {plan.profile.title} has no cards to choose from"
+        return [
+            Finding(level="refuse", code="no-such-card", message=message, mend="launch it without --gpus")
+        ]
+    if facts is None or not named:
+        return []
+    there = {gpu.uuid: gpu for gpu in (() if plan.rehearsed else cards_of(plan.profile, facts))}
     found = []
-    if count != ranks:
-        message = (
-            f"--gpus {asked}: {plan.profile.title} is planned for {ranks} card{'s' if ranks > 1 else ''}"
-        )
-        mend = f"a profile says how many   count = {count}, as `launch profile show t4x2` has it"
-        found.append(Finding(level="refuse", code="not-yet", message=message, mend=mend))
-    if facts is not None:
-        there = _named_by_profile(plan, facts)
-        missing = [gpu for gpu in named if gpu not in there]
-        taken = [gpu for gpu in named if gpu in there and gpu not in _there(plan, facts)]
-        if missing or not there:
-            message = f"--gpus {asked}: {plan.host} has no {plan.profile.title} {', '.join(missing)}".rstrip()
-            mend = f"which there are   launch probe --host {plan.host}"
-            found.append(Finding(level="refuse", code="no-such-card", message=message, mend=mend))
-        if taken:
-            message = f"--gpus {asked}: {plan.host}: {', '.join(taken)} admits no process of ours"
-            mend = f"who holds it   launch probe --host {plan.host}"
-            found.append(Finding(level="refuse", code="gpu-busy-exclusive", message=message, mend=mend))
+    if missing := [gpu for gpu in named if gpu not in there]:
+        message = f"--gpus {asked}: {plan.host} has no {plan.profile.of_cards(1).title} {', '.join(missing)}"
+        mend = f"which there are   launch probe --host {plan.host}"
+        found.append(Finding(level="refuse", code="no-such-card", message=message, mend=mend))
+    if taken := [there[gpu] for gpu in named if gpu in there and is_taken(there[gpu], facts)]:
+        lines = [f"--gpus {asked}: {plan.host}: held", *(who_holds(gpu, facts) for gpu in taken)]
+        mend = f"who holds it   launch probe --host {plan.host}"
+        found.append(Finding(level="refuse", code=BUSY, message="\n  ".join(lines), mend=mend))
     return found
 
 
-def waiting_for(make: Callable[[], T], plan: Plan, cards: Wanted, wait_s: float, view: View) -> T:
-    """Make a run; while other runs have the cards try again, for so many seconds, and show who has them.
+def refusal(findings: Sequence[Finding], plan: Plan, facts: Facts) -> CardBusyError | None:
+    """Return the error of a plan that only the holders of its cards stand against; None for any other."""
+    if not findings or any(one.code != BUSY for one in findings):
+        return None
+    taken = [gpu for gpu in cards_of(plan.profile, facts) if is_taken(gpu, facts)]
+    holders = [f"{one.title} holds GPU {gpu.index}" for gpu in taken for one in strangers_on(gpu)]
+    text = f"{REFUSED}{findings[0].message}\n  {WAIT}\n  {findings[0].mend}"
+    return CardBusyError(text, ", ".join(holders) or "its cards admit nobody")
 
-    Raises RefusedError when they have them still.
+
+def waiting_for(make: Callable[[], T], wait_s: float, view: View) -> T:
+    """Make something; while others have the cards for it try again, for so many seconds, and show who has them.
+
+    Raises CardBusyError when they have them still.
     """
     try:
         return make()
-    except AgentError as error:
-        if error.code != LEASED:
+    except CardBusyError as error:
+        if wait_s <= 0:
             raise
-        if not wait_s:
-            raise _refused(error, plan, cards) from error
-        first = error
+        first = error.holders
     deadline = time.monotonic() + wait_s
     with view.stage("wait") as stage:
-        stage.progress(_holders(first, cards))
+        stage.progress(first)
         while True:
             time.sleep(max(0.0, min(POLL_S, deadline - time.monotonic())))
             try:
                 made = make()
-            except AgentError as error:
-                if error.code != LEASED:
-                    raise
+            except CardBusyError as error:
                 if time.monotonic() >= deadline:
-                    raise _refused(error, plan, cards) from error
-                stage.progress(_holders(error, cards))
+                    raise
+                stage.progress(error.holders)
             else:
-                stage.text = f"no longer {_holders(first, cards)}"
+                stage.text = f"no longer {first}"
                 return made
 
 
-def _busy(error: AgentError) -> list[dict[str, Any]]:
+def leased(error: AgentError, plan: Plan, cards: Wanted) -> CardBusyError:
+    """Return as an error of its own that other runs have leased the cards that a run needs."""
     told = error.values.get("busy")
-    return [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
-
-
-def _holders(error: AgentError, cards: Wanted) -> str:
-    """Return who has the cards, in words."""
-    words = []
-    for one in _busy(error):
-        gpu = str(one.get("gpu"))
-        by = f"run {one['run']} ({one.get('state')})" if one.get("run") else "a run that just leaves"
-        words.append(f"leased by {by} on {cards.titles.get(gpu, gpu)}")
-    return printable(", ".join(words))
-
-
-def _refused(error: AgentError, plan: Plan, cards: Wanted) -> RefusedError:
-    run = next((str(one["run"]) for one in _busy(error) if one.get("run")), "")
-    lines = [f"gpu busy: {_holders(error, cards)}", f"  wait for it   launch --host {plan.host} --wait 30m …"]
-    if run:
+    busy = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+    holders = printable(", ".join(_holder(one, cards) for one in busy))
+    lines = [f"gpu busy: {holders}", f"  {WAIT}"]
+    if run := next((str(one["run"]) for one in busy if one.get("run")), ""):
         short = printable(run).rpartition("-")[2]
         lines.append(f"  or end it     launch stop --host {plan.host} {short}")
-    return RefusedError("\n".join(lines))
+    return CardBusyError("\n".join(lines), holders)
+
+
+def _holder(told: dict[str, Any], cards: Wanted) -> str:
+    gpu = str(told.get("gpu"))
+    by = f"run {told['run']} ({told.get('state')})" if told.get("run") else "a run that just leaves"
+    return f"leased by {by} on {cards.titles.get(gpu, gpu)}"

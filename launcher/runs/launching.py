@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 from launcher.errors import (
     AgentError,
     BadFileError,
+    CardBusyError,
     ConnectionLostError,
     EngineError,
     HostError,
@@ -222,12 +223,13 @@ def launch(request: Request, view: View) -> Started:
         facts, profile = _look(agent, wanted, view)
         plan = _plan(profile, wanted, facts)
         view.head(plan)
-        pass_gate(plan, facts, host, view, wanted.gpus)
+        deadline = time.monotonic() + request.wait_s
+        facts = pass_gate_when_free(agent, plan, facts, host, wanted.job, view, deadline, wanted.gpus)
         meant = cards.wanted(wanted.gpus, plan, facts)
         settings = build_settings.read(host, os.environ)
         with open_runtime(agent, host, plan, facts, settings) as runtime:
             fill = functools.partial(_ship, agent, plan=plan, task=task, view=view)
-            return begin(runtime, host, plan, meant, secrets, view, "ship", fill, request.wait_s)
+            return begin(runtime, host, plan, meant, secrets, view, "ship", fill, deadline)
     except BaseException:
         agent.close()
         raise
@@ -242,15 +244,16 @@ def begin(
     view: View,
     stage_name: str,
     fill: Callable[[Mirror], str],
-    wait_s: float = 0.0,
+    deadline: float,
 ) -> Started:
     """Sweep a host, make a run there with cards of its own, waited for if need be, give it what it needs, and start it.
 
-    `fill` puts code and data in place, which is shown as a stage, and says what it did. Whoever calls hangs up when
+    The wait ends at `deadline`, by the monotonic clock. `fill` puts code and data in place, which is shown as a stage, and says what it did. Whoever calls hangs up when
     this raises: what was prepared is cleared away then.
     """
     _sweep(runtime, view)
-    run, gpus = cards.waiting_for(lambda: _create(runtime, plan, meant), plan, meant, wait_s, view)
+    create = functools.partial(_create, runtime, plan, meant)
+    run, gpus = cards.waiting_for(create, deadline - time.monotonic(), view)
     mirror = Mirror(run, runs_folder())
     with view.stage(stage_name) as stage:
         stage.text = fill(mirror)
@@ -283,7 +286,8 @@ def build_image(request: Request, view: View) -> None:
             stage.text = agent.about
         facts, profile = _look(agent, wanted, view)
         plan = _plan(profile, wanted, facts)
-        pass_gate(plan, facts, host, view)
+        with contextlib.suppress(CardBusyError):  # a build needs none
+            pass_gate(plan, facts, host, view)
         runtime = stack.enter_context(open_runtime(agent, host, plan, facts, settings))
         with view.stage("image") as stage:
             stage.text = runtime.provide(plan, stage.progress)
@@ -300,6 +304,7 @@ def _look(agent: Agent, wanted: Resolved, view: View) -> tuple[Facts, Profile]:
 
 def _plan(profile: Profile, wanted: Resolved, facts: Facts | None) -> Plan:
     """Return the plan; how it runs there hangs on the facts, native where there are none. Raises RefusedError."""
+    profile = cards.profile_for(wanted.gpus, profile)
     on = wanted.rehearsed_on or profile
     how = choose_runtime(on, wanted.host, wanted.job, facts) if facts else "native"
     template = resolve.template()[0] if how == "docker" else ""
@@ -453,16 +458,45 @@ def room_text(facts: Facts) -> str:
     return f"{facts.room_gb:,.0f} GB free{' by quota' if has_quota else ''}"
 
 
+def pass_gate_when_free(
+    agent: Agent,
+    plan: Plan,
+    facts: Facts,
+    host: Host,
+    job: Job,
+    view: View,
+    deadline: float,
+    gpus: str | None = None,
+) -> Facts:
+    """Pass the gate; while strangers hold its cards look again, up to `deadline`. Return the facts that it passed with.
+
+    Raises RefusedError.
+    """
+    looked = [facts]
+
+    def look() -> Facts:
+        found = looked.pop() if looked else probe(agent, host, job)
+        pass_gate(plan, found, host, view, gpus)
+        return found
+
+    return cards.waiting_for(look, deadline - time.monotonic(), view)
+
+
 def pass_gate(plan: Plan, facts: Facts, host: Host, view: View, gpus: str | None = None) -> None:
-    """Show what the gate notes, of the cards that were asked for too. Raises RefusedError for what it refuses."""
+    """Show what the gate notes, of the cards that were asked for too.
+
+    Raises RefusedError for what it refuses, CardBusyError where that may pass by itself.
+    """
     findings = [*cards.findings(gpus, plan, facts), *check(plan, facts, host)]
     refusals = [finding for finding in findings if finding.level == "refuse"]
+    if busy := cards.refusal(refusals, plan, facts):
+        raise busy
     for finding in findings:
         if finding.level == "note":
             view.finding(finding)
     if refusals:
         lines = [f"{one.message}\n  {one.mend}" if one.mend else one.message for one in refusals]
-        raise RefusedError("refused before anything was sent: " + "\n".join(lines))
+        raise RefusedError(cards.REFUSED + "\n".join(lines))
 
 
 def _sweep(runtime: Runtime, view: View) -> None:
@@ -482,6 +516,8 @@ def _create(runtime: Runtime, plan: Plan, meant: cards.Wanted) -> tuple[str, tup
         try:
             gpus = runtime.create(run, plan, meant.gpus, meant.needed)
         except AgentError as error:
+            if error.code == cards.LEASED:
+                raise cards.leased(error, plan, meant) from error
             if error.code != "run-exists" or not tries_left:
                 raise
         else:

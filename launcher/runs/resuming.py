@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +24,7 @@ from launcher.planning import changed, job_of
 from launcher.runs import build_settings, cards, resolve, secret
 from launcher.runs.control import locate, open_docker, runs_of
 from launcher.runs.following import refresh
-from launcher.runs.launching import Started, begin, describe, pass_gate, probe
+from launcher.runs.launching import Started, begin, describe, pass_gate_when_free, probe
 from launcher.runs.mirror import Mirror
 from launcher.runtimes.native import Native
 from launcher.spec.base import Record
@@ -59,10 +60,11 @@ _TABLES = {"batch": ("global", "micro"), "data": ("train", "eval")}
 
 
 class Asked(NamedTuple):
-    """What a command line asks for: changes KEY=VALUE, and the run's name."""
+    """What a command line asks for: changes KEY=VALUE, the run's name, and how long it may wait for its card."""
 
     settings: Sequence[str] = ()
     name: str | None = None
+    wait_s: float = 0.0
 
 
 class _PassedOver(Record):
@@ -101,12 +103,13 @@ def resume(word: str, host_name: str | None, asked: Asked, view: View) -> Starte
             facts = probe(agent, there, job_of(plan))
             stage.text = describe(facts)
         view.head(plan)
-        pass_gate(plan, facts, there, view)
+        deadline = time.monotonic() + asked.wait_s
+        facts = pass_gate_when_free(agent, plan, facts, there, job_of(plan), view, deadline)
         meant = cards.wanted(None, plan, facts)
         with _runtime(agent, host, plan, summary) as runtime:
             keys = sorted({key for setting in asked.settings for key in _keys_of(setting)})
             fill = functools.partial(_inherit, agent, parent, host, view, keys)
-            return begin(runtime, host, plan, meant, secrets, view, "resume", fill)
+            return begin(runtime, host, plan, meant, secrets, view, "resume", fill, deadline)
     except BaseException:
         agent.close()
         raise

@@ -50,6 +50,12 @@ class Profile(Written):
             raise ValueError("count is for kind 'cuda': another kind has one")
         return self
 
+    def of_cards(self, count: int) -> Profile:
+        """Return the profile of so many of these cards in one host, e.g. `2 x T4 16 GB`."""
+        title = self.title.removeprefix(f"{self.count} x ")
+        title = title if count == 1 else f"{count} x {title}"
+        return Profile.model_validate({**self.model_dump(), "count": count, "title": title})
+
     @property
     def compute(self) -> tuple[int, int] | None:
         """The compute capability as numbers, e.g. (7, 5); None off CUDA."""

@@ -15,6 +15,7 @@ from launcher.planning import (
     job_of,
     match_profile,
     plan,
+    processes_named,
     runtime,
     why_taken,
 )
@@ -196,6 +197,55 @@ def test_the_gate_refuses_cards_that_admit_nothing_of_ours_and_notes_what_else_i
     assert [finding.code for finding in findings] == found
     is_refusal = set(found) & {"gpu-busy-exclusive", "gpu-prohibited"}
     assert all((finding.level == "refuse") is bool(is_refusal) for finding in findings)
+
+
+@pytest.mark.parametrize(
+    ("command", "count"),
+    [
+        ("torchrun --nproc-per-node 4 train.py", 4),
+        ("/opt/venv/bin/torchrun --standalone --nproc_per_node=2 train.py --nproc-per-node 8", 2),
+        ("accelerate launch --num_processes 3 --mixed_precision bf16 train.py", 3),
+        ("accelerate launch --num-processes=3 train.py", 3),
+        ("python -m torch.distributed.run --nproc-per-node=2 -m pkg.train", 2),
+        ("python3 -m accelerate.commands.launch --num_processes 2 train.py", 2),
+        ("torchrun --nproc-per-node gpu train.py", None),
+        ("torchrun train.py --num_processes 4", None),
+        ("accelerate launch train.py", None),
+        ("python train.py --num_processes 4", None),
+        ("./start.sh --nproc-per-node 4", None),
+    ],
+)
+def test_how_many_processes_a_command_is_told_to_start(command, count):
+    """What stands behind the script is the script's."""
+    assert processes_named(tuple(command.split())) == count
+
+
+@pytest.mark.parametrize(
+    ("command", "mode", "more", "is_refused"),
+    [
+        ("torchrun --nproc-per-node 2 train.py", EXCLUSIVE, {}, True),
+        ("torchrun --nproc-per-node 1 train.py", EXCLUSIVE, {}, False),
+        ("torchrun --nproc-per-node 2 train.py", "default", {}, False),
+        ("torchrun --nproc-per-node 2 train.py", EXCLUSIVE, {"nvidia_mps": True}, False),
+    ],
+)
+def test_more_processes_than_cards_are_refused_where_a_card_takes_one(command, mode, more, is_refused):
+    """With the count that would do."""
+    one = case_plan(next(case for case in CASES if case.name == "words_on_l40s"))
+    plan = one.model_copy(update={"command": tuple(command.split())})
+    found = {finding.code: finding for finding in check(plan, facts(gpus=[l40s(0, mode)], **more))}
+    assert ("too-many-contexts" in found) == is_refused
+    assert not is_refused or "--gpus 2" in found["too-many-contexts"].mend
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "title"),
+    [("t4", 3, "3 x T4 16 GB"), ("t4x2", 4, "4 x T4 16 GB"), ("t4x2", 1, "T4 16 GB")],
+)
+def test_a_profile_of_so_many_cards(name, count, title):
+    """Its title says how many; each has its share of the batch."""
+    one = profile(name).of_cards(count)
+    assert (one.title, one.count) == (title, count)
 
 
 @pytest.mark.parametrize(

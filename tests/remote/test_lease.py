@@ -128,6 +128,26 @@ def test_the_agent_takes_its_card_over_without_a_moment_in_between(make_run):
     assert lease.take(other, CARDS[:1]).gpus == CARDS[:1]
 
 
+def test_a_run_that_comes_back_takes_another_of_the_cards_that_it_may_have(make_run, tmp_path):
+    """Where its own is another run's by now; not in a container, which keeps the card that it was given."""
+    runtime = {"kind": "native", "gpus": CARDS[:1], "any_of": CARDS}
+    run, other = make_run("one", runtime=runtime), make_run("two", is_held=True)
+    lease.take(other, CARDS[:2])
+    assert lease.claim(run).gpus == ["GPU-c"]
+    assert holders(tmp_path) == {"GPU-a": other.id, "GPU-b": other.id, "GPU-c": run.id}
+    contained = make_run("three", runtime={"kind": "docker", "gpus": CARDS[:1], "any_of": CARDS[:1]})
+    assert lease.claim(contained).gpus == []
+
+
+def test_a_card_that_is_dropped_is_free_and_another_run_s_is_not(make_run, tmp_path):
+    """Only files that name the run go."""
+    run, other = make_run("one", is_held=True), make_run("two", is_held=True)
+    lease.take(run, CARDS[:2]).release()
+    lease.take(other, CARDS[2:])
+    lease.drop(run, CARDS[1:])
+    assert holders(tmp_path) == {"GPU-a": run.id, "GPU-c": other.id}
+
+
 def test_a_run_without_cards_claims_none(make_run, tmp_path):
     """And leaves no folder."""
     assert lease.claim(make_run("one", is_held=True)) == ([], [], [])

@@ -34,6 +34,7 @@ CHANGES = {
     "bf16-unsupported": {"rung": 1},
     "bf16-dtype-mismatch": {"rung": 1},
     "cuda-oom": {"micro_batch": 4, "accumulation": 16},
+    "gpu-busy-exclusive": {},
     "host-oom-killed": {"loader_workers": 2},
     "port-in-use": {},
     "nccl-error": {},
@@ -92,6 +93,13 @@ def test_every_class_is_a_reason_to_fail():
         ),
         ("unknown", {"may_begin_again": False}, "unknown", "worker.resume_from"),
         ("hang", {"tries": 1}, "hang", ""),
+        ("gpu-busy-exclusive", {"tries": 1}, "gpu-busy-exclusive", "nobody else held the card"),
+        (
+            "gpu-busy-exclusive",
+            {"tries": 5, "failure": {"others": "GPU 0 held by pid 8", "mend": "end it"}},
+            "gpu-busy-exclusive",
+            "end it",
+        ),
         ("no-gpu-in-container", {}, "no-gpu-in-container", ""),
         ("user-code-error", {"failure": {"mend": "mend it"}}, "user-code-error", "mend it"),
     ],
@@ -136,6 +144,13 @@ def test_a_script_that_trained_nothing_is_started_again_without_having_asked():
     assert verdict("fp16-unscale", **untouched).remedy
     assert verdict("port-in-use", **untouched, consumed=set()).remedy is None
     assert verdict("unknown", **untouched).remedy is None
+
+
+def test_a_card_that_others_hold_is_waited_for_again():
+    """Where nobody was seen to hold it, once is enough."""
+    told = {"others": "GPU 0 held by pid 8 (ada)"}
+    assert verdict("gpu-busy-exclusive", failure=told, tries=4).remedy is not None
+    assert verdict("gpu-busy-exclusive", failure={"others": None}, tries=0).remedy is not None
 
 
 def test_a_remedy_says_in_one_sentence_what_it_does():

@@ -26,6 +26,36 @@ context.open_context()
 """
 
 
+RESUMES = """
+import os, sys, time
+import launcher_worker as worker
+sys.path.insert(0, {folder!r})
+import context
+worker.resume_from()
+print("sees", os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+once = os.path.join(os.environ["LAUNCH_ATTEMPT"], "..", "once")
+if not os.path.exists(once):
+    open(once, "w").close()
+    open({ready!r}, "w").close()
+    while os.path.exists({ready!r}):
+        time.sleep(0.05)
+context.open_context()
+worker.done(1)
+"""
+TWICE = """
+import subprocess, sys
+import launcher_worker as worker
+worker.resume_from()
+sys.path.insert(0, {folder!r})
+import context
+context.open_context()
+print("the second", flush=True)
+code = "import sys; sys.path.insert(0, {folder!r}); import context; context.open_context()"
+subprocess.run([sys.executable, "-c", code], check=True)
+"""
+EXCLUSIVE = {"compute_mode": "Exclusive_Process"}
+
+
 @pytest.fixture
 def holding(client, cards):
     """A project whose training holds its card for a while."""
@@ -120,6 +150,80 @@ def test_a_card_that_is_taken_after_the_gate_ends_the_run_in_its_class(client, c
     until(lambda: client.summary(run)["state"] == "failed", "the end")
     assert client.summary(run)["reason"] == "gpu-busy-exclusive"
     assert "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy" in client.ok("logs", run)
+
+
+@pytest.fixture
+def take_card(client, cards, tmp_path):
+    """Launch a script that may be begun again; a stranger takes its card after the gate. Return the run and the stranger."""
+    ready = tmp_path / "ready"
+    client.script(RESUMES.format(folder=str(cards.folder), ready=str(ready)))
+
+    def launch():
+        run = client.detached("--profile", "titan_rtx", "--", "python", "train.py")
+        until(ready.exists, "the training")
+        stranger = cards.hold(0)
+        ready.unlink()
+        return run, stranger
+
+    return launch
+
+
+def test_a_run_whose_card_was_taken_moves_to_another(client, cards, take_card):
+    """The next attempt sees the other card, and nobody has signalled whoever took the first."""
+    cards.put(*[("titan_rtx", EXCLUSIVE)] * 2)
+    run, stranger = take_card()
+    until(lambda: client.summary(run)["state"] == "succeeded", "the end")
+    said = client.ok("logs", run)
+    assert [line.split()[1] for line in said.splitlines() if "sees" in line] == [uuid_of(0), uuid_of(1)]
+    assert stranger.poll() is None
+
+
+def test_a_run_whose_only_card_was_taken_waits_for_it_and_says_who_has_it(client, cards, take_card):
+    """It can be stopped meanwhile, and goes on once the stranger has left."""
+    cards.put(("titan_rtx", EXCLUSIVE))
+    for is_stopped in (True, False):
+        run, stranger = take_card()
+        until(lambda run=run: client.summary(run)["reason"] == "card", "it to wait")
+        row = client.summary(run)
+        assert row["state"] == "resuming"
+        assert row["evidence"]["card"] == f"GPU 0 held by pid {stranger.pid} (root)"
+        if is_stopped:
+            assert "cancelled" in client.ok("stop", run)
+        assert stranger.poll() is None
+        stranger.kill()
+        stranger.wait()
+        if not is_stopped:
+            until(lambda run=run: client.summary(run)["state"] == "succeeded", "the end")
+
+
+def test_a_script_that_opens_its_exclusive_card_twice_is_told_so(client, cards):
+    """A parent and its child: nobody else holds the card, so it is tried once more and no more."""
+    cards.put(("titan_rtx", EXCLUSIVE))
+    client.script(TWICE.format(folder=str(cards.folder)))
+    done = client.run("--profile", "titan_rtx", "--", "python", "train.py")
+    assert done.returncode == 1
+    assert "gpu-busy-exclusive" in done.stdout
+    assert "nobody else held the card" in done.stdout
+    assert client.ok("logs", "last").count("the second") == 2
+
+
+def test_a_launch_can_wait_for_a_stranger_to_leave_its_card(client, cards):
+    """It is shown who that is; without --wait it is refused, and told of it."""
+    cards.put(("titan_rtx", EXCLUSIVE))
+    stranger = cards.hold(0)
+    words = ("--profile", "titan_rtx", "--", "true")
+    done = client.run(*words)
+    assert done.returncode == 3
+    assert "--wait 30m" in done.stderr
+    assert client.run("--wait", "1s", *words).returncode == 3
+    waits = client.start("--wait", "5m", *words)
+    while f"wait: pid {stranger.pid} (root" not in (line := waits.stdout.readline()):
+        assert line
+    stranger.kill()
+    stranger.wait()
+    out, err = waits.communicate(timeout=60)
+    assert waits.returncode == 0, err
+    assert "no longer pid" in out
 
 
 def test_hosts_shows_every_host_s_cards_free_or_held(client, lab, cards):

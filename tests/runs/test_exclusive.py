@@ -93,6 +93,20 @@ def test_through_us_each_rank_sees_its_own_card_and_none_races(project, exclusiv
     assert [one["visible"] for one in found] == [one["cards"][0] for one in found]
 
 
+def test_a_torchrun_of_one_s_own_gets_a_card_for_each_rank_too(project, exclusive):
+    """As many cards as are asked for, by a profile of one; more processes than cards are refused at once."""
+    words = ("--profile", "t4", "--gpus", "2", "--set", "batch.global=2", "--")
+    script = ("train.py", str(exclusive.folder), str(project.home / "ranks"))
+    project.ok(*words, "torchrun", "--nproc-per-node", "2", *script)
+    held = [uuid for one in told(project) for uuid in one["cards"]]
+    assert len(held) == len(set(held)) == 2
+    done = project.run(*words, "torchrun", "--nproc-per-node=4", *script)
+    assert done.returncode == 3
+    assert (
+        "'torchrun' is to start 4 processes on 2 cards, and GPU 0 of local takes one at a time" in done.stderr
+    )
+
+
 def test_a_rank_that_fails_ends_the_others_and_frees_all_cards(project, exclusive):
     """The run is told by the rank's own mistake, and the next launch finds every card free."""
     ranks, mark = str(project.home / "ranks"), str(project.home / "mark")

@@ -110,16 +110,18 @@ def test_a_card_is_named_on_the_command_line(client, cards):
     for gpus, code, text in (
         ("GPU-card-1", 3, f"leased by run {run}"),
         ("GPU-card-9", 3, "has no TITAN RTX 24 GB GPU-card-9"),
-        ("2", 3, "is planned for 1 card"),
-        ("GPU-card-0,GPU-card-2", 3, "is planned for 1 card"),
+        ("GPU-card-0,GPU-card-1", 3, f"leased by run {run}"),
+        ("4", 3, "has 3 x NVIDIA TITAN RTX, not 4 x TITAN RTX 24 GB"),
         ("0", 2, "--gpus 0"),
         ("one", 2, "--gpus one"),
     ):
         done = client.run(*words(client, 0.0, "--gpus", gpus))
         assert done.returncode == code, done.stderr
         assert text in done.stderr
-    plan = client.ok("--dry-run", *words(client, 0.0, "--gpus", "2"))
-    assert "would refuse: --gpus 2" in plan
+    assert "would refuse" not in client.ok("--dry-run", *words(client, 0.0, "--gpus", "2"))
+    two = client.detached(*words(client, 0.0, "--gpus", "2"))
+    assert leases(client) == {"GPU-card-0": two, "GPU-card-1": run, "GPU-card-2": two}
+    assert "no cards to choose from" in client.run("--profile", "cpu", "--gpus", "1", "--", "true").stderr
     assert client.run("--wait", "soon", *words(client)).returncode == 2
 
 
