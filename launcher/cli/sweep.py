@@ -19,7 +19,7 @@ def sweep(
     """End and remove what runs that are over have left on a host; every launch does this by itself.
 
     Only what is proven to be ours is touched: by a run's token, this host, this boot and start time, or by a container's
-    labels. What is not is left alone, with what it means.
+    labels. What is not is left alone, with what it means; strangers that hold cards are listed with whom to ask.
 
     Examples:  launch sweep --host lab     launch sweep --host lab --dry-run
     """
@@ -27,17 +27,24 @@ def sweep(
     from launcher.hosts import connect
     from launcher.runs import resolve
     from launcher.runs.cleaning import open_engine
+    from launcher.runs.launching import NO_JOB, probe
+    from launcher.runs.sweeping import strangers
     from launcher.runs.sweeping import sweep as clean
 
     place = resolve.host(host)
     with connect(place) as agent, open_engine(agent, place) as engine:
-        items = clean(agent, engine, dry_run=dry_run)
+        ours = clean(agent, engine, dry_run=dry_run)
+        facts = probe(agent, place, NO_JOB)
+    items = [*ours, *strangers(facts)]
     if as_json:
         told = [item.model_dump() for item in items]
         print(json.dumps({"version": 1, "host": place.name, "dry_run": dry_run, "items": told}))
         return
-    if not items:
+    if not ours:
         say(f"{place.name}: nothing of ours is left over")
+    if facts.holders_error:
+        say(f"{place.name}: who holds its cards is not known: {facts.holders_error}")
+    if not items:
         return
     from rich.console import Console
     from rich.table import Table

@@ -8,8 +8,10 @@ from pydantic import Field, ValidationError
 
 from launcher.errors import RunError
 from launcher.hosts import Agent
+from launcher.planning import strangers_on, whom_to_ask
 from launcher.runtimes.container import LABEL_ROOT, LABEL_RUN, name_of
 from launcher.spec.base import Record
+from launcher.spec.facts import Facts
 
 if TYPE_CHECKING:
     from launcher.runtimes.engine import Engine, Listed
@@ -71,6 +73,20 @@ def sweep(agent: Agent, engine: Engine | None, *, dry_run: bool, kept_s: float =
         for one in found
     ]
     return [*told.items, *containers]
+
+
+def strangers(facts: Facts) -> list[Swept]:
+    """Return who holds cards of a host and is nobody's of ours, with whom to ask."""
+    return [
+        Swept(
+            kind="stranger",
+            name=holder.title,
+            did="left",
+            why=f"holds GPU {gpu.index}: {whom_to_ask(holder, facts)}",
+        )
+        for gpu in facts.gpus
+        for holder in strangers_on(gpu)
+    ]
 
 
 def _is_dead(container: Listed, run: str, told: _Told, kept_s: float) -> bool:

@@ -152,6 +152,25 @@ def test_a_card_that_is_taken_after_the_gate_ends_the_run_in_its_class(client, c
     assert "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy" in client.ok("logs", run)
 
 
+def test_a_sweep_ends_what_is_ours_on_a_card_and_says_whom_to_ask_of_a_stranger(holding, cards):
+    """In a table and for programs; the stranger is alive afterwards, and is shown again."""
+    cards.put("l40s", "l40s")
+    run = holding.detached("--profile", "l40s", "--", "python", "train.py")
+    until(lambda: probed(holding), "the context")
+    token = (holding.home / ".launch" / "runs" / run / "token").read_text().strip()
+    holding.ok("stop", run, "--now")
+    left, stranger = cards.hold(0, LAUNCH_TOKEN=token), cards.hold(1)
+    said = holding.ok("sweep")
+    assert left.wait(10) < 0
+    assert f"kill {stranger.pid}" in said
+    assert "holds GPU 1: yours, of no run" in said
+    (item,) = json.loads(holding.ok("sweep", "--json"))["items"]
+    assert (item["kind"], item["did"]) == ("stranger", "left")
+    assert item["name"].startswith(f"pid {stranger.pid} (root, ")
+    assert stranger.poll() is None
+    assert holding.ok("sweep").startswith("local: nothing of ours is left over\n")
+
+
 @pytest.fixture
 def take_card(client, cards, tmp_path):
     """Launch a script that may be begun again; a stranger takes its card after the gate. Return the run and the stranger."""
