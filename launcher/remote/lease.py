@@ -13,9 +13,10 @@ import errno
 import os
 import re
 import time
+from functools import partial
 from typing import Any, Collection, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import process, reading, strict_json
+from . import process, reading, strict_json, turns
 from .rundir import TERMINAL, VERSION, Lock, Run, paths_in, read_json, write_durably
 
 FOLDER_S = 30.0
@@ -29,8 +30,14 @@ _PASSING = (
 )  # its agent is leaving, or its client may be gone and `serve` about to see it
 
 
+QUEUED = "queued"
+
+
 class Busy(NamedTuple):
-    """A card that another run holds: its UUID, the run (None: one that leaves just now) and that one's state."""
+    """A card that another run holds: its UUID, the run (None: one that leaves just now) and that one's state.
+
+    Of one that is free, and kept back for a launch that waits longer, the state is `queued`.
+    """
 
     gpu: str
     run: Optional[str]
@@ -39,6 +46,8 @@ class Busy(NamedTuple):
     @property
     def words(self) -> str:
         """It in one clause."""
+        if self.state == QUEUED:
+            return "%s is next for a launch that came before" % self.gpu
         if self.run is None:
             return "%s is just being let go" % self.gpu
         return "%s is leased by run %s%s" % (self.gpu, self.run, " (%s)" % self.state if self.state else "")
@@ -70,28 +79,50 @@ def take(
     *,
     judges: bool = True,
     wait_s: float = LEAVING_S,
+    in_line: bool = False,
+    ticket: Optional[turns.Ticket] = None,
 ) -> Taken:
     """Take so many of some cards for a run, the first that are free, or none; all of them without a `count`.
 
     Whoever cannot see other runs (in a container) must not judge them: without `judges` every card of another run is
-    busy. A card whose run may be about to leave it is waited for `wait_s` seconds. Raises OSError.
+    busy. A card whose run may be about to leave it is waited for `wait_s` seconds. A new run stands `in_line`: it leaves
+    cards to those that wait longer, by their tickets. Raises OSError.
     """
     wanted = len(gpus) if count is None else count
     deadline = time.monotonic() + wait_s
     while True:
         with _alone(run.root):
-            taken = _take(run, gpus, wanted, judges)
-        is_leaving = any(one.run is None or one.state in _PASSING for one in taken.busy)
+            free = partial(_is_free, run, judges)
+            kept = turns.kept_back(run.root, ticket, free) if in_line else set()
+            taken = _take(run, gpus, wanted, judges, kept)
+        is_leaving = any(one.state is None or one.state in _PASSING for one in taken.busy)
         if len(taken.gpus) == wanted or not is_leaving or time.monotonic() >= deadline:
             return taken
         time.sleep(TURN_S)
 
 
-def _take(run: Run, gpus: Sequence[str], wanted: int, judges: bool) -> Taken:
+def draw(root: str, gpus: Sequence[str], count: Optional[int]) -> turns.Ticket:
+    """Draw a ticket for cards that are busy. Raises OSError."""
+    with _alone(root):
+        return turns.draw(root, gpus, len(gpus) if count is None else count)
+
+
+def _is_free(run: Run, judges: bool, gpu: str) -> bool:
+    path = _path(run.root, gpu)
+    lock = _free_lock(run, path, read_json(path).get("run"), judges)
+    if lock is not None:
+        lock.release()
+    return lock is not None
+
+
+def _take(run: Run, gpus: Sequence[str], wanted: int, judges: bool, kept: Collection[str]) -> Taken:
     taken = Taken([], [], [])
     for gpu in gpus:
         if len(taken.gpus) == wanted:
             break
+        if gpu in kept:
+            taken.busy.append(Busy(gpu, None, QUEUED))
+            continue
         path = _path(run.root, gpu)
         holder = read_json(path).get("run")
         lock = _free_lock(run, path, holder, judges)

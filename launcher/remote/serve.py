@@ -31,6 +31,7 @@ from . import (
     shipping,
     strict_json,
     sweep,
+    turns,
 )
 from .rundir import RUN_ID, TERMINAL, VERSION, Folder, Lock, Run, read_json, read_text, write_durably
 from .store import Manifest, ShippingError, Store, check
@@ -156,6 +157,7 @@ class Server:
         self.handed_over: dict[str, Folder] = {}
         self.held: dict[str, Lock] = {}
         self.cards: dict[str, lease.Taken] = {}
+        self.ticket: turns.Ticket | None = None
         self.offered: dict[str, Manifest] = {}
         self.verbs: dict[str, Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]] = {
             "remove": self.remove,
@@ -217,6 +219,7 @@ class Server:
 
     def clear_away(self) -> None:
         """Remove what was prepared on this connection and never started: nothing half-done stays behind."""
+        self._leave_the_line()
         for folder in self.handed_over.values():
             folder.release()
         for run_id, folder in self.prepared.items():
@@ -250,7 +253,7 @@ class Server:
     def create(self, args: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
         """Make a run's folder with its plan (the payload) and its first numbered folder, held by this process.
 
-        Its cards are leased: `cards` of `gpus`, the first that are free, or all of them.
+        Its cards are leased: `cards` of `gpus`, the first that are free, or all of them; a client that `queues` asks again.
         """
         run = self._name(args)
         _unpack_worker()
@@ -262,7 +265,7 @@ class Server:
         folder = run.new_folder()
         self.prepared[run.id] = folder
         offered = args.get("gpus")
-        gpus = self._take_cards(run, offered, args.get("cards"))
+        gpus = self._take_cards(run, offered, args.get("cards"), queues=args.get("queues") is True)
         write_durably(run.plan, payload)
         write_durably(run.wish, "run")
         write_durably(run.token, os.urandom(16).hex(), 0o600)
@@ -291,11 +294,19 @@ class Server:
         folder.write_state("preparing")
         return {"run": run.id, "place": self._place(run), "gpus": gpus}, b""
 
-    def _take_cards(self, run: Run, gpus: Any, count: Any) -> list[str] | None:
-        """Lease a new run's cards; where they are not to be had nothing is left of the run. Raises RequestError."""
+    def _take_cards(self, run: Run, gpus: Any, count: Any, *, queues: bool) -> list[str] | None:
+        """Lease a new run's cards; where they are not to be had nothing is left of the run. Raises RequestError.
+
+        A client that `queues`, and asks again, has its place in the line then.
+        """
         if not gpus:
             return None if gpus is None else []
-        taken = lease.take(run, [str(one) for one in gpus], None if count is None else int(count))
+        wanted, needed = [str(one) for one in gpus], None if count is None else int(count)
+        taken = lease.take(run, wanted, needed, in_line=True, ticket=self.ticket)
+        if taken.gpus or not queues:
+            self._leave_the_line()
+        elif self.ticket is None:
+            self.ticket = lease.draw(self.root, wanted, needed)
         if not taken.gpus:
             self.prepared.pop(run.id).release()
             shutil.rmtree(run.path, ignore_errors=True)
@@ -303,6 +314,11 @@ class Server:
             raise RequestError("card-leased", words, {"busy": [one._asdict() for one in taken.busy]})
         self.cards[run.id] = taken
         return taken.gpus
+
+    def _leave_the_line(self) -> None:
+        if self.ticket is not None:
+            self.ticket.leave()
+            self.ticket = None
 
     def _let_cards_go(self, run_id: str) -> None:
         """Leave a run's cards to its agent, which holds them by now, or to nobody."""

@@ -134,5 +134,8 @@ def leased(error: AgentError, plan: Plan, cards: Wanted) -> CardBusyError:
 
 def _holder(told: dict[str, Any], cards: Wanted) -> str:
     gpu = str(told.get("gpu"))
+    title = cards.titles.get(gpu, gpu)
+    if told.get("state") == "queued":
+        return f"{title} is next for a launch that came before"
     by = f"run {told['run']} ({told.get('state')})" if told.get("run") else "a run that just leaves"
-    return f"leased by {by} on {cards.titles.get(gpu, gpu)}"
+    return f"leased by {by} on {title}"

@@ -252,8 +252,9 @@ def begin(
     this raises: what was prepared is cleared away then.
     """
     _sweep(runtime, view)
-    create = functools.partial(_create, runtime, plan, meant)
-    run, gpus = cards.waiting_for(create, deadline - time.monotonic(), view)
+    wait_s = deadline - time.monotonic()
+    create = functools.partial(_create, runtime, plan, meant, queues=wait_s > 0)
+    run, gpus = cards.waiting_for(create, wait_s, view)
     mirror = Mirror(run, runs_folder())
     with view.stage(stage_name) as stage:
         stage.text = fill(mirror)
@@ -509,12 +510,14 @@ def _sweep(runtime: Runtime, view: View) -> None:
             view.note(f"{item.title}: left alone: {item.why}")
 
 
-def _create(runtime: Runtime, plan: Plan, meant: cards.Wanted) -> tuple[str, tuple[str, ...]]:
+def _create(
+    runtime: Runtime, plan: Plan, meant: cards.Wanted, *, queues: bool
+) -> tuple[str, tuple[str, ...]]:
     """Make the run on the host under an id that is free there; return the id, and the cards that it got."""
     for tries_left in reversed(range(ID_TRIES)):
         run = new_run_id(plan.job)
         try:
-            gpus = runtime.create(run, plan, meant.gpus, meant.needed)
+            gpus = runtime.create(run, plan, meant.gpus, meant.needed, queues=queues)
         except AgentError as error:
             if error.code == cards.LEASED:
                 raise cards.leased(error, plan, meant) from error

@@ -50,7 +50,9 @@ class Docker(Runtime):
         """Hang up on the engine."""
         self.engine.close()
 
-    def create(self, run: str, plan: Plan, gpus: Sequence[str], count: int | None = None) -> tuple[str, ...]:
+    def create(
+        self, run: str, plan: Plan, gpus: Sequence[str], count: int | None = None, *, queues: bool = False
+    ) -> tuple[str, ...]:
         """Make the run's folder on the host, with its plan, its cards (UUIDs) and the engine that its container is of.
 
         Raises RefusedError, before anything is made, for cards that the engine cannot hand on and for an image that can
@@ -67,6 +69,7 @@ class Docker(Runtime):
             engine=self.engine.way.model_dump(),
             gpus=list(gpus),
             cards=count,
+            queues=queues,
         )
         taken = gpus_of(answer)
         self._prepared[run] = (plan, self._place(answer.values), taken)

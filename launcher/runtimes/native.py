@@ -14,10 +14,14 @@ class Native(Runtime):
     def close(self) -> None:
         """It holds nothing."""
 
-    def create(self, run: str, plan: Plan, gpus: Sequence[str], count: int | None = None) -> tuple[str, ...]:
+    def create(
+        self, run: str, plan: Plan, gpus: Sequence[str], count: int | None = None, *, queues: bool = False
+    ) -> tuple[str, ...]:
         """Make the run's folder on the host, with its plan, its cards (UUIDs) and the interpreter that `env` means."""
         told = f"{plan.to_json()}\n".encode()
-        answer = self.agent.call("create", told, run=run, env=plan.env, gpus=list(gpus), cards=count)
+        answer = self.agent.call(
+            "create", told, run=run, env=plan.env, gpus=list(gpus), cards=count, queues=queues
+        )
         return gpus_of(answer)
 
     def provide(self, plan: Plan, say: Say) -> str | None:

@@ -42,10 +42,13 @@ class Runtime(ABC):
         """Let go of what the runtime holds beside the agent."""
 
     @abstractmethod
-    def create(self, run: str, plan: Plan, gpus: Sequence[str], count: int | None = None) -> tuple[str, ...]:
+    def create(
+        self, run: str, plan: Plan, gpus: Sequence[str], count: int | None = None, *, queues: bool = False
+    ) -> tuple[str, ...]:
         """Make the run's folder on the host, with its plan; lease it `count` of these cards (UUIDs), or all of them.
 
-        Return those that it got. Raises AgentError `card-leased`, and makes nothing, where they are not to be had.
+        Return those that it got. Raises AgentError `card-leased`, and makes nothing, where they are not to be had; who
+        `queues` and asks again on the same connection gets them in turn.
         """
 
     @abstractmethod

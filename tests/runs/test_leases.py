@@ -148,6 +148,32 @@ def test_whoever_waits_sees_the_holder_gets_the_card_and_can_leave(client, cards
     assert client.run(*words(client, 0.0, "--wait", "1s")).returncode == 3
 
 
+def test_whoever_came_first_gets_the_card_first(client, cards):
+    """Four that wait, begun in order; one without --wait does not slip in; one that leaves holds up nobody."""
+    cards(1)
+    client.script(LEDGER.replace('os.environ["CUDA_VISIBLE_DEVICES"]', 'os.environ["LAUNCH_RUN"]'))
+    first = client.detached(*words(client))
+    line = []
+    for number in range(5):
+        one = client.start("--detach", "--name", f"n{number}", *words(client, 0.3, "--wait", "9m"))
+        while f"wait: leased by run {first}" not in (said := one.stdout.readline()):
+            assert said
+        line.append(one)
+    leaves = line.pop(1)
+    leaves.kill()
+    leaves.communicate()
+    (client.home / "go").touch()
+    refused = []
+    until(lambda: refused.append(client.run(*words(client))) or len(lines(client)) > 2, "the next")
+    for one in line:
+        out, err = one.communicate(timeout=120)
+        assert one.returncode == 0, out + err
+    until(lambda: sum(told[1] == "end" for told in lines(client)) == 5, "all of them")
+    order = [run[6] for run, what, _ in lines(client) if what == "begin"][1:]
+    assert order == ["0", "2", "3", "4"]
+    assert {done.returncode for done in refused} == {3}
+
+
 def interrupted(client):
     """Launch a training that holds its card, and kill its agent and its keeper; return its run, and the pids of what they left."""
     run = client.detached(*words(client, 0.0))
@@ -221,6 +247,7 @@ def test_a_launch_that_is_killed_before_its_start_leaves_no_lease(client, cards)
     for pid in (*serves, killed.pid):
         os.kill(pid, signal.SIGKILL)
     killed.communicate()
+    until(lambda: all(is_gone(pid) for pid in serves), "the disk to let `serve` go")
     (client.project / "big").unlink()
     again = client.detached(*words(client))
     assert leases(client) == {"GPU-card-0": again}
