@@ -204,8 +204,8 @@ def copy_demo(demo: Path) -> Callable[[Path], None]:
 
 _ON_THE_BRIDGE = {
     "hosts/test_behind.py", "hosts/test_hops.py", "runs/test_bad_links.py", "runs/test_containers.py",
-    "runs/test_engine_ways.py", "runs/test_images.py", "runs/test_kills.py", "runs/test_machines.py",
-    "runtimes/test_container.py", "runtimes/test_engine.py", "testbed/test_engine.py",
+    "runs/test_engine_ways.py", "runs/test_images.py", "runs/test_kills.py", "runs/test_leftovers.py",
+    "runs/test_machines.py", "runtimes/test_container.py", "runtimes/test_engine.py", "testbed/test_engine.py",
 }  # fmt: skip
 """Files whose tests stand machines up: these share one bridge and its addresses, so they run one after the other."""
 

@@ -11,7 +11,7 @@ import threading
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from testbed.client import until
+from testbed.client import RECORDER, until
 from testbed.toy import recorded_run
 
 from launcher.remote import ownership, process
@@ -56,20 +56,6 @@ def test_in_random_tables_no_stranger_and_nothing_live_is_ever_a_leftover(rows, 
         is_over = who.token == "ended" and not who.is_exec and who.pid not in spared
         assert owned[one.pid] == Owned(LEFTOVER if is_over else LIVE, CLAIMED[who.token].run)
     assert owned.keys() == {one.pid for one in table}
-
-
-RECORDER = """
-import os, signal, sys, time
-log = 1
-for number in range(1, 65):
-    try:
-        signal.signal(number, lambda got, _: os.write(log, b"%d\\n" % got))
-    except (OSError, ValueError):
-        pass
-os.write(log, b"ready\\n")
-while True:
-    time.sleep(0.05)
-"""
 
 
 @pytest.fixture

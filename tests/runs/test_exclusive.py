@@ -2,11 +2,14 @@
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 
 import pytest
-from testbed.client import until
+from testbed.cards import FOUR_T4
+from testbed.client import is_gone, until
 
 pytestmark = pytest.mark.training
 
@@ -27,19 +30,22 @@ while len([name for name in os.listdir(sys.argv[2]) if name.startswith("rank")])
     time.sleep(0.02)  # all of them hold their cards at the same time
 time.sleep(0.2)
 """
-PROFILE = """
-name = "t4x4"
-title = "4 x T4 16 GB"
-kind = "cuda"
-capability = "7.5"
-memory_gb = 16
-count = 4
-probe_names = ["Tesla T4"]
-[peak]
-fp32 = 8.1
-fp16 = 65
-bandwidth_gb_s = 320
-source = "a test"
+STEPS = """
+import os, sys, time
+sys.path.insert(0, sys.argv[1])
+import context
+import launcher_worker as worker
+context.open_context()
+rank = int(os.environ["RANK"])
+def done(step, rank):
+    return os.path.join(sys.argv[2], "%d-%d" % (rank, step))
+for step in range(int(sys.argv[3])):
+    with open(done(step, rank), "w") as file:
+        file.write(str(os.getpid()))
+    while not all(os.path.exists(done(step, other)) for other in range(4)):
+        time.sleep(0.01)
+    worker.log(step, loss=1.0)
+worker.done(int(sys.argv[3]))
 """
 
 
@@ -55,7 +61,7 @@ def project(client, exclusive):
     """A client with the script, and a profile of four cards."""
     client.script(RACE)
     (client.project / "profiles").mkdir()
-    (client.project / "profiles" / "t4x4.toml").write_text(PROFILE)
+    (client.project / "profiles" / "t4x4.toml").write_text(FOUR_T4)
     (client.home / "ranks").mkdir()
     return client
 
@@ -115,6 +121,31 @@ def test_a_rank_that_fails_ends_the_others_and_frees_all_cards(project, exclusiv
     assert done.returncode == 1
     assert "user-code-error" in done.stdout
     assert "a mistake of rank 1" in done.stdout
-    smi = [exclusive.folder / "nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader,nounits"]
-    until(lambda: not subprocess.check_output(smi, text=True).strip(), "all cards to be free")
+    until(lambda: not holders(exclusive), "all cards to be free")
     project.ok(*words, str(exclusive.folder), ranks, mark)
+
+
+def test_of_torchrun_s_four_ranks_one_hangs_and_all_cards_are_free_again(project, exclusive):
+    """The other three wait for it, as in a collective; the silence is found, and the next launch has the four cards."""
+    project.script(STEPS)
+    ranks = project.home / "ranks"
+    words = ("--profile", "t4x4", "--set", "batch.global=4", "--set", f"hang_minutes={1 / 60}")
+    train = ("--", "python", "train.py", str(exclusive.folder), str(ranks))
+    run = project.detached(*words, *train, "1000000")
+    until(lambda: len(list(ranks.glob("*-3"))) == 4, "some steps of all")
+    pids = [int((ranks / f"{rank}-3").read_text()) for rank in range(4)]
+    assert sorted(holders(exclusive)) == sorted(pids)
+    os.kill(pids[2], signal.SIGSTOP)
+    until(lambda: project.summary(run)["state"] == "failed", "the end")
+    assert project.summary(run)["reason"] == "hang"
+    assert all(is_gone(pid) for pid in pids)
+    assert holders(exclusive) == []
+    shutil.rmtree(ranks)
+    ranks.mkdir()
+    project.ok(*words, *train, "0")
+
+
+def holders(cards):
+    """The pids of all that hold a card."""
+    words = [cards.folder / "nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader,nounits"]
+    return [int(line) for line in subprocess.check_output(words, text=True).split()]

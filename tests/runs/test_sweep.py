@@ -1,6 +1,7 @@
 """What dead runs leave is ended and removed, by a launch or by `launch sweep`; strangers get no signal, by their own word.
 
-Before and after are told by /proc and by what the processes themselves write down, never by our own report.
+Before and after are told by /proc and by what the processes themselves write down, never by our own report. More crashes, with
+cards and in containers, are in test_leftovers.py.
 """
 
 import json
@@ -11,7 +12,7 @@ import sys
 import time
 
 import pytest
-from testbed.client import is_gone, processes_of, until
+from testbed.client import RECORDER, is_gone, processes_of, until
 from testbed.toy import recorded_run
 
 from launcher.remote import process
@@ -33,17 +34,6 @@ if os.fork() == 0:
         os.execv(sys.executable, sleep)
     os._exit(0)
 os.wait()
-"""
-RECORDER = """
-import os, signal, sys, time
-for number in range(1, 65):
-    try:
-        signal.signal(number, lambda got, _: os.write(1, b"%d\\n" % got))
-    except (OSError, ValueError):
-        pass
-os.write(1, b"ready\\n")
-while True:
-    time.sleep(0.05)
 """
 
 
@@ -123,15 +113,6 @@ def test_agent_and_keeper_killed_and_all_children_are_ended_by_the_next_launch(c
     assert client.ok("sweep") == "local: nothing of ours is left over\n"
 
 
-def test_a_stopped_tree_is_ended(client, root):
-    """SIGSTOP holds off SIGTERM, not SIGKILL."""
-    _, trained, agent, keeper = begin(client, root, TREE.format(ignore="pass"), 3)
-    kill(*trained, number=signal.SIGSTOP)
-    kill(keeper, agent)
-    next_launch_succeeds(client)
-    assert all(is_gone(pid) for pid in trained)
-
-
 def test_a_run_whose_agent_was_stopped_can_be_stopped(client, root):
     """It is woken, so that it hears the wish; its keeper, stopped too, is ended once the run is over."""
     run, trained, agent, keeper = begin(client, root)
@@ -141,21 +122,6 @@ def test_a_run_whose_agent_was_stopped_can_be_stopped(client, root):
     assert not is_gone(keeper)
     next_launch_succeeds(client)
     assert is_gone(keeper)
-
-
-def test_a_zombie_goes_with_its_stuck_parent(client, root):
-    """It gets no signal itself; the parent, ours and left over, does."""
-    fork = "if os.fork() == 0: os._exit(0)\nprint('up', flush=True)"
-    _, trained, agent, keeper = begin(client, root, fork, 2)
-    parent = trained[0]
-    words = ["ps", "-o", "pid=", "--ppid", str(parent)]
-    zombie = int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
-    assert process.find(zombie).letter == "Z"
-    kill(parent, number=signal.SIGSTOP)
-    kill(keeper, agent)
-    next_launch_succeeds(client)
-    assert is_gone(parent)
-    until(lambda: not os.path.exists(f"/proc/{zombie}"), "the zombie's end")
 
 
 def test_a_zombie_that_a_stranger_does_not_collect_is_named_with_what_it_means(client, root, tmp_path):
@@ -182,19 +148,6 @@ def test_the_agent_alone_killed_is_brought_back_and_nothing_is_swept(client, roo
     until(lambda: all(is_gone(pid) for pid in trained), "the keeper's work")
     said = next_launch_succeeds(client)
     assert "nothing is left over" in said
-
-
-def test_orphaned_loader_workers_are_ended(client, root):
-    """The trainer is SIGKILLed with its agent and keeper; its workers live on, as forks of it."""
-    loaders = "if os.fork() == 0:\n    time.sleep(10000)\nif os.fork() == 0:\n    time.sleep(10000)"
-    _, trained, agent, keeper = begin(client, root, loaders)
-    trainer = min(trained)
-    kill(keeper, agent, trainer)
-    loaders = [pid for pid in trained if pid != trainer]
-    assert len(loaders) == 2
-    assert not any(is_gone(pid) for pid in loaders)
-    next_launch_succeeds(client)
-    assert all(is_gone(pid) for pid in loaders)
 
 
 def test_strangers_get_no_signal(client, root, stranger):

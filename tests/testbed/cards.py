@@ -1,6 +1,7 @@
 """Simulated cards: an `nvidia-smi` that answers from a state file, and contexts that real processes hold.
 
-Everything above that edge is the real code. One folder is one host's cards; it stands first on that host's PATH.
+Everything above that edge is the real code. One folder is one host's cards; it stands first on that host's PATH, and
+on that of its container engine, which hands them on then.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+HOOK = "nvidia-container-runtime-hook"
 DRIVER = "580.65.06"
 KINDS = {
     "t4": ("Tesla T4", "7.5", 15360),
@@ -24,6 +26,21 @@ KINDS = {
     "l40s": ("NVIDIA L40S", "8.9", 45372),
     "a100_80gb": ("NVIDIA A100 80GB PCIe", "8.0", 81920),
 }
+FOUR_T4 = """
+name = "t4x4"
+title = "4 x T4 16 GB"
+kind = "cuda"
+capability = "7.5"
+memory_gb = 16
+count = 4
+probe_names = ["Tesla T4"]
+[peak]
+fp32 = 8.1
+fp16 = 65
+bandwidth_gb_s = 320
+source = "a test"
+"""
+"""A profile of four cards, which is none of ours."""
 _HOLDER = """\
 import os, sys, time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -46,10 +63,9 @@ class Cards:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(HERE / "context.py", folder / "context.py")
-        (folder / "nvidia-smi").write_text(
-            f"#!/usr/bin/env -S python3 -B\n{(HERE / 'nvidia_smi.py').read_text()}"
-        )
-        (folder / "nvidia-smi").chmod(0o755)
+        for name, source in (("nvidia-smi", "nvidia_smi.py"), (HOOK, "nvidia_hook.py")):
+            (folder / name).write_text(f"#!/usr/bin/env -S python3 -B\n{(HERE / source).read_text()}")
+            (folder / name).chmod(0o755)
         (folder / "holder.py").write_text(_HOLDER)
         self._children: list[subprocess.Popen[str]] = []
         self._state: dict[str, Any] = {"cards": [], "faults": {}, "unknown_fields": []}

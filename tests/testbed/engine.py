@@ -20,6 +20,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 from testbed.cache import Say, base_image
+from testbed.cards import Cards
 from testbed.machine import FIRST_UID, PATH, Machine, check_parts, remove_bridge, wait_until
 from testbed.sshd import MissingPartError
 
@@ -67,7 +68,7 @@ fi
 if ! kill -0 "$(cat /{containerd_pid})"; then
     setsid --fork sh -c 'echo $$ >/{containerd_pid}; exec containerd --config "{folder}/containerd.toml"'
 fi
-exec setsid --fork dockerd --config-file "{folder}/daemon.json"
+PATH="{folder}/cards:$PATH" exec setsid --fork dockerd --config-file "{folder}/daemon.json"
 """
 
 _CONTAINERD = """\
@@ -214,6 +215,23 @@ class Engine(Daemon):
             **{key.replace("_", "-"): value for key, value in more.items()},
         }
         (self.folder / "daemon.json").write_text(json.dumps(settings))
+
+    @contextlib.contextmanager
+    def handing_on(self, cards: Cards) -> Iterator[None]:
+        """Let it hand these cards on to containers, as one with NVIDIA's toolkit does; it is restarted at both ends."""
+        folder = self.folder / "cards"  # first on its PATH
+        folder.symlink_to(cards.folder)
+        try:
+            self._restart(runtimes={"nvidia": {"path": "runc"}})
+            yield
+        finally:
+            folder.unlink()
+            self._restart()
+
+    def _restart(self, **settings: object) -> None:
+        self.stop_gracefully()
+        self.configure(**settings)
+        self.start()
 
     # its life
 
