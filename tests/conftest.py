@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import compileall
 import os
+import py_compile
 import shutil
 import signal
 import subprocess
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from testbed.cache import wheelhouse
+from testbed.cache import demo_parts, wheelhouse
 from testbed.cards import Cards
 from testbed.client import IS_REQUIRED, REPOSITORY, Client, missing, processes_of
 from testbed.engine import Engine, RootlessEngine, engine_in_a_machine
@@ -182,14 +184,13 @@ def training_env(ssh_host: SshHost) -> Path:
 
 
 @pytest.fixture(scope="session")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo model and data, made once; a cache folder to copy from."""
+def demo(say: Callable[[str], None]) -> Path:
+    """The demo model and data; a cache folder to copy from."""
     pytest.importorskip("torch")
-    cache = tmp_path_factory.mktemp("demo")
-    subprocess.run(
-        [sys.executable, str(REPOSITORY / "jobs" / "demo.py"), str(cache)], check=True, timeout=600
-    )
-    return cache
+    try:
+        return demo_parts(say)
+    except MissingPartError as error:
+        missing(str(error))
 
 
 @pytest.fixture
@@ -224,6 +225,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
             return "bridge" if path in _ON_THE_BRIDGE else path
 
     return ByFile(config, log)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the launcher once, as an installation does: else each of the thousands of clients may do it anew.
+
+    Where no bytecode is written (PYTHONDONTWRITEBYTECODE) that is half of a client's time. Held against the source's
+    content, not its age: a mutant may be as old and as long as what it replaces.
+    """
+    if not hasattr(config, "workerinput"):
+        mode = py_compile.PycInvalidationMode.CHECKED_HASH
+        compileall.compile_dir(REPOSITORY / "launcher", quiet=2, invalidation_mode=mode)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -197,6 +197,10 @@ def test_missing_packages_are_refused_before_anything_is_sent(client, lab):
     assert "set env" in done.stderr
 
 
+ENOUGH = ("--set", "steps=150", "--set", "batch.global=32", "--set", "settings.eval_limit=40")
+"""A quarter of the examples of `make demo`: the base learns to answer in tags from these already."""
+
+
 @pytest.mark.training
 def test_sft_trains_on_the_host_and_its_adapter_answers_fresh_prompts(
     client, lab, training_env, copy_demo, demo
@@ -205,7 +209,7 @@ def test_sft_trains_on_the_host_and_its_adapter_answers_fresh_prompts(
     copy_demo(demo_target := lab.root)
     subprocess.run(["chown", "-R", lab.user, str(demo_target)], check=os.geteuid() == 0)
     (client.project / "launch.toml").write_text(lab.table(env=str(training_env)))
-    out = client.ok("--host", "A", "--job", "sft", timeout=600)
+    out = client.ok("--host", "A", "--job", "sft", *ENOUGH, timeout=600)
     assert "accuracy 1.00" in out or "accuracy 0.9" in out
     run = only_run(client)
     assert local_sums(client, run) == remote_sums(lab, run)
