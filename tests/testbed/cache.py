@@ -72,7 +72,7 @@ def wheelhouse(say: Say = print) -> Path:
 def demo_parts(say: Say = print) -> Path:
     """Return a cache folder with the demo's model and data, as `jobs/demo.py` makes them. Raises MissingPartError."""
     program = REPOSITORY / "jobs" / "demo.py"
-    recipe = "\n".join([program.read_text(), CONSTRAINTS.read_text()])
+    recipe = f"{program.read_text()}\n{CONSTRAINTS.read_text()}"
     with _kept(f"demo-{_digest(recipe)}") as (cache, is_there):
         if not is_there:
             say("making the demo, once: half a minute of one core")
