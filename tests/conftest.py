@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import compileall
 import os
+import py_compile
 import shutil
 import signal
 import subprocess
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from testbed.cache import wheelhouse
+from testbed.cache import demo_parts, wheelhouse
 from testbed.cards import Cards
 from testbed.client import IS_REQUIRED, REPOSITORY, Client, missing, processes_of
 from testbed.engine import Engine, RootlessEngine, engine_in_a_machine
@@ -182,14 +184,13 @@ def training_env(ssh_host: SshHost) -> Path:
 
 
 @pytest.fixture(scope="session")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo model and data, made once; a cache folder to copy from."""
+def demo(say: Callable[[str], None]) -> Path:
+    """The demo model and data; a cache folder to copy from."""
     pytest.importorskip("torch")
-    cache = tmp_path_factory.mktemp("demo")
-    subprocess.run(
-        [sys.executable, str(REPOSITORY / "jobs" / "demo.py"), str(cache)], check=True, timeout=600
-    )
-    return cache
+    try:
+        return demo_parts(say)
+    except MissingPartError as error:
+        missing(str(error))
 
 
 @pytest.fixture
@@ -208,6 +209,18 @@ _ON_THE_BRIDGE = {
     "runs/test_machines.py", "runtimes/test_container.py", "runtimes/test_engine.py", "testbed/test_engine.py",
 }  # fmt: skip
 """Files whose tests stand machines up: these share one bridge and its addresses, so they run one after the other."""
+_LONG = (
+    "bridge", "jobs/test_field_reports.py", "runs/test_over_ssh.py", "jobs/test_poisoned.py", "jobs/test_crashes.py",
+    "runs/test_leases.py", "runs/test_local.py", "runs/test_following.py", "runs/test_resume.py",
+    "jobs/test_rungs.py", "cli/test_terminal.py", "runs/test_cleaning.py", "remote/test_attempts.py",
+    "runs/test_hard_places.py", "runs/test_sweep.py", "jobs/test_ranks.py",
+)  # fmt: skip
+"""What takes longest, longest first: whoever came to it last would be waited for."""
+
+
+def _unit(path: str) -> str:
+    """What a file below tests/ is run with: itself, or all that need the bridge."""
+    return "bridge" if path in _ON_THE_BRIDGE else path
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -218,20 +231,34 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """
     from xdist.scheduler import LoadScopeScheduling
 
+    config.option.loadscopereorder = False  # by the number of tests, which puts the longest of few tests last
+
     class ByFile(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
         def _split_scope(self, nodeid: str) -> str:
-            path = nodeid.partition("::")[0].removeprefix("tests/")
-            return "bridge" if path in _ON_THE_BRIDGE else path
+            return _unit(nodeid.partition("::")[0].removeprefix("tests/"))
 
     return ByFile(config, log)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the launcher once, as an installation does: else each of the thousands of clients may do it anew.
+
+    Where no bytecode is written (PYTHONDONTWRITEBYTECODE) that is half of a client's time. Held against the source's
+    content, not its age: a mutant may be as old and as long as what it replaces.
+    """
+    if not hasattr(config, "workerinput"):
+        mode = py_compile.PycInvalidationMode.CHECKED_HASH
+        compileall.compile_dir(REPOSITORY / "launcher", quiet=2, invalidation_mode=mode)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Hold the list of those files against what their tests use."""
-    for item in items:
-        path = item.path.relative_to(REPOSITORY / "tests").as_posix()
+    """Hold the list of those files against what their tests use; let what takes longest begin first."""
+    paths = {item: item.path.relative_to(REPOSITORY / "tests").as_posix() for item in items}
+    for item, path in paths.items():
         if {"machines", "pair", "engine", "wheels"} & set(getattr(item, "fixturenames", ())):
             assert path in _ON_THE_BRIDGE, f"{path} uses machines: name it in tests/conftest.py"
+    places = {unit: place for place, unit in enumerate(_LONG)}
+    items.sort(key=lambda item: places.get(_unit(paths[item]), len(places)))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

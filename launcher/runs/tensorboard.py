@@ -30,8 +30,8 @@ class TensorBoard:
 
     Of several clients that follow a run the first one writes; what the disk refuses is left out.
 
-    It writes in a process of its own, which reads the mirror: tensorboardX imports torch where there is one (1 s) and
-    takes longer for a point than all else together, and nobody who watches a run should wait for that.
+    It writes in a process of its own, which reads the mirror: tensorboardX takes longer for a point than all else
+    together, and nobody who watches a run should wait for that.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -99,6 +99,8 @@ def main() -> None:
     """
     os.nice(19)  # a rendering can wait
     threading.excepthook = lambda failure: _give_up(failure.exc_value)
+    # tensorboardX would import it where there is one: 1.5 s, and numbers need none of it.
+    sys.modules["torch"] = None  # type: ignore[assignment]
     from tensorboardX import SummaryWriter
 
     folder = Path(sys.argv[1])

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from testbed.client import missing, until
+from testbed.client import missing, until, until_left
 
 pytestmark = pytest.mark.training
 
@@ -42,10 +42,11 @@ runpy.run_path("sft.py", run_name="__main__")
 
 
 class Ended:
-    """A run at its end, and what lies on its host."""
+    """A run, waited for to its end, and what lies on its host."""
 
     def __init__(self, client, run: str, root: Path | None = None) -> None:
         self.folder = (root or client.home / ".launch") / "runs" / run
+        until_left(self.folder)
         self.state = client.summary(run)
         assert self.state["state"] == "succeeded", self.state
 
@@ -91,9 +92,7 @@ def write_job(client, *command):
 def trained(client, *command, words=()):
     """Train to the end."""
     write_job(client, *command)
-    run = client.detached(*WORDS, *words)
-    until(lambda: client.summary(run)["state"] in ("succeeded", "failed"), "the end", 180)
-    return Ended(client, run)
+    return Ended(client, client.detached(*WORDS, *words))
 
 
 def killed_at(path):
@@ -128,7 +127,6 @@ def test_what_crashed_ends_with_the_same_bits_as_what_did_not(sft_project):
     until(lambda: (ended / "checkpoints" / "checkpoint-4" / "manifest.json").exists(), "a checkpoint", 120)
     (pid,) = [int(one["values"]["pid"]) for one in states(ended) if one["values"].get("state") == "running"]
     os.kill(pid, signal.SIGKILL)
-    until(lambda: sft_project.summary(run)["state"] in ("succeeded", "failed"), "the end", 180)
     assert Ended(sft_project, run).adapter == whole.adapter
 
 
@@ -175,7 +173,6 @@ def test_a_disk_that_fills_up_under_a_trainer_s_checkpoint_is_cleared(sft_projec
     others = (disk.f_blocks - disk.f_bfree) * disk.f_frsize - room_of(folder / "checkpoints")
     room = others + 300_000 + 7 * size // 2  # for three of them, and never for a fourth beside
     subprocess.run(["mount", "-o", f"remount,size={room}", small_disk], check=True)
-    until(lambda: sft_project.summary(run)["state"] in ("succeeded", "failed"), "the end", 180)
     ended = Ended(sft_project, run, small_disk)
     assert [event["values"]["class"] for event in ended.events("remedy")] == ["disk-full"]
     assert len(ended.begins()) == 2

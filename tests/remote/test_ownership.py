@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -21,30 +22,32 @@ from launcher.remote.rundir import write_durably
 ME = 1000
 CLAIMED = {"live": Claim("0101-live-aaaa", True), "ended": Claim("0101-ended-bbbb", False)}
 
-TABLES = st.lists(
-    st.tuples(
-        st.integers(0, 12),  # parent
-        st.sampled_from("RSDZT"),
-        st.sampled_from((ME, ME, 0, 1001)),
-        st.sampled_from((None, "live", "ended", "ended", "other-host", "ende", "ended ")),
-        st.booleans(),  # under `launch exec`
-    ),
-    max_size=10,
-)
+
+def row_of(dice, pid):
+    """Any process: of anybody, below anybody, with any word as its token, under `launch exec` or not."""
+    return Seen(
+        pid,
+        dice.randint(0, 12),
+        str(pid * 7),
+        dice.choice("RSDZT"),
+        dice.choice((ME, ME, 0, 1001)),
+        dice.choice((None, "live", "ended", "ended", "other-host", "ende", "ended ")),
+        dice.random() < 0.5,
+    )
 
 
-def table_of(rows):
-    return [
-        Seen(pid, parent, str(pid * 7), letter, uid, token, is_exec)
-        for pid, (parent, letter, uid, token, is_exec) in enumerate(rows, start=2)
-    ]
-
-
-@settings(max_examples=10_000)
-@given(TABLES, st.sets(st.integers(2, 11), max_size=2))
-def test_in_random_tables_no_stranger_and_nothing_live_is_ever_a_leftover(rows, spared):
+@settings(max_examples=100)
+@given(st.integers(0, 1 << 64))
+def test_in_random_tables_no_stranger_and_nothing_live_is_ever_a_leftover(seed):
     """Only what carries the token of a run that is over, as our own user, outside any exec, may be ended; all of that is."""
-    table = table_of(rows)
+    dice = random.Random(seed)  # noqa: S311 - no secret; hypothesis itself takes 2 ms to draw a table
+    for _ in range(100):
+        table = [row_of(dice, pid) for pid in range(2, 2 + dice.randint(0, 10))]
+        judge_leftovers(table, set(dice.sample(range(2, 12), dice.randint(0, 2))))
+
+
+def judge_leftovers(table, spared):
+    """Hold the verdict on every process of a table against the rule, said in other words."""
     owned = ownership.judge_table(table, CLAIMED, ME, spared)
     living = {one.pid: one for one in table if one.letter != "Z"}
     for one in table:

@@ -137,7 +137,7 @@ def killed_at_random(place, folder, kills, dice):
             "it ended before all kills were done"
         )
     place.hurry()
-    until(lambda: place.client.summary(run)["state"] in ("succeeded", "failed"), "the end", 300)
+    until(lambda: place.client.summary(run)["state"] in ("succeeded", "failed"), "the end", 300, 1.0)
     lines(place, run, folder)
     assert place.client.summary(run)["state"] == "succeeded"
     return counts

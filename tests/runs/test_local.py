@@ -25,6 +25,9 @@ for step in range(begin + 1, steps + 1):
     time.sleep(float(worker.knobs().settings["pause"]))
     print(step, file=ledger)
     worker.log(step, loss=1.0 / step)
+    hold = worker.knobs().settings.get("hold")
+    while hold and step == 9 and not resumed and not stopping and not os.path.exists(hold):
+        time.sleep(0.01)
     if step % 5 == 0 or stopping:
         worker.save(step, lambda folder: write(folder, step))
     if stopping:
@@ -41,6 +44,15 @@ steps = 20
 [settings]
 pause = 0.02
 """
+
+
+HELD = ("--set", "settings.hold=go")
+"""The first attempt waits behind its ninth step until it is told to go on, by `go_on`, or to end."""
+
+
+def go_on(client, run):
+    """Let a run that is held train to its end."""
+    (run_folder(client, run) / "code" / "go").touch()
 
 
 @pytest.fixture
@@ -210,7 +222,7 @@ def test_children_that_a_script_leaves_behind_are_ended_with_it(client):
 
 def test_ctrl_c_detaches_and_says_how_to_come_back(aware):
     """The run goes on; the command leaves with 0 and names attach and stop."""
-    process = aware.start("--job", "steps.toml", "--set", "settings.pause=0.1", "--set", "steps=60")
+    process = aware.start("--job", "steps.toml", *HELD)
     run = until(lambda: next((path.name for path in aware.runs.glob("[0-9]*")), None), "the mirror")
     until(step_reached(aware, run, 3), "three steps")
     process.send_signal(signal.SIGINT)
@@ -218,18 +230,20 @@ def test_ctrl_c_detaches_and_says_how_to_come_back(aware):
     assert process.returncode == 0
     assert "launch attach" in out
     assert "launch stop" in out
+    go_on(aware, run)
     assert "succeeded" in aware.ok("attach", run)
-    assert [step for _, step in ledger(aware, run)] == list(range(1, 61))
+    assert [step for _, step in ledger(aware, run)] == list(range(1, 21))
 
 
 def test_a_client_killed_in_mid_run_costs_nothing(aware):
     """SIGKILL of the client: training goes on, and a client without a mirror catches up byte for byte."""
-    process = aware.start("--job", "steps.toml", "--set", "settings.pause=0.1", "--set", "steps=40")
+    process = aware.start("--job", "steps.toml", *HELD)
     run = until(lambda: next((path.name for path in aware.runs.glob("[0-9]*")), None), "the mirror")
     until(step_reached(aware, run, 3), "three steps")
     process.kill()
     process.communicate()
     os.rename(aware.runs, aware.project / "lost")
+    go_on(aware, run)
     assert "succeeded" in aware.ok("attach", run, "--host", "local")
     mirrored = [path for path in (aware.runs / run).glob("[0-9]*/*")] + [aware.runs / run / "plan.json"]
     assert len(mirrored) > 5
@@ -248,12 +262,12 @@ def agent_pid(client, run, attempt):
 
 def test_an_agent_killed_in_mid_run_is_brought_back_and_goes_on_from_the_checkpoint(aware):
     """The keeper ends the orphaned trainer; a second attempt begins where the first had saved."""
-    run = aware.detached("--job", "steps.toml", "--set", "settings.pause=0.1", "--set", "steps=30")
+    run = aware.detached("--job", "steps.toml", *HELD)
     until(step_reached(aware, run, 7), "seven steps")
     before = processes_of(run_folder(aware, run))
     os.kill(agent_pid(aware, run, 1), signal.SIGKILL)
     assert "attempt 2" in aware.ok("attach", run)
-    assert_nothing_skipped(trained(aware), 30, lost_at_most=5)
+    assert_nothing_skipped(trained(aware), 20, lost_at_most=5)
     assert {attempt for attempt, _ in ledger(aware, run)} == {1, 2}
     assert len(set(before) & set(processes_of(run_folder(aware, run)))) == 0
     second = json.loads((run_folder(aware, run) / "0003" / "attempt.json").read_text())
@@ -276,7 +290,7 @@ def test_a_script_that_cannot_resume_is_not_started_twice_by_itself(client):
 
 def test_keeper_and_agent_killed_leave_an_interrupted_run_that_attach_goes_on_with(aware):
     """Nobody holds the run: it is interrupted, its trainer is ended by proof, and it resumes."""
-    run = aware.detached("--job", "steps.toml", "--set", "settings.pause=0.1", "--set", "steps=30")
+    run = aware.detached("--job", "steps.toml", *HELD)
     until(step_reached(aware, run, 7), "seven steps")
     agent = agent_pid(aware, run, 1)
     with open(f"/proc/{agent}/stat") as file:
@@ -287,7 +301,7 @@ def test_keeper_and_agent_killed_leave_an_interrupted_run_that_attach_goes_on_wi
     out = aware.ok("attach", run)
     assert "was interrupted" in out
     assert "succeeded" in out
-    assert_nothing_skipped(trained(aware), 30, lost_at_most=5)
+    assert_nothing_skipped(trained(aware), 20, lost_at_most=5)
 
 
 def test_an_interrupted_run_can_be_stopped(aware):
@@ -304,11 +318,11 @@ def test_an_interrupted_run_can_be_stopped(aware):
 
 def test_sigterm_to_the_agent_without_a_wish_is_a_shutdown_and_the_run_comes_back(aware):
     """The script saves, the agent leaves with 75, the keeper brings it back, no step is lost."""
-    run = aware.detached("--job", "steps.toml", "--set", "settings.pause=0.1", "--set", "steps=30")
+    run = aware.detached("--job", "steps.toml", *HELD)
     until(step_reached(aware, run, 7), "seven steps")
     os.kill(agent_pid(aware, run, 1), signal.SIGTERM)
     aware.ok("attach", run)
-    assert_nothing_skipped(trained(aware), 30, lost_at_most=0)
+    assert_nothing_skipped(trained(aware), 20, lost_at_most=0)
     assert {attempt for attempt, _ in ledger(aware, run)} == {1, 2}
 
 

@@ -12,6 +12,20 @@ from testbed.client import until
 pytestmark = pytest.mark.testbed
 
 COUNTS = "import time, launcher_worker as w\nfor i in range(1, {n} + 1):\n    time.sleep({s})\n    w.log(i, loss=1 / i)\nw.done({n})\n"
+HELD = """
+import os, time, launcher_worker as w
+for i in range(1, 41):
+    w.log(i, loss=1 / i)
+    while i in (10, 20, 30) and not os.path.exists("go%d" % i):
+        time.sleep(0.01)
+w.done(40)
+"""
+"""It waits behind three of its steps until it is told to go on."""
+
+
+def go_on(lab, run, *steps):
+    """Let a run that is held train on from these steps."""
+    lab.ssh("touch", *(f"{lab.root}/runs/{run}/code/go{step}" for step in steps))
 
 
 def remote_sums(lab, run):
@@ -94,13 +108,14 @@ def test_a_tree_arrives_as_it_is(client, lab):
 
 def test_a_client_killed_in_mid_run_costs_nothing_over_ssh(client, lab):
     """SIGKILL of the client, an empty client folder: `attach` catches up, byte for byte, in one attempt."""
-    client.script(COUNTS.format(n=50, s=0.1))
+    client.script(HELD)
     process = client.start("--host", "A", "--", "python", "train.py")
     until(lambda: list(client.runs.glob("*/0002/events.jsonl")), "the stream")
     process.kill()
     process.communicate()
     run = only_run(client)
     shutil.rmtree(client.runs)
+    go_on(lab, run, 10, 20, 30)
     assert "succeeded" in client.ok("attach", "last", "--host", "A")
     assert local_sums(client, run) == remote_sums(lab, run)
     assert json.loads((client.runs / run / "0002" / "state.json").read_text())["attempt"] == 1
@@ -109,21 +124,22 @@ def test_a_client_killed_in_mid_run_costs_nothing_over_ssh(client, lab):
 
 def test_a_cut_link_is_mended_without_a_person_and_the_run_does_not_notice(client, lab):
     """Every connection of the host's sshd is killed thrice in mid run; the mirror is whole all the same."""
-    client.script(COUNTS.format(n=80, s=0.1))
+    client.script(HELD)
     process = client.start("--host", "A", "--", "python", "train.py")
 
     def steps():
         return sum(path.read_bytes().count(b'"metric"') for path in client.runs.glob("*/0002/events.jsonl"))
 
-    for wanted in (3, 15, 30):
+    for wanted in (10, 20, 30):
         until(lambda wanted=wanted: steps() >= wanted, f"{wanted} steps in the mirror")
         lab.cut()
+        go_on(lab, only_run(client), wanted)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, out + err
     assert "the run is not affected" in out
     run = only_run(client)
     assert local_sums(client, run) == remote_sums(lab, run)
-    assert steps() == 80
+    assert steps() == 40
 
 
 def test_an_agent_killed_on_the_host_is_brought_back_and_its_orphan_is_ended(client, lab):
@@ -156,13 +172,14 @@ def test_stop_over_ssh_leaves_nothing_running(client, lab, words, reason):
 
 def test_ctrl_c_detaches_over_ssh(client, lab):
     """The interrupt is the client's affair; the run goes on and can be attached to."""
-    client.script(COUNTS.format(n=40, s=0.1))
+    client.script(HELD)
     process = client.start("--host", "A", "--", "python", "train.py")
     until(lambda: list(client.runs.glob("*/0002/events.jsonl")), "the stream")
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=30)
     assert process.returncode == 0
     assert "detached; the run goes on" in out
+    go_on(lab, only_run(client), 10, 20, 30)
     assert "succeeded" in client.ok("attach", "last")
 
 
@@ -197,6 +214,10 @@ def test_missing_packages_are_refused_before_anything_is_sent(client, lab):
     assert "set env" in done.stderr
 
 
+ENOUGH = ("--set", "steps=150", "--set", "batch.global=32", "--set", "settings.eval_limit=40")
+"""A quarter of the examples of `make demo`: the base learns to answer in tags from these already."""
+
+
 @pytest.mark.training
 def test_sft_trains_on_the_host_and_its_adapter_answers_fresh_prompts(
     client, lab, training_env, copy_demo, demo
@@ -205,7 +226,7 @@ def test_sft_trains_on_the_host_and_its_adapter_answers_fresh_prompts(
     copy_demo(demo_target := lab.root)
     subprocess.run(["chown", "-R", lab.user, str(demo_target)], check=os.geteuid() == 0)
     (client.project / "launch.toml").write_text(lab.table(env=str(training_env)))
-    out = client.ok("--host", "A", "--job", "sft", timeout=600)
+    out = client.ok("--host", "A", "--job", "sft", *ENOUGH, timeout=600)
     assert "accuracy 1.00" in out or "accuracy 0.9" in out
     run = only_run(client)
     assert local_sums(client, run) == remote_sums(lab, run)

@@ -1,6 +1,7 @@
 """TensorBoard's files: what the mirror holds, and of very many points enough."""
 
 import json
+import os
 
 import pytest
 from testbed.drawn import drawn
@@ -50,6 +51,20 @@ def test_a_run_without_metrics_draws_nothing(mirror):
     board.add(mirror(1, '{"version":1,"kind":"begin","time":1}\n', metric(1, rank=1, loss=1.0)))
     board.close()
     assert not mirror.tensorboard.exists()
+
+
+def test_no_library_of_a_training_is_loaded_to_draw(mirror, tmp_path, monkeypatch):
+    """Torch would take a second and a half of the person's machine for each run that is followed."""
+    libraries = tmp_path / "libraries"
+    libraries.mkdir()
+    (libraries / "torch.py").write_text(f"open({str(tmp_path / 'loaded')!r}, 'w').close()\n")
+    others = filter(None, [os.environ.get("PYTHONPATH")])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(libraries), *others]))
+    board = tensorboard.TensorBoard(mirror.tensorboard)
+    board.add(mirror(1, metric(1, loss=1.0)))
+    board.close()
+    assert drawn(mirror.tensorboard) == [("loss", 1, 1.0)]
+    assert not (tmp_path / "loaded").exists()
 
 
 def test_of_very_many_points_some_are_drawn_and_the_last_and_every_rare_one(mirror):

@@ -1,4 +1,4 @@
-"""What the testbed makes once and keeps in `.testbed/`: a base image and the wheels that a training image installs.
+"""What the testbed makes once and keeps in `.testbed/`: a base image, the wheels that a training image installs, the demo.
 
 Whoever comes first makes it, under a lock; others wait for it. `LAUNCH_TESTBED_CACHE` names another folder, for several
 checkouts that share one.
@@ -67,6 +67,20 @@ def wheelhouse(say: Say = print) -> Path:
         if not is_there:
             _fill_wheelhouse(wheels, say)
     return wheels
+
+
+def demo_parts(say: Say = print) -> Path:
+    """Return a cache folder with the demo's model and data, as `jobs/demo.py` makes them. Raises MissingPartError."""
+    program = REPOSITORY / "jobs" / "demo.py"
+    recipe = f"{program.read_text()}\n{CONSTRAINTS.read_text()}"
+    with _kept(f"demo-{_digest(recipe)}") as (cache, is_there):
+        if not is_there:
+            say("making the demo, once: half a minute of one core")
+            part = cache.with_suffix(".part")
+            shutil.rmtree(part, ignore_errors=True)
+            _make(sys.executable, str(program), str(part))
+            part.rename(cache)
+    return cache
 
 
 @contextmanager

@@ -113,6 +113,11 @@ def processes_of(run: Path) -> list[int]:
     return found
 
 
+def until_left(run: Path, timeout: float = 240) -> None:
+    """Wait until no process on this machine is of a run, its keeper neither: it takes no core from a training, as `ps` in a loop does."""
+    until(lambda: not processes_of(run), f"the end of {run.name}", timeout, every=0.25)
+
+
 def is_gone(pid: int) -> bool:
     """Whether a pid is of no process, or of one that only its parent has not collected."""
     try:
@@ -121,12 +126,12 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def until(condition: Callable[[], object], what: str, timeout: float = 60) -> object:
-    """Wait until a condition holds and return its value; fail loudly, late, never pass by luck."""
+def until(condition: Callable[[], object], what: str, timeout: float = 60, every: float = 0.05) -> object:
+    """Wait until a condition holds, looking every so many seconds, and return its value; fail loudly, late, never pass by luck."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         value = condition()
         if value:
             return value
-        time.sleep(0.05)
+        time.sleep(every)
     pytest.fail(f"waited {timeout} s for {what}")
