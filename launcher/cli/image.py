@@ -39,7 +39,7 @@ def show(
 
     Example:  launch image show --profile titan_rtx
     """
-    from launcher.planning import image, torch_wheels
+    from launcher.planning import Place, image, torch_for
     from launcher.runs import resolve
 
     place = resolve.host(host)
@@ -48,24 +48,25 @@ def show(
         raise UsageError("an image is for a card, and no host is asked which\n  name it   launch image show --profile PROFILE")  # fmt: skip
     card = resolve.profile(named)
     task = resolve.task(job, (), (), None)
-    template, path = resolve.template()
-    one = image(card, task.job, place.build, template)
-    wheels = torch_wheels(card)
+    path, sources = resolve.template()[1], resolve.image_sources()
+    one = image(card, task.job, place.build, sources)
+    chosen = torch_for(task.job.requirements, Place(card), sources.wheels)
     if as_json:
-        torch = wheels._asdict() if one.dockerfile is not None else None
-        print(json.dumps({"version": 1, "profile": card.name, "torch": torch, **one.model_dump()}))
+        wheels = chosen._asdict() if one.dockerfile is not None else None
+        print(json.dumps({"version": 1, "profile": card.name, "wheels": wheels, **one.model_dump()}))
         return
     say(one.name)
     if one.dockerfile is None:
         say("  the job's own image: it is used as it is, and nothing is installed in it")
         return
-    url, why = wheels
+    url, why = chosen.url, chosen.why
     if place.build.torch_index is not None:
         url, why = place.build.torch_index or "pip_conf's index", f"{place.name}'s build says so"
     by = f"{place.name}'s build says so" if "base" in place.build.model_fields_set else "nothing else is said"
     say(
         f"  from          {place.build.base}   ({by})",
         f"  torch         {url}   ({why})",
+        *(f"  note          {note}" for note in chosen.notes),
         f"  requirements  {', '.join(one.requirements) or '-'}   ({task.job.name}; torch is one version, and first)",
         f"  template      {path}",
         "",

@@ -1,7 +1,7 @@
 """Pure functions from values to values: nothing here reads a file, a clock or a host."""
 
 from launcher.planning.gate import check, distribution
-from launcher.planning.image import context, image, torch_wheels
+from launcher.planning.image import Sources, context, image, torch_for
 from launcher.planning.ladder import Asked, Case, Excluded, Ladder, ladder
 from launcher.planning.placement import (
     best_card,
@@ -22,19 +22,24 @@ from launcher.planning.placement import (
 from launcher.planning.plan import case_of, changed, job_of, plan, source
 from launcher.planning.recipe import Recipe, buildkit, classic
 from launcher.planning.split import split
+from launcher.planning.wheels import Choice, Place, choose, objection, unfit
 
 __all__ = [
     "Asked",
     "Case",
+    "Choice",
     "Excluded",
     "Ladder",
+    "Place",
     "Recipe",
+    "Sources",
     "best_card",
     "buildkit",
     "cards_of",
     "case_of",
     "changed",
     "check",
+    "choose",
     "choose_gpus",
     "classic",
     "context",
@@ -47,13 +52,15 @@ __all__ = [
     "job_of",
     "ladder",
     "match_profile",
+    "objection",
     "plan",
     "processes_named",
     "runtime",
     "source",
     "split",
     "strangers_on",
-    "torch_wheels",
+    "torch_for",
+    "unfit",
     "who_holds",
     "whom_to_ask",
     "why_taken",

@@ -13,44 +13,30 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from launcher.errors import BadFileError, RefusedError
+from launcher.planning.wheels import Choice, Place, choose
 from launcher.spec.image import Build, Image
 from launcher.spec.job import Job
 from launcher.spec.profile import Profile
-
-TORCH = "2.13.0"
-"""The version of torch where a job leaves it open: that of constraints.txt, with which everything is tested."""
+from launcher.spec.wheels import WheelTable
 
 _TORCH_AND_KIN = {"torch", "torchvision", "torchaudio"}
 """What is built for one CUDA together, and comes from one index."""
 
 
-class Wheels(NamedTuple):
-    """Torch's build for a card: the URL of the index that holds it, and why it is this one."""
+class Sources(NamedTuple):
+    """What images are made from: the template of the Dockerfile, and the table of torch's builds."""
 
-    url: str
-    why: str
-
-
-def torch_wheels(profile: Profile) -> Wheels:
-    """Return torch's build for a card whose driver is not known. A first version, for the torch that we pin.
-
-    Source: the architectures of torch 2.13's wheels, and NVIDIA's minor-version compatibility (CUDA 12.x loads from
-    driver 525.60.13 on, 13.x from 580.65.06 on).
-    """
-    if profile.compute is None:
-        return Wheels(_index("cpu"), "a CPU's build, without CUDA's libraries")
-    if profile.compute >= (10, 0):
-        return Wheels(_index("cu130"), f"CUDA 12.6 has nothing for capability {profile.capability}")
-    return Wheels(
-        _index("cu126"), f"holds capability {profile.capability}, and loads from driver 525.60.13 on"
-    )
+    template: str
+    wheels: WheelTable
 
 
-def image(profile: Profile, job: Job, build: Build, template: str) -> Image:
+def image(
+    profile: Profile, job: Job, build: Build, sources: Sources | None, driver: str | None = None
+) -> Image:
     """Return the image that a job runs in on a card. Its name changes with its content alone, never with settings.
 
-    Raises RefusedError for Apple's GPU and for a torch that is not one version, BadFileError for a template that is
-    none.
+    `driver` is the host's, where it is known; an image of the job's own needs no sources. Raises RefusedError for Apple's GPU and for a torch that the card cannot
+    run, BadFileError for a template that is none.
     """
     if profile.kind == "mps":
         raise RefusedError(
@@ -59,26 +45,36 @@ def image(profile: Profile, job: Job, build: Build, template: str) -> Image:
         )
     if job.image is not None:
         return Image(name=job.image, dockerfile=None, requirements=())
-    requirements = pinned(job.requirements)
-    words = {"base": build.base, "torch_index": torch_wheels(profile).url}
-    text = _fill(template, {**words, "digest": "@digest@"})
+    if sources is None:
+        raise ValueError("this image is made, and nothing was given to make it from")
+    torch = torch_for(job.requirements, Place(profile, driver), sources.wheels)
+    requirements = pinned(job.requirements, torch.torch)
+    words = {"base": build.base, "torch_index": torch.url or ""}
+    text = _fill(sources.template, {**words, "digest": "@digest@"})
     digest = hashlib.sha256(json.dumps([text, *requirements]).encode()).hexdigest()
     return Image(
         name=f"launcher/{_repository(profile.name)}:{digest[:12]}",
-        dockerfile=_fill(template, {**words, "digest": digest}),
+        dockerfile=_fill(sources.template, {**words, "digest": digest}),
         requirements=requirements,
+        torch=f"{torch.torch}+{torch.build}" if requirements else None,
     )
 
 
-def pinned(requirements: Iterable[str]) -> tuple[str, ...]:
-    """Return what an image installs, in an order that does not depend on the job's: torch, one version of it, first.
+def torch_for(requirements: Iterable[str], place: Place, table: WheelTable) -> Choice:
+    """Return the torch for a card that a job's requirements allow. Raises RefusedError."""
+    torches = [one for one in map(Requirement, requirements) if canonicalize_name(one.name) == "torch"]
+    wanted = [str(one.specifier) for one in torches if one.url is None and str(one.specifier)]
+    return choose(table, place, SpecifierSet(",".join(wanted)))
+
+
+def pinned(requirements: Iterable[str], torch: str) -> tuple[str, ...]:
+    """Return what an image installs, in an order that does not depend on the job's: torch, this version of it, first.
 
     A job that needs any package gets torch too: another package that brought it would bring the build of another card.
-    Raises RefusedError for a range of torch that excludes ours.
     """
-    wanted = [_with_one_torch(written) for written in requirements]
+    wanted = [_with_one_torch(written, torch) for written in requirements]
     if wanted and not any(_name(one) == "torch" for one in wanted):
-        wanted.append(f"torch=={TORCH}")
+        wanted.append(f"torch=={torch}")
     return tuple(sorted(set(wanted), key=lambda one: (not _is_torch(one), _name(one), one)))
 
 
@@ -98,20 +94,11 @@ def context(image: Image) -> dict[str, bytes]:
     }
 
 
-def _index(build: str) -> str:
-    return f"https://download.pytorch.org/whl/{build}"
-
-
-def _with_one_torch(written: str) -> str:
+def _with_one_torch(written: str, torch: str) -> str:
     wanted = Requirement(written)
     if canonicalize_name(wanted.name) != "torch" or wanted.url is not None or _is_exact(wanted.specifier):
         return written
-    if TORCH not in wanted.specifier:
-        raise RefusedError(
-            f"requirement '{written}': an image holds one version of torch, and ours is {TORCH}\n"
-            '  name yours in the job   requirements = ["torch==VERSION", …]'
-        )
-    wanted.specifier = SpecifierSet(f"=={TORCH}")
+    wanted.specifier = SpecifierSet(f"=={torch}")
     return str(wanted)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal
 
-from launcher.planning.image import image
+from launcher.planning.image import Sources, image
 from launcher.planning.ladder import TOKENS, Asked, Case, ladder
 from launcher.planning.split import split
 from launcher.spec.host import Host
@@ -22,15 +22,16 @@ def plan(
     job: Job,
     asked: Asked = "auto",
     runtime: Literal["docker", "native"] = "native",
-    template: str = "",
+    sources: Sources | None = None,
     *,
+    driver: str | None = None,
     model: Model | None = None,
     platform: Platform | None = None,
     rehearsed_on: Profile | None = None,
 ) -> Plan:
-    """Return the plan. Pure: the same inputs give the same bytes. `template` is the Dockerfile's, for docker.
+    """Return the plan. Pure: the same inputs give the same bytes. `sources` are images', for docker.
 
-    `asked` is the precision, `model` what is known of the job's, `platform` of the host's software. `rehearsed_on` is
+    `driver` is the host's, `asked` is the precision, `model` what is known of the job's, `platform` of the host's software. `rehearsed_on` is
     the CPU on which a card's precision and split are tried. Raises RefusedError when the card excludes the precision
     asked for, or a container, or the cards cannot share the global batch.
     """
@@ -43,7 +44,9 @@ def plan(
         profile=profile,
         rehearsed=rehearsed_on is not None,
         runtime=runtime,
-        image=image(rehearsed_on or profile, job, host.build, template) if runtime == "docker" else None,
+        image=image(rehearsed_on or profile, job, host.build, sources, driver)
+        if runtime == "docker"
+        else None,
         env=host.env,
         command=job.command,
         requirements=job.requirements,

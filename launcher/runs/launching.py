@@ -308,7 +308,7 @@ def _plan(profile: Profile, wanted: Resolved, facts: Facts | None) -> Plan:
     profile = cards.profile_for(wanted.gpus, profile)
     on = wanted.rehearsed_on or profile
     how = choose_runtime(on, wanted.host, wanted.job, facts) if facts else "native"
-    template = resolve.template()[0] if how == "docker" else ""
+    sources = resolve.image_sources() if how == "docker" else None
     model, platform = _known(wanted, facts)
     return make_plan(
         profile,
@@ -316,7 +316,8 @@ def _plan(profile: Profile, wanted: Resolved, facts: Facts | None) -> Plan:
         wanted.job,
         wanted.asked,
         how,
-        template,
+        sources,
+        driver=next((gpu.driver for gpu in facts.gpus), None) if facts else None,
         model=model,
         platform=platform,
         rehearsed_on=wanted.rehearsed_on,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from launcher.errors import BadFileError, UnknownNameError, UsageError
 from launcher.hosts.ssh_config import names_and_patterns
+from launcher.planning import Sources
 from launcher.runs.catalogue import file as catalogued
 from launcher.runs.catalogue import files, user_folder
 from launcher.spec.host import LOCAL, Host
@@ -20,6 +21,7 @@ from launcher.spec.job import Job
 from launcher.spec.profile import NAME, Profile
 from launcher.spec.reading import build, unknown_name
 from launcher.spec.toml import read_text, read_toml
+from launcher.spec.wheels import WheelTable
 
 PROJECT_FILE = Path("launch.toml")
 DEFAULT_JOB = "sft"
@@ -147,6 +149,18 @@ def template() -> tuple[str, Path]:
     """Return the template of images, and the file that it is. Raises BadFileError when it cannot be read."""
     path = catalogued("images", "Dockerfile")
     return read_text(path), path
+
+
+def image_sources() -> Sources:
+    """Return what images are made from: the template, and the table of torch's builds. Raises BadFileError."""
+    return Sources(template()[0], wheels())
+
+
+def wheels() -> WheelTable:
+    """Return the table of torch's builds. Raises BadFileError."""
+    path = catalogued("images", "torch.toml")
+    data, text = read_toml(path)
+    return build(WheelTable, data, file=str(path), text=text)
 
 
 def task(name: str | None, words: Sequence[str], settings: Iterable[str], run_name: str | None) -> Task:

@@ -66,12 +66,14 @@ class Build(Written):
 class Image(Written):
     """The image of a plan: its name, and the Dockerfile and requirements that it is made of.
 
-    `dockerfile` None means an image of the user's own, which is never built. Code is in none: it is mounted.
+    `dockerfile` None means an image of the user's own, which is never built; `torch` is what ours was chosen to have, with
+    its build, e.g. `2.13.0+cu126`. Code is in none: it is mounted.
     """
 
     name: Reference
     dockerfile: str | None
     requirements: tuple[str, ...]
+    torch: str | None = None
 
 
 class Settings(NamedTuple):

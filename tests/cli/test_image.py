@@ -14,8 +14,8 @@ def test_it_prints_the_name_each_choice_and_the_dockerfile(client):
     said = client.ok("image", "show", "--host", "lab")
     assert said.startswith("launcher/p100:")
     assert "lab/py:3   (lab's build says so)" in said
-    assert "whl/cu126   (holds capability 6.0" in said
-    assert "torch==2.13.0, accelerate, peft, transformers" in said
+    assert "whl/cu126   (torch 2.14.1 is the last with code for capability 6.0" in said
+    assert "torch==2.14.1, accelerate, peft, transformers" in said
     assert "\nFROM lab/py:3\n" in said
     assert not client.runs.exists()
 
@@ -26,7 +26,7 @@ def test_its_json_is_the_image(client):
     assert told["name"].startswith("launcher/cpu:")
     assert told["dockerfile"].endswith("\n")
     assert told["requirements"][0] == "torch==2.13.0"
-    assert told["torch"]["url"].endswith("/whl/cpu")
+    assert told["wheels"]["url"].endswith("/whl/cpu")
 
 
 def test_an_image_of_the_jobs_own_is_named(client):

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
 from launcher.errors import BadFileError, RefusedError
-from launcher.planning import buildkit, classic, context, image, plan, torch_wheels
-from launcher.planning.image import TORCH, pinned
+from launcher.planning import Place, Sources, buildkit, classic, context, image, plan, torch_for
+from launcher.planning.image import pinned
 from launcher.resources import data_folder
-from launcher.runs.resolve import profile, profiles
+from launcher.runs.resolve import profile, wheels
 from launcher.spec.host import Host
 from launcher.spec.image import CA_BUNDLE_AT, Build, Settings
 from launcher.spec.job import Job
@@ -24,6 +24,9 @@ from launcher.spec.reading import build
 REPOSITORY = Path(__file__).parents[2]
 CASES = sorted(path for path in (REPOSITORY / "tests" / "cases").iterdir() if path.is_dir())
 TEMPLATE = (data_folder("images") / "Dockerfile").read_text()
+WHEELS = wheels()
+SOURCES = Sources(TEMPLATE, WHEELS)
+TORCH = WHEELS.tested
 PINS = dict(line.split("==") for line in (REPOSITORY / "constraints.txt").read_text().split())
 SECRET = "hunter2"
 CERTIFICATE = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
@@ -35,7 +38,7 @@ def job(*requirements, **more):
 
 
 def made(name="p100", *requirements, base="python:3", template=TEMPLATE, **more):
-    return image(profile(name), job(*requirements, **more), Build(base=base), template)
+    return image(profile(name), job(*requirements, **more), Build(base=base), Sources(template, WHEELS))
 
 
 def told(*args):
@@ -48,7 +51,7 @@ def test_an_image_is_its_golden_file(case, request):
     """The same inputs give the same Dockerfile, today and next year, for every card of ours."""
     wanted = tomllib.loads((case / "case.toml").read_text())
     one = build(Job, wanted["job"], file=str(case))
-    written = image(profile(wanted["profile"]), one, Build(), TEMPLATE).dockerfile
+    written = image(profile(wanted["profile"]), one, Build(), SOURCES).dockerfile
     golden = case / "Dockerfile"
     if request.config.getoption("--rewrite-cases"):
         golden.write_text(written)
@@ -77,7 +80,7 @@ def test_settings_and_credentials_are_no_part_of_a_name():
     settings = Build(
         base="python:3", network="host", pip_conf="/a", ca_bundle="/b", proxy=True, torch_index="https://x/y"
     )
-    assert image(profile("p100"), job("torch"), settings, TEMPLATE) == made("p100", "torch")
+    assert image(profile("p100"), job("torch"), settings, SOURCES) == made("p100", "torch")
 
 
 def test_code_is_no_part_of_a_name():
@@ -96,41 +99,45 @@ def test_the_label_is_the_names_digest_and_comes_last():
 def test_any_profiles_name_makes_an_images_name(name):
     """Docker is stricter about separators than we are; a wrong name could not be built."""
     card = Profile(name=name, title="X", kind="cpu")
-    assert image(card, job(), Build(), TEMPLATE).name.startswith("launcher/")
+    assert image(card, job(), Build(), SOURCES).name.startswith("launcher/")
 
 
-def test_torch_is_one_version_and_the_one_that_is_tested():
-    """Where a job leaves it open, what constraints.txt pins; else the job's own."""
+def test_torch_is_one_version():
+    """Where a job leaves it open, the one that was chosen, which is what constraints.txt pins; else the job's own."""
     assert PINS["torch"] == TORCH
-    assert pinned(["torch>=2.6"]) == (f"torch=={TORCH}",)
-    assert pinned(["torch==2.9.1"]) == ("torch==2.9.1",)
-    assert pinned(["Torch[opt-einsum]"]) == (f"Torch[opt-einsum]=={TORCH}",)
-    assert pinned(["torch @ https://x/t.whl"]) == ("torch @ https://x/t.whl",)
-    assert pinned(["torch==2.13.*"]) == (f"torch=={TORCH}",)
-    with pytest.raises(RefusedError, match=r"torch<2.*ours is .*\n.*torch==VERSION"):
-        pinned(["torch<2"])
+    assert pinned(["torch>=2.6"], TORCH) == (f"torch=={TORCH}",)
+    assert pinned(["torch==2.9.1"], TORCH) == ("torch==2.9.1",)
+    assert pinned(["Torch[opt-einsum]"], TORCH) == (f"Torch[opt-einsum]=={TORCH}",)
+    assert pinned(["torch @ https://x/t.whl"], TORCH) == ("torch @ https://x/t.whl",)
+    assert pinned(["torch==2.13.*"], TORCH) == (f"torch=={TORCH}",)
+    assert torch_for(["torch>=2.6", "Torch<2.9", "peft"], Place(profile("l40s")), WHEELS).torch == "2.8.0"
+    with pytest.raises(RefusedError, match=r"torch<1\.0 cannot run on L40S"):
+        torch_for(["torch<1.0"], Place(profile("l40s")), WHEELS)
 
 
 def test_a_job_that_needs_a_package_gets_torch_and_one_that_needs_none_gets_nothing():
     """Peft would bring a torch of its own choice: that of another card."""
-    assert pinned(["peft"]) == (f"torch=={TORCH}", "peft")
-    assert pinned([]) == ()
+    assert pinned(["peft"], TORCH) == (f"torch=={TORCH}", "peft")
+    assert pinned([], TORCH) == ()
 
 
 def test_torch_and_its_kin_come_from_one_index_and_the_rest_later():
     """Torchvision of another CUDA than torch's breaks at import."""
-    files = context(made("p100", "transformers", "torchvision", "torch"))
+    files = context(made("l40s", "transformers", "torchvision", "torch"))
     assert files["torch.txt"] == f"torch=={TORCH}\ntorchvision\n".encode()
     assert files["requirements.txt"] == b"transformers\n"
 
 
-def test_every_card_gets_a_build_that_has_code_for_it():
-    """A P100 and all of ours are in CUDA 12.6's wheels; what is newer is not."""
-    builds = {name: torch_wheels(one).url.rpartition("/")[2] for name, one in profiles().items()}
-    assert builds["cpu"] == "cpu"
-    assert {build for name, build in builds.items() if name not in ("cpu", "mps")} == {"cu126"}
-    newer = Profile(name="b", title="B", kind="cuda", capability="12.0", memory_gb=32)
-    assert torch_wheels(newer).url.endswith("/cu130")
+def test_the_build_hangs_on_the_card_and_on_the_hosts_driver():
+    """An image says which it was made for; without a driver it is one that most load."""
+    card, one = profile("titan_rtx"), job("torch")
+    found = {
+        driver: image(card, one, Build(), SOURCES, driver) for driver in (None, "525.60.13", "580.65.06")
+    }
+    assert [image.torch for image in found.values()] == ["2.13.0+cu126", "2.13.0+cu126", "2.13.0+cu130"]
+    assert "whl/cu130" in found["580.65.06"].dockerfile
+    assert found[None] == found["525.60.13"] != found["580.65.06"]
+    assert made("p100", "torch").requirements == ("torch==2.14.1",)
 
 
 def test_apples_gpu_is_in_no_container():
@@ -316,7 +323,7 @@ def test_a_plan_has_an_image_in_a_container_and_there_alone():
     """The plan's JSON tells what would be built."""
     host = Host(name="there", address="there", build=Build(base="python:3"))
     native = plan(profile("p100"), host, job("torch"))
-    contained = plan(profile("p100"), host, job("torch"), runtime="docker", template=TEMPLATE)
+    contained = plan(profile("p100"), host, job("torch"), runtime="docker", sources=SOURCES)
     assert (native.runtime, native.image) == ("native", None)
     assert contained.image == made("p100", "torch")
     for one, image_of in ((native, contained.image), (contained, None)):

@@ -20,8 +20,7 @@ from launcher.planning import (
     why_taken,
 )
 from launcher.planning.plan import source
-from launcher.resources import data_folder
-from launcher.runs.resolve import profile, profiles
+from launcher.runs.resolve import image_sources, profile, profiles
 from launcher.spec.facts import Facts
 from launcher.spec.host import Host
 from launcher.spec.job import Batch, Job
@@ -54,7 +53,7 @@ def case_plan(case):
         job,
         wanted.get("precision", "auto"),
         wanted.get("runtime", "native"),
-        (data_folder("images") / "Dockerfile").read_text(),
+        image_sources(),
     )
 
 
