@@ -21,7 +21,7 @@ from testbed.client import IS_REQUIRED, REPOSITORY, Client, missing, processes_o
 from testbed.engine import Engine, RootlessEngine, engine_in_a_machine
 from testbed.machine import Machine, remove_bridge
 from testbed.sshd import MissingPartError, SshHost
-from testbed.wheels import WheelServer, make_wheel
+from testbed.wheels import WheelServer, make_torch, make_wheel
 
 # No test is timed. CI tries the same examples every time; a person's run tries new ones.
 hypothesis.settings.register_profile("ours", deadline=None, derandomize=IS_REQUIRED)
@@ -139,7 +139,7 @@ def wheels(say: Callable[[str], None]) -> Iterator[WheelServer]:
 def small_wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a wheel `small`, and one that stands for torch: a build of them takes seconds."""
     folder = tmp_path_factory.mktemp("small-wheels")
-    make_wheel(folder, "torch", "2.13.0")
+    make_torch(folder, "2.13.0+cpu")
     make_wheel(folder, "small", "1.0")
     return folder
 

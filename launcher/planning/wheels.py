@@ -281,10 +281,11 @@ def _nearest(
     return min(possible, key=lambda one: (abs(order.index(one.version) - at), -order.index(one.version)))
 
 
-def unfit(told: Packages, profile: Profile, chosen: str | None) -> list[str]:
+def unfit(told: Packages, profile: Profile | None, chosen: str | None) -> list[str]:
     """Return why a Python's packages do not do for a card, by what they say of themselves; none where they do.
 
-    `chosen` is the torch that was meant, such as `2.13.0+cu126`; None where nobody meant one.
+    Without a profile no card is asked for. `chosen` is the torch that was meant, such as `2.13.0+cu126`; None where nobody
+    meant one.
     """
     if told.torch is None:
         if told.error and "No module named 'torch'" not in told.error:
@@ -296,12 +297,12 @@ def unfit(told: Packages, profile: Profile, chosen: str | None) -> list[str]:
         meant, _, of = chosen.partition("+")
         if version != meant or (built and built != of):
             found.append(f"torch is {told.torch}, not {chosen}")
-    compute = profile.compute
+    compute = profile.compute if profile is not None else None
     if compute is not None and told.cuda is None:
         found.append(f"torch {told.torch} has no CUDA")
     elif compute is not None and not _runs_on(told.architectures, compute):
         found.append(
-            f"torch {told.torch} has no code for capability {profile.capability}: {' '.join(told.architectures)}"
+            f"torch {told.torch} has no code for capability {compute[0]}.{compute[1]}: {' '.join(told.architectures)}"
         )
     if chosen is not None:
         found += [f"packages that do not fit together: {line}" for line in told.conflicts or ()]

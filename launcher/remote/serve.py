@@ -41,6 +41,8 @@ START_S = 20.0
 CONTACT_S = 15.0  # a sweep may be at what is left of the run
 KEEPER_GRACE_S = 3.0
 LOCK_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,79}")
+IMAGE_ID = re.compile(r"sha256:([0-9a-f]{64})")
+MOST_PACKAGES = 64 * 1024
 SPARE_FILES = 100  # fewer are copied in no time
 POLL_S = 0.01
 MAX_LINE = 4 * 1024 * 1024
@@ -162,6 +164,7 @@ class Server:
         self.verbs: dict[str, Callable[[dict[str, Any], bytes], tuple[dict[str, Any], bytes]]] = {
             "remove": self.remove,
             "gc": self.gc,
+            "packages": self.packages,
             "sweep": self.sweep,
             "remains": lambda args, _payload: ({"left": sweep.remains(self.run(args))}, b""),
             "ping": lambda _args, _payload: ({}, b""),
@@ -746,6 +749,17 @@ class Server:
                 cleaning.collect(self.root, items)
         runs, images = cleaning.needed(self.root)
         return {"items": items, "runs": runs, "images": images, "root": self._root_label()}, b""
+
+    def packages(self, args: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Return what an image once said of its packages (see torch_check.py); with a payload, keep that."""
+        found = IMAGE_ID.fullmatch(str(args.get("image")))
+        if found is None or len(payload) > MOST_PACKAGES:
+            raise RequestError("bad-image", "%r is no image" % args.get("image"))
+        path = os.path.join(self.root, "hosts", process.host_id(), "packages", found[1] + ".json")
+        if payload:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            write_durably(path, payload)
+        return {"told": read_json(path) or None}, b""
 
     def sweep(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
         """End and remove what is ours and unneeded, unless `dry_run`; see sweep.py.

@@ -28,6 +28,7 @@ from launcher.spec.base import Record
 from launcher.spec.container import EngineWay
 
 TIMEOUT_S = 60
+ASK_S = 300
 OLDEST_API = (1, 40)
 """Engine 19.03, the first with device requests. Docker's API history."""
 MOST_LOG_BYTES = 64 * 1024
@@ -220,14 +221,36 @@ class Engine:
 
     # images
 
-    def has_image(self, name: str) -> bool:
-        """Whether the engine has an image of this name."""
+    def image_id(self, name: str) -> str | None:
+        """Return the id of the image of a name, None where the engine has none."""
         try:
             with self._errors():
-                self.api.inspect_image(name)
+                return _Identified.model_validate(self.api.inspect_image(name)).id
         except _NotFoundError:
-            return False
-        return True
+            return None
+
+    def ask(self, image: str, words: Sequence[str]) -> tuple[int, str]:
+        """Run a program in a container of its own, without network, mounts or cards; return its exit code and output.
+
+        The container goes with it. Raises EngineError.
+        """
+        config = {
+            "Image": image,
+            "Entrypoint": list(words),
+            "Cmd": [],
+            "WorkingDir": "/",
+            "NetworkDisabled": True,
+            "HostConfig": {"NetworkMode": "none", "CapDrop": ["ALL"], "SecurityOpt": ["no-new-privileges"]},
+        }
+        with self._errors():
+            number = self.api.create_container_from_config(config)["Id"]
+            try:
+                self.api.start(number)
+                code = int(self.api.wait(number, timeout=ASK_S)["StatusCode"])
+                said: bytes = self.api.logs(number, stderr=False, tail=100)
+            finally:
+                self.api.remove_container(number, v=True, force=True)
+        return code, said[-MOST_LOG_BYTES:].decode(errors="replace")
 
     def build(self, context: bytes, **options: Any) -> Iterator[_Progress]:
         """Build an image with the classic builder from a tar; yield what it says. Hanging up cancels. Raises EngineError."""
@@ -325,6 +348,10 @@ class _Info(Record):
     memory_bytes: int = Field(alias="MemTotal", default=0)
     runtimes: dict[str, Any] | None = Field(alias="Runtimes", default=None)
     cdi_folders: list[str] | None = Field(alias="CDISpecDirs", default=None)
+
+
+class _Identified(Record):
+    id: str = Field(alias="Id", pattern=r"^sha256:[0-9a-f]{64}$")
 
 
 class _Labelled(Record):

@@ -11,16 +11,21 @@ import tarfile
 import time
 from collections import Counter, deque
 from collections.abc import Collection, Iterable
+from pathlib import Path
 from typing import NamedTuple
 
-from launcher.errors import ConnectionLostError, EngineError
+from pydantic import ValidationError
+
+from launcher.errors import ConnectionLostError, EngineError, RefusedError
 from launcher.hosts import Agent
 from launcher.hosts.agent import printable
-from launcher.planning import buildkit, classic
+from launcher.planning import buildkit, classic, unfit
+from launcher.remote import torch_check
 from launcher.runtimes.container import LABEL_ROOT
 from launcher.runtimes.engine import Engine, ListedImage
 from launcher.runtimes.runtime import Say
 from launcher.spec.image import Image, Settings
+from launcher.spec.packages import Packages
 from launcher.spec.plan import Plan
 
 LABEL_IMAGE = "launcher.image"
@@ -41,7 +46,8 @@ def provide(agent: Agent, engine: Engine, plan: Plan, settings: Settings, say: S
     image = plan.image
     if image is None:
         raise ValueError("the plan has no image")
-    if engine.has_image(image.name):
+    if (found := engine.image_id(image.name)) is not None:
+        _prove(agent, engine, plan, found, say)
         return f"{image.name}, there"
     name = "image-" + re.sub(r"[^a-z0-9]+", "-", image.name.lower())[-60:].strip("-")
     while not (answer := agent.call("hold", name=name).values).get("held"):
@@ -49,23 +55,78 @@ def provide(agent: Agent, engine: Engine, plan: Plan, settings: Settings, say: S
         time.sleep(POLL_S)
     root = str(answer.get("root"))
     try:
-        if engine.has_image(image.name):
+        if (found := engine.image_id(image.name)) is not None:
+            _prove(agent, engine, plan, found, say)
             return f"{image.name}, made by another launch"
         began = time.monotonic()
         if image.dockerfile is None:
             _pull(engine, image, say)
-            return f"{image.name}, pulled in {time.monotonic() - began:.0f} s"
-        builder = _build(agent, engine, image, settings, root, say)
-        return f"{image.name}, built in {time.monotonic() - began:.0f} s ({builder})"
+            made = f"pulled in {time.monotonic() - began:.0f} s"
+        else:
+            builder = _build(agent, engine, image, settings, root, say)
+            made = f"built in {time.monotonic() - began:.0f} s ({builder})"
+        found = engine.image_id(image.name)
+        if found is None:
+            raise EngineError(engine.host, f"{engine.host}: {image.name} was {made}, and is gone")
+        _prove(agent, engine, plan, found, say)
+        return f"{image.name}, {made}"
     finally:
         with contextlib.suppress(ConnectionLostError):  # the lock goes with the connection
             agent.call("hold", name=name, release=True)
 
 
+def _prove(agent: Agent, engine: Engine, plan: Plan, image_id: str, say: Say) -> None:
+    """See that what is in an image runs on the card and fits together, by what its own Python says; asked once an image.
+
+    One of ours that does not is removed. Raises RefusedError, EngineError.
+    """
+    image = plan.image
+    assert image is not None  # noqa: S101 - it was made or found just now
+    told = agent.call("packages", image=image_id).values.get("told")
+    if told is None:
+        say(f"{image.name}: is it sound?")
+        told = _asked(engine, image)
+        if (
+            told is None
+        ):  # without Python or its packages there is nothing to be said; the start says what is missing
+            return
+        agent.call("packages", json.dumps(told).encode(), image=image_id)
+    try:
+        packages = Packages.model_validate(told)
+    except ValidationError as error:
+        raise EngineError(engine.host, f"{engine.host}: {image.name} did not say what is in it") from error
+    problems = unfit(packages, None if plan.rehearsed else plan.profile, image.torch)
+    if not problems:
+        return
+    if image.dockerfile is not None:
+        engine.remove_image(image.name)
+    lines = "\n".join(f"  {printable(problem)}" for problem in problems)
+    mend = (
+        "  another torch in the job's requirements"
+        if image.dockerfile is not None
+        else "  another image = … in the job"
+    )
+    raise RefusedError(f"{engine.host}: {image.name} is not for a {plan.profile.title}:\n{lines}\n{mend}")
+
+
+def _asked(engine: Engine, image: Image) -> object:
+    """Return what an image's Python says of its packages, None where it has none that could."""
+    source = Path(torch_check.__file__).read_text(encoding="utf-8")
+    try:
+        _, said = engine.ask(image.name, ["python3", "-c", source])
+    except EngineError:
+        return None
+    lines = [line for line in said.splitlines() if line.startswith(torch_check.MARK)]
+    try:
+        return json.loads(lines[-1].removeprefix(torch_check.MARK)) if lines else None
+    except ValueError:
+        return None
+
+
 def check(agent: Agent, engine: Engine, plan: Plan, settings: Settings) -> None:
     """See that the plan's image is there or can be made. Raises RefusedError for what only a credential would open."""
     image = plan.image
-    if image is None or image.dockerfile is None or engine.has_image(image.name):
+    if image is None or image.dockerfile is None or engine.image_id(image.name) is not None:
         return
     if not _has_buildkit(agent, engine):
         classic(image, settings)

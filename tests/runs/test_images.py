@@ -8,13 +8,16 @@ import secrets
 import signal
 import subprocess
 import tarfile
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
+from testbed.cards import Cards
 from testbed.client import until
 from testbed.engine import BASE, CLIENTS
 from testbed.sshd import MissingPartError
-from testbed.wheels import WheelServer, make_certificate
+from testbed.wheels import WheelServer, make_certificate, make_torch, make_wheel
 
 pytestmark = pytest.mark.testbed
 
@@ -240,6 +243,62 @@ def test_a_base_without_python_is_told(client, box, bare):
     assert done.returncode == 4
     assert "python3: not found" in done.stderr
     nothing_is_left(box)
+
+
+# what is in an image, and the card
+
+NARROW = """
+date = "2026-01-01"
+tested = "2.14.1"
+[drivers]
+12 = "525.60.13"
+[[build]]
+name = "cu126"
+torch = ">=2"
+x86_64 = [{codes}]
+[[release]]
+torch = "2.14.1"
+builds = ["cu126"]
+triton = "3.8"
+python = ["3.10", "3.14"]
+"""
+
+
+@pytest.fixture
+def pascal(client, clean, tmp_path):
+    """That machine with a P100, whose index has a torch without code for it."""
+    make_torch(tmp_path, "2.14.1+cu126", "12.6", "sm_75 sm_80 sm_86")
+    make_wheel(tmp_path, "small", "1.0")
+    folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
+    folder.chmod(0o755)
+    cards, server = Cards(folder), WheelServer(tmp_path)
+    cards.put("p100")
+    server.up()
+    write_table(client, clean, server.index_url)
+    write_job(client, SMALL)
+    with cards.on(clean.machine.homes / "ada"), clean.handing_on(cards):
+        yield clean
+    server.down()
+    cards.close()
+
+
+def test_a_torch_without_code_for_the_card_is_caught_by_the_table_and_by_the_image_where_that_lies(
+    client, pascal
+):
+    """By the table before anything is sent; by torch's own list, without a card, before anything is started."""
+    (client.project / "images").mkdir()
+    table = client.project / "images" / "torch.toml"
+    table.write_text(NARROW.format(codes='"7.5", "8.0"'))
+    done = client.run(*LAUNCH, "--profile", "p100")
+    assert done.returncode == 3
+    assert "torch 2.14.1: cu126 has no code for capability 6.0" in done.stderr
+    assert ours(pascal) == []
+    table.unlink()
+    done = client.run(*LAUNCH, "--profile", "p100")
+    assert done.returncode == 3
+    assert "is not for a Tesla P100 16 GB" in done.stderr
+    assert "torch 2.14.1+cu126 has no code for capability 6.0: sm_75 sm_80 sm_86" in done.stderr
+    nothing_is_left(pascal)
 
 
 # images of the user's own

@@ -8,6 +8,7 @@ import re
 import shutil
 import ssl
 import sys
+import textwrap
 import threading
 import zipfile
 from collections.abc import Iterable
@@ -167,18 +168,29 @@ class _Handler(BaseHTTPRequestHandler):
         """Keep quiet: `requests` is the log."""
 
 
-def make_wheel(folder: Path, name: str, version: str) -> None:
-    """Put a wheel into a folder: a module of that name that only knows its version."""
+def make_torch(folder: Path, version: str, cuda: str | None = None, codes: str = "") -> None:
+    """Put a wheel into a folder that stands for torch: it knows its version, its CUDA and its architectures."""
+    text = f"""
+        from types import SimpleNamespace
+        __version__, version, _C = {version!r}, SimpleNamespace(cuda={cuda!r}), SimpleNamespace()
+        if version.cuda:
+            _C._cuda_getArchFlags = lambda: {codes!r}
+        """
+    make_wheel(folder, "torch", version, textwrap.dedent(text))
+
+
+def make_wheel(folder: Path, name: str, version: str, text: str = "") -> None:
+    """Put a wheel into a folder: a module of that name that only knows its version, or is this text."""
     about = f"{name}-{version}.dist-info"
     files = {
-        f"{name}.py": f"version = {version!r}\n",
+        f"{name}.py": text or f"version = {version!r}\n",
         f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
         f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: testbed\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     record = "".join(f"{path},,\n" for path in [*files, f"{about}/RECORD"])
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-        for path, text in {**files, f"{about}/RECORD": record}.items():
-            wheel.writestr(path, text)
+        for path, data in {**files, f"{about}/RECORD": record}.items():
+            wheel.writestr(path, data)
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
