@@ -89,6 +89,11 @@ def agent_file() -> AgentFile:
     return AgentFile(data, hashlib.sha256(data).hexdigest())
 
 
+def torch_check() -> str:
+    """Return the program that says what a Python has of torch; see remote/torch_check.py."""
+    return (Path(remote.__file__).parent / "torch_check.py").read_text(encoding="utf-8")
+
+
 def boot_command(python: str, root: str) -> list[str]:
     """Return the words that start the agent on an interpreter that is known."""
     packed = agent_file()

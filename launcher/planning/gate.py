@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Literal
 
+from launcher.errors import RefusedError
 from launcher.planning.memory import usable_gb, weights_gb
 from launcher.planning.placement import (
     cards_of,
@@ -19,9 +21,11 @@ from launcher.planning.placement import (
     who_holds,
     why_unusable,
 )
+from launcher.planning.wheels import Place, choose, objection
 from launcher.spec.facts import Facts
 from launcher.spec.host import LOCAL, Host
 from launcher.spec.plan import Finding, Plan
+from launcher.spec.wheels import Machine, WheelTable
 
 STARTS_RANKS = ("python", "python3", "torchrun", "accelerate")
 FREE_GB_NEEDED = 1.0
@@ -34,14 +38,17 @@ FAULTY_XIDS = {48, 62, 63, 64, 74, 79, 92, 94, 95, 110, 119, 120, 140}
 """The driver's errors that speak of the card, its memory or its bus, and not of a program (13, 31 and 43 do)."""
 
 
-def check(plan: Plan, facts: Facts | None, host: Host = LOCAL) -> tuple[Finding, ...]:
+def check(
+    plan: Plan, facts: Facts | None, host: Host = LOCAL, wheels: WheelTable | None = None
+) -> tuple[Finding, ...]:
     """Return what speaks against the plan on this host, refusals first; for no facts, what speaks against it anywhere.
 
-    Texts hold no volatile figure.
+    With the table of torch's builds an installed one is held against the card. Texts hold no volatile figure.
     """
     found = [*_ranks(plan), *_model_room(plan)]
     if facts is not None:
         found += [*_card(plan, facts), *_how(plan, facts, host), *_room(facts)]
+        found += _installed_torch(plan, facts, wheels) if wheels is not None else []
     return tuple(sorted(found, key=lambda finding: finding.level != "refuse"))
 
 
@@ -176,6 +183,26 @@ def _environment(plan: Plan, facts: Facts) -> list[Finding]:
         message = f"{plan.host}: the probe was not asked for {', '.join(unasked)}: a launch will ask"
         found.append(Finding(level="note", code="packages-unknown", message=message))
     return found
+
+
+def _installed_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Finding]:
+    """Refuse a torch of the interpreter's whose build is known not to run on the card; note one that is taken for PyPI's."""
+    installed = (facts.interpreter.packages.get("torch") if facts.interpreter else None) or ""
+    if plan.runtime == "docker" or plan.rehearsed or not installed or facts.interpreter is None:
+        return []
+    machine: Machine = "aarch64" if facts.machine in ("aarch64", "arm64") else "x86_64"
+    place = Place(plan.profile, next((gpu.driver for gpu in facts.gpus), None), machine=machine)
+    why = objection(wheels, place, installed)
+    if why is None:
+        return []
+    message = f"{plan.host}: {facts.interpreter.path}: {why}"
+    mend = f"{facts.interpreter.path} -m pip install …     a torch that runs there"
+    with contextlib.suppress(RefusedError):
+        chosen = choose(wheels, place)
+        mend = f"{facts.interpreter.path} -m pip install torch=={chosen.torch} --index-url {chosen.url}"
+    is_known = "+" in installed
+    message += "" if is_known else ", if it is PyPI's build"
+    return [Finding(level="refuse" if is_known else "note", code="torch-unfit", message=message, mend=mend)]
 
 
 def _how(plan: Plan, facts: Facts, host: Host) -> list[Finding]:

@@ -155,7 +155,7 @@ def preview(request: Request, facts: Facts | None = None) -> tuple[Plan, tuple[F
         plan = _plan(profile, _with_nothing_asked(wanted), facts)
         refused = (Finding(level="refuse", code="precision-excluded", message=str(error)),)
     asked = cards.findings(wanted.gpus, plan, facts)
-    return plan, (*refused, *unreached, *asked, *check(plan, facts, host))
+    return plan, (*refused, *unreached, *asked, *check(plan, facts, host, resolve.wheels()))
 
 
 def explain(request: Request, facts: Facts | None = None) -> tuple[Case, Ladder]:
@@ -489,7 +489,7 @@ def pass_gate(plan: Plan, facts: Facts, host: Host, view: View, gpus: str | None
 
     Raises RefusedError for what it refuses, CardBusyError where that may pass by itself.
     """
-    findings = [*cards.findings(gpus, plan, facts), *check(plan, facts, host)]
+    findings = [*cards.findings(gpus, plan, facts), *check(plan, facts, host, resolve.wheels())]
     refusals = [finding for finding in findings if finding.level == "refuse"]
     if busy := cards.refusal(refusals, plan, facts):
         raise busy

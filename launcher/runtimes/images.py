@@ -11,7 +11,6 @@ import tarfile
 import time
 from collections import Counter, deque
 from collections.abc import Collection, Iterable
-from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -19,8 +18,8 @@ from pydantic import ValidationError
 from launcher.errors import ConnectionLostError, EngineError, RefusedError
 from launcher.hosts import Agent
 from launcher.hosts.agent import printable
+from launcher.hosts.agent_file import torch_check
 from launcher.planning import buildkit, classic, unfit
-from launcher.remote import torch_check
 from launcher.runtimes.container import LABEL_ROOT
 from launcher.runtimes.engine import Engine, ListedImage
 from launcher.runtimes.runtime import Say
@@ -30,6 +29,7 @@ from launcher.spec.plan import Plan
 
 LABEL_IMAGE = "launcher.image"
 """The Dockerfile's own, with the digest of its content."""
+ANSWER = "launch-check "
 POLL_S = 0.5
 _OURS = re.compile(r"launcher/[a-z0-9._-]+:([0-9a-f]{12})")
 KEPT_LINES = 40
@@ -111,14 +111,13 @@ def _prove(agent: Agent, engine: Engine, plan: Plan, image_id: str, say: Say) ->
 
 def _asked(engine: Engine, image: Image) -> object:
     """Return what an image's Python says of its packages, None where it has none that could."""
-    source = Path(torch_check.__file__).read_text(encoding="utf-8")
     try:
-        _, said = engine.ask(image.name, ["python3", "-c", source])
+        _, said = engine.ask(image.name, ["python3", "-c", torch_check()])
     except EngineError:
         return None
-    lines = [line for line in said.splitlines() if line.startswith(torch_check.MARK)]
+    answers = [line.partition(ANSWER)[2] for line in said.splitlines() if line.startswith(ANSWER)]
     try:
-        return json.loads(lines[-1].removeprefix(torch_check.MARK)) if lines else None
+        return json.loads(answers[-1]) if answers else None
     except ValueError:
         return None
 

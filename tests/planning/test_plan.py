@@ -20,7 +20,7 @@ from launcher.planning import (
     why_taken,
 )
 from launcher.planning.plan import source
-from launcher.runs.resolve import image_sources, profile, profiles
+from launcher.runs.resolve import image_sources, profile, profiles, wheels
 from launcher.spec.facts import Facts
 from launcher.spec.host import Host
 from launcher.spec.job import Batch, Job
@@ -245,6 +245,34 @@ def test_a_profile_of_so_many_cards(name, count, title):
     """Its title says how many; each has its share of the batch."""
     one = profile(name).of_cards(count)
     assert (one.title, one.count) == (title, count)
+
+
+@pytest.mark.parametrize(
+    ("name", "installed", "level", "said"),
+    [
+        ("p100", "2.13.0+cu130", "refuse", "torch 2.13.0+cu130: cu130 has no code for capability 6.0"),
+        ("p100", "2.13.0", "note", "cu130 has no code for capability 6.0, if it is PyPI's build"),
+        ("p100", "2.13.0+cu126", None, ""),
+        ("p100", "2.13.0+cpu", "refuse", "has no CUDA"),
+        ("l40s", "2.13.0+cu130", None, ""),
+        ("l40s", None, None, ""),
+    ],
+)
+def test_an_installed_torch_that_cannot_run_on_the_card_is_refused_before_an_upload(
+    name, installed, level, said
+):
+    """With the command that installs one that can."""
+    card = profile(name)
+    one = plan(
+        card, Host(name="there", address="there"), Job(name="x", command=("a",), requirements=("torch",))
+    )
+    cards = [gpu(card.probe_names[0], card.memory_gb * 1024, card.capability)]
+    interpreter = {"path": "/v/bin/python", "version": "3.11.2", "packages": {"torch": installed}}
+    findings = check(one, facts(gpus=cards, interpreter=interpreter), wheels=wheels())
+    found = [one for one in findings if one.code == "torch-unfit"]
+    assert [one.level for one in found] == ([level] if level else [])
+    assert all(said in one.message for one in found)
+    assert all("/v/bin/python -m pip install torch==2.1" in one.mend for one in found)
 
 
 @pytest.mark.parametrize(
