@@ -1,7 +1,9 @@
 """Images: a value made of profile, job and base alone. `pytest --rewrite-cases` writes the golden Dockerfiles anew."""
 
+import os
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -56,6 +58,20 @@ def test_an_image_is_its_golden_file(case, request):
     if request.config.getoption("--rewrite-cases"):
         golden.write_text(written)
     assert written == golden.read_text()
+
+
+@pytest.mark.parametrize("case", [one for one in CASES if "mps" not in one.name], ids=lambda case: case.name)
+def test_a_dockerfile_does_nothing_that_hadolint_knows_to_be_wrong(case):
+    """No rule is left out."""
+    words = [
+        Path(sys.executable).with_name("hadolint"),
+        "--no-color",
+        "--config",
+        os.devnull,
+        case / "Dockerfile",
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_equal_inputs_give_one_name_and_any_content_another():
