@@ -1,5 +1,6 @@
 """Pure functions from values to values: nothing here reads a file, a clock or a host."""
 
+from launcher.planning.build_failure import build_failure
 from launcher.planning.gate import check, distribution
 from launcher.planning.image import Sources, context, image, torch_for
 from launcher.planning.ladder import Asked, Case, Excluded, Ladder, ladder
@@ -34,6 +35,7 @@ __all__ = [
     "Recipe",
     "Sources",
     "best_card",
+    "build_failure",
     "buildkit",
     "cards_of",
     "case_of",

@@ -7,6 +7,7 @@ import re
 from typing import Literal
 
 from launcher.errors import RefusedError
+from launcher.planning.image import torch_for
 from launcher.planning.memory import usable_gb, weights_gb
 from launcher.planning.placement import (
     cards_of,
@@ -48,7 +49,8 @@ def check(
     found = [*_ranks(plan), *_model_room(plan)]
     if facts is not None:
         found += [*_card(plan, facts), *_how(plan, facts, host), *_room(facts)]
-        found += _installed_torch(plan, facts, wheels) if wheels is not None else []
+        if wheels is not None:
+            found += [*_installed_torch(plan, facts, wheels), *_chosen_torch(plan, facts, wheels)]
     return tuple(sorted(found, key=lambda finding: finding.level != "refuse"))
 
 
@@ -183,6 +185,15 @@ def _environment(plan: Plan, facts: Facts) -> list[Finding]:
         message = f"{plan.host}: the probe was not asked for {', '.join(unasked)}: a launch will ask"
         found.append(Finding(level="note", code="packages-unknown", message=message))
     return found
+
+
+def _chosen_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Finding]:
+    """Say what is to be known of the torch that an image of ours was given: the end of its card's line, and the like."""
+    if plan.image is None or plan.image.torch is None or plan.rehearsed:
+        return []
+    driver = next((gpu.driver for gpu in facts.gpus), None)
+    chosen = torch_for(plan.requirements, Place(plan.profile, driver), wheels)
+    return [Finding(level="note", code="torch-chosen", message=note) for note in chosen.notes]
 
 
 def _installed_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Finding]:

@@ -10,7 +10,7 @@ import re
 import tarfile
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -19,7 +19,7 @@ from launcher.errors import ConnectionLostError, EngineError, RefusedError
 from launcher.hosts import Agent
 from launcher.hosts.agent import printable
 from launcher.hosts.agent_file import torch_check
-from launcher.planning import buildkit, classic, unfit
+from launcher.planning import build_failure, buildkit, classic, unfit
 from launcher.runtimes.container import LABEL_ROOT
 from launcher.runtimes.engine import Engine, ListedImage
 from launcher.runtimes.runtime import Say
@@ -32,7 +32,7 @@ LABEL_IMAGE = "launcher.image"
 ANSWER = "launch-check "
 POLL_S = 0.5
 _OURS = re.compile(r"launcher/[a-z0-9._-]+:([0-9a-f]{12})")
-KEPT_LINES = 40
+KEPT_LINES = 400
 _STEP = re.compile(r"#\d+ \[\s*(?:\S+ )?(\d+/\d+)\] (.*)|Step (\d+/\d+) : ((?:FROM|COPY|RUN) .*)")
 """BuildKit's and the classic builder's; the latter counts settings as steps, which are none worth showing."""
 
@@ -227,9 +227,13 @@ def _pull(engine: Engine, image: Image, say: Say) -> None:
         raise EngineError(engine.host, f"{error}\n  {mend}") from error
 
 
-def _failed(engine: Engine, image: Image, lines: Iterable[str]) -> EngineError:
-    text = "\n".join(f"  | {line}" for line in lines)
-    return EngineError(engine.host, f"{engine.host}: the build of {image.name} failed:\n{text}")
+def _failed(engine: Engine, image: Image, lines: Sequence[str]) -> EngineError:
+    found = build_failure(lines, engine.host)
+    text = "\n".join(f"  | {line}" for line in found.lines)
+    why = f": {found.what}" if found.what else ""
+    return EngineError(
+        engine.host, f"{engine.host}: the build of {image.name} failed{why}\n{text}\n  {found.mend}"
+    )
 
 
 def _encoded(files: dict[str, bytes]) -> dict[str, str]:

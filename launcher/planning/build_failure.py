@@ -1,0 +1,105 @@
+"""Why a build failed, by what its builder printed: the lines that caused it, what they mean, and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+MOST_LINES = 5
+LAST_LINES = 15
+
+
+class BuildFailure(NamedTuple):
+    """What went wrong (None: nobody knows), the lines that say so, and what to do."""
+
+    what: str | None
+    lines: tuple[str, ...]
+    mend: str
+
+
+class _Cause(NamedTuple):
+    pattern: re.Pattern[str]
+    what: str
+    mend: str
+
+
+def _cause(pattern: str, what: str, mend: str) -> _Cause:
+    return _Cause(re.compile(pattern), what, mend)
+
+
+CAUSES = (
+    _cause(
+        r"[Nn]o space left on device|disk quota exceeded",
+        "there is no room for it on the host",
+        "launch image prune --host {host}     and   launch gc --host {host}     make some",
+    ),
+    _cause(
+        r"python3: (?:command )?not found|exec: \"?python3\"?: executable file not found",
+        "its base holds no python3",
+        "base = … for {host}: an image with python3 and pip",
+    ),
+    _cause(r"No module named '?pip'?", "its base holds no pip", "base = … for {host}: an image with python3 and pip"),
+    _cause(
+        r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|x509: certificate signed by unknown",
+        "a certificate on the way to the index is not trusted there",
+        "ca_bundle = … in [hosts.{host}.build]: the certificates to trust",
+    ),
+    _cause(
+        r"\b(?:401 Unauthorized|403 Forbidden|401 Client Error|403 Client Error)\b|unauthorized: authentication required",
+        "the index, or the registry, does not let it in",
+        "pip_conf = … in [hosts.{host}.build]: pip's settings with a login",
+    ),
+    _cause(
+        r"Temporary failure in name resolution|Name or service not known|Failed to establish a new connection"
+        r"|Network is unreachable|ConnectTimeout|Connection to \S+ timed out|i/o timeout|no such host",
+        "the index, or the registry, cannot be reached from there",
+        'network = "host", proxy = true or pip_conf = … in [hosts.{host}.build]',
+    ),
+    _cause(
+        r"toomanyrequests",
+        "the registry has had enough requests from there",
+        "later again, or base = … for {host}: the same image of another registry",
+    ),
+    _cause(
+        r"manifest unknown|manifest for \S+ not found|pull access denied|repository does not exist",
+        "its base cannot be had",
+        "base = … for {host}: an image that its engine can pull",
+    ),
+    _cause(
+        r"requires a different Python|Ignored the following versions that require a different python version",
+        "a requirement is not for the base's Python",
+        "another version of it in the job's requirements, or base = … for {host}",
+    ),
+    _cause(
+        r"ResolutionImpossible|because these package versions have conflicting dependencies",
+        "its requirements exclude each other",
+        "the job's requirements: fewer pins, or others",
+    ),
+    _cause(
+        r"No matching distribution found for|Could not find a version that satisfies the requirement",
+        "no index that it asks has a requirement",
+        "another version in the job's requirements, or an index that has it: pip_conf = … in [hosts.{host}.build]",
+    ),
+    _cause(
+        r"command '?(?:\S*/)?(?:x86_64-linux-gnu-)?(?:gcc|g\+\+|cc|nvcc)'? failed|Python\.h: No such file"
+        r"|CUDA_HOME environment variable is not set|error: Microsoft Visual|unable to execute '?(?:gcc|cc|g\+\+)",
+        "a requirement must be compiled, and its base lacks what that needs",
+        "a version of it that has a wheel, or base = … for {host}: one with compilers (CUDA's: a -devel image)",
+    ),
+    _cause(
+        r"exit code: 137|signal: killed|\bKilled\b|Cannot allocate memory",
+        "it was killed, which is what a host short of memory does",
+        "more memory there, or fewer requirements",
+    ),
+)  # fmt: skip
+"""In this order: what comes first is the cause of what comes later."""
+
+
+def build_failure(lines: Sequence[str], host: str) -> BuildFailure:
+    """Return why a build failed, by the lines that it printed."""
+    for cause in CAUSES:
+        found = dict.fromkeys(line for line in lines if cause.pattern.search(line))
+        if found:
+            return BuildFailure(cause.what, tuple(found)[:MOST_LINES], cause.mend.format(host=host))
+    return BuildFailure(None, tuple(lines)[-LAST_LINES:], "its last lines are above: what do they say?")

@@ -1,0 +1,82 @@
+"""Why a build failed: real lines of pip, BuildKit and the classic builder, and what is said of them."""
+
+import pytest
+
+from launcher.planning import build_failure
+
+CASES = {
+    "no such version": (
+        "ERROR: Could not find a version that satisfies the requirement nosuch==9 (from versions: none)",
+        "no index that it asks has a requirement",
+        "job's requirements",
+    ),
+    "another Python": (
+        "ERROR: Ignored the following versions that require a different python version: 2.3.0 Requires-Python >=3.11",
+        "not for the base's Python",
+        "base = … for lab",
+    ),
+    "conflict": (
+        "ERROR: ResolutionImpossible: for help visit https://pip.pypa.io/en/latest/topics/dependency-resolution/",
+        "exclude each other",
+        "fewer pins",
+    ),
+    "full disk": (
+        "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
+        "no room",
+        "launch image prune --host lab",
+    ),
+    "full disk of the engine": (
+        "failed to register layer: write /usr/lib/libtorch_cuda.so: no space left on device",
+        "no room",
+        "launch gc --host lab",
+    ),
+    "no python": ("/bin/sh: 4: python3: not found", "holds no python3", "base = …"),
+    "no pip": ("/usr/bin/python3: No module named pip", "holds no pip", "base = …"),
+    "certificate": (
+        "SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed'))",
+        "certificate",
+        "ca_bundle",
+    ),
+    "login": ("ERROR: HTTP error 403 while getting x: 403 Client Error: Forbidden for url", "let it in", "pip_conf"),
+    "no network": (
+        "WARNING: Retrying after connection broken by 'NewConnectionError: Failed to establish a new connection'",
+        "cannot be reached",
+        'network = "host"',
+    ),
+    "no name": ("dial tcp: lookup registry-1.docker.io: no such host", "cannot be reached", "proxy = true"),
+    "rate": ("toomanyrequests: You have reached your pull rate limit.", "enough requests", "another registry"),
+    "base": (
+        "ERROR: failed to solve: lab/py:9: pull access denied, repository does not exist",
+        "base cannot be had",
+        "can pull",
+    ),
+    "compiler": ("error: command 'gcc' failed: No such file or directory", "must be compiled", "-devel"),
+    "nvcc": ("OSError: CUDA_HOME environment variable is not set.", "must be compiled", "has a wheel"),
+    "memory": ("process did not complete successfully: exit code: 137", "killed", "more memory"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_causing_line_is_found_among_others(name):
+    """With what it means and what to do, whatever stands before and behind."""
+    line, what, mend = CASES[name]
+    around = [f"#9 12.3 Collecting package-{number}" for number in range(30)]
+    found = build_failure([*around, line, *around, "ERROR: failed to build: see above"], "lab")
+    assert found.lines == (line,)
+    assert what in found.what
+    assert mend in found.mend
+
+
+def test_of_several_the_one_that_causes_the_others_is_told():
+    """A full disk makes pip find nothing; each line once, and no more than a few."""
+    lines = ["ERROR: No matching distribution found for x", *["[Errno 28] No space left on device"] * 3]
+    found = build_failure(lines, "lab")
+    assert found.lines == ("[Errno 28] No space left on device",)
+    many = [f"ERROR: No matching distribution found for x{number}" for number in range(9)]
+    assert len(build_failure(many, "lab").lines) == 5
+
+
+def test_what_nobody_knows_is_shown_by_its_last_lines():
+    """Nothing is made up."""
+    found = build_failure([f"line {number}" for number in range(50)], "lab")
+    assert (found.what, found.lines[0], found.lines[-1]) == (None, "line 35", "line 49")
