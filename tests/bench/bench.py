@@ -6,6 +6,7 @@ start      `launch --help` and `profile list` beside importing typer and rich al
 launch     a job that only exits, here and on an SSH host on loopback, beside `ssh HOST true`, and its stages
 unchanged  the ship of 10,000 unchanged files beside an `rsync -a` that finds nothing to do
 far        the first ship of 500 small files at a round trip of 40 ms, beside `tar | ssh`
+image      a job's image built cold, after another requirement, and when it is there, and its size, beside a plain Dockerfile
 container  a warm job that only exits, in a container, beside `ssh HOST docker run --rm IMAGE true` of the same image
 probe      one probe of a host with 4 simulated cards and 8 holders, without what its nvidia-smi takes itself
 hosts      50 hosts probed at once by one client
@@ -30,11 +31,13 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from testbed.cache import wheelhouse
 from testbed.cards import Cards
 from testbed.client import LAUNCH, Client, until
-from testbed.engine import BASE, engine_in_a_machine
+from testbed.engine import BASE, Engine, engine_in_a_machine
 from testbed.link import Link
 from testbed.sshd import ADDRESS, MissingPartError, SshHost
+from testbed.wheels import WheelServer
 
 from launcher.remote import probe as remote_probe
 
@@ -158,6 +161,63 @@ def container(client: Client, _host: SshHost) -> Iterator[Figure]:
         yield Figure(
             f"… of it the stage {name}", ms(statistics.median(one[name]["seconds"] for one in found))
         )
+
+
+PLAIN = f"""
+FROM {BASE}
+COPY requirements.txt .
+ENV PIP_BREAK_SYSTEM_PACKAGES=1
+RUN --mount=type=secret,id=pip_conf PIP_CONFIG_FILE=/run/secrets/pip_conf python3 -m pip install -r requirements.txt
+COPY train.py .
+"""
+NEEDED = ["torch==2.13.0", "transformers", "accelerate", "peft"]
+
+
+def image(client: Client, _host: SshHost) -> Iterator[Figure]:
+    """Measure the image of the main job on an engine of its own, with an index on the same machine, beside a plain one."""
+    with engine_in_a_machine("bench", 61) as engine:
+        index = WheelServer(wheelhouse())
+        index.up()
+        try:
+            yield from _images(client, engine, index)
+        finally:
+            index.down()
+
+
+def _images(client: Client, engine: Engine, index: WheelServer) -> Iterator[Figure]:
+    folder = engine.machine.homes / "ada" / "plain"
+    folder.mkdir()
+    conf = f"[global]\nindex-url = {index.index_url}\ntrusted-host = {index.address}\n"
+    for path in (client.home / "pip.conf", folder / "pip.conf"):
+        path.write_text(conf)
+    others = (client.project / "launch.toml").read_text()
+    build = f'base = "{BASE}"\npip_conf = "{client.home}/pip.conf"\ntorch_index = ""\n'
+    table = f"{others}\n{engine.machine.table('D', runtime='docker')}\n[hosts.D.build]\n{build}"
+    (client.project / "launch.toml").write_text(table)
+    (folder / "Dockerfile").write_text(PLAIN)
+    (folder / "train.py").write_text("")
+    plain = "cd plain && DOCKER_BUILDKIT=1 docker build -q -t plain --secret id=pip_conf,src=pip.conf ."
+    for what, needed in (
+        ("cold", NEEDED),
+        ("with another requirement", [*NEEDED, "jinja2"]),
+        ("that is there", [*NEEDED, "jinja2"]),
+    ):
+        (client.project / "job.toml").write_text(
+            f'name = "bench"\ncommand = ["true"]\nrequirements = {json.dumps(needed)}\n'
+        )
+        (folder / "requirements.txt").write_text("\n".join(needed))
+        words = [*LAUNCH, "image", "build", "--host", "D", "--job", "./job.toml"]
+        took = seconds(words, cwd=client.project, env=client.env)
+        floor = seconds([*engine.machine.ssh_words(), plain])
+        yield beside(f"an image {what}", took, "a plain Dockerfile's", floor)
+    ours, theirs = (_mb(engine, name) for name in ("launcher/cpu", "plain"))
+    yield Figure("… its size", f"{ours:,.0f} MB", f"{theirs:,.0f} MB", f"{ours / theirs:.2f} x")
+
+
+def _mb(engine: Engine, name: str) -> float:
+    """Return the size of the latest image of a name, in MB."""
+    latest = engine.docker("images", "--format", "{{.ID}}", name).split()[0]
+    return int(engine.docker("inspect", "--format", "{{.Size}}", latest)) / 1e6
 
 
 def unchanged(client: Client, host: SshHost) -> Iterator[Figure]:
@@ -321,7 +381,8 @@ def _flood(client: Client, *words: str) -> float:
 
 
 MEASUREMENTS: dict[str, Measurement] = {
-    one.__name__: one for one in (start, launch, container, unchanged, far, probe, hosts, guard, local, ssh)
+    one.__name__: one
+    for one in (start, launch, image, container, unchanged, far, probe, hosts, guard, local, ssh)
 }
 
 
