@@ -40,6 +40,7 @@ def main(arguments: list[str]) -> int:
         began = time.monotonic()
         newest = checkpoints.newest(run.checkpoints)
         log_size = _size(run.keeper_log)
+        process.keep_awake()  # anew for each agent: what is below us ends with it
         status = run_agent(run, seen, shutdown)
         ended = process.end(
             process.own_descendants, "descendant", 0.0

@@ -6,6 +6,7 @@ environment, checked again by start time in the moment before the signal.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -73,6 +74,16 @@ class Process:
     def proof(self, why: str) -> dict[str, Any]:
         """Return what is put on record when this process is sent a signal."""
         return {"pid": self.pid, "start": self.start, "proof": why}
+
+
+def keep_awake() -> None:
+    """Keep a Mac from falling asleep while this process lives; no other host does that by itself."""
+    if sys.platform == "darwin":
+        words = ["caffeinate", "-i", "-w", str(os.getpid())]
+        with contextlib.suppress(OSError):
+            subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
 
 
 def find(pid: int) -> Process | None:

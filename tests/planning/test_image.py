@@ -131,6 +131,14 @@ def test_torch_is_one_version():
         torch_for(["torch<1.0"], Place(profile("l40s")), WHEELS)
 
 
+def test_our_own_jobs_name_the_versions_that_are_tested():
+    """What an image holds does not hang on the day; only torch is left to the card."""
+    for path in (data_folder("jobs")).glob("*.toml"):
+        for one in map(Requirement, tomllib.loads(path.read_text()).get("requirements", [])):
+            wanted = "" if one.name == "torch" else f"=={PINS[one.name]}"
+            assert str(one.specifier) == wanted, f"{path.name}: {one}"
+
+
 def test_a_job_that_needs_a_package_gets_torch_and_one_that_needs_none_gets_nothing():
     """Peft would bring a torch of its own choice: that of another card."""
     assert pinned(["peft"], TORCH) == (f"torch=={TORCH}", "peft")

@@ -1,12 +1,13 @@
 """Who is who on a host, and the one place that sends signals: nothing waits for ever, nothing strange is signalled."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 
 import pytest
-from testbed.client import is_gone
+from testbed.client import is_gone, until
 
 from launcher.remote import process
 
@@ -94,3 +95,27 @@ def test_a_reused_pid_is_never_signalled():
     finally:
         child.kill()
         child.wait()
+
+
+STAYS_AWAKE = """
+import sys
+from launcher.remote import process
+sys.platform = sys.argv[1]
+process.keep_awake()
+"""
+
+
+@pytest.mark.parametrize("platform", ["darwin", "linux"])
+def test_a_mac_is_kept_awake_for_as_long_as_a_run_has_its_keeper(tmp_path, platform):
+    """By its own program, which is told whom to wait for; a host without it is fine."""
+    log, program = tmp_path / "log", tmp_path / "caffeinate"
+    program.write_text(f'#!/bin/sh\necho "$*" "$PPID" >{log}.part && mv {log}.part {log}\n')
+    program.chmod(0o755)
+    for path in (f"{tmp_path}{os.pathsep}{os.environ['PATH']}", os.environ["PATH"]):
+        words = [sys.executable, "-c", STAYS_AWAKE, platform]
+        subprocess.run(words, env={**os.environ, "PATH": path}, check=True)
+    if platform == "linux":
+        assert not log.exists()
+    else:
+        until(log.exists, "the program")
+        assert re.fullmatch(r"-i -w (\d+) (\1|1)\n", log.read_text())
