@@ -110,7 +110,12 @@ def nothing_is_left(engine, user="ada"):
     assert engine.machine.ssh("sh", "-c", "ls .launch/runs || true", user=user) == ""
     assert engine.docker("ps", "-aq") == ""
     assert ours(engine) == []
-    assert engine.machine.ssh("find", "/dev/shm", "-user", user, "-name", "launch-*", user=user) == ""
+    assert (
+        engine.machine.ssh(
+            "find", "/dev/shm", "-maxdepth", "1", "-user", user, "-name", "launch-*", user=user
+        )
+        == ""
+    )
     locks = engine.machine.ssh("sh", "-c", "ls -d .launch/hosts/*/locks/* || true", user=user).split()
     for lock in locks:
         assert engine.machine.ssh("flock", "--nonblock", lock, "true", user=user) == ""
