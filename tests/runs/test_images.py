@@ -253,14 +253,21 @@ def test_a_base_without_python_is_told(client, box, bare):
     nothing_is_left(box)
 
 
-def test_a_full_disk_under_a_build_is_told_and_leaves_nothing(client, clean, tmp_path):
-    """Said as what it is, nothing has a tag, and a job that fits is built next."""
+@pytest.fixture
+def large_index(engine, tmp_path):
+    """An index that has a package of 60 MB too."""
     make_torch(tmp_path, "2.13.0+cpu")
     make_wheel(tmp_path, "small", "1.0")
     make_wheel(tmp_path, "large", "1.0", "text = " + repr(os.urandom(30_000_000).hex()))
     server = WheelServer(tmp_path)
     server.up()
-    write_table(client, clean, server.index_url)
+    yield server
+    server.down()
+
+
+def test_a_full_disk_under_a_build_is_told_and_leaves_nothing(client, clean, large_index):
+    """Said as what it is, nothing has a tag, and a job that fits is built next."""
+    write_table(client, clean, large_index.index_url)
     with clean.on_a_small_disk(40):
         write_job(client, SMALL.replace('["small"]', '["small", "large"]'))
         done = client.run(*LAUNCH)
@@ -270,7 +277,6 @@ def test_a_full_disk_under_a_build_is_told_and_leaves_nothing(client, clean, tmp
         nothing_is_left(clean)
         write_job(client, SMALL)
         client.ok(*LAUNCH)
-    server.down()
 
 
 # what is in an image, and the card
