@@ -23,7 +23,7 @@ from launcher.planning.placement import (
 from launcher.planning.plan import case_of, changed, job_of, plan, source
 from launcher.planning.recipe import Recipe, buildkit, classic
 from launcher.planning.split import split
-from launcher.planning.wheels import Choice, Place, choose, objection, unfit
+from launcher.planning.wheels import Choice, Place, Site, choose, objection, site, unfit
 
 __all__ = [
     "Asked",
@@ -33,6 +33,7 @@ __all__ = [
     "Ladder",
     "Place",
     "Recipe",
+    "Site",
     "Sources",
     "best_card",
     "build_failure",
@@ -58,6 +59,7 @@ __all__ = [
     "plan",
     "processes_named",
     "runtime",
+    "site",
     "source",
     "split",
     "strangers_on",

@@ -98,8 +98,10 @@ CAUSES = (
 
 def build_failure(lines: Sequence[str], host: str) -> BuildFailure:
     """Return why a build failed, by the lines that it printed."""
-    for cause in CAUSES:
-        found = dict.fromkeys(line for line in lines if cause.pattern.search(line))
+    tried_again = [line for line in lines if "WARNING: Retrying" in line]
+    certain = [line for line in lines if "WARNING: Retrying" not in line]
+    for cause, among in ((cause, among) for among in (certain, tried_again) for cause in CAUSES):
+        found = dict.fromkeys(line for line in among if cause.pattern.search(line))
         if found:
             return BuildFailure(cause.what, tuple(found)[:MOST_LINES], cause.mend.format(host=host))
     return BuildFailure(None, tuple(lines)[-LAST_LINES:], "its last lines are above: what do they say?")

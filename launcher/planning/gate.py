@@ -22,11 +22,12 @@ from launcher.planning.placement import (
     who_holds,
     why_unusable,
 )
-from launcher.planning.wheels import Place, choose, objection
+from launcher.planning.wheels import choose, objection, site
 from launcher.spec.facts import Facts
 from launcher.spec.host import LOCAL, Host
 from launcher.spec.plan import Finding, Plan
-from launcher.spec.wheels import Machine, WheelTable
+from launcher.spec.precision import numbers
+from launcher.spec.wheels import WheelTable
 
 STARTS_RANKS = ("python", "python3", "torchrun", "accelerate")
 FREE_GB_NEEDED = 1.0
@@ -191,8 +192,7 @@ def _chosen_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Finding]
     """Say what is to be known of the torch that an image of ours was given: the end of its card's line, and the like."""
     if plan.image is None or plan.image.torch is None or plan.rehearsed:
         return []
-    driver = next((gpu.driver for gpu in facts.gpus), None)
-    chosen = torch_for(plan.requirements, Place(plan.profile, driver), wheels)
+    chosen = torch_for(plan.requirements, site(facts).with_card(plan.profile), wheels)
     return [Finding(level="note", code="torch-chosen", message=note) for note in chosen.notes]
 
 
@@ -201,8 +201,8 @@ def _installed_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Findi
     installed = (facts.interpreter.packages.get("torch") if facts.interpreter else None) or ""
     if plan.runtime == "docker" or plan.rehearsed or not installed or facts.interpreter is None:
         return []
-    machine: Machine = "aarch64" if facts.machine in ("aarch64", "arm64") else "x86_64"
-    place = Place(plan.profile, next((gpu.driver for gpu in facts.gpus), None), machine=machine)
+    version = numbers(facts.interpreter.version or "")
+    place = site(facts).with_card(plan.profile, (version[0], version[1]) if len(version) > 1 else None)
     why = objection(wheels, place, installed)
     if why is None:
         return []

@@ -13,12 +13,13 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from launcher.errors import BadFileError, RefusedError
-from launcher.planning.wheels import Choice, Place, choose
+from launcher.planning.wheels import UNKNOWN, Choice, Place, Site, choose
 from launcher.spec.image import Build, Image
 from launcher.spec.job import Job
 from launcher.spec.profile import Profile
 from launcher.spec.wheels import WheelTable
 
+_LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
 _TORCH_AND_KIN = {"torch", "torchvision", "torchaudio"}
 """What is built for one CUDA together, and comes from one index."""
 
@@ -30,12 +31,10 @@ class Sources(NamedTuple):
     wheels: WheelTable
 
 
-def image(
-    profile: Profile, job: Job, build: Build, sources: Sources | None, driver: str | None = None
-) -> Image:
+def image(profile: Profile, job: Job, build: Build, sources: Sources | None, site: Site = UNKNOWN) -> Image:
     """Return the image that a job runs in on a card. Its name changes with its content alone, never with settings.
 
-    `driver` is the host's, where it is known; an image of the job's own needs no sources. Raises RefusedError for Apple's GPU and for a torch that the card cannot
+    `site` is what is known of its host; an image of the job's own needs no sources. Raises RefusedError for Apple's GPU and for a torch that the card cannot
     run, BadFileError for a template that is none.
     """
     if profile.kind == "mps":
@@ -47,8 +46,9 @@ def image(
         return Image(name=job.image, dockerfile=None, requirements=())
     if sources is None:
         raise ValueError("this image is made, and nothing was given to make it from")
-    torch = torch_for(job.requirements, Place(profile, driver), sources.wheels)
+    torch = torch_for(job.requirements, site.with_card(profile, python_of(build.base)), sources.wheels)
     requirements = pinned(job.requirements, torch.torch)
+    has_own = any(_name(one) == "torch" and Requirement(one).url is not None for one in requirements)
     words = {"base": build.base, "torch_index": torch.url or ""}
     text = _fill(sources.template, {**words, "digest": "@digest@"})
     digest = hashlib.sha256(json.dumps([text, *requirements]).encode()).hexdigest()
@@ -56,15 +56,28 @@ def image(
         name=f"launcher/{_repository(profile.name)}:{digest[:12]}",
         dockerfile=_fill(sources.template, {**words, "digest": digest}),
         requirements=requirements,
-        torch=f"{torch.torch}+{torch.build}" if requirements else None,
+        torch=f"{torch.torch}+{torch.build}" if requirements and not has_own else None,
     )
 
 
 def torch_for(requirements: Iterable[str], place: Place, table: WheelTable) -> Choice:
     """Return the torch for a card that a job's requirements allow. Raises RefusedError."""
-    torches = [one for one in map(Requirement, requirements) if canonicalize_name(one.name) == "torch"]
+    torches = [one for one in map(Requirement, requirements) if _is_torch_there(one)]
     wanted = [str(one.specifier) for one in torches if one.url is None and str(one.specifier)]
     return choose(table, place, SpecifierSet(",".join(wanted)))
+
+
+def _is_torch_there(wanted: Requirement) -> bool:
+    """Whether a requirement is torch, and is one on Linux: where a marker asks for more than that, nobody can say."""
+    if canonicalize_name(wanted.name) != "torch":
+        return False
+    return wanted.marker is None or wanted.marker.evaluate(_LINUX)
+
+
+def python_of(base: str) -> tuple[int, int] | None:
+    """Return the Python of a base, where its name says it, e.g. `python:3.12-slim-bookworm`."""
+    found = re.search(r"(?:^|/)python:([0-9]+)\.([0-9]+)\b", base)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def pinned(requirements: Iterable[str], torch: str) -> tuple[str, ...]:
@@ -73,7 +86,7 @@ def pinned(requirements: Iterable[str], torch: str) -> tuple[str, ...]:
     A job that needs any package gets torch too: another package that brought it would bring the build of another card.
     """
     wanted = [_with_one_torch(written, torch) for written in requirements]
-    if wanted and not any(_name(one) == "torch" for one in wanted):
+    if wanted and not any(_is_torch_there(Requirement(one)) for one in wanted):
         wanted.append(f"torch=={torch}")
     return tuple(sorted(set(wanted), key=lambda one: (not _is_torch(one), _name(one), one)))
 

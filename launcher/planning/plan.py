@@ -8,6 +8,7 @@ from typing import Literal
 from launcher.planning.image import Sources, image
 from launcher.planning.ladder import TOKENS, Asked, Case, ladder
 from launcher.planning.split import split
+from launcher.planning.wheels import UNKNOWN, Site
 from launcher.spec.host import Host
 from launcher.spec.job import Batch, Job
 from launcher.spec.model import Model
@@ -24,14 +25,14 @@ def plan(
     runtime: Literal["docker", "native"] = "native",
     sources: Sources | None = None,
     *,
-    driver: str | None = None,
+    site: Site = UNKNOWN,
     model: Model | None = None,
     platform: Platform | None = None,
     rehearsed_on: Profile | None = None,
 ) -> Plan:
     """Return the plan. Pure: the same inputs give the same bytes. `sources` are images', for docker.
 
-    `driver` is the host's, `asked` is the precision, `model` what is known of the job's, `platform` of the host's software. `rehearsed_on` is
+    `site` is what is known of the host, `asked` is the precision, `model` what is known of the job's, `platform` of the host's software. `rehearsed_on` is
     the CPU on which a card's precision and split are tried. Raises RefusedError when the card excludes the precision
     asked for, or a container, or the cards cannot share the global batch.
     """
@@ -44,9 +45,7 @@ def plan(
         profile=profile,
         rehearsed=rehearsed_on is not None,
         runtime=runtime,
-        image=image(rehearsed_on or profile, job, host.build, sources, driver)
-        if runtime == "docker"
-        else None,
+        image=image(rehearsed_on or profile, job, host.build, sources, site) if runtime == "docker" else None,
         env=host.env,
         command=job.command,
         requirements=job.requirements,

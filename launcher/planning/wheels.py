@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import NamedTuple
 
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.version import Version
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
 from launcher.errors import RefusedError
+from launcher.spec.facts import Facts
 from launcher.spec.packages import Packages
 from launcher.spec.precision import numbers
 from launcher.spec.profile import Profile
@@ -25,6 +29,29 @@ class Place(NamedTuple):
     driver: str | None = None
     python: tuple[int, int] | None = None
     machine: Machine = "x86_64"
+
+
+class Site(NamedTuple):
+    """What a host is to a torch, whatever its card: its driver and its processor, as far as they are known."""
+
+    driver: str | None = None
+    machine: Machine = "x86_64"
+
+    def with_card(self, profile: Profile, python: tuple[int, int] | None = None) -> Place:
+        """Return the place that a card, and a Python, make of it."""
+        return Place(profile, self.driver, python, self.machine)
+
+
+UNKNOWN = Site()
+"""A host that nobody has asked."""
+
+
+def site(facts: Facts | None) -> Site:
+    """Return what a host is to a torch, by its probe."""
+    if facts is None:
+        return UNKNOWN
+    machine: Machine = "aarch64" if facts.machine in ("aarch64", "arm64") else "x86_64"
+    return Site(next((gpu.driver for gpu in facts.gpus), None), machine)
 
 
 class Choice(NamedTuple):
@@ -46,7 +73,7 @@ class _Pair(NamedTuple):
 
 
 def choose(table: WheelTable, place: Place, wanted: SpecifierSet | None = None) -> Choice:
-    """Return the torch for a card: what is wanted, else the tested one, else the nearest to it; and the build that runs.
+    """Return the torch for a card, of what is wanted the tested one, else the newest that will do; and the build that runs.
 
     A card that the newest releases have left behind gets the last that has code for it. Of a release the build that plain
     PyPI gives goes first, then the newest CUDA that the driver loads; where no driver is known, the CUDA that most
@@ -61,7 +88,8 @@ def choose(table: WheelTable, place: Place, wanted: SpecifierSet | None = None) 
     release = _preferred(table, place, fitting)
     builds = [pair.build for pair in fitting if pair.release == release]
     build = _build(release, builds, place)
-    version = _exact(wanted) or release.torch
+    exact = _exact(wanted)
+    version = exact if exact is not None and Version(exact) != release.version else release.torch
     notes = [*_notes(table, place, release, build), *_unknown(table, version, release)]
     why = f"{_why_release(table, place, release, wanted)}; {_why_build(table, place, release, build)}"
     if place.profile.kind == "mps":
@@ -92,9 +120,16 @@ def _releases(table: WheelTable, wanted: SpecifierSet) -> list[Release]:
 
 
 def _exact(wanted: SpecifierSet) -> str | None:
-    """Return the one version that is wanted, without its build; None for a range."""
-    exact = [one for one in wanted if one.operator in ("==", "===") and not one.version.endswith(".*")]
-    return exact[0].version.partition("+")[0] if exact else None
+    """Return the one version that is wanted, without its build; None for a range. Raises RefusedError for several."""
+    pins = [one.version for one in wanted if one.operator in ("==", "===") and not one.version.endswith(".*")]
+    exact = sorted({one.partition("+")[0] for one in pins})
+    try:
+        versions = {Version(one) for one in exact}
+    except InvalidVersion as error:
+        raise RefusedError(f"torch{wanted}: no version of torch: {error}") from error
+    if len(versions) > 1:
+        raise RefusedError(f"torch{wanted}: an image holds one version of torch: name one of them")
+    return exact[0] if exact else None
 
 
 def _local(wanted: SpecifierSet) -> str | None:
@@ -146,9 +181,11 @@ def _fitting(table: WheelTable, release: Release, place: Place, local: str | Non
     """Return a release with each of its builds that would run, or with that of a name."""
     if _python_objection(release, place):
         return []
-    if place.profile.compute is None:
-        return [_Pair(release, None)] if local in (None, CPU) else []
     builds = [one for one in table.builds_of(release) if local in (None, one.name)]
+    if place.profile.compute is None and local not in (None, CPU):  # one for a card runs without one, too
+        return [_Pair(release, one) for one in builds]
+    if place.profile.compute is None:
+        return [_Pair(release, None)]
     return [_Pair(release, one) for one in builds if _objection(table, one, place) is None]
 
 
@@ -202,6 +239,8 @@ def _why_release(table: WheelTable, place: Place, release: Release, wanted: Spec
 def _why_build(table: WheelTable, place: Place, release: Release, build: WheelBuild | None) -> str:
     if build is None:
         return "a build without CUDA" if place.profile.kind == "cpu" else "PyPI's build, which has Metal"
+    if place.profile.compute is None:
+        return f"{build.name} is asked for, and runs without a card"
     least = table.drivers[str(build.cuda_major)]
     known = f"driver {place.driver} loads it" if place.driver else f"any driver from {least} on loads it"
     by_default = ", as from plain PyPI" if build.name == release.builds[0] else ""
@@ -231,7 +270,7 @@ def _notes(table: WheelTable, place: Place, release: Release, build: WheelBuild 
 
 
 def _unknown(table: WheelTable, version: str, release: Release) -> list[str]:
-    if version == release.torch:
+    if Version(version) == release.version:
         return []
     return [f"torch {version} is not in the table ({table.date}): taken to be like {release.torch}"]
 
@@ -281,32 +320,46 @@ def _nearest(
     return min(possible, key=lambda one: (abs(order.index(one.version) - at), -order.index(one.version)))
 
 
-def unfit(told: Packages, profile: Profile | None, chosen: str | None) -> list[str]:
+def unfit(
+    told: Packages, profile: Profile | None, chosen: str | None, requirements: Collection[str] = ()
+) -> list[str]:
     """Return why a Python's packages do not do for a card, by what they say of themselves; none where they do.
 
-    Without a profile no card is asked for. `chosen` is the torch that was meant, such as `2.13.0+cu126`; None where nobody
-    meant one.
+    Without a profile no card is asked for. `chosen` is the torch that was meant, such as `2.13.0+cu126`, or a version
+    alone where its build is not ours to say; None where nobody meant one, as in an image of the user's own, which may
+    use its card otherwise. Of what does not fit together only what the `requirements` name counts: a base has its own.
     """
     if told.torch is None:
-        if told.error and "No module named 'torch'" not in told.error:
-            return [f"torch cannot be imported: {told.error}"]
-        return [f"torch {chosen} is not there"] if chosen is not None else []
+        if chosen is None:
+            return []
+        return [
+            f"torch {chosen} cannot be imported: {told.error}"
+            if told.error
+            else f"torch {chosen} is not there"
+        ]
     found = []
-    version, _, built = told.torch.partition("+")
     if chosen is not None:
+        version, _, built = told.torch.partition("+")
         meant, _, of = chosen.partition("+")
-        if version != meant or (built and built != of):
+        if not _is_same(version, meant) or (built and of and built != of):
             found.append(f"torch is {told.torch}, not {chosen}")
     compute = profile.compute if profile is not None else None
-    if compute is not None and told.cuda is None:
+    if compute is not None and told.cuda is None and chosen is not None:
         found.append(f"torch {told.torch} has no CUDA")
-    elif compute is not None and not _runs_on(told.architectures, compute):
+    elif compute is not None and told.cuda is not None and not _runs_on(told.architectures, compute):
         found.append(
             f"torch {told.torch} has no code for capability {compute[0]}.{compute[1]}: {' '.join(told.architectures)}"
         )
-    if chosen is not None:
-        found += [f"packages that do not fit together: {line}" for line in told.conflicts or ()]
-    return found
+    names = {canonicalize_name(Requirement(one).name) for one in requirements}
+    conflicts = [line for line in told.conflicts or () if canonicalize_name(line.split(" ")[0]) in names]
+    return [*found, *(f"packages that do not fit together: {line}" for line in conflicts)]
+
+
+def _is_same(one: str, other: str) -> bool:
+    try:
+        return Version(one) == Version(other)
+    except InvalidVersion:  # a build of somebody's own
+        return one == other
 
 
 def _runs_on(architectures: tuple[str, ...], compute: tuple[int, int]) -> bool:

@@ -32,7 +32,7 @@ def main() -> int:
         told["torch"], told["cuda"] = str(torch.__version__), torch.version.cuda
         flags = getattr(torch._C, "_cuda_getArchFlags", None)  # noqa: SLF001 # public nowhere; without CUDA there is none
         told["architectures"] = (flags() or "").split() if flags is not None else []
-    except ImportError as error:
+    except Exception as error:  # noqa: BLE001 # a torch that breaks on import may raise anything
         told["error"] = "%s: %s" % (type(error).__name__, error)
     told["conflicts"] = _conflicts()
     print(MARK + json.dumps(told))

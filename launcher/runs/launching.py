@@ -40,6 +40,7 @@ from launcher.planning import (
     gpus_meant,
     ladder,
     match_profile,
+    site,
     source,
     why_taken,
 )
@@ -317,7 +318,7 @@ def _plan(profile: Profile, wanted: Resolved, facts: Facts | None) -> Plan:
         wanted.asked,
         how,
         sources,
-        driver=next((gpu.driver for gpu in facts.gpus), None) if facts else None,
+        site=site(facts),
         model=model,
         platform=platform,
         rehearsed_on=wanted.rehearsed_on,

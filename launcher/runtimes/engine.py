@@ -229,28 +229,44 @@ class Engine:
         except _NotFoundError:
             return None
 
-    def ask(self, image: str, words: Sequence[str]) -> tuple[int, str]:
-        """Run a program in a container of its own, without network, mounts or cards; return its exit code and output.
+    def ask(self, image: str, words: Sequence[str]) -> str:
+        """Run a program in a container of its own, without network, mounts or cards, which goes with it; return its output.
 
-        The container goes with it. Raises EngineError.
+        Raises EngineError.
         """
         config = {
             "Image": image,
             "Entrypoint": list(words),
             "Cmd": [],
             "WorkingDir": "/",
+            # An engine whose default runtime is NVIDIA's would hand on its cards, and refuse for an old driver.
+            "Env": ["NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_DISABLE_REQUIRE=1"],
             "NetworkDisabled": True,
-            "HostConfig": {"NetworkMode": "none", "CapDrop": ["ALL"], "SecurityOpt": ["no-new-privileges"]},
+            "HostConfig": {
+                "NetworkMode": "none",
+                "CapDrop": ["ALL"],
+                "SecurityOpt": ["no-new-privileges"],
+                "AutoRemove": True,
+            },
         }
         with self._errors():
             number = self.api.create_container_from_config(config)["Id"]
+            stream = self._upgraded(f"/containers/{number}/attach?stream=1&stdout=1&stderr=1", b"")
             try:
+                stream.settimeout(ASK_S)
                 self.api.start(number)
-                code = int(self.api.wait(number, timeout=ASK_S)["StatusCode"])
-                said: bytes = self.api.logs(number, stderr=False, tail=100)
+                said = b""
+                while piece := stream.recv(1 << 16):
+                    said = (said + piece)[-MOST_LOG_BYTES:]
+            except BaseException:
+                with contextlib.suppress(
+                    docker.errors.APIError
+                ):  # one that never started is not removed by itself
+                    self.api.remove_container(number, v=True, force=True)
+                raise
             finally:
-                self.api.remove_container(number, v=True, force=True)
-        return code, said[-MOST_LOG_BYTES:].decode(errors="replace")
+                stream.close()
+        return said.decode(errors="replace")
 
     def build(self, context: bytes, **options: Any) -> Iterator[_Progress]:
         """Build an image with the classic builder from a tar; yield what it says. Hanging up cancels. Raises EngineError."""

@@ -47,7 +47,7 @@ def provide(agent: Agent, engine: Engine, plan: Plan, settings: Settings, say: S
     if image is None:
         raise ValueError("the plan has no image")
     if (found := engine.image_id(image.name)) is not None:
-        _prove(agent, engine, plan, found, say)
+        _prove(agent, engine, plan, settings, found, say)
         return f"{image.name}, there"
     name = "image-" + re.sub(r"[^a-z0-9]+", "-", image.name.lower())[-60:].strip("-")
     while not (answer := agent.call("hold", name=name).values).get("held"):
@@ -56,7 +56,7 @@ def provide(agent: Agent, engine: Engine, plan: Plan, settings: Settings, say: S
     root = str(answer.get("root"))
     try:
         if (found := engine.image_id(image.name)) is not None:
-            _prove(agent, engine, plan, found, say)
+            _prove(agent, engine, plan, settings, found, say)
             return f"{image.name}, made by another launch"
         began = time.monotonic()
         if image.dockerfile is None:
@@ -68,14 +68,14 @@ def provide(agent: Agent, engine: Engine, plan: Plan, settings: Settings, say: S
         found = engine.image_id(image.name)
         if found is None:
             raise EngineError(engine.host, f"{engine.host}: {image.name} was {made}, and is gone")
-        _prove(agent, engine, plan, found, say)
+        _prove(agent, engine, plan, settings, found, say)
         return f"{image.name}, {made}"
     finally:
         with contextlib.suppress(ConnectionLostError):  # the lock goes with the connection
             agent.call("hold", name=name, release=True)
 
 
-def _prove(agent: Agent, engine: Engine, plan: Plan, image_id: str, say: Say) -> None:
+def _prove(agent: Agent, engine: Engine, plan: Plan, settings: Settings, image_id: str, say: Say) -> None:
     """See that what is in an image runs on the card and fits together, by what its own Python says; asked once an image.
 
     One of ours that does not is removed. Raises RefusedError, EngineError.
@@ -95,11 +95,17 @@ def _prove(agent: Agent, engine: Engine, plan: Plan, image_id: str, say: Say) ->
         packages = Packages.model_validate(told)
     except ValidationError as error:
         raise EngineError(engine.host, f"{engine.host}: {image.name} did not say what is in it") from error
-    problems = unfit(packages, None if plan.rehearsed else plan.profile, image.torch)
+    chosen = image.torch
+    if chosen is not None and settings.torch_index is not None:  # whose builds are that index's own affair
+        chosen = chosen.partition("+")[0]
+    problems = unfit(packages, None if plan.rehearsed else plan.profile, chosen, image.requirements)
     if not problems:
         return
     if image.dockerfile is not None:
-        engine.remove_image(image.name)
+        with contextlib.suppress(
+            EngineError
+        ):  # a container that somebody made of it keeps it; this is what matters
+            engine.remove_image(image.name)
     lines = "\n".join(f"  {printable(problem)}" for problem in problems)
     mend = (
         "  another torch in the job's requirements"
@@ -110,16 +116,21 @@ def _prove(agent: Agent, engine: Engine, plan: Plan, image_id: str, say: Say) ->
 
 
 def _asked(engine: Engine, image: Image) -> object:
-    """Return what an image's Python says of its packages, None where it has none that could."""
+    """Return what an image's Python says of its packages, None where it has no Python. Raises EngineError."""
     try:
-        _, said = engine.ask(image.name, ["python3", "-c", torch_check()])
-    except EngineError:
-        return None
+        said = engine.ask(image.name, ["python3", "-c", torch_check()])
+    except EngineError as error:
+        if image.dockerfile is None and "python3" in str(error):
+            return None
+        raise
     answers = [line.partition(ANSWER)[2] for line in said.splitlines() if line.startswith(ANSWER)]
+    if not answers:
+        words = printable(" ".join(said.split()))[-500:] or "it said nothing"
+        raise EngineError(engine.host, f"{engine.host}: {image.name} does not say what is in it: {words}")
     try:
-        return json.loads(answers[-1]) if answers else None
-    except ValueError:
-        return None
+        return json.loads(answers[-1])
+    except ValueError as error:
+        raise EngineError(engine.host, f"{engine.host}: {image.name} does not say what is in it") from error
 
 
 def check(agent: Agent, engine: Engine, plan: Plan, settings: Settings) -> None:

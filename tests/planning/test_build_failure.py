@@ -76,6 +76,13 @@ def test_of_several_the_one_that_causes_the_others_is_told():
     assert len(build_failure(many, "lab").lines) == 5
 
 
+def test_a_connection_that_was_tried_again_is_no_cause():
+    """It came through; what failed came later."""
+    retried = "WARNING: Retrying after connection broken by: Failed to establish a new connection"
+    found = build_failure([retried, "error: command 'gcc' failed"], "lab")
+    assert found.lines == ("error: command 'gcc' failed",)
+
+
 def test_what_nobody_knows_is_shown_by_its_last_lines():
     """Nothing is made up."""
     found = build_failure([f"line {number}" for number in range(50)], "lab")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
 from launcher.errors import BadFileError, RefusedError
-from launcher.planning import Place, Sources, buildkit, classic, context, image, plan, torch_for
+from launcher.planning import Place, Site, Sources, buildkit, classic, context, image, plan, torch_for
 from launcher.planning.image import pinned
 from launcher.resources import data_folder
 from launcher.runs.resolve import profile, wheels
@@ -156,12 +156,28 @@ def test_the_build_hangs_on_the_card_and_on_the_hosts_driver():
     """An image says which it was made for; without a driver it is one that most load."""
     card, one = profile("titan_rtx"), job("torch")
     found = {
-        driver: image(card, one, Build(), SOURCES, driver) for driver in (None, "525.60.13", "580.65.06")
+        driver: image(card, one, Build(), SOURCES, Site(driver))
+        for driver in (None, "525.60.13", "580.65.06")
     }
     assert [image.torch for image in found.values()] == ["2.13.0+cu126", "2.13.0+cu126", "2.13.0+cu130"]
     assert "whl/cu130" in found["580.65.06"].dockerfile
     assert found[None] == found["525.60.13"] != found["580.65.06"]
     assert made("p100", "torch").requirements == ("torch==2.14.1",)
+
+
+def test_a_torch_of_ones_own_and_one_that_is_not_for_linux():
+    """What a URL holds is its writer's to say; a marker that Linux does not meet leaves the choice to us."""
+    assert made("l40s", "torch @ https://x/torch-2.12.0.whl").torch is None
+    found = made("l40s", 'torch; sys_platform == "darwin"', "peft")
+    assert f"torch=={TORCH}" in found.requirements
+
+
+@pytest.mark.parametrize(
+    ("base", "torch"), [("python:3.9-slim", "2.8.0"), ("lab/python:3.12", "2.13.0"), ("lab/ours:1", "2.13.0")]
+)
+def test_a_base_of_an_older_python_gets_a_torch_that_has_wheels_for_it(base, torch):
+    """Where its name says which it is."""
+    assert made("l40s", "torch", base=base).requirements == (f"torch=={torch}",)
 
 
 def test_apples_gpu_is_in_no_container():

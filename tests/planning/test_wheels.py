@@ -73,6 +73,8 @@ def place(name, driver=None, **more):
         # no card
         ("cpu", None, "", "2.13.0", "cpu"),
         ("cpu", None, "==2.9.1+cpu", "2.9.1", "cpu"),
+        ("cpu", None, "==2.9.1+cu128", "2.9.1", "cu128"),
+        ("l40s", "580.95.05", "==2.13", "2.13.0", "cu130"),
         ("mps", None, "", "2.13.0", None),
         # versions that the table does not list
         ("l40s", "580.95.05", "==2.16.0", "2.16.0", "cu132"),
@@ -110,6 +112,15 @@ def test_an_impossible_pin_is_refused_with_the_nearest_possible_one(name, driver
         choose(TABLE, place(name, driver), SpecifierSet(pin))
     assert why in str(caught.value)
     assert f"nearest that can: {nearest}   requirements = " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("pin", "said"), [("===newest", "no version of torch"), ("==2.6.0,==2.13.0", "one version of torch")]
+)
+def test_a_pin_that_is_none_is_refused_in_words(pin, said):
+    """And two that exclude each other."""
+    with pytest.raises(RefusedError, match=said):
+        choose(TABLE, place("l40s"), SpecifierSet(pin))
 
 
 def test_a_driver_that_is_too_old_for_all_is_said_to_be():
@@ -236,19 +247,32 @@ def packages(**more):
         ("p100", {}, None, ["no code for capability 6.0"]),
         ("l40s", {}, "2.13.0+cu126", ["torch is 2.13.0+cu130, not 2.13.0+cu126"]),
         ("l40s", {"torch": "2.12.0+cu130"}, "2.13.0+cu130", ["torch is 2.12.0+cu130, not"]),
-        ("l40s", {"torch": "2.13.0+cpu", "cuda": None, "architectures": ()}, None, ["has no CUDA"]),
+        (
+            "l40s",
+            {"torch": "2.13.0+cpu", "cuda": None, "architectures": ()},
+            "2.13.0+cu130",
+            ["torch is", "has no CUDA"],
+        ),
+        ("l40s", {"torch": "2.13.0+cpu", "cuda": None, "architectures": ()}, None, []),
         ("cpu", {"torch": "2.13.0+cpu", "cuda": None, "architectures": ()}, "2.13.0+cpu", []),
+        ("l40s", {"torch": "2.13.0+cu126"}, "2.13.0", []),
+        ("l40s", {"torch": "2.13.0"}, "2.13", []),
         ("next", {}, None, []),
         ("b200", {}, None, []),
-        ("l40s", {"conflicts": ("a 1 requires b",)}, "2.13.0+cu130", ["do not fit together: a 1 requires b"]),
-        ("l40s", {"conflicts": ("a 1 requires b",)}, None, []),
-        ("l40s", {"torch": None, "error": "ImportError: libcudart.so.13"}, None, ["libcudart.so.13"]),
+        (
+            "l40s",
+            {"conflicts": ("peft 1 requires b",)},
+            "2.13.0+cu130",
+            ["do not fit together: peft 1 requires b"],
+        ),
+        ("l40s", {"conflicts": ("pygobject 3 requires pycairo",)}, "2.13.0+cu130", []),
+        ("l40s", {"torch": None, "error": "OSError: libcudart.so.13"}, "2.13.0+cu130", ["libcudart.so.13"]),
         ("l40s", {"torch": None, "error": "ModuleNotFoundError: No module named 'torch'"}, None, []),
         ("l40s", {"torch": None}, "2.13.0+cu130", ["torch 2.13.0+cu130 is not there"]),
     ],
 )
 def test_what_packages_say_of_themselves_is_held_against_card_and_choice(name, more, chosen, said):
     """The second look, after a build: it needs no card, and does not ask the table, which may be wrong."""
-    found = unfit(packages(**more), place(name).profile, chosen)
+    found = unfit(packages(**more), place(name).profile, chosen, ["peft>=0.18"])
     assert len(found) == len(said)
     assert all(word in text for word, text in zip(said, found, strict=True))
