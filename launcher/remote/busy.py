@@ -32,6 +32,8 @@ def look(run: Run) -> Look | None:
     had = run.cards()
     possible = {*had, *(runtime.get("any_of") or ())}
     gpus = [gpu for gpu in told["gpus"] if gpu["uuid"] in possible]
+    if not gpus:  # the training itself will say that its card is lost
+        return None
     held = {gpu["uuid"]: _holders(gpu) for gpu in gpus}
     closed = {gpu["uuid"]: gpu for gpu in gpus if _is_closed(gpu, held[gpu["uuid"]], told["nvidia_mps"])}
     admitting = [uuid for uuid in held if uuid not in closed]
@@ -86,7 +88,8 @@ def come_by_cards(run: Run, taken: lease.Taken) -> Found | None:
     try:
         fresh = lease.take(run, seen.admitting, len(taken.gpus), wait_s=0.0)
         if fresh.gpus:
-            lease.drop(run, set(taken.gpus) - set(fresh.gpus))
+            with contextlib.suppress(OSError):  # the next agent, or a sweep, removes what stays
+                lease.keep_only(run, fresh.gpus)
             taken.release()
             return Found(fresh, None)
         words += [one.words for one in fresh.busy]

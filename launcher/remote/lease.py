@@ -101,10 +101,16 @@ def take(
         time.sleep(TURN_S)
 
 
-def draw(root: str, gpus: Sequence[str], count: Optional[int]) -> turns.Ticket:
-    """Draw a ticket for cards that are busy. Raises OSError."""
+def draw(
+    root: str, gpus: Sequence[str], count: Optional[int], ticket: Optional[turns.Ticket] = None
+) -> turns.Ticket:
+    """Draw a ticket for cards that are busy, or say these on one that was drawn. Raises OSError."""
+    needed = len(gpus) if count is None else count
     with _alone(root):
-        return turns.draw(root, gpus, len(gpus) if count is None else count)
+        if ticket is None:
+            return turns.draw(root, gpus, needed)
+        ticket.say(gpus, needed)
+        return ticket
 
 
 def _is_free(run: Run, judges: bool, gpu: str) -> bool:
@@ -201,16 +207,19 @@ def stale(root: str, *, dry_run: bool) -> List[Tuple[str, str]]:
     return found
 
 
-def take_again(run: Run, wait_s: float = 0.0) -> Taken:
+def take_again(run: Run, *, judges: bool = True, wait_s: float = 0.0) -> Taken:
     """Take the cards that a run had last, or others that it may have, as many; a run without cards takes none.
 
-    Raises OSError.
+    Of others that it has on record it lets go. `judges` is as for `take`. Raises OSError.
     """
     runtime, had = reading.runtime_of(run), run.cards()
     if not had:
         return Taken([], [], [])
     others = [str(one) for one in runtime.get("any_of") or () if one not in had]
-    return take(run, [*had, *others], len(had), judges=runtime.get("kind") != "docker", wait_s=wait_s)
+    taken = take(run, [*had, *others], len(had), judges=judges, wait_s=wait_s)
+    if taken.gpus:
+        keep_only(run, taken.gpus)
+    return taken
 
 
 def claim(run: Run) -> Taken:
@@ -219,16 +228,17 @@ def claim(run: Run) -> Taken:
     Where the leases cannot be written the run goes on: its own lock says that it lives. What `serve` took is there.
     """
     try:
-        return take_again(run)
+        return take_again(run, judges=reading.runtime_of(run).get("kind") != "docker")
     except OSError:
         return Taken(run.cards(), [], [])
 
 
-def drop(run: Run, gpus: Collection[str]) -> None:
-    """Remove the leases of a run on some cards. Raises OSError."""
+def keep_only(run: Run, gpus: Collection[str]) -> None:
+    """Remove the leases of a run on all cards but these. Raises OSError."""
+    kept = {_path(run.root, gpu) for gpu in gpus}
     with _alone(run.root):
-        for path in {_path(run.root, gpu) for gpu in gpus}:
-            if read_json(path).get("run") == run.id:
+        for path, holder in list(_records(run.root)):
+            if holder == run.id and path not in kept:
                 os.unlink(path)
 
 

@@ -222,7 +222,8 @@ class Server:
 
     def clear_away(self) -> None:
         """Remove what was prepared on this connection and never started: nothing half-done stays behind."""
-        self._leave_the_line()
+        with contextlib.suppress(OSError):
+            self._leave_the_line()
         for folder in self.handed_over.values():
             folder.release()
         for run_id, folder in self.prepared.items():
@@ -267,7 +268,7 @@ class Server:
             raise RequestError("run-exists", "there is a run %s already" % run.id) from None
         folder = run.new_folder()
         self.prepared[run.id] = folder
-        offered = args.get("gpus")
+        offered, any_of = args.get("gpus"), args.get("any_of")
         gpus = self._take_cards(run, offered, args.get("cards"), queues=args.get("queues") is True)
         write_durably(run.plan, payload)
         write_durably(run.wish, "run")
@@ -277,7 +278,7 @@ class Server:
             "interpreter": probe.interpreter_path(args.get("env")) if args.get("engine") is None else None,
             "engine": args.get("engine"),
             "gpus": gpus,
-            "any_of": offered
+            "any_of": any_of
             if args.get("engine") is None
             else gpus,  # a container keeps the cards that it got
             "paths": self._paths_named(payload),
@@ -308,8 +309,8 @@ class Server:
         taken = lease.take(run, wanted, needed, in_line=True, ticket=self.ticket)
         if taken.gpus or not queues:
             self._leave_the_line()
-        elif self.ticket is None:
-            self.ticket = lease.draw(self.root, wanted, needed)
+        else:
+            self.ticket = lease.draw(self.root, wanted, needed, self.ticket)
         if not taken.gpus:
             self.prepared.pop(run.id).release()
             shutil.rmtree(run.path, ignore_errors=True)
@@ -634,7 +635,7 @@ class Server:
 
     def _lease_again(self, run: Run) -> list[lease.Busy]:
         """Lease cards for a run that is to go on; return who has them where they are not to be had."""
-        taken = lease.take_again(run, lease.LEAVING_S)
+        taken = lease.take_again(run, wait_s=lease.LEAVING_S)
         if taken.gpus:
             self.cards[run.id] = taken
             return []

@@ -178,11 +178,17 @@ class Supervisor:
         return None
 
     def _await_cards(self) -> None:
-        """Come by cards that admit us, ours or others in their place; until then say who holds them, and look again."""
+        """Come by cards that admit us, ours or others in their place; to wait for them is not to run."""
+        began_s = time.monotonic()
+        self._look_for_cards()
+        self.began_s += time.monotonic() - began_s
+
+    def _look_for_cards(self) -> None:
+        """Look for cards that admit us until there are some, and say who holds them."""
         from . import busy
 
         told = None
-        while self.cards is not None and not self._is_wanted_no_more() and self._time_left_s() > 0:
+        while self.cards is not None and not self._is_wanted_no_more():
             found = busy.come_by_cards(self.run, self.cards)
             if found is None:
                 tries = remedy.tries(

@@ -6,11 +6,12 @@ counts while the `serve` whose client waits holds its lock. Tickets are drawn, a
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import process, strict_json
-from .rundir import Lock, paths_in, read_json, write_durably
+from .rundir import Lock, paths_in, read_json
 
 
 class Ticket(NamedTuple):
@@ -19,9 +20,15 @@ class Ticket(NamedTuple):
     path: str
     lock: Lock
 
+    def say(self, gpus: Sequence[str], count: int) -> None:
+        """Write down what it is for, in place: another file would have another lock."""
+        with open(self.path, "w", encoding="ascii") as file:
+            file.write(strict_json.encode({"gpus": list(gpus), "count": count}) + "\n")
+
     def leave(self) -> None:
         """Leave the line."""
-        os.unlink(self.path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
         self.lock.release()
 
 
@@ -36,11 +43,12 @@ def draw(root: str, gpus: Sequence[str], count: int) -> Ticket:
     os.makedirs(folder, exist_ok=True)
     last = max((int(os.path.basename(path)) for path, _ in _tickets(root)), default=0)
     path = os.path.join(folder, "%08d" % (last + 1))
-    write_durably(path, strict_json.encode({"gpus": list(gpus), "count": count}) + "\n")
     lock = Lock.take(path)
     if lock is None:  # nobody else knows it yet but by a look, which takes no time
         raise BlockingIOError("the ticket %s is held by another" % path)
-    return Ticket(path, lock)
+    ticket = Ticket(path, lock)
+    ticket.say(gpus, count)
+    return ticket
 
 
 def kept_back(root: str, ticket: Optional[Ticket], is_free: Callable[[str], bool]) -> Set[str]:
@@ -61,7 +69,8 @@ def _tickets(root: str) -> Iterator[Tuple[str, Tuple[List[str], int]]]:
             continue
         lock = Lock.take(path, 0.0)
         if lock is not None:
-            os.unlink(path)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
             lock.release()
             continue
         told = read_json(path)

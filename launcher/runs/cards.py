@@ -23,9 +23,13 @@ T = TypeVar("T")
 
 
 class Wanted(NamedTuple):
-    """The cards that will do (UUIDs), how many of them are needed, and what they are called."""
+    """The cards that will do now (UUIDs), how many of them are needed, and what they are called.
+
+    `any_of` are those that would do if whoever holds them left: what a run may move to later.
+    """
 
     gpus: tuple[str, ...]
+    any_of: tuple[str, ...]
     needed: int
     titles: dict[str, str]
 
@@ -43,19 +47,12 @@ def profile_for(asked: str | None, profile: Profile) -> Profile:
 def wanted(asked: str | None, plan: Plan, facts: Facts) -> Wanted:
     """Return the cards that a plan may have: those of its profile, or those of them that `--gpus` names."""
     _, named = gpus_meant(asked, plan.split.ranks)
-    there = _there(plan, facts)
-    gpus = tuple(gpu for gpu in there if gpu in named) if named else there
-    return Wanted(gpus, plan.split.ranks if gpus else 0, {gpu.uuid: f"GPU {gpu.index}" for gpu in facts.gpus})
-
-
-def _there(plan: Plan, facts: Facts) -> tuple[str, ...]:
-    """Return the cards of a plan's profile that admit a process of ours, the free ones first."""
+    by_profile = () if plan.rehearsed else choose_gpus(plan.profile, facts, len(facts.gpus))
+    any_of = tuple(gpu for gpu in by_profile if not named or gpu in named)
     taken = {gpu.uuid for gpu in facts.gpus if is_taken(gpu, facts)}
-    return tuple(gpu for gpu in _named_by_profile(plan, facts) if gpu not in taken)
-
-
-def _named_by_profile(plan: Plan, facts: Facts) -> tuple[str, ...]:
-    return () if plan.rehearsed else choose_gpus(plan.profile, facts, len(facts.gpus))
+    gpus = tuple(gpu for gpu in any_of if gpu not in taken)
+    titles = {gpu.uuid: f"GPU {gpu.index}" for gpu in facts.gpus}
+    return Wanted(gpus, any_of, plan.split.ranks if gpus else 0, titles)
 
 
 def findings(asked: str | None, plan: Plan, facts: Facts | None) -> list[Finding]:
@@ -79,7 +76,9 @@ def findings(asked: str | None, plan: Plan, facts: Facts | None) -> list[Finding
     if taken := [there[gpu] for gpu in named if gpu in there and is_taken(there[gpu], facts)]:
         lines = [f"--gpus {asked}: {plan.host}: held", *(who_holds(gpu, facts) for gpu in taken)]
         mend = f"who holds it   launch probe --host {plan.host}"
-        found.append(Finding(level="refuse", code=BUSY, message="\n  ".join(lines), mend=mend))
+        is_held = any(strangers_on(gpu) for gpu in taken)
+        code = BUSY if is_held else "gpu-prohibited"
+        found.append(Finding(level="refuse", code=code, message="\n  ".join(lines), mend=mend))
     return found
 
 

@@ -69,6 +69,7 @@ MOST_HOSTS_AT_ONCE = 32
 ID_TRIES = 5
 SHIP_TRIES = 3
 PLACING_S = 600.0
+LOOK_AGAIN_S = 30.0
 
 
 class Request(NamedTuple):
@@ -226,11 +227,11 @@ def launch(request: Request, view: View) -> Started:
         view.head(plan)
         deadline = time.monotonic() + request.wait_s
         facts = pass_gate_when_free(agent, plan, facts, host, wanted.job, view, deadline, wanted.gpus)
-        meant = cards.wanted(wanted.gpus, plan, facts)
+        look = look_at_cards(agent, plan, facts, host, task.job, wanted.gpus)
         settings = build_settings.read(host, os.environ)
         with open_runtime(agent, host, plan, facts, settings) as runtime:
             fill = functools.partial(_ship, agent, plan=plan, task=task, view=view)
-            return begin(runtime, host, plan, meant, secrets, view, "ship", fill, deadline)
+            return begin(runtime, host, plan, look, secrets, view, "ship", fill, deadline)
     except BaseException:
         agent.close()
         raise
@@ -240,7 +241,7 @@ def begin(
     runtime: Runtime,
     host: Host,
     plan: Plan,
-    meant: cards.Wanted,
+    look: Callable[[], cards.Wanted],
     secrets: Mapping[str, str],
     view: View,
     stage_name: str,
@@ -249,12 +250,12 @@ def begin(
 ) -> Started:
     """Sweep a host, make a run there with cards of its own, waited for if need be, give it what it needs, and start it.
 
-    The wait ends at `deadline`, by the monotonic clock. `fill` puts code and data in place, which is shown as a stage, and says what it did. Whoever calls hangs up when
+    `look` says which cards it may have; the wait ends at `deadline`, by the monotonic clock. `fill` puts code and data in place, which is shown as a stage, and says what it did. Whoever calls hangs up when
     this raises: what was prepared is cleared away then.
     """
     _sweep(runtime, view)
     wait_s = deadline - time.monotonic()
-    create = functools.partial(_create, runtime, plan, meant, queues=wait_s > 0)
+    create = functools.partial(_create, runtime, plan, look, queues=wait_s > 0)
     run, gpus = cards.waiting_for(create, wait_s, view)
     mirror = Mirror(run, runs_folder())
     with view.stage(stage_name) as stage:
@@ -268,7 +269,7 @@ def begin(
         mirror.bind(host)
         with _interrupt_held() as interrupts:
             _start(runtime, mirror)
-        where = f"{meant.title(gpus)}, " if gpus else ""
+        where = f"{look().title(gpus)}, " if gpus else ""
         stage.text = f"run {mirror.run}, attempt 1, {where}{plan.split.title}"
     return Started(host, mirror, runtime.agent, interrupted_by=next(iter(interrupts), None))
 
@@ -485,6 +486,25 @@ def pass_gate_when_free(
     return cards.waiting_for(look, deadline - time.monotonic(), view)
 
 
+def look_at_cards(
+    agent: Agent, plan: Plan, facts: Facts, host: Host, job: Job, gpus: str | None = None
+) -> Callable[[], cards.Wanted]:
+    """Return what says which cards a plan may have: by these facts, and by those of a new probe when they are old.
+
+    While strangers hold all of them what was seen before holds on.
+    """
+    looked_at, meant = time.monotonic(), cards.wanted(gpus, plan, facts)
+
+    def look() -> cards.Wanted:
+        nonlocal looked_at, meant
+        if meant.gpus and time.monotonic() - looked_at > LOOK_AGAIN_S:
+            found = cards.wanted(gpus, plan, probe(agent, host, job))
+            looked_at, meant = time.monotonic(), found if len(found.gpus) >= found.needed > 0 else meant
+        return meant
+
+    return look
+
+
 def pass_gate(plan: Plan, facts: Facts, host: Host, view: View, gpus: str | None = None) -> None:
     """Show what the gate notes, of the cards that were asked for too.
 
@@ -513,13 +533,14 @@ def _sweep(runtime: Runtime, view: View) -> None:
 
 
 def _create(
-    runtime: Runtime, plan: Plan, meant: cards.Wanted, *, queues: bool
+    runtime: Runtime, plan: Plan, look: Callable[[], cards.Wanted], *, queues: bool
 ) -> tuple[str, tuple[str, ...]]:
     """Make the run on the host under an id that is free there; return the id, and the cards that it got."""
+    meant = look()
     for tries_left in reversed(range(ID_TRIES)):
         run = new_run_id(plan.job)
         try:
-            gpus = runtime.create(run, plan, meant.gpus, meant.needed, queues=queues)
+            gpus = runtime.create(run, plan, meant.gpus, meant.needed, any_of=meant.any_of, queues=queues)
         except AgentError as error:
             if error.code == cards.LEASED:
                 raise cards.leased(error, plan, meant) from error

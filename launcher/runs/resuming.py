@@ -21,10 +21,10 @@ from launcher.errors import (
 )
 from launcher.hosts import Agent, connect
 from launcher.planning import changed, job_of
-from launcher.runs import build_settings, cards, resolve, secret
+from launcher.runs import build_settings, resolve, secret
 from launcher.runs.control import locate, open_docker, runs_of
 from launcher.runs.following import refresh
-from launcher.runs.launching import Started, begin, describe, pass_gate_when_free, probe
+from launcher.runs.launching import Started, begin, describe, look_at_cards, pass_gate_when_free, probe
 from launcher.runs.mirror import Mirror
 from launcher.runtimes.native import Native
 from launcher.spec.base import Record
@@ -105,11 +105,11 @@ def resume(word: str, host_name: str | None, asked: Asked, view: View) -> Starte
         view.head(plan)
         deadline = time.monotonic() + asked.wait_s
         facts = pass_gate_when_free(agent, plan, facts, there, job_of(plan), view, deadline)
-        meant = cards.wanted(None, plan, facts)
+        look = look_at_cards(agent, plan, facts, there, job_of(plan))
         with _runtime(agent, host, plan, summary) as runtime:
             keys = sorted({key for setting in asked.settings for key in _keys_of(setting)})
             fill = functools.partial(_inherit, agent, parent, host, view, keys)
-            return begin(runtime, host, plan, meant, secrets, view, "resume", fill, deadline)
+            return begin(runtime, host, plan, look, secrets, view, "resume", fill, deadline)
     except BaseException:
         agent.close()
         raise

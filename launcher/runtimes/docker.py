@@ -19,7 +19,7 @@ from launcher.runtimes.container import device_request, name_of, stop_timeout_s
 from launcher.runtimes.engine import Container, Engine
 from launcher.runtimes.runtime import Runtime, Say, gpus_of
 from launcher.spec.container import EngineWay, Place
-from launcher.spec.image import Settings
+from launcher.spec.image import Image, Settings
 from launcher.spec.plan import Plan
 
 AWAIT_S = 30.0
@@ -44,6 +44,7 @@ class Docker(Runtime):
             self.engine.close()
             raise
         self._settings = settings or Settings()
+        self._checked: Image | None = None
         self._prepared: dict[str, tuple[Plan, Place, tuple[str, ...]]] = {}
 
     def close(self) -> None:
@@ -51,7 +52,14 @@ class Docker(Runtime):
         self.engine.close()
 
     def create(
-        self, run: str, plan: Plan, gpus: Sequence[str], count: int | None = None, *, queues: bool = False
+        self,
+        run: str,
+        plan: Plan,
+        gpus: Sequence[str],
+        count: int | None = None,
+        *,
+        any_of: Sequence[str] = (),
+        queues: bool = False,
     ) -> tuple[str, ...]:
         """Make the run's folder on the host, with its plan, its cards (UUIDs) and the engine that its container is of.
 
@@ -60,7 +68,9 @@ class Docker(Runtime):
         """
         if gpus:
             device_request(plan.host, self._facts, gpus)
-        images.check(self.agent, self.engine, plan, self._settings)
+        if plan.image != self._checked:  # who waits for a card asks again and again
+            images.check(self.agent, self.engine, plan, self._settings)
+            self._checked = plan.image
         answer = self.agent.call(
             "create",
             f"{plan.to_json()}\n".encode(),

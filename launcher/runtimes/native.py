@@ -15,12 +15,26 @@ class Native(Runtime):
         """It holds nothing."""
 
     def create(
-        self, run: str, plan: Plan, gpus: Sequence[str], count: int | None = None, *, queues: bool = False
+        self,
+        run: str,
+        plan: Plan,
+        gpus: Sequence[str],
+        count: int | None = None,
+        *,
+        any_of: Sequence[str] = (),
+        queues: bool = False,
     ) -> tuple[str, ...]:
         """Make the run's folder on the host, with its plan, its cards (UUIDs) and the interpreter that `env` means."""
         told = f"{plan.to_json()}\n".encode()
         answer = self.agent.call(
-            "create", told, run=run, env=plan.env, gpus=list(gpus), cards=count, queues=queues
+            "create",
+            told,
+            run=run,
+            env=plan.env,
+            gpus=list(gpus),
+            cards=count,
+            any_of=list(any_of or gpus),
+            queues=queues,
         )
         return gpus_of(answer)
 

@@ -43,11 +43,18 @@ class Runtime(ABC):
 
     @abstractmethod
     def create(
-        self, run: str, plan: Plan, gpus: Sequence[str], count: int | None = None, *, queues: bool = False
+        self,
+        run: str,
+        plan: Plan,
+        gpus: Sequence[str],
+        count: int | None = None,
+        *,
+        any_of: Sequence[str] = (),
+        queues: bool = False,
     ) -> tuple[str, ...]:
         """Make the run's folder on the host, with its plan; lease it `count` of these cards (UUIDs), or all of them.
 
-        Return those that it got. Raises AgentError `card-leased`, and makes nothing, where they are not to be had; who
+        Natively it may move to any of `any_of` later. Return those that it got. Raises AgentError `card-leased`, and makes nothing, where they are not to be had; who
         `queues` and asks again on the same connection gets them in turn.
         """
 

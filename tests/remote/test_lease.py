@@ -139,13 +139,40 @@ def test_a_run_that_comes_back_takes_another_of_the_cards_that_it_may_have(make_
     assert lease.claim(contained).gpus == []
 
 
-def test_a_card_that_is_dropped_is_free_and_another_run_s_is_not(make_run, tmp_path):
-    """Only files that name the run go."""
-    run, other = make_run("one", is_held=True), make_run("two", is_held=True)
-    lease.take(run, CARDS[:2]).release()
+def test_of_cards_that_a_run_had_besides_only_those_that_it_takes_stay_its_own(make_run, tmp_path):
+    """An agent may come by another card than the one that was leased for it; another run's is not touched."""
+    runtime = {"kind": "native", "gpus": CARDS[:1], "any_of": CARDS}
+    run, other = make_run("one", runtime=runtime), make_run("two", is_held=True)
+    lease.take(run, CARDS[1:2]).release()
     lease.take(other, CARDS[2:])
-    lease.drop(run, CARDS[1:])
+    assert lease.claim(run).gpus == CARDS[:1]
     assert holders(tmp_path) == {"GPU-a": run.id, "GPU-c": other.id}
+
+
+def test_whoever_sees_other_runs_judges_them_also_for_a_run_in_a_container(make_run):
+    """`serve` does; the agent in the container does not."""
+    run = make_run("one", runtime={"kind": "docker", "gpus": CARDS[:1]})
+    lease.take(make_run("two", "succeeded"), CARDS[:1]).release()
+    assert lease.claim(run).gpus == []
+    assert lease.take_again(run).gpus == CARDS[:1]
+
+
+def test_a_ticket_says_what_it_is_for_and_keeps_that_back(make_run, tmp_path):
+    """It can say another thing later, from the same place; who leaves holds nothing back, nor does one that died."""
+    root = str(tmp_path)
+    first, second, third = (make_run(name, is_held=True) for name in ("one", "two", "three"))
+    ticket = lease.draw(root, CARDS[:1], 1)
+    assert lease.take(second, CARDS[:1], in_line=True, wait_s=0.0).busy[0].state == lease.QUEUED
+    assert lease.take(second, CARDS[1:2], in_line=True).gpus == CARDS[1:2]
+    lease.draw(root, CARDS, 2, ticket)
+    assert lease.take(third, CARDS[2:], in_line=True, wait_s=0.0).gpus == []
+    assert lease.take(first, CARDS[2:], in_line=True, ticket=ticket, wait_s=0.0).gpus == CARDS[2:]
+    ticket.lock.release()  # as its death does
+    assert lease.take(third, CARDS[:1], in_line=True).gpus == CARDS[:1]
+    assert os.listdir(os.path.join(root, "hosts", process.host_id(), "queue")) == []
+    ticket = lease.draw(root, CARDS, 1)
+    os.unlink(ticket.path)
+    ticket.leave()
 
 
 def test_a_run_without_cards_claims_none(make_run, tmp_path):

@@ -101,7 +101,12 @@ def test_an_image_is_built_by_sudo_too(client, box, sudoer):
     (client.project / "launch.toml").write_text(f'{table}\n[hosts.dock.build]\nbase = "{BASE}"\n')
     out = client.ok("--host", "dock", "--job", "./job.toml")
     assert "(BuildKit)" in out
-    assert box.machine.ssh("find", "/dev/shm", "-user", sudoer, "-name", "launch-*", user=sudoer) == ""
+    assert (
+        box.machine.ssh(
+            "find", "/dev/shm", "-maxdepth", "1", "-user", sudoer, "-name", "launch-*", user=sudoer
+        )
+        == ""
+    )
     for name in box.docker("images", "-q", "launcher/cpu").split():
         box.docker("rmi", "-f", name)
 
