@@ -1,6 +1,7 @@
 """Pure functions from values to values: nothing here reads a file, a clock or a host."""
 
 from launcher.planning.build_failure import build_failure
+from launcher.planning.environment import environment, environment_files, environment_settings, maker_of
 from launcher.planning.gate import check, distribution
 from launcher.planning.image import Sources, context, image, torch_for
 from launcher.planning.ladder import Asked, Case, Excluded, Ladder, ladder
@@ -47,12 +48,16 @@ __all__ = [
     "context",
     "distribution",
     "engine",
+    "environment",
+    "environment_files",
+    "environment_settings",
     "gpus_meant",
     "image",
     "is_closed",
     "is_taken",
     "job_of",
     "ladder",
+    "maker_of",
     "match_profile",
     "objection",
     "plan",

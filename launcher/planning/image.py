@@ -68,7 +68,7 @@ def torch_for(requirements: Iterable[str], place: Place, table: WheelTable) -> C
 
 
 def pinned(requirements: Iterable[str], torch: str) -> tuple[str, ...]:
-    """Return what an image installs, in an order that does not depend on the job's: torch, this version of it, first.
+    """Return what an image, or an environment, installs, in an order that does not depend on the job's: torch, this version of it, first.
 
     A job that needs any package gets torch too: another package that brought it would bring the build of another card.
     """
@@ -85,12 +85,15 @@ def context(image: Image) -> dict[str, bytes]:
     """
     if image.dockerfile is None:
         raise ValueError(f"{image.name} is not ours to build")
-    torch = [one for one in image.requirements if _is_torch(one)]
-    others = [one for one in image.requirements if not _is_torch(one)]
+    return {"Dockerfile": image.dockerfile.encode(), **requirement_files(image.requirements)}
+
+
+def requirement_files(requirements: Iterable[str]) -> dict[str, bytes]:
+    """Return the two files that pip installs from, one after the other: torch and its kin, then the rest."""
+    told = list(requirements)
     return {
-        "Dockerfile": image.dockerfile.encode(),
-        "torch.txt": _lines(torch),
-        "requirements.txt": _lines(others),
+        "torch.txt": _lines(one for one in told if _is_torch(one)),
+        "requirements.txt": _lines(one for one in told if not _is_torch(one)),
     }
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 from launcher.planning.image import Sources, image
 from launcher.planning.ladder import TOKENS, Asked, Case, ladder
 from launcher.planning.split import split
+from launcher.spec.environment import Environment
 from launcher.spec.host import Host
 from launcher.spec.job import Batch, Job
 from launcher.spec.model import Model
@@ -25,14 +26,15 @@ def plan(
     sources: Sources | None = None,
     *,
     driver: str | None = None,
+    environment: Environment | None = None,
     model: Model | None = None,
     platform: Platform | None = None,
     rehearsed_on: Profile | None = None,
 ) -> Plan:
     """Return the plan. Pure: the same inputs give the same bytes. `sources` are images', for docker.
 
-    `driver` is the host's, `asked` is the precision, `model` what is known of the job's, `platform` of the host's software. `rehearsed_on` is
-    the CPU on which a card's precision and split are tried. Raises RefusedError when the card excludes the precision
+    `driver` is the host's, `environment` what is to be made there for a native run, `asked` is the precision, `model` what is
+    known of the job's, `platform` of the host's software. `rehearsed_on` is the CPU on which a card's precision and split are tried. Raises RefusedError when the card excludes the precision
     asked for, or a container, or the cards cannot share the global batch.
     """
     case = case_of(profile, job, model, platform)
@@ -47,6 +49,7 @@ def plan(
         image=image(rehearsed_on or profile, job, host.build, sources, driver)
         if runtime == "docker"
         else None,
+        environment=environment,
         env=host.env,
         command=job.command,
         requirements=job.requirements,
