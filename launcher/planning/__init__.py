@@ -1,7 +1,13 @@
 """Pure functions from values to values: nothing here reads a file, a clock or a host."""
 
 from launcher.planning.build_failure import build_failure
-from launcher.planning.environment import environment, environment_files, environment_settings, maker_of
+from launcher.planning.environment import (
+    environment,
+    environment_files,
+    environment_settings,
+    has_no_index,
+    maker_of,
+)
 from launcher.planning.gate import check, distribution
 from launcher.planning.image import Sources, context, image, torch_for
 from launcher.planning.ladder import Asked, Case, Excluded, Ladder, ladder
@@ -52,6 +58,7 @@ __all__ = [
     "environment_files",
     "environment_settings",
     "gpus_meant",
+    "has_no_index",
     "image",
     "is_closed",
     "is_taken",

@@ -26,7 +26,6 @@ _UV_NAMES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
     "find-links": "UV_FIND_LINKS",
-    "no-index": "UV_NO_INDEX",
     "trusted-host": "UV_INSECURE_HOST",
 }
 """uv does not read pip's settings, and fetches pip by its own."""
@@ -114,3 +113,8 @@ def environment_settings(settings: Settings) -> dict[str, str]:
     if "UV_FIND_LINKS" in told:
         told["UV_FIND_LINKS"] = told["UV_FIND_LINKS"].replace(" ", ",")
     return {**settings.proxies, **told}
+
+
+def has_no_index(settings: Settings) -> bool:
+    """Whether pip's settings forbid every index; uv has no variable for that."""
+    return pip_options(settings.pip_conf or "").get("no-index", "").lower() in ("1", "true", "yes", "on")

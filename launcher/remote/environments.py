@@ -69,7 +69,7 @@ def is_whole(path: str) -> bool:
 def make(path: str, args: dict[str, Any], payload: bytes, lock: Lock, wire: Any) -> dict[str, Any]:
     """Make an environment while the client listens to what its steps print; `seal` makes it count.
 
-    `args`: {"maker": {"kind", "program", "interpreter"}, "index"}; the payload is JSON, {"files": {name: base64}, "secrets": {name:
+    `args`: {"maker": {"kind", "program", "interpreter"}, "index", "no_index"}; the payload is JSON, {"files": {name: base64}, "secrets": {name:
     base64}, "settings": {variable: value}}. Return {"step", "exit", "signal"} of the step that failed, else {"step": None,
     "packages"}: what its Python says of itself. Raises MakingError, execute.CommandError, and what the wire raises
     when the client has gone. Whatever is left half-made is the caller's to remove.
@@ -110,7 +110,8 @@ def _steps(folder: str, path: str, args: dict[str, Any]) -> Iterator[tuple[str, 
     maker = args.get("maker") or {}
     program, interpreter = str(maker.get("program")), str(maker.get("interpreter"))
     if maker.get("kind") == "uv":
-        yield "venv", [program, "venv", "--seed", "--python", interpreter, path]
+        more = ["--no-index"] if args.get("no_index") is True else []
+        yield "venv", [program, "venv", "--seed", *more, "--python", interpreter, path]
     else:
         yield "venv", [program, "-I", "-m", "venv", path]
     pip = [python_of(path), "-I", "-m", "pip", "install"]

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from launcher.errors import AgentError, ConnectionLostError, HostError, RefusedError
 from launcher.hosts import Agent
 from launcher.hosts.agent import printable
-from launcher.planning import environment_files, environment_settings, unfit
+from launcher.planning import environment_files, environment_settings, has_no_index, unfit
 from launcher.runtimes.runtime import Say
 from launcher.spec.environment import Environment, Maker
 from launcher.spec.image import Settings
@@ -88,6 +88,7 @@ def _make(agent: Agent, environment: Environment, maker: Maker, settings: Settin
             name=environment.name,
             maker=maker._asdict(),
             index=index or None,
+            no_index=has_no_index(settings),
         ).values
     except AgentError as error:
         if _NO_ROOM.search(str(error)):
@@ -142,7 +143,7 @@ class _Lines:
             if text:
                 self._kept.append(text)
             if found := _STEP.match(text.strip()):
-                self._say(found[0])
+                self._say(found[0].partition(" (from ")[0])
 
     def cause(self) -> list[str]:
         """Return the lines from the first that says what is wrong, else the last ones."""
