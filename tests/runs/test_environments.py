@@ -18,8 +18,18 @@ pytestmark = pytest.mark.testbed
 
 JOB = """\
 name = "small"
-command = ["python", "-c", "import small, sys; print('has small', small.version, 'in', sys.prefix)"]
+command = ["python", "train.py"]
 requirements = ["small"]
+steps = 1
+save_every_steps = 1
+"""
+SCRIPT = """
+import os, sys, small
+import launcher_worker as worker
+worker.resume_from()
+print("has small", small.version, "in", sys.prefix)
+worker.save(worker.knobs().steps, lambda folder: open(os.path.join(folder, "step"), "w").close())
+worker.done(worker.knobs().steps)
 """
 LAUNCH = ("--host", "A", "--job", "./job.toml")
 HALF_MADE = "find .launch/envs -mindepth 2 -maxdepth 2 | while read -r one; do test -e $one/environment.json || echo $one; done"
@@ -49,6 +59,7 @@ def box(client, lab, index):
     clear(lab)
     write_table(client, lab, index)
     write_job(client, JOB)
+    client.script(SCRIPT)
     yield lab
     clear(lab)
 
@@ -110,6 +121,8 @@ def test_an_environment_is_made_once_and_used_again(client, box, index):
     assert record["runtime"]["interpreter"] == f"{box.home}/{path}/bin/python"
     asked = len(index.requests)
     assert f"{name}, there" in client.ok(*LAUNCH)
+    assert f"{name}, there" in client.ok("resume", "last", "--set", "steps=2")
+    assert said(client) == f"has small 1.0 in {box.home}/{path}\n"
     assert len(index.requests) == asked
     assert client.ok("gc", "--host", "A").count("environment") == 0
     assert environments(box) == [path]
