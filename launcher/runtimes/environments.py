@@ -26,7 +26,7 @@ REMOVING_S = 600.0
 """How long a host may take to write an environment to its disk, or to remove one, in seconds."""
 KEPT_LINES = 40
 SHOWN_LINES = 15
-_STEP = re.compile(r"(?:Collecting|Downloading|Building wheel|Installing collected packages).*")
+_STEP = re.compile(r"(?:Collecting|Processing|Downloading|Building wheel|Installing collected packages).*")
 _CAUSE = re.compile(r"(?:ERROR|error): ")
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
 

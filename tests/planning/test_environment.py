@@ -6,6 +6,7 @@ import pytest
 
 from launcher.errors import RefusedError
 from launcher.planning import (
+    changed,
     check,
     context,
     environment,
@@ -13,6 +14,7 @@ from launcher.planning import (
     environment_settings,
     has_no_index,
     image,
+    job_of,
     maker_of,
 )
 from launcher.planning import plan as make_plan
@@ -156,6 +158,13 @@ def test_a_plan_names_it_and_the_gate_lets_it_pass():
     assert check(plan, facts(python("3.12")), host) == ()
     assert json.loads(plan.to_json())["environment"]["python"] == "3.12"
     assert type(plan).model_validate_json(plan.to_json()) == plan
+
+
+def test_a_resumed_run_keeps_it():
+    """Its packages are its parent's, whatever the host's own Python has by now."""
+    plan, _ = planned(facts(python("3.12")))
+    again = changed(plan, job_of(plan).model_copy(update={"steps": 9}), ["steps"], "lab")
+    assert (again.steps, again.environment) == (9, plan.environment)
 
 
 def test_a_host_where_none_can_be_made_is_refused_with_what_it_has_and_the_mend():
