@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from launcher.errors import AgentError, ConnectionLostError, HostError, RefusedError
 from launcher.hosts import Agent
 from launcher.hosts.agent import printable
-from launcher.planning import environment_files, environment_settings, has_no_index, unfit
+from launcher.planning import build_failure, environment_files, environment_settings, has_no_index, unfit
 from launcher.runtimes.runtime import Say
 from launcher.spec.environment import Environment, Maker
 from launcher.spec.image import Settings
@@ -24,10 +24,8 @@ from launcher.spec.plan import Plan
 POLL_S = 0.5
 REMOVING_S = 600.0
 """How long a host may take to write an environment to its disk, or to remove one, in seconds."""
-KEPT_LINES = 40
-SHOWN_LINES = 15
+KEPT_LINES = 200
 _STEP = re.compile(r"(?:Collecting|Processing|Downloading|Building wheel|Installing collected packages).*")
-_CAUSE = re.compile(r"(?:ERROR|error): ")
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
 
 
@@ -95,7 +93,7 @@ def _make(agent: Agent, environment: Environment, maker: Maker, settings: Settin
             raise _failed(agent, environment, "disk", [str(error)]) from error
         raise
     if answer.get("packages") is None:
-        raise _failed(agent, environment, str(answer.get("step")), lines.cause())
+        raise _failed(agent, environment, str(answer.get("step")), lines.last())
     try:
         return Packages.model_validate(answer["packages"])
     except ValidationError as error:
@@ -116,10 +114,12 @@ def _judge(agent: Agent, plan: Plan, environment: Environment, packages: Package
 
 
 def _failed(agent: Agent, environment: Environment, step: str, lines: list[str]) -> HostError:
-    text = "\n".join(f"  | {line}" for line in lines)
-    words = f"{agent.host}: environment {environment.name} could not be made ({step}):\n{text}"
+    found = build_failure(lines, agent.host)
+    text = "\n".join(f"  | {line}" for line in found.lines)
+    mend = found.mend.partition(", or base = ")[0]  # there is no image here
     if any(map(_NO_ROOM.search, lines)):
-        words += "\n  free some space there, or set root = …"
+        mend = f"launch gc --host {agent.host}     makes some room, or set root = … for {agent.host}"
+    words = f"{agent.host}: environment {environment.name} could not be made ({step}):\n{text}\n  {mend}"
     return HostError(agent.host, words)
 
 
@@ -145,9 +145,7 @@ class _Lines:
             if found := _STEP.match(text.strip()):
                 self._say(found[0].partition(" (from ")[0])
 
-    def cause(self) -> list[str]:
-        """Return the lines from the first that says what is wrong, else the last ones."""
+    def last(self) -> list[str]:
+        """Return the last lines, the unfinished one too."""
         self.take(b"\n")
-        lines = list(self._kept)
-        first = next((index for index, line in enumerate(lines) if _CAUSE.match(line.strip())), None)
-        return lines[-SHOWN_LINES:] if first is None else lines[first:]
+        return list(self._kept)
