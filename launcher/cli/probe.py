@@ -62,7 +62,9 @@ def rows(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "", f"cannot be used: {disk.error}"
     yield "env", f"{python.path}   {python.version or python.error}" if python else "-"
     for one in facts.pythons or ():
-        yield "python", f"{one.path}   {one.version}"
+        yield "python", f"{one.path}   {one.version}{'' if one.has_ensurepip else '   (no ensurepip)'}"
+    if facts.uv is not None:
+        yield "uv", f"{facts.uv.path}   {facts.uv.version}"
     for engine in facts.engines:
         yield (
             engine.name,

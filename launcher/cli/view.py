@@ -55,9 +55,16 @@ def show_plan(plan: Plan, findings: tuple[Finding, ...]) -> None:
         ),
         f"  batch      {plan.split.title}",
         f"  command    {' '.join(plan.command)}",
-        f"  env        {plan.env or 'the python that is found there'}",
+        f"  env        {_environment(plan)}",
         f"  plan       sha256 {plan.digest[:16]}   ({len(findings)} findings; the whole of it: --json)",
     )
+
+
+def _environment(plan: Plan) -> str:
+    if plan.environment is None:
+        return plan.env or "the python that is found there"
+    one = plan.environment
+    return f"{one.name}, made there once   (Python {one.python}, torch {one.torch})"
 
 
 def headline(plan: Plan) -> str:

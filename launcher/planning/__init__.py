@@ -1,6 +1,13 @@
 """Pure functions from values to values: nothing here reads a file, a clock or a host."""
 
 from launcher.planning.build_failure import build_failure
+from launcher.planning.environment import (
+    environment,
+    environment_files,
+    environment_settings,
+    has_no_index,
+    maker_of,
+)
 from launcher.planning.gate import check, distribution
 from launcher.planning.image import Sources, context, image, torch_for
 from launcher.planning.ladder import Asked, Case, Excluded, Ladder, ladder
@@ -23,7 +30,7 @@ from launcher.planning.placement import (
 from launcher.planning.plan import case_of, changed, job_of, plan, source
 from launcher.planning.recipe import Recipe, buildkit, classic
 from launcher.planning.split import split
-from launcher.planning.wheels import Choice, Place, Site, choose, objection, site, unfit
+from launcher.planning.wheels import Choice, Place, Site, choose, meant, objection, site, unfit
 
 __all__ = [
     "Asked",
@@ -48,13 +55,19 @@ __all__ = [
     "context",
     "distribution",
     "engine",
+    "environment",
+    "environment_files",
+    "environment_settings",
     "gpus_meant",
+    "has_no_index",
     "image",
     "is_closed",
     "is_taken",
     "job_of",
     "ladder",
+    "maker_of",
     "match_profile",
+    "meant",
     "objection",
     "plan",
     "processes_named",

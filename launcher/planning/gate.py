@@ -33,7 +33,7 @@ STARTS_RANKS = ("python", "python3", "torchrun", "accelerate")
 FREE_GB_NEEDED = 1.0
 FREE_INODES_NEEDED = 1000
 IMAGE_GB = {"cuda": 10.0, "cpu": 3.0, "mps": 0.0}
-"""What an image with torch and its build may take, in GB, rounded up: CUDA's libraries are most of it."""
+"""What an image, or an environment, with torch and its build may take, in GB, rounded up: CUDA's libraries are most of it."""
 
 
 FAULTY_XIDS = {48, 62, 63, 64, 74, 79, 92, 94, 95, 110, 119, 120, 140}
@@ -178,9 +178,11 @@ def _environment(plan: Plan, facts: Facts) -> list[Finding]:
         message += f"\n  found there: {there}" if there else ""
         return [Finding(level="refuse", code="no-interpreter", message=message, mend=mend)]
     found: list[Finding] = []
-    if missing := [name for name, version in interpreter.packages.items() if version is None]:
+    missing = [name for name, version in interpreter.packages.items() if version is None]
+    if missing and plan.environment is None:
         message = f"{plan.host}: {interpreter.path} lacks {', '.join(missing)}"
-        found.append(Finding(level="refuse", code="missing-packages", message=message, mend=mend))
+        finding = Finding(level="refuse", code="missing-packages", message=message, mend=mend)
+        found.append(_no_venv(finding, facts) if plan.env is None and facts.pythons is not None else finding)
     needed = map(distribution, plan.requirements)
     if unasked := [name for name in needed if name not in interpreter.packages]:
         message = f"{plan.host}: the probe was not asked for {', '.join(unasked)}: a launch will ask"
@@ -189,8 +191,9 @@ def _environment(plan: Plan, facts: Facts) -> list[Finding]:
 
 
 def _chosen_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Finding]:
-    """Say what is to be known of the torch that an image of ours was given: the end of its card's line, and the like."""
-    if plan.image is None or plan.image.torch is None or plan.rehearsed:
+    """Say what is to be known of the torch that an image, or an environment, of ours was given: the end of its card's line, and the like."""
+    made = plan.image or plan.environment
+    if made is None or made.torch is None or plan.rehearsed:
         return []
     chosen = torch_for(plan.requirements, site(facts).with_card(plan.profile), wheels)
     return [Finding(level="note", code="torch-chosen", message=note) for note in chosen.notes]
@@ -199,7 +202,8 @@ def _chosen_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Finding]
 def _installed_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Finding]:
     """Refuse a torch of the interpreter's whose build is known not to run on the card; note one that is taken for PyPI's."""
     installed = (facts.interpreter.packages.get("torch") if facts.interpreter else None) or ""
-    if plan.runtime == "docker" or plan.rehearsed or not installed or facts.interpreter is None:
+    is_used = plan.runtime == "native" and plan.environment is None
+    if not is_used or plan.rehearsed or not installed or facts.interpreter is None:
         return []
     version = numbers(facts.interpreter.version or "")
     place = site(facts).with_card(plan.profile, (version[0], version[1]) if len(version) > 1 else None)
@@ -216,11 +220,42 @@ def _installed_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Findi
     return [Finding(level="refuse" if is_known else "note", code="torch-unfit", message=message, mend=mend)]
 
 
+def _no_venv(missing: Finding, facts: Facts) -> Finding:
+    """Return the refusal of a host where no environment can be made that would have what is missing."""
+    there = {one.path: one for one in (facts.interpreter, *(facts.pythons or ())) if one is not None}
+    lines = [f"{missing.message}, and nothing there can make an environment that has them"]
+    for one in there.values():
+        why = "no torch that will do has wheels for it" if one.has_ensurepip else "has no ensurepip"
+        lines.append(f"{one.path} {one.version}: {why}")
+    if facts.uv is None:
+        lines.append("uv: not found")
+    mend = "sudo apt install python3-venv     there (Debian, Ubuntu; a Python that torch has wheels for), or install uv"
+    message = "\n  ".join(lines)
+    return Finding(level="refuse", code="no-venv", message=message, mend=f"{mend}\n  or {missing.mend}")
+
+
+def _logout(plan: Plan, facts: Facts) -> list[Finding]:
+    """Say where logind would end a run together with the session that it was started in."""
+    if not facts.ends_with_logout:
+        return []
+    message = f"{plan.host}: logind ends what {facts.user} leaves running at logout (KillUserProcesses=yes): a run may end with your connection"
+    mend = f"KillExcludeUsers=root {facts.user} in /etc/systemd/logind.conf there, by its administrator (lingering does not help); or --runtime docker"
+    return [Finding(level="note", code="ends-with-logout", message=message, mend=mend)]
+
+
+def _environment_room(plan: Plan, facts: Facts) -> list[Finding]:
+    needed = IMAGE_GB["cpu" if plan.rehearsed else plan.profile.kind]
+    if plan.environment is None or facts.room_gb is None or facts.room_gb >= needed:
+        return []
+    message = f"{facts.root} has less than {needed:g} GB free: if its environment must be made, that may fail"
+    return [Finding(level="note", code="environment-room", message=message)]
+
+
 def _how(plan: Plan, facts: Facts, host: Host) -> list[Finding]:
     """Return what speaks against the runtime: a container needs an engine, a native run the job's packages."""
     if plan.runtime == "docker":
         return [*_engine(plan, facts, host), *_image_room(plan, facts)]
-    return _environment(plan, facts)
+    return [*_environment(plan, facts), *_environment_room(plan, facts), *_logout(plan, facts)]
 
 
 def _engine(plan: Plan, facts: Facts, host: Host) -> list[Finding]:

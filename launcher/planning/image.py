@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from packaging.requirements import Requirement
@@ -48,7 +48,6 @@ def image(profile: Profile, job: Job, build: Build, sources: Sources | None, sit
         raise ValueError("this image is made, and nothing was given to make it from")
     torch = torch_for(job.requirements, site.with_card(profile, python_of(build.base)), sources.wheels)
     requirements = pinned(job.requirements, torch.torch)
-    has_own = any(_name(one) == "torch" and Requirement(one).url is not None for one in requirements)
     words = {"base": build.base, "torch_index": torch.url or ""}
     text = _fill(sources.template, {**words, "digest": "@digest@"})
     digest = hashlib.sha256(json.dumps([text, *requirements]).encode()).hexdigest()
@@ -56,7 +55,7 @@ def image(profile: Profile, job: Job, build: Build, sources: Sources | None, sit
         name=f"launcher/{_repository(profile.name)}:{digest[:12]}",
         dockerfile=_fill(sources.template, {**words, "digest": digest}),
         requirements=requirements,
-        torch=f"{torch.torch}+{torch.build}" if requirements and not has_own else None,
+        torch=torch_meant(requirements, torch),
     )
 
 
@@ -65,6 +64,14 @@ def torch_for(requirements: Iterable[str], place: Place, table: WheelTable) -> C
     torches = [one for one in map(Requirement, requirements) if _is_torch_there(one)]
     wanted = [str(one.specifier) for one in torches if one.url is None and str(one.specifier)]
     return choose(table, place, SpecifierSet(",".join(wanted)))
+
+
+def torch_meant(requirements: Collection[str], chosen: Choice) -> str | None:
+    """Return the torch that packages are to have, e.g. `2.13.0+cu126`; None where they have none, or one behind a URL."""
+    has_own = any(_name(one) == "torch" and Requirement(one).url is not None for one in requirements)
+    if not requirements or has_own:
+        return None
+    return f"{chosen.torch}+{chosen.build}" if chosen.build is not None else chosen.torch
 
 
 def _is_torch_there(wanted: Requirement) -> bool:
@@ -81,7 +88,7 @@ def python_of(base: str) -> tuple[int, int] | None:
 
 
 def pinned(requirements: Iterable[str], torch: str) -> tuple[str, ...]:
-    """Return what an image installs, in an order that does not depend on the job's: torch, this version of it, first.
+    """Return what an image, or an environment, installs, in an order that does not depend on the job's: torch, this version of it, first.
 
     A job that needs any package gets torch too: another package that brought it would bring the build of another card.
     """
@@ -98,12 +105,15 @@ def context(image: Image) -> dict[str, bytes]:
     """
     if image.dockerfile is None:
         raise ValueError(f"{image.name} is not ours to build")
-    torch = [one for one in image.requirements if _is_torch(one)]
-    others = [one for one in image.requirements if not _is_torch(one)]
+    return {"Dockerfile": image.dockerfile.encode(), **requirement_files(image.requirements)}
+
+
+def requirement_files(requirements: Iterable[str]) -> dict[str, bytes]:
+    """Return the two files that pip installs from, one after the other: torch and its kin, then the rest."""
+    told = list(requirements)
     return {
-        "Dockerfile": image.dockerfile.encode(),
-        "torch.txt": _lines(torch),
-        "requirements.txt": _lines(others),
+        "torch.txt": _lines(one for one in told if _is_torch(one)),
+        "requirements.txt": _lines(one for one in told if not _is_torch(one)),
     }
 
 

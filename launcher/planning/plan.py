@@ -9,6 +9,7 @@ from launcher.planning.image import Sources, image
 from launcher.planning.ladder import TOKENS, Asked, Case, ladder
 from launcher.planning.split import split
 from launcher.planning.wheels import UNKNOWN, Site
+from launcher.spec.environment import Environment
 from launcher.spec.host import Host
 from launcher.spec.job import Batch, Job
 from launcher.spec.model import Model
@@ -26,14 +27,16 @@ def plan(
     sources: Sources | None = None,
     *,
     site: Site = UNKNOWN,
+    environment: Environment | None = None,
     model: Model | None = None,
     platform: Platform | None = None,
     rehearsed_on: Profile | None = None,
 ) -> Plan:
     """Return the plan. Pure: the same inputs give the same bytes. `sources` are images', for docker.
 
-    `site` is what is known of the host, `asked` is the precision, `model` what is known of the job's, `platform` of the host's software. `rehearsed_on` is
-    the CPU on which a card's precision and split are tried. Raises RefusedError when the card excludes the precision
+    `site` is what is known of the host, `environment` what is to be made there for a native run, `asked` is the precision,
+    `model` what is known of the job's, `platform` of the host's software. `rehearsed_on` is the CPU on which a card's
+    precision and split are tried. Raises RefusedError when the card excludes the precision
     asked for, or a container, or the cards cannot share the global batch.
     """
     case = case_of(profile, job, model, platform)
@@ -46,6 +49,7 @@ def plan(
         rehearsed=rehearsed_on is not None,
         runtime=runtime,
         image=image(rehearsed_on or profile, job, host.build, sources, site) if runtime == "docker" else None,
+        environment=environment,
         env=host.env,
         command=job.command,
         requirements=job.requirements,

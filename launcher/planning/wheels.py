@@ -13,6 +13,7 @@ from packaging.version import InvalidVersion, Version
 
 from launcher.errors import RefusedError
 from launcher.spec.facts import Facts
+from launcher.spec.image import Settings
 from launcher.spec.packages import Packages
 from launcher.spec.precision import numbers
 from launcher.spec.profile import Profile
@@ -318,6 +319,11 @@ def _nearest(
     else:
         at = sum(one < Version(exact) for one in order) if exact else len(order)
     return min(possible, key=lambda one: (abs(order.index(one.version) - at), -order.index(one.version)))
+
+
+def meant(chosen: str | None, settings: Settings) -> str | None:
+    """Return the torch that is to be found; of one from an index of the user's own the version alone is ours to say."""
+    return chosen.partition("+")[0] if chosen is not None and settings.torch_index is not None else chosen
 
 
 def unfit(

@@ -8,13 +8,14 @@ prints goes to the client as it comes, and the build ends with the client.
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import tempfile
 import time
-from typing import Any
+from typing import Any, Iterator
 
 from . import execute, strict_json
 from .rundir import Lock, is_locked
@@ -57,18 +58,17 @@ def build(args: dict[str, Any], payload: bytes, wire: Any) -> dict[str, Any]:
     is_named = all(NAME.fullmatch(name) for name in (*files, *secrets, *arguments))
     if not TAG.fullmatch(tag) or not is_named or network not in ("default", "host", "none"):
         raise BuildError("this is no build: %r" % tag)
-    folder, lock = _folder()
-    try:
+    with scratch() as folder:
         context = os.path.join(folder, "context")
         os.mkdir(context)
         for name, text in files.items():
-            _write(os.path.join(context, name), text)
+            write(os.path.join(context, name), text)
         words = [str(way.get("program")), "build", "--tag", tag, "--network", network, "--progress", "plain"]
         for name, value in (args.get("labels") or {}).items():
             words += ["--label", "%s=%s" % (name, value)]
         for name, text in secrets.items():
             path = os.path.join(folder, "secret-" + name)
-            _write(path, text)
+            write(path, text)
             words += ["--secret", "id=%s,src=%s" % (name, path)]
         for name in arguments:
             words += [
@@ -86,6 +86,14 @@ def build(args: dict[str, Any], payload: bytes, wire: Any) -> dict[str, Any]:
             words = ["sudo", "-n", "env", *("%s=%s" % pair for pair in settings.items()), *words]
         words.append(context)
         return execute.attend(lambda token: _start(words, folder, {**settings, execute.MARK: token}), wire)
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[str]:
+    """Give a folder that only this user may read, in memory where it can be; it is gone afterwards."""
+    folder, lock = _folder()
+    try:
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         lock.release()
@@ -143,7 +151,8 @@ def _is_dead(path: str) -> bool:
     return not is_locked(lock)
 
 
-def _write(path: str, text: str) -> None:
+def write(path: str, text: str) -> None:
+    """Write what came in base64 into a new file that only this user may read."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "wb") as file:
         file.write(base64.b64decode(text))

@@ -7,7 +7,7 @@ import shutil
 import time
 from typing import Any, Iterator
 
-from . import process, reading
+from . import environments, process, reading
 from .rundir import RUN_ID, TERMINAL, Lock, Run, paths_in, read_json
 from .store import Manifest, Store
 
@@ -87,7 +87,8 @@ def needed(root: str) -> tuple[list[str], list[str]]:
 def collect(root: str, items: list[dict[str, Any]]) -> None:
     """Remove what `garbage` found."""
     for item in items:
-        remove(os.path.join(root, item["path"]))
+        take_away = environments.remove if item["kind"] == "environment" else remove
+        take_away(os.path.join(root, item["path"]))
 
 
 def _unnamed(root: str, agent_folder: str) -> Iterator[tuple[str, str]]:
@@ -100,6 +101,8 @@ def _unnamed(root: str, agent_folder: str) -> Iterator[tuple[str, str]]:
     store = Store(root)
     for kind, path in store.unnamed(manifests):
         yield kind, path
+    for path in environments.unnamed(root, [read_json(run.plan) for run in found]):
+        yield "environment", path
     yield from _old_agents(os.path.join(root, "agent"), agent_folder, found)
 
 

@@ -22,7 +22,7 @@ from typing import Any, Callable
 
 from . import cards, model_config, process
 from .asking import at_once, run
-from .rundir import read_json
+from .rundir import paths_in, read_json, read_text
 
 PROBE_S = 20.0
 QUOTA_TIMEOUT_S = 1.0
@@ -52,6 +52,9 @@ _PYTHON_FOLDERS = [
     *("~/*conda*/bin", "~/*conda*/envs/*/bin", "~/*forge*/bin", "~/*forge*/envs/*/bin", "~/.conda/envs/*/bin"),
     "~/.local/share/uv/python/*/bin",
 ]  # fmt: skip
+_UV_FOLDERS = ("~/.local/bin", "~/.cargo/bin", "/usr/local/bin")
+_LOGIND = ("usr/lib", "usr/local/lib", "run", "etc")  # the later ones win
+_SETTING = re.compile(r"^[ \t]*(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 
 def probe(
@@ -67,7 +70,7 @@ def probe(
     `model` is the job's, as in a plan; of its config the `model_keys` are told.
 
     `engine` is the container engine that is meant, by name or by its socket's path. Other interpreters are looked for
-    where there is no job (None), or where the job's own cannot be used.
+    where there is no job (None), where the job's own cannot be used, and, with uv, where an environment must be made.
     """
     path = interpreter_path(env)
     questions: dict[str, Callable[[], Any]] = {
@@ -77,14 +80,16 @@ def probe(
         "interpreter": partial(_interpreter, path, packages or []),
         "model_told": partial(model_config.read, root, model, model_keys or []),
     }
+    makers: dict[str, Callable[[], Any]] = {"pythons": pythons, "uv": _uv}
     if packages is None:
-        questions["pythons"] = pythons
+        questions.update(makers)
     silence = "did not answer in %d s" % PROBE_S
     answers = at_once(questions, PROBE_S)
     told_of_cards = answers.get("cards", {"gpus": [], "gpu_error": "nvidia-smi " + silence})
     interpreter = answers.get("interpreter", {"path": path, "error": silence})
-    if packages is not None and "error" in interpreter:
-        answers.update(at_once({"pythons": pythons}, PYTHON_TIMEOUT_S * 2))
+    is_lacking = env is None and None in (interpreter.get("packages") or {}).values()
+    if packages is not None and ("error" in interpreter or is_lacking):
+        answers.update(at_once(makers, PYTHON_TIMEOUT_S * 2))
     file_system = answers.get("file_system", {"error": silence})
     return {
         "host_id": process.host_id(),
@@ -106,6 +111,8 @@ def probe(
         "engines": answers.get("engines", []),
         "interpreter": interpreter,
         "pythons": answers.get("pythons"),
+        "uv": answers.get("uv"),
+        "ends_with_logout": _ends_with_logout(),
         "model_told": answers.get("model_told"),
     }
 
@@ -145,6 +152,27 @@ def _memory_gb() -> float | None:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
     except (ValueError, OSError):
         return None
+
+
+# logout
+
+
+def _ends_with_logout(at: str = "/") -> bool:
+    """Whether logind ends what we leave running when this session ends. `at` is the root of the file system."""
+    own = read_text(os.path.join(at, "proc/self/cgroup")) or ""
+    if not re.search(r"/session-[^/]+\.scope$", own, re.MULTILINE):  # no logind, or its session is not ours
+        return False
+    files: dict[str, str] = {}
+    for place in _LOGIND:
+        for path in paths_in(os.path.join(at, place, "systemd/logind.conf.d")):
+            files[os.path.basename(path)] = path
+    mains = [os.path.join(at, place, "systemd/logind.conf") for place in _LOGIND]
+    paths = [*mains, *(files[name] for name in sorted(files) if name.endswith(".conf"))]
+    text = "\n".join(read_text(path) or "" for path in paths)
+    told = dict(_SETTING.findall(text))  # of two lines the later one counts
+    only, but = told.get("KillOnlyUsers", "").split(), told.get("KillExcludeUsers", "root").split()
+    is_on = told.get("KillUserProcesses", "").lower() in ("yes", "true", "on", "1", "y", "t")
+    return is_on and user() not in but and (not only or user() in only)
 
 
 # room
@@ -309,12 +337,12 @@ def interpreter_path(env: str | None) -> str:
 
 def _interpreter(path: str, packages: list[str]) -> dict[str, Any]:
     if path == sys.executable and not packages:
-        return {"path": path, "version": platform.python_version(), "packages": {}}  # we run on it
+        return _interpreter_told(path, platform.python_version(), {})  # we run on it
     try:
         code, out, err = run([path, "-c", _ASK_VERSIONS, *packages], PROBE_S - 1)
         if code == 0:
             told = json.loads(out.splitlines()[-1])  # its start-up may print something first
-            return {"path": path, "version": told["version"], "packages": told["packages"]}
+            return _interpreter_told(path, told["version"], told["packages"])
         error = err[-MOST_CHARS:] or "exit %d" % code
     except OSError as failure:
         error = failure.strerror or str(failure)
@@ -325,7 +353,45 @@ def _interpreter(path: str, packages: list[str]) -> dict[str, Any]:
     return {"path": path, "error": error}
 
 
-def pythons() -> list[dict[str, str]]:
+def _interpreter_told(path: str, version: str, packages: dict[str, str | None]) -> dict[str, Any]:
+    has_ensurepip = _has_ensurepip(path, version)
+    return {"path": path, "version": version, "packages": packages, "has_ensurepip": has_ensurepip}
+
+
+def _has_ensurepip(path: str, version: str) -> bool:
+    """Whether an interpreter's standard library has ensurepip, which Debian gives in a package of its own.
+
+    It is looked for where it lies: to ask the interpreter costs ten times as much. An environment has that of its Python.
+    """
+    folders = [os.path.dirname(os.path.realpath(path))]
+    settings = read_text(os.path.join(os.path.dirname(os.path.dirname(path)), "pyvenv.cfg")) or ""
+    home = re.search(r"^home *= *(.+)$", settings, re.MULTILINE)
+    if home:
+        folders.append(os.path.realpath(home[1].strip()))
+    name = "python" + ".".join(version.split(".")[:2])
+    return any(
+        os.path.isfile(os.path.join(os.path.dirname(folder), lib, name, "ensurepip", "__init__.py"))
+        for folder in folders
+        for lib in ("lib", "lib64")
+    )
+
+
+def _uv() -> dict[str, Any] | None:
+    """Return where uv is, and its version; None where there is none, or one that does not run."""
+    path = shutil.which(
+        "uv", path=os.pathsep.join([*os.get_exec_path(), *map(os.path.expanduser, _UV_FOLDERS)])
+    )
+    if path is None:
+        return None
+    try:
+        code, out, _ = run([path, "--version"], PYTHON_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.match(r"uv ([0-9]\S{0,30})", out)
+    return {"path": path, "version": found[1]} if code == 0 and found else None
+
+
+def pythons() -> list[dict[str, Any]]:
     """Return the interpreters on PATH and in the usual places, each once, with the version that it says.
 
     Shims are left out: they cost 80 ms each, and what they stand for lies in its own place.
@@ -338,7 +404,11 @@ def pythons() -> list[dict[str, str]]:
             paths.setdefault(os.path.realpath(path), path)
     asked = {path: partial(_version_of, path) for path in paths.values()}
     told = at_once(asked, PYTHON_TIMEOUT_S + 1)
-    return [{"path": path, "version": told[path]} for path in asked if told.get(path)]
+    return [
+        {"path": path, "version": told[path], "has_ensurepip": _has_ensurepip(path, told[path])}
+        for path in asked
+        if told.get(path)
+    ]
 
 
 def _version_of(path: str) -> str | None:

@@ -172,6 +172,10 @@ class Lock:
             else:
                 return cls(descriptor)
 
+    def fileno(self) -> int:
+        """Return the descriptor: who inherits it keeps the lock for as long as it lives."""
+        return self._descriptor
+
     def share(self) -> None:
         """Let others have it too who ask for a shared one."""
         fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -22,6 +22,7 @@ from . import (
     building,
     cleaning,
     engine,
+    environments,
     execute,
     lease,
     probe,
@@ -158,6 +159,7 @@ class Server:
         self.prepared: dict[str, Folder] = {}
         self.handed_over: dict[str, Folder] = {}
         self.held: dict[str, Lock] = {}
+        self.unsealed: dict[str, tuple[str, dict[str, Any]]] = {}
         self.cards: dict[str, lease.Taken] = {}
         self.ticket: turns.Ticket | None = None
         self.offered: dict[str, Manifest] = {}
@@ -186,6 +188,9 @@ class Server:
                 b"",
             ),
             "build": self.build,
+            "environment": self.environment,
+            "make_environment": self.make_environment,
+            "seal_environment": self.seal_environment,
             "exec": self.execute,
             "resume": self.resume,
             "runs": self.runs,
@@ -233,6 +238,9 @@ class Server:
             shutil.rmtree(os.path.join(self.root, "runs", run_id), ignore_errors=True)
         for run_id in list(self.cards):
             self._let_cards_go(run_id)
+        for name in list(self.unsealed):
+            with contextlib.suppress(OSError):  # as above
+                self._drop_unsealed(name)
 
     def run(self, args: dict[str, Any]) -> Run:
         """Return the run that a request names. Raises RequestError where there is none."""
@@ -275,7 +283,7 @@ class Server:
         write_durably(run.token, os.urandom(16).hex(), 0o600)
         runtime = {
             "kind": args.get("runtime") or "native",
-            "interpreter": probe.interpreter_path(args.get("env")) if args.get("engine") is None else None,
+            "interpreter": self._interpreter(args, payload) if args.get("engine") is None else None,
             "engine": args.get("engine"),
             "gpus": gpus,
             "any_of": any_of
@@ -297,6 +305,13 @@ class Server:
         write_durably(folder.attempt, strict_json.encode(record) + "\n")
         folder.write_state("preparing")
         return {"run": run.id, "place": self._place(run), "gpus": gpus}, b""
+
+    def _interpreter(self, args: dict[str, Any], plan: bytes) -> str:
+        """Return the interpreter of a native run: that of the environment which its plan has made, or the one of `env`."""
+        made = strict_json.decode(plan).get("environment")
+        if made is None:
+            return probe.interpreter_path(args.get("env"))
+        return environments.python_of(self._environment(made))
 
     def _take_cards(self, run: Run, gpus: Any, count: Any, *, queues: bool) -> list[str] | None:
         """Lease a new run's cards; where they are not to be had nothing is left of the run. Raises RequestError.
@@ -485,6 +500,7 @@ class Server:
         if not LOCK_NAME.fullmatch(name):
             raise RequestError("bad-lock", "%r is no lock" % name)
         if args.get("release") is True:
+            self._drop_unsealed(name)
             lock = self.held.pop(name, None)
             if lock is not None:
                 lock.release()
@@ -508,6 +524,52 @@ class Server:
             raise RequestError("bad-build", str(error)) from None
         except execute.CommandError as error:
             raise RequestError(error.code, str(error)) from None
+
+    def environment(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Say whether an environment is there, to whoever has a run that names it."""
+        path = self._environment(args)
+        with self.store.shared():  # a `gc` before us has removed it, one after us knows the run
+            return {"there": environments.is_whole(path)}, b""
+
+    def make_environment(self, args: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Make an environment, whose lock the client holds, while it listens; see environments.py.
+
+        It counts once it is sealed. Until then it goes with its lock.
+        """
+        path, name = self._environment(args), environments.lock_of(str(args.get("name")))
+        if name not in self.held:
+            raise RequestError("not-held", "%s is not held here" % name)
+        self.unsealed[name] = (path, {})
+        try:
+            answer = environments.make(path, args, payload, self.held[name], self.wire)
+        except (environments.MakingError, ValueError) as error:
+            raise RequestError("bad-environment", str(error)) from None
+        except execute.CommandError as error:
+            raise RequestError(error.code, str(error)) from None
+        self.unsealed[name] = (path, answer.get("packages") or {})
+        return answer, b""
+
+    def seal_environment(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
+        """Make an environment count that was made on this connection."""
+        name = environments.lock_of(str(args.get("name")))
+        path, packages = self.unsealed.get(name, ("", {}))
+        if not packages:
+            raise RequestError("not-made", "%s was not made here" % name)
+        environments.seal(path, packages)
+        del self.unsealed[name]
+        return {}, b""
+
+    def _environment(self, args: dict[str, Any]) -> str:
+        try:
+            return environments.path_of(self.root, args.get("name"))
+        except environments.MakingError as error:
+            raise RequestError("bad-environment", str(error)) from None
+
+    def _drop_unsealed(self, name: str) -> None:
+        """Remove what was made under a lock and was not sealed: it failed, or does not do."""
+        if name in self.unsealed:
+            environments.remove(self.unsealed[name][0])
+            del self.unsealed[name]
 
     def _make_spare(self, run: Run) -> None:
         """Let a process of its own copy the code once more, ahead of the next launch; it is nobody's to wait for."""

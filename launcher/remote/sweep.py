@@ -12,7 +12,7 @@ import re
 import time
 from typing import Any, Collection, Dict, Iterator, List, Optional, Tuple
 
-from . import building, cleaning, lease, ownership, process, reading, strict_json
+from . import building, cleaning, environments, lease, ownership, process, reading, strict_json
 from .rundir import TERMINAL, Lock, Run, is_locked
 from .store import ShippingError, Store
 
@@ -222,7 +222,7 @@ def _leases(root: str, *, dry_run: bool) -> List[Item]:
 def _files(root: str, *, dry_run: bool) -> List[Item]:
     """Remove what dead agents have left half-done on the disk; what is younger than an hour may be somebody's yet."""
     items = []
-    for kind, path, why in [*_torn(root), *_half_made(root), *_temporary(root)]:
+    for kind, path, why in [*_torn(root), *_half_made(root), *_environments(root), *_temporary(root)]:
         did = REMOVED if dry_run or _is_removed(root, kind, path) else LEFT
         name = os.path.relpath(path, root) if path.startswith(root + os.sep) else path
         items.append(
@@ -235,6 +235,8 @@ def _is_removed(root: str, kind: str, path: str) -> bool:
     try:
         if kind == "half-made run":
             return cleaning.remove_half_made(Run(path))
+        if kind == "half-made environment":
+            return environments.remove_half_made(root, path)
         if kind == "broken upload":
             return Store(root).remove_upload(path)
         with Store(root).alone() if kind == "half-made copy" else contextlib.nullcontext():
@@ -268,6 +270,11 @@ def _half_made(root: str) -> Iterator[Tuple[str, str, str]]:
             with contextlib.suppress(OSError):  # no folder, or not ours to read
                 if cleaning.is_half_made(run):
                     yield "half-made run", path, "its code never arrived: whoever launched it died"
+
+
+def _environments(root: str) -> Iterator[Tuple[str, str, str]]:
+    for path in environments.half_made(root):  # of whatever age: its lock says that nobody is at it
+        yield "half-made environment", path, "whoever made or removed it died"
 
 
 def _temporary(root: str) -> Iterator[Tuple[str, str, str]]:

@@ -37,6 +37,7 @@ from launcher.planning import (
     case_of,
     check,
     distribution,
+    environment,
     gpus_meant,
     ladder,
     match_profile,
@@ -260,8 +261,8 @@ def begin(
     mirror = Mirror(run, runs_folder())
     with view.stage(stage_name) as stage:
         stage.text = fill(mirror)
-    if plan.image is not None:
-        with view.stage("image") as stage:
+    if plan.image is not None or plan.environment is not None:
+        with view.stage("image" if plan.image is not None else "environment") as stage:
             stage.text = runtime.provide(plan, stage.progress)
     with view.stage("start") as stage:
         if secrets:
@@ -311,7 +312,12 @@ def _plan(profile: Profile, wanted: Resolved, facts: Facts | None) -> Plan:
     on = wanted.rehearsed_on or profile
     how = choose_runtime(on, wanted.host, wanted.job, facts) if facts else "native"
     sources = resolve.image_sources() if how == "docker" else None
+    made = None
+    if facts is not None and how == "native" and wanted.job.requirements:
+        made = environment(on, wanted.job, wanted.host, facts, resolve.wheels())
     model, platform = _known(wanted, facts)
+    if made is not None and made.torch is not None:
+        platform = platform.model_copy(update={"torch": made.torch.partition("+")[0]})
     return make_plan(
         profile,
         wanted.host,
@@ -320,6 +326,7 @@ def _plan(profile: Profile, wanted: Resolved, facts: Facts | None) -> Plan:
         how,
         sources,
         site=site(facts),
+        environment=made,
         model=model,
         platform=platform,
         rehearsed_on=wanted.rehearsed_on,

@@ -28,6 +28,7 @@ from launcher.runs.launching import Started, begin, describe, look_at_cards, pas
 from launcher.runs.mirror import Mirror
 from launcher.runtimes.native import Native
 from launcher.spec.base import Record
+from launcher.spec.facts import Facts
 from launcher.spec.host import Host
 from launcher.spec.job import Job
 from launcher.spec.plan import Plan
@@ -106,7 +107,7 @@ def resume(word: str, host_name: str | None, asked: Asked, view: View) -> Starte
         deadline = time.monotonic() + asked.wait_s
         facts = pass_gate_when_free(agent, plan, facts, there, job_of(plan), view, deadline)
         look = look_at_cards(agent, plan, facts, there, job_of(plan))
-        with _runtime(agent, host, plan, summary) as runtime:
+        with _runtime(agent, host, plan, facts, summary) as runtime:
             keys = sorted({key for setting in asked.settings for key in _keys_of(setting)})
             fill = functools.partial(_inherit, agent, parent, host, view, keys)
             return begin(runtime, host, plan, look, secrets, view, "resume", fill, deadline)
@@ -188,11 +189,12 @@ def _ended(agent: Agent, parent: Mirror, asked: Asked) -> dict[str, Any]:
     return summary
 
 
-def _runtime(agent: Agent, host: Host, plan: Plan, summary: dict[str, Any]) -> Runtime:
+def _runtime(agent: Agent, host: Host, plan: Plan, facts: Facts, summary: dict[str, Any]) -> Runtime:
     """Return the parent's runtime, open: the very engine that has its image."""
+    settings = build_settings.read(host, os.environ)
     if plan.runtime == "native":
-        return Native(agent)
-    return open_docker(agent, summary["engine"], build_settings.read(host, os.environ))
+        return Native(agent, facts, settings)
+    return open_docker(agent, summary["engine"], settings)
 
 
 def _inherit(

@@ -17,10 +17,10 @@ __all__ = ["Runtime", "open_runtime", "way_to"]
 
 
 def open_runtime(agent: Agent, host: Host, plan: Plan, facts: Facts, settings: Settings) -> Runtime:
-    """Return the runtime that a plan names, open; `settings` are for an image that must be built. Raises EngineError."""
+    """Return the runtime that a plan names, open; `settings` are for an image, or an environment, that must be made. Raises EngineError."""
     way = way_to(host, facts) if plan.runtime == "docker" else None
     if way is None:
-        return Native(agent)
+        return Native(agent, facts, settings)
     from launcher.runtimes.docker import Docker  # docker-py costs 0.15 s: only those who need it pay
 
     return Docker(agent, way, settings)

@@ -19,7 +19,7 @@ from launcher.errors import ConnectionLostError, EngineError, RefusedError
 from launcher.hosts import Agent
 from launcher.hosts.agent import printable
 from launcher.hosts.agent_file import torch_check
-from launcher.planning import build_failure, buildkit, classic, unfit
+from launcher.planning import build_failure, buildkit, classic, meant, unfit
 from launcher.runtimes.container import LABEL_ROOT
 from launcher.runtimes.engine import Engine, ListedImage
 from launcher.runtimes.runtime import Say
@@ -95,9 +95,7 @@ def _prove(agent: Agent, engine: Engine, plan: Plan, settings: Settings, image_i
         packages = Packages.model_validate(told)
     except ValidationError as error:
         raise EngineError(engine.host, f"{engine.host}: {image.name} did not say what is in it") from error
-    chosen = image.torch
-    if chosen is not None and settings.torch_index is not None:  # whose builds are that index's own affair
-        chosen = chosen.partition("+")[0]
+    chosen = meant(image.torch, settings)
     problems = unfit(packages, None if plan.rehearsed else plan.profile, chosen, image.requirements)
     if not problems:
         return

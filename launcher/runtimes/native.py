@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from launcher.hosts import Agent
+from launcher.planning import maker_of
+from launcher.runtimes import environments
 from launcher.runtimes.runtime import Runtime, Say, gpus_of
+from launcher.spec.facts import Facts
+from launcher.spec.image import Settings
 from launcher.spec.plan import Plan
 
 
 class Native(Runtime):
     """Runs as processes of the host's own."""
+
+    def __init__(self, agent: Agent, facts: Facts, settings: Settings | None = None) -> None:
+        """Use this agent; `facts` say what can make an environment there, `settings` are for one that must be made."""
+        super().__init__(agent)
+        self._facts = facts
+        self._settings = settings or Settings()
 
     def close(self) -> None:
         """It holds nothing."""
@@ -24,7 +35,10 @@ class Native(Runtime):
         any_of: Sequence[str] = (),
         queues: bool = False,
     ) -> tuple[str, ...]:
-        """Make the run's folder on the host, with its plan, its cards (UUIDs) and the interpreter that `env` means."""
+        """Make the run's folder on the host, with its plan and its cards (UUIDs).
+
+        Its interpreter is that of the plan's environment, else the one that `env` means.
+        """
         told = f"{plan.to_json()}\n".encode()
         answer = self.agent.call(
             "create",
@@ -39,8 +53,11 @@ class Native(Runtime):
         return gpus_of(answer)
 
     def provide(self, plan: Plan, say: Say) -> str | None:
-        """There is nothing to provide: the gate has seen the environment."""
-        return None
+        """See that the plan's environment is there or is made; without one the gate has seen what is used."""
+        if plan.environment is None:
+            return None
+        maker = maker_of(plan.environment, self._facts)
+        return environments.provide(self.agent, plan, maker, self._settings, say)
 
     def start(self, run: str) -> None:
         """Start the run's keeper; return when its agent has begun the first attempt."""

@@ -70,19 +70,31 @@ class Gpu(Record):
 
 
 class Interpreter(Record):
-    """The interpreter for the job: its path, Python version, and the versions of the packages asked for."""
+    """The interpreter for the job: its path, Python version, and the versions of the packages asked for.
+
+    `has_ensurepip`: it can make an environment with pip in it.
+    """
 
     path: str
     version: str | None = None
     packages: dict[str, str | None] = {}
+    has_ensurepip: bool = False
     error: str | None = None
 
 
 class Python(Record):
-    """An interpreter that was found there, and the version that it says."""
+    """An interpreter that was found there, the version that it says, and whether it can make an environment with pip."""
 
     path: str
     version: str
+    has_ensurepip: bool = False
+
+
+class Uv(Record):
+    """The program uv, which makes environments too, and brings Pythons."""
+
+    path: str
+    version: str | None = None
 
 
 class FileSystem(Record):
@@ -114,9 +126,10 @@ class Engine(Record):
 class Facts(Record):
     """One probe: the host, its cards, its room, its engines and its interpreters.
 
-    `pythons` are the interpreters that were looked for beside the job's; None where nobody looked. `model_told` is what
+    `pythons` are the interpreters that were looked for beside the job's, with `uv`; None where nobody looked. `model_told` is what
     the `config.json` of the job's model says, where it lies there. `holders_error` says why nothing is known of who holds
     the cards; `nvidia_mps` is whether NVIDIA's MPS daemon runs, which lets one user's processes share an exclusive card.
+    `ends_with_logout`: logind ends whatever this user leaves running when the session ends.
     """
 
     host_id: str
@@ -141,6 +154,8 @@ class Facts(Record):
     engines: tuple[Engine, ...] = ()
     interpreter: Interpreter | None = None
     pythons: tuple[Python, ...] | None = None
+    uv: Uv | None = None
+    ends_with_logout: bool = False
     model_told: dict[str, Any] | None = None
 
     @property

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from launcher.spec.base import Written, canonical_json
+from launcher.spec.environment import Environment
 from launcher.spec.image import Image
 from launcher.spec.job import Count, Minutes, Scalar
 from launcher.spec.model import Model
@@ -49,6 +50,7 @@ class Source(Written):
 class Plan(Written):
     """The intent of a run: frozen, canonical, free of ids, times, ports and volatile facts.
 
+    `environment` is what is made on the host for a native run; None where its own Python, or `env`, has the packages.
     `rehearsed`: the card's precision and split are tried on a CPU; speed and kernels are not.
     """
 
@@ -59,6 +61,7 @@ class Plan(Written):
     rehearsed: bool = False
     runtime: Literal["docker", "native"] = "native"
     image: Image | None = None
+    environment: Environment | None = None
     env: str | None
     command: tuple[str, ...]
     requirements: tuple[str, ...]
@@ -83,9 +86,13 @@ class Plan(Written):
     stop_grace_s: float
 
     @model_validator(mode="after")
-    def _image_belongs_to_docker(self) -> Plan:
+    def _belongs_to_its_runtime(self) -> Plan:
         if (self.runtime == "docker") != (self.image is not None):
             raise ValueError("an image is given for runtime 'docker', and only there")
+        if self.environment is not None and (self.runtime != "native" or self.env is not None):
+            raise ValueError(
+                "an environment of ours is given for runtime 'native' without an `env`, and only there"
+            )
         return self
 
     def to_json(self) -> str:

@@ -50,6 +50,9 @@ class SshHost:
         self.port = 0
         self.pid = 0
         self.made_user = False
+        self.within: tuple[
+            str, ...
+        ] = ()  # what the daemon is started in, e.g. a view of its own of the file system
         self._daemon: subprocess.Popen[bytes] | None = None
 
     @property
@@ -103,7 +106,7 @@ class SshHost:
         )
         log = (self.folder / "sshd.log").open("ab")
         self._daemon = daemon = subprocess.Popen(
-            ["/usr/sbin/sshd", "-D", "-e", "-f", str(config)],
+            [*self.within, "/usr/sbin/sshd", "-D", "-e", "-f", str(config)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -1,0 +1,161 @@
+"""Environments on a host: found, or made there, once however many ask."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import re
+import time
+from collections import deque
+
+from pydantic import ValidationError
+
+from launcher.errors import AgentError, ConnectionLostError, HostError, RefusedError
+from launcher.hosts import Agent
+from launcher.hosts.agent import printable
+from launcher.planning import (
+    build_failure,
+    environment_files,
+    environment_settings,
+    has_no_index,
+    meant,
+    unfit,
+)
+from launcher.runtimes.runtime import Say
+from launcher.spec.environment import Environment, Maker
+from launcher.spec.image import Settings
+from launcher.spec.packages import Packages
+from launcher.spec.plan import Plan
+
+POLL_S = 0.5
+REMOVING_S = 600.0
+"""How long a host may take to write an environment to its disk, or to remove one, in seconds."""
+KEPT_LINES = 200
+_STEP = re.compile(r"(?:Collecting|Processing|Downloading|Building wheel|Installing collected packages).*")
+_NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
+
+
+def provide(agent: Agent, plan: Plan, maker: Maker | None, settings: Settings, say: Say) -> str:
+    """See that the host has the plan's environment; return where it came from.
+
+    One launch at a time makes it; the others wait. Its lock is held by the agent on the host, and goes with its client;
+    what was not made to its end goes before. Raises HostError, and RefusedError for one whose torch is not for the card.
+    """
+    environment = plan.environment
+    if environment is None:
+        raise ValueError("the plan has no environment")
+    if _is_there(agent, environment):
+        return f"{environment.name}, there"
+    lock = f"environment-{environment.name}"
+    while not agent.call("hold", name=lock).values.get("held"):
+        say(f"{environment.name}: another launch makes it")
+        time.sleep(POLL_S)
+    try:
+        if _is_there(agent, environment):
+            return f"{environment.name}, made by another launch"
+        if maker is None:
+            words = (
+                f"{agent.host}: environment {environment.name} is gone, and nothing there can make it again"
+            )
+            raise HostError(
+                agent.host, f"{words}\n  install Python {environment.python} with venv there, or uv"
+            )
+        began = time.monotonic()
+        packages = _make(agent, environment, maker, settings, say)
+        _judge(agent, plan, environment, settings, packages)
+        agent.call("seal_environment", name=environment.name, deadline_s=REMOVING_S)
+        return f"{environment.name}, made in {time.monotonic() - began:.0f} s ({maker.kind}, Python {environment.python})"
+    finally:
+        with contextlib.suppress(ConnectionLostError):  # the lock goes with the connection
+            agent.call("hold", name=lock, release=True, deadline_s=REMOVING_S)
+
+
+def _is_there(agent: Agent, environment: Environment) -> bool:
+    return agent.call("environment", name=environment.name, deadline_s=REMOVING_S).values.get("there") is True
+
+
+def _make(agent: Agent, environment: Environment, maker: Maker, settings: Settings, say: Say) -> Packages:
+    files, secrets = environment_files(environment, settings)
+    payload = {
+        "files": _encoded(files),
+        "secrets": _encoded(secrets),
+        "settings": environment_settings(settings),
+    }
+    index = settings.torch_index if settings.torch_index is not None else environment.torch_index
+    lines = _Lines(say)
+    try:
+        answer = agent.execute(
+            "make_environment",
+            json.dumps(payload).encode(),
+            lambda _, data: lines.take(data),
+            lambda: False,
+            name=environment.name,
+            maker=maker._asdict(),
+            index=index or None,
+            no_index=has_no_index(settings),
+        ).values
+    except AgentError as error:
+        if _NO_ROOM.search(str(error)):
+            raise _failed(agent, environment, "disk", [str(error)]) from error
+        raise
+    if answer.get("packages") is None:
+        raise _failed(agent, environment, str(answer.get("step")), lines.last())
+    try:
+        return Packages.model_validate(answer["packages"])
+    except ValidationError as error:
+        raise HostError(
+            agent.host, f"{agent.host}: environment {environment.name} did not say what is in it"
+        ) from error
+
+
+def _judge(
+    agent: Agent, plan: Plan, environment: Environment, settings: Settings, packages: Packages
+) -> None:
+    """Raise RefusedError where what was made does not run on the card or does not fit together."""
+    chosen = meant(environment.torch, settings)
+    problems = unfit(packages, None if plan.rehearsed else plan.profile, chosen, environment.requirements)
+    if problems:
+        text = "\n".join(f"  {printable(one)}" for one in problems)
+        words = (
+            f"{agent.host}: the environment of these requirements is not for {plan.profile.title}:\n{text}"
+        )
+        raise RefusedError(f"{words}\n  other versions in the job's requirements")
+
+
+def _failed(agent: Agent, environment: Environment, step: str, lines: list[str]) -> HostError:
+    found = build_failure(lines, agent.host)
+    text = "\n".join(f"  | {line}" for line in found.lines)
+    mend = found.mend.partition(", or base = ")[0]  # there is no image here
+    if any(map(_NO_ROOM.search, lines)):
+        mend = f"launch gc --host {agent.host}     makes some room, or set root = … for {agent.host}"
+    words = f"{agent.host}: environment {environment.name} could not be made ({step}):\n{text}\n  {mend}"
+    return HostError(agent.host, words)
+
+
+def _encoded(files: dict[str, bytes]) -> dict[str, str]:
+    return {name: base64.b64encode(data).decode() for name, data in files.items()}
+
+
+class _Lines:
+    """What pip prints, line by line: its steps are shown, its last words kept."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._rest = b""
+        self._kept: deque[str] = deque(maxlen=KEPT_LINES)
+
+    def take(self, data: bytes) -> None:
+        """Take some bytes."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            text = printable(line.decode(errors="replace")).rstrip()
+            if text:
+                self._kept.append(text)
+            if found := _STEP.match(text.strip()):
+                self._say(found[0].partition(" (from ")[0])
+
+    def last(self) -> list[str]:
+        """Return the last lines, the unfinished one too."""
+        self.take(b"\n")
+        return list(self._kept)
