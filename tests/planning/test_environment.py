@@ -19,6 +19,7 @@ from launcher.planning import (
 )
 from launcher.planning import plan as make_plan
 from launcher.planning.image import Sources
+from launcher.planning.wheels import Site
 from launcher.runs.resolve import profile, wheels
 from launcher.spec.facts import Facts
 from launcher.spec.host import Host
