@@ -258,6 +258,8 @@ class Engine:
                 said = b""
                 while piece := stream.recv(1 << 16):
                     said = (said + piece)[-MOST_LOG_BYTES:]
+                with contextlib.suppress(docker.errors.NotFound):  # while it is there it holds its image
+                    self.api.wait(number, timeout=TIMEOUT_S, condition="removed")
             except BaseException:
                 with contextlib.suppress(
                     docker.errors.APIError
