@@ -175,15 +175,6 @@ def cards(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cards]:
 
 
 @pytest.fixture(scope="session")
-def training_env(ssh_host: SshHost) -> Path:
-    """An environment on the SSH host with torch and its kin."""
-    try:
-        return ssh_host.training_env()
-    except MissingPartError as error:
-        missing(str(error))
-
-
-@pytest.fixture(scope="session")
 def demo(say: Callable[[str], None]) -> Path:
     """The demo model and data; a cache folder to copy from."""
     pytest.importorskip("torch")

@@ -8,6 +8,7 @@ import logging
 import re
 import shlex
 import struct
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -29,6 +30,8 @@ from launcher.spec.container import EngineWay
 
 TIMEOUT_S = 60
 ASK_S = 300
+REMOVAL_S = 10.0
+POLL_S = 0.02
 OLDEST_API = (1, 40)
 """Engine 19.03, the first with device requests. Docker's API history."""
 MOST_LOG_BYTES = 64 * 1024
@@ -258,8 +261,7 @@ class Engine:
                 said = b""
                 while piece := stream.recv(1 << 16):
                     said = (said + piece)[-MOST_LOG_BYTES:]
-                with contextlib.suppress(docker.errors.NotFound):  # while it is there it holds its image
-                    self.api.wait(number, timeout=TIMEOUT_S, condition="removed")
+                self._await_removal(number)
             except BaseException:
                 with contextlib.suppress(
                     docker.errors.APIError
@@ -269,6 +271,16 @@ class Engine:
             finally:
                 stream.close()
         return said.decode(errors="replace")
+
+    def _await_removal(self, number: str) -> None:
+        """Wait until a container that removes itself is gone, for a while: as long as it is there it holds its image."""
+        deadline = time.monotonic() + REMOVAL_S
+        while time.monotonic() < deadline:
+            try:
+                self.api.inspect_container(number)
+            except docker.errors.NotFound:
+                return
+            time.sleep(POLL_S)
 
     def build(self, context: bytes, **options: Any) -> Iterator[_Progress]:
         """Build an image with the classic builder from a tar; yield what it says. Hanging up cancels. Raises EngineError."""

@@ -4,7 +4,6 @@ import pytest
 
 from launcher.errors import BadFileError
 from launcher.planning import classic, image
-from launcher.resources import data_folder
 from launcher.runs import build_settings, resolve
 from launcher.spec.host import Host
 from launcher.spec.image import CA_BUNDLE_AT, Build, Settings
@@ -58,8 +57,7 @@ def test_pips_settings_are_kept_and_the_certificates_named_in_them(place):
 def test_what_was_read_reaches_the_classic_builder(place):
     """A list of links on lines of its own is one argument."""
     settings = place(pip_conf="[install]\nfind-links =\n  https://a\n  https://b\n", ca_bundle=CERTIFICATE)
-    template = (data_folder("images") / "Dockerfile").read_text()
-    one = image(resolve.profile("cpu"), Job(name="x", command=("a",)), Build(), template)
+    one = image(resolve.profile("cpu"), Job(name="x", command=("a",)), Build(), resolve.image_sources())
     assert classic(one, settings).arguments == {
         "PIP_FIND_LINKS": "https://a https://b",
         "PIP_CERT": CA_BUNDLE_AT,

@@ -214,9 +214,17 @@ def test_what_pip_cannot_find_is_told_in_its_own_words(client, box):
     )
 
 
-def test_a_torch_that_is_not_for_the_card_is_refused_before_it_counts(client, box, tmp_path, index):
-    """An index that gives another build than the one that was chosen."""
-    make_torch(tmp_path, "2.13.0+cu126", "12.6", "sm_75")
+OTHER_TORCH = """
+from types import SimpleNamespace
+__version__, version, _C = "2.12.0", SimpleNamespace(cuda=None), SimpleNamespace()
+"""
+
+
+def test_a_torch_that_is_not_the_one_that_was_chosen_is_refused_before_it_counts(
+    client, box, tmp_path, index
+):
+    """An index whose wheel holds what its name does not say."""
+    make_wheel(tmp_path, "torch", "2.13.0", OTHER_TORCH)
     make_wheel(tmp_path, "small", "1.0")
     other = WheelServer(tmp_path, address="127.0.0.1", has_bridge=False)
     other.up()
@@ -226,7 +234,7 @@ def test_a_torch_that_is_not_for_the_card_is_refused_before_it_counts(client, bo
     finally:
         other.down()
     assert done.returncode == 3
-    assert "torch is 2.13.0+cu126, not 2.13.0+cpu" in done.stderr
+    assert "torch is 2.12.0, not 2.13.0" in done.stderr
     assert environments(box) == []
 
 

@@ -7,7 +7,10 @@ import signal
 import subprocess
 
 import pytest
-from testbed.client import until
+from testbed.cache import wheelhouse
+from testbed.client import missing, until
+from testbed.sshd import MissingPartError
+from testbed.wheels import WheelServer
 
 pytestmark = pytest.mark.testbed
 
@@ -218,17 +221,36 @@ ENOUGH = ("--set", "steps=150", "--set", "batch.global=32", "--set", "settings.e
 """A quarter of the examples of `make demo`: the base learns to answer in tags from these already."""
 
 
+@pytest.fixture
+def stocked(client, lab, say):
+    """The SSH host, whose Python has nothing; what a job needs is in an index on loopback."""
+    try:
+        index = WheelServer(wheelhouse(say), address="127.0.0.1", has_bridge=False)
+    except MissingPartError as error:
+        missing(str(error))
+    index.up()
+    (client.home / "pip.conf").write_text(
+        f"[global]\nindex-url = {index.index_url}\nextra-index-url =\nfind-links =\ntrusted-host = 127.0.0.1\n"
+    )
+    build = f'[hosts.A.build]\npip_conf = "{client.home}/pip.conf"\ntorch_index = ""\n'
+    (client.project / "launch.toml").write_text(f"{lab.table()}\n{build}")
+    yield lab
+    index.down()
+    lab.ssh("rm", "-rf", ".launch/envs")
+
+
 @pytest.mark.training
-def test_sft_trains_on_the_host_and_its_adapter_answers_fresh_prompts(
-    client, lab, training_env, copy_demo, demo
-):
-    """The main job over SSH: accuracy from its record, then from peft and fresh prompts on this side."""
+def test_sft_trains_on_the_host_and_its_adapter_answers_fresh_prompts(client, stocked, copy_demo, demo):
+    """The main job over SSH, in an environment that is made for it: its record's accuracy, and that of fresh prompts here."""
+    lab = stocked
     copy_demo(demo_target := lab.root)
     subprocess.run(["chown", "-R", lab.user, str(demo_target)], check=os.geteuid() == 0)
-    (client.project / "launch.toml").write_text(lab.table(env=str(training_env)))
     out = client.ok("--host", "A", "--job", "sft", *ENOUGH, timeout=600)
     assert "accuracy 1.00" in out or "accuracy 0.9" in out
     run = only_run(client)
+    (env,) = lab.ssh("sh", "-c", "ls -d .launch/envs/*/*").split()
+    asked = "import torch, peft; print(torch.__version__)"
+    assert lab.ssh(f"{env}/bin/python", "-c", asked).startswith("2.13.0")
     assert local_sums(client, run) == remote_sums(lab, run)
     adapter = client.runs / run / "artifacts" / "adapter"
     theirs = lab.ssh(

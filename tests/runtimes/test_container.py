@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from launcher.errors import RefusedError
 from launcher.planning import plan
-from launcher.resources import data_folder
 from launcher.runs import resolve
 from launcher.runtimes.container import STOP_SLACK_S, EngineFacts, container
 from launcher.spec.container import Place
@@ -25,7 +24,6 @@ PLAIN = EngineFacts()
 
 
 def configured(engine=PLAIN, gpus=(), place=PLACE, **job):
-    template = (data_folder("images") / "Dockerfile").read_text()
     card = resolve.profile("l40s" if gpus else "cpu")
     one = plan(
         card,
@@ -33,7 +31,7 @@ def configured(engine=PLAIN, gpus=(), place=PLACE, **job):
         Job(name="x", command=("a",), **job),
         "auto",
         "docker",
-        template,
+        resolve.image_sources(),
     )
     return container(one, "1121-x-aaaa", 1, place, engine, gpus)
 

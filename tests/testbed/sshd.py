@@ -14,7 +14,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -201,41 +200,6 @@ class SshHost:
         }
         lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
         return "\n".join([f"[hosts.{name}]", *lines, ""])
-
-    def training_env(self) -> Path:
-        """Return an environment with our packages that the host's user may run.
-
-        The system's Python of our own version, with our packages on its path. Raises MissingPartError.
-        """
-        env = self.folder / "env"
-        minor = f"{sys.version_info.major}.{sys.version_info.minor}"
-        python = next(
-            (
-                p
-                for p in (f"/usr/bin/python{minor}", f"/usr/local/bin/python{minor}")
-                if os.access(p, os.X_OK)
-            ),
-            None,
-        )
-        if os.geteuid() != 0:
-            return Path(sys.executable)
-        if python is None:
-            raise MissingPartError(f"no python{minor} that user {self.user} may run: apt-get install python3")
-        packages = next(Path(path) for path in sys.path if path.endswith("site-packages"))
-        subprocess.run([python, "-m", "venv", "--without-pip", str(env)], check=True)
-        target = env / "lib" / f"python{minor}" / "site-packages"
-        if not self._may_read(packages):
-            shutil.copytree(packages, target, dirs_exist_ok=True)
-        (target / "ours.pth").write_text(f"{packages}\n")
-        return env
-
-    def _may_read(self, path: Path) -> bool:
-        said = subprocess.run(
-            ["setpriv", "--reuid", self.user, "--regid", self.user, "--clear-groups", "ls", str(path)],
-            capture_output=True,
-            check=False,
-        )
-        return said.returncode == 0
 
 
 def _children(pid: int) -> list[int]:
