@@ -192,7 +192,7 @@ def _images(client: Client, engine: Engine, index: WheelServer) -> Iterator[Figu
         path.write_text(conf)
     others = (client.project / "launch.toml").read_text()
     build = f'base = "{BASE}"\npip_conf = "{client.home}/pip.conf"\ntorch_index = ""\n'
-    table = f"{others}\n{engine.machine.table('D', runtime='docker')}\n[hosts.D.build]\n{build}"
+    table = f"{others}\n{engine.machine.table('I', runtime='docker')}\n[hosts.I.build]\n{build}"
     (client.project / "launch.toml").write_text(table)
     (folder / "Dockerfile").write_text(PLAIN)
     (folder / "train.py").write_text("")
@@ -206,7 +206,7 @@ def _images(client: Client, engine: Engine, index: WheelServer) -> Iterator[Figu
             f'name = "bench"\ncommand = ["true"]\nrequirements = {json.dumps(needed)}\n'
         )
         (folder / "requirements.txt").write_text("\n".join(needed))
-        words = [*LAUNCH, "image", "build", "--host", "D", "--job", "./job.toml"]
+        words = [*LAUNCH, "image", "build", "--host", "I", "--job", "./job.toml"]
         took = seconds(words, cwd=client.project, env=client.env)
         floor = seconds([*engine.machine.ssh_words(), plain])
         yield beside(f"an image {what}", took, "a plain Dockerfile's", floor)
