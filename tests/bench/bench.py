@@ -202,11 +202,10 @@ def _images(client: Client, engine: Engine, index: WheelServer) -> Iterator[Figu
         ("with another requirement", [*NEEDED, "jinja2"]),
         ("that is there", [*NEEDED, "jinja2"]),
     ):
-        (client.project / "job.toml").write_text(
-            f'name = "bench"\ncommand = ["true"]\nrequirements = {json.dumps(needed)}\n'
-        )
+        job = client.home / "job.toml"
+        job.write_text(f'name = "bench"\ncommand = ["true"]\nrequirements = {json.dumps(needed)}\n')
         (folder / "requirements.txt").write_text("\n".join(needed))
-        words = [*LAUNCH, "image", "build", "--host", "I", "--job", "./job.toml"]
+        words = [*LAUNCH, "image", "build", "--host", "I", "--job", str(job)]
         took = seconds(words, cwd=client.project, env=client.env)
         floor = seconds([*engine.machine.ssh_words(), plain])
         yield beside(f"an image {what}", took, "a plain Dockerfile's", floor)
