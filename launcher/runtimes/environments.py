@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import json
 import re
 import time
-from collections import deque
 
 from pydantic import ValidationError
 
-from launcher.errors import AgentError, ConnectionLostError, HostError, RefusedError
+from launcher.errors import AgentError, HostError, RefusedError
 from launcher.hosts import Agent
 from launcher.hosts.agent import printable
 from launcher.planning import (
@@ -22,13 +19,13 @@ from launcher.planning import (
     meant,
     unfit,
 )
+from launcher.runtimes.making import Lines, alone, encoded
 from launcher.runtimes.runtime import Say
 from launcher.spec.environment import Environment, Maker
 from launcher.spec.image import Settings
 from launcher.spec.packages import Packages
 from launcher.spec.plan import Plan
 
-POLL_S = 0.5
 REMOVING_S = 600.0
 """How long a host may take to write an environment to its disk, or to remove one, in seconds."""
 KEPT_LINES = 200
@@ -48,10 +45,7 @@ def provide(agent: Agent, plan: Plan, maker: Maker | None, settings: Settings, s
     if _is_there(agent, environment):
         return f"{environment.name}, there"
     lock = f"environment-{environment.name}"
-    while not agent.call("hold", name=lock).values.get("held"):
-        say(f"{environment.name}: another launch makes it")
-        time.sleep(POLL_S)
-    try:
+    with alone(agent, lock, environment.name, say, deadline_s=REMOVING_S):
         if _is_there(agent, environment):
             return f"{environment.name}, made by another launch"
         if maker is None:
@@ -66,9 +60,6 @@ def provide(agent: Agent, plan: Plan, maker: Maker | None, settings: Settings, s
         _judge(agent, plan, environment, settings, packages)
         agent.call("seal_environment", name=environment.name, deadline_s=REMOVING_S)
         return f"{environment.name}, made in {time.monotonic() - began:.0f} s ({maker.kind}, Python {environment.python})"
-    finally:
-        with contextlib.suppress(ConnectionLostError):  # the lock goes with the connection
-            agent.call("hold", name=lock, release=True, deadline_s=REMOVING_S)
 
 
 def _is_there(agent: Agent, environment: Environment) -> bool:
@@ -78,12 +69,12 @@ def _is_there(agent: Agent, environment: Environment) -> bool:
 def _make(agent: Agent, environment: Environment, maker: Maker, settings: Settings, say: Say) -> Packages:
     files, secrets = environment_files(environment, settings)
     payload = {
-        "files": _encoded(files),
-        "secrets": _encoded(secrets),
+        "files": encoded(files),
+        "secrets": encoded(secrets),
         "settings": environment_settings(settings),
     }
     index = settings.torch_index if settings.torch_index is not None else environment.torch_index
-    lines = _Lines(say)
+    lines = Lines(say, _step, KEPT_LINES)
     try:
         answer = agent.execute(
             "make_environment",
@@ -109,6 +100,11 @@ def _make(agent: Agent, environment: Environment, maker: Maker, settings: Settin
         ) from error
 
 
+def _step(line: str) -> str | None:
+    found = _STEP.match(line.strip())
+    return found[0].partition(" (from ")[0] if found else None
+
+
 def _judge(
     agent: Agent, plan: Plan, environment: Environment, settings: Settings, packages: Packages
 ) -> None:
@@ -131,31 +127,3 @@ def _failed(agent: Agent, environment: Environment, step: str, lines: list[str])
         mend = f"launch gc --host {agent.host}     makes some room, or set root = … for {agent.host}"
     words = f"{agent.host}: environment {environment.name} could not be made ({step}):\n{text}\n  {mend}"
     return HostError(agent.host, words)
-
-
-def _encoded(files: dict[str, bytes]) -> dict[str, str]:
-    return {name: base64.b64encode(data).decode() for name, data in files.items()}
-
-
-class _Lines:
-    """What pip prints, line by line: its steps are shown, its last words kept."""
-
-    def __init__(self, say: Say) -> None:
-        self._say = say
-        self._rest = b""
-        self._kept: deque[str] = deque(maxlen=KEPT_LINES)
-
-    def take(self, data: bytes) -> None:
-        """Take some bytes."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            text = printable(line.decode(errors="replace")).rstrip()
-            if text:
-                self._kept.append(text)
-            if found := _STEP.match(text.strip()):
-                self._say(found[0].partition(" (from ")[0])
-
-    def last(self) -> list[str]:
-        """Return the last lines, the unfinished one too."""
-        self.take(b"\n")
-        return list(self._kept)

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import io
 import json
 import re
 import tarfile
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from launcher.errors import ConnectionLostError, EngineError, RefusedError
+from launcher.errors import EngineError, RefusedError
 from launcher.hosts import Agent
 from launcher.hosts.agent import printable
 from launcher.hosts.agent_file import torch_check
 from launcher.planning import build_failure, buildkit, classic, meant, unfit
 from launcher.runtimes.container import LABEL_ROOT
 from launcher.runtimes.engine import Engine, ListedImage
+from launcher.runtimes.making import Lines, alone, encoded
 from launcher.runtimes.runtime import Say
 from launcher.spec.image import Image, Settings
 from launcher.spec.packages import Packages
@@ -30,7 +30,6 @@ from launcher.spec.plan import Plan
 LABEL_IMAGE = "launcher.image"
 """The Dockerfile's own, with the digest of its content."""
 ANSWER = "launch-check "
-POLL_S = 0.5
 _OURS = re.compile(r"launcher/[a-z0-9._-]+:([0-9a-f]{12})")
 KEPT_LINES = 400
 _STEP = re.compile(r"#\d+ \[\s*(?:\S+ )?(\d+/\d+)\] (.*)|Step (\d+/\d+) : ((?:FROM|COPY|RUN) .*)")
@@ -50,11 +49,7 @@ def provide(agent: Agent, engine: Engine, plan: Plan, settings: Settings, say: S
         _prove(agent, engine, plan, settings, found, say)
         return f"{image.name}, there"
     name = "image-" + re.sub(r"[^a-z0-9]+", "-", image.name.lower())[-60:].strip("-")
-    while not (answer := agent.call("hold", name=name).values).get("held"):
-        say(f"{image.name}: another launch makes it")
-        time.sleep(POLL_S)
-    root = str(answer.get("root"))
-    try:
+    with alone(agent, name, image.name, say) as answer:
         if (found := engine.image_id(image.name)) is not None:
             _prove(agent, engine, plan, settings, found, say)
             return f"{image.name}, made by another launch"
@@ -63,16 +58,13 @@ def provide(agent: Agent, engine: Engine, plan: Plan, settings: Settings, say: S
             _pull(engine, image, say)
             made = f"pulled in {time.monotonic() - began:.0f} s"
         else:
-            builder = _build(agent, engine, image, settings, root, say)
+            builder = _build(agent, engine, image, settings, str(answer.values.get("root")), say)
             made = f"built in {time.monotonic() - began:.0f} s ({builder})"
         found = engine.image_id(image.name)
         if found is None:
             raise EngineError(engine.host, f"{engine.host}: {image.name} was {made}, and is gone")
         _prove(agent, engine, plan, settings, found, say)
         return f"{image.name}, {made}"
-    finally:
-        with contextlib.suppress(ConnectionLostError):  # the lock goes with the connection
-            agent.call("hold", name=name, release=True)
 
 
 def _prove(agent: Agent, engine: Engine, plan: Plan, settings: Settings, image_id: str, say: Say) -> None:
@@ -195,8 +187,8 @@ def _build_with_buildkit(
     agent: Agent, engine: Engine, image: Image, settings: Settings, labels: dict[str, str], say: Say
 ) -> None:
     recipe = buildkit(image, settings)
-    payload = {"files": _encoded(recipe.files), "secrets": _encoded(recipe.secrets)}
-    lines = _Lines(say)
+    payload = {"files": encoded(recipe.files), "secrets": encoded(recipe.secrets)}
+    lines = Lines(say, _step, KEPT_LINES)
     answer = agent.execute(
         "build",
         json.dumps(payload).encode(),
@@ -216,7 +208,7 @@ def _build_classic(
     engine: Engine, image: Image, settings: Settings, labels: dict[str, str], say: Say
 ) -> None:
     recipe = classic(image, settings)
-    lines = _Lines(say)
+    lines = Lines(say, _step, KEPT_LINES)
     options = {"buildargs": recipe.arguments, "network_mode": settings.network, "labels": labels}
     for message in engine.build(_tar(recipe.files), tag=image.name, **options):
         lines.take((message.stream or message.error).encode())
@@ -236,6 +228,11 @@ def _pull(engine: Engine, image: Image, say: Say) -> None:
         raise EngineError(engine.host, f"{error}\n  {mend}") from error
 
 
+def _step(line: str) -> str | None:
+    found = _STEP.match(line)
+    return f"step {found[1] or found[3]}: {found[2] or found[4]}" if found else None
+
+
 def _failed(engine: Engine, image: Image, lines: Sequence[str]) -> EngineError:
     found = build_failure(lines, engine.host)
     text = "\n".join(f"  | {line}" for line in found.lines)
@@ -243,10 +240,6 @@ def _failed(engine: Engine, image: Image, lines: Sequence[str]) -> EngineError:
     return EngineError(
         engine.host, f"{engine.host}: the build of {image.name} failed{why}\n{text}\n  {found.mend}"
     )
-
-
-def _encoded(files: dict[str, bytes]) -> dict[str, str]:
-    return {name: base64.b64encode(data).decode() for name, data in files.items()}
 
 
 def _tar(files: dict[str, bytes]) -> bytes:
@@ -257,27 +250,3 @@ def _tar(files: dict[str, bytes]) -> bytes:
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
     return buffer.getvalue()
-
-
-class _Lines:
-    """What a build prints, line by line: its steps are shown, its last words kept."""
-
-    def __init__(self, say: Say) -> None:
-        self._say = say
-        self._rest = b""
-        self._kept: deque[str] = deque(maxlen=KEPT_LINES)
-
-    def take(self, data: bytes) -> None:
-        """Take some bytes."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            text = printable(line.decode(errors="replace")).rstrip()
-            if text:
-                self._kept.append(text)
-            if found := _STEP.match(text):
-                self._say(f"step {found[1] or found[3]}: {found[2] or found[4]}")
-
-    def last(self) -> list[str]:
-        """Return the last lines, the unfinished one too."""
-        self.take(b"\n")
-        return list(self._kept)
