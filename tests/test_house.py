@@ -6,19 +6,31 @@ import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 from testbed.client import REPOSITORY
 from typer.main import get_command
 
 from launcher.cli.app import DEFAULT, app
-from launcher.spec.profile import Profile
-from launcher.spec.reading import build
-from launcher.spec.toml import read_toml
+from launcher.values.parsing import build
+from launcher.values.profile import Profile
+from launcher.values.toml import read_toml
 
 PACKAGE = REPOSITORY / "launcher"
-FLOORS = ["errors", "spec", "planning", "hosts", "runtimes", "runs", "cli"]
+FLOORS = ["errors", "values", "planning", "hosts", "runtimes", "runs", "cli"]
+WINGS = [
+    "record",
+    "system",
+    "diagnosis",
+    "fate",
+    "store",
+    "cards",
+    "making",
+    "host",
+    "training",
+    "serving",
+]
+"""The folders of `remote/`, the lowest first: each imports only from itself and from those before it."""
 HEAVY = {"fabric", "paramiko", "docker", "torch", "matplotlib", "tensorboardX"}
 VARIABLES = {
     "LAUNCH_ATTEMPT",
@@ -31,7 +43,9 @@ VARIABLES = {
 }
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-REMOTE = [path for path in SOURCES if "remote" in path.relative_to(PACKAGE).parts]
+WORKER = [path for path in SOURCES if path.relative_to(PACKAGE).parts[0] == "worker"]
+AGENT = [path for path in SOURCES if path.relative_to(PACKAGE).parts[0] == "remote"]
+REMOTE = [*AGENT, *WORKER]
 
 
 def ids(path):
@@ -51,6 +65,13 @@ def imports(path):
             yield from (f"{module}.{one.name}" for one in node.names)
 
 
+def module_of(path):
+    return ".".join(["launcher", *path.relative_to(PACKAGE).with_suffix("").parts])
+
+
+MODULES = {module_of(path) for path in AGENT if path.name != "__init__.py"}
+
+
 def floor(module):
     """The floor of a module of ours: 0 for what stands below all others."""
     word = module.split(".")[1] if "." in module else module
@@ -59,7 +80,7 @@ def floor(module):
 
 @pytest.mark.parametrize("path", [path for path in SOURCES if path not in REMOTE], ids=ids)
 def test_imports_point_down_only(path):
-    """errors <- spec <- planning <- hosts <- runtimes <- runs <- cli, wherever in the file an import stands."""
+    """errors <- values <- planning <- hosts <- runtimes <- runs <- cli, wherever in the file an import stands."""
     own = ".".join(["launcher", *path.relative_to(PACKAGE).with_suffix("").parts])
     ours = {name for name in imports(path) if name.split(".")[0] == "launcher"}
     assert not {name for name in ours if floor(name) > floor(own)}
@@ -69,21 +90,43 @@ def test_imports_point_down_only(path):
         assert not {name for name in ours if name.startswith("launcher.remote")}
 
 
-@pytest.mark.parametrize("path", REMOTE, ids=ids)
-def test_what_travels_imports_itself_and_the_standard_library_alone(path):
-    """The agent runs on a bare host; only the worker asks for torch and its kin, inside the functions that need it."""
-    known = {"launcher.remote", *(f"launcher.remote.{one.stem}" for one in REMOTE)}
+@pytest.mark.parametrize("path", AGENT, ids=ids)
+def test_the_agent_imports_itself_and_the_standard_library_alone(path):
+    """The agent runs on a bare host. Its wings import downward only; `main` alone finds a verb's module by name."""
     inside = {name for name in imports(path) if name.split(".")[0] == "launcher"}
-    assert {".".join(name.split(".")[:3]) for name in inside} <= known
-    if path.parent.name != "worker":
-        assert {name.split(".")[0] for name in imports(path)} <= {"launcher", *sys.stdlib_module_names}
+    assert {".".join(name.split(".")[:2]) for name in inside} <= {"launcher.remote"}
+    assert {name.split(".")[0] for name in imports(path)} <= {"launcher", *sys.stdlib_module_names}
+    used = {name.split(".")[2] for name in inside if len(name.split(".")) > 2}
+    wing = path.relative_to(PACKAGE).parts[1]
+    if wing in ("main.py", "__init__.py"):
+        assert not used
     else:
-        top = [
-            node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)
-        ]
-        assert {(getattr(node, "module", None) or node.names[0].name).split(".")[0] for node in top} <= set(
-            sys.stdlib_module_names
-        )
+        assert used <= set(WINGS[: WINGS.index(wing) + 1])
+
+
+@pytest.mark.parametrize("path", AGENT, ids=ids)
+def test_no_module_of_the_agent_imports_itself_by_a_detour(path):
+    """Within a wing too, nothing that a module imports leads back to it."""
+    graph = {
+        module_of(other): {name for name in imports(other) if name in MODULES} - {module_of(other)}
+        for other in AGENT
+    }
+    reached, left = set(), list(graph[module_of(path)])
+    while left:
+        name = left.pop()
+        if name not in reached:
+            reached.add(name)
+            left += graph[name]
+    assert module_of(path) not in reached
+
+
+@pytest.mark.parametrize("path", WORKER, ids=ids)
+def test_the_worker_asks_for_torch_and_its_kin_inside_the_functions_that_need_it(path):
+    """When imported it needs the standard library alone."""
+    top = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert {(getattr(node, "module", None) or node.names[0].name).split(".")[0] for node in top} <= set(
+        sys.stdlib_module_names
+    )
 
 
 def test_heavy_libraries_have_one_home_each():
@@ -93,7 +136,7 @@ def test_heavy_libraries_have_one_home_each():
         "paramiko": "hosts",
         "invoke": "hosts",
         "docker": "runtimes",
-        "torch": "remote/worker",
+        "torch": "worker",
     }
     strays = [
         (ids(path), name)
@@ -177,10 +220,13 @@ def test_nothing_in_the_package_exists_for_tests():
 
 def test_beside_a_training_the_wall_clock_is_for_records_alone():
     """A clock that jumps changes no decision of agent or worker: what is waited for is measured by the other one."""
-    remote = Path("launcher/remote")
-    beside = ("supervise", "keeper", "contain", "liveness", "checkpoints", "remedy", "cause", "rundir")
-    for path in (*(remote / f"{name}.py" for name in beside), remote / "worker" / "launcher_worker.py"):
-        lines = [line for line in (REPOSITORY / path).read_text().splitlines() if "time.time()" in line]
+    beside = [
+        path
+        for path in AGENT
+        if path.parent.name in ("training", "diagnosis") or path.stem in ("checkpoints", "rundir")
+    ]
+    for path in (*beside, *WORKER):
+        lines = [line for line in path.read_text().splitlines() if "time.time()" in line]
         assert all('"time": time.time()' in line for line in lines), path
 
 
@@ -193,7 +239,7 @@ def test_the_wheel_carries_the_data_inside_the_package_and_the_worker_at_the_top
         "profiles": "launcher/profiles",
         "jobs": "launcher/jobs",
         "images": "launcher/images",
-        "launcher/remote/worker": "",
+        "launcher/worker": "",
     }
     assert set(wheel["only-include"]) == {"launcher", "profiles", "jobs", "images"}
     assert all((REPOSITORY / name).is_dir() for name in wheel["only-include"])

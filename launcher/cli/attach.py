@@ -13,7 +13,7 @@ def attach(
     Example:  launch attach last
     """
     from launcher.cli.follow import follow_to_end
-    from launcher.cli.view import make_view
+    from launcher.cli.screens import make_view
     from launcher.errors import UnreachableError
     from launcher.hosts import connect
     from launcher.runs.control import locate, resume_if_interrupted

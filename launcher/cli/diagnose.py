@@ -13,7 +13,7 @@ from launcher.cli.words import AcceptFlag, HostOption, JsonFlag
 from launcher.errors import UnknownNameError, UsageError
 
 if TYPE_CHECKING:
-    from launcher.hosts.diagnosing import Diagnosis
+    from launcher.hosts.log_diagnosis import Diagnosis
 
 
 def diagnose(
@@ -49,7 +49,7 @@ def diagnose(
 
 def _of(source: str, host: str | None) -> Diagnosis:
     """Return what a log or a run says. Raises UsageError for a file that cannot be read, UnknownNameError for neither."""
-    from launcher.hosts.diagnosing import diagnose as read
+    from launcher.hosts.log_diagnosis import diagnose as read
 
     if source == "-":
         return read(sys.stdin.buffer.read())
@@ -66,7 +66,7 @@ def _of(source: str, host: str | None) -> Diagnosis:
 
 def _of_run(word: str, host: str | None) -> Diagnosis:
     from launcher.cli.fetch import fetch
-    from launcher.hosts.diagnosing import BY_NAME, Diagnosis
+    from launcher.hosts.log_diagnosis import BY_NAME, Diagnosis
     from launcher.runs.diagnosing import last_failure
 
     try:

@@ -43,7 +43,7 @@ def explain(
         }
         print(json.dumps(values))
         return
-    from launcher.spec.precision import SHORT
+    from launcher.values.precision import SHORT
 
     rows = [("rung", "precision", "base", "trained", "scaler", "why here")]
     for number, one in enumerate(rungs, start=1):

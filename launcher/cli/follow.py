@@ -14,8 +14,8 @@ from launcher.hosts import Agent
 from launcher.runs.following import finish, follow
 from launcher.runs.mirror import Mirror
 from launcher.runs.view import View
-from launcher.spec.host import Host
-from launcher.spec.record import State
+from launcher.values.host import Host
+from launcher.values.record import State
 
 if TYPE_CHECKING:
     from launcher.runs.launching import Started

@@ -86,7 +86,7 @@ def build(
 
     Example:  launch image build --host lab --job sft
     """
-    from launcher.cli.view import make_view
+    from launcher.cli.screens import make_view
     from launcher.runs.launching import Request, build_image
 
     build_image(Request(host=host, profile=profile, job=job), make_view(as_json))

@@ -106,7 +106,7 @@ def launch(
         _preview(request, probe, as_json)
         return
     from launcher.cli.follow import start_and_follow
-    from launcher.cli.view import make_view
+    from launcher.cli.screens import make_view
     from launcher.runs.launching import launch as start
 
     view = make_view(as_json)
@@ -122,7 +122,7 @@ def _preview(request: Request, probe: Path | None, as_json: bool) -> None:
         values = {"version": 1, "plan": plan.model_dump(mode="json"), "digest": plan.digest, "findings": said}
         print(json.dumps(values, sort_keys=True, separators=(",", ":")))
         return
-    from launcher.cli.view import show_plan
+    from launcher.cli.screens import show_plan
 
     show_plan(plan, findings)
     if plan.secrets:

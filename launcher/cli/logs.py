@@ -21,7 +21,7 @@ def logs(
     Examples:  launch logs last     launch logs w8q2 -f
     """
     from launcher.cli.fetch import fetch
-    from launcher.cli.view import LogView
+    from launcher.cli.screens import LogView
     from launcher.runs.following import follow as follow_run
 
     mirror = fetch(run, host)

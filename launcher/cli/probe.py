@@ -11,7 +11,7 @@ from launcher.cli.words import AcceptFlag, HostOption, JsonFlag
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from launcher.spec.facts import Facts, Gpu, Holder
+    from launcher.values.facts import Facts, Gpu, Holder
 
 
 def probe(host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonFlag = False) -> None:

@@ -28,7 +28,7 @@ def list_profiles(as_json: JsonFlag = False) -> None:
         print(json.dumps({"version": 1, "profiles": found}))
         return
     from launcher.runs.catalogue import files
-    from launcher.spec.toml import read_toml
+    from launcher.values.toml import read_toml
 
     for name, path in files("profiles").items():  # as written: a listing need not pay for checking them
         written, _ = read_toml(path)

@@ -43,7 +43,7 @@ def resume(
     Examples:  launch resume w8q2 --set steps=600     launch resume last
     """
     from launcher.cli.follow import start_and_follow
-    from launcher.cli.view import make_view
+    from launcher.cli.screens import make_view
     from launcher.runs.resuming import Asked
     from launcher.runs.resuming import resume as start
 

@@ -27,7 +27,7 @@ def stop(
     from launcher.runs.control import locate
     from launcher.runs.control import stop as ask
     from launcher.runs.evidence import words
-    from launcher.spec.record import Reason
+    from launcher.values.record import Reason
 
     place, mirror = locate(run, host)
     from rich.console import Console

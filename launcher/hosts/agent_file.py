@@ -78,7 +78,10 @@ class AgentFile(NamedTuple):
 def agent_file() -> AgentFile:
     """Pack the agent: the same sources give the same bytes, whoever packs them and when."""
     folder = Path(remote.__file__).parent
-    members = {f"launch_agent/{path.name}": path.read_bytes() for path in folder.glob("*.py")}
+    members = {
+        f"launch_agent/{path.relative_to(folder).as_posix()}": path.read_bytes()
+        for path in folder.rglob("*.py")
+    }
     members["__main__.py"] = _MAIN.encode()
     members["launcher_worker.py"] = _worker_source(folder)
     buffer = io.BytesIO()
@@ -90,8 +93,8 @@ def agent_file() -> AgentFile:
 
 
 def torch_check() -> str:
-    """Return the program that says what a Python has of torch; see remote/torch_check.py."""
-    return (Path(remote.__file__).parent / "torch_check.py").read_text(encoding="utf-8")
+    """Return the program that says what a Python has of torch; see remote/making/torch_check.py."""
+    return (Path(remote.__file__).parent / "making" / "torch_check.py").read_text(encoding="utf-8")
 
 
 def boot_command(python: str, root: str) -> list[str]:
@@ -123,7 +126,10 @@ def shell_word(text: str) -> str:
 
 def _worker_source(folder: Path) -> bytes:
     """Read the worker: beside the agent in a checkout, a top-level module in a wheel."""
-    for path in (folder / "worker" / "launcher_worker.py", folder.parent.parent / "launcher_worker.py"):
+    for path in (
+        folder.parent / "worker" / "launcher_worker.py",
+        folder.parent.parent / "launcher_worker.py",
+    ):
         if path.is_file():
             return path.read_bytes()
     raise FileNotFoundError("launcher_worker.py is missing: reinstall launcher")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.hosts.agent import Agent
-from launcher.spec.host import Host
+from launcher.values.host import Host
 
 
 def connect(host: Host) -> Agent:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from launcher.errors import HostError, RefusedStreamError
 from launcher.hosts.agent_file import boot_command
-from launcher.spec.host import Host
+from launcher.values.host import Host
 
 LEAVE_S = 5
 

@@ -25,7 +25,7 @@ from launcher.hosts.ssh_keys import AUTH_S, Login
 from launcher.hosts.ssh_streamlocal import open_streamlocal
 from launcher.hosts.ssh_trust import Trust
 from launcher.hosts.ssh_wire import CONNECT_S, SilentResolverError, TurnedAwayError, Wire, open_wire
-from launcher.spec.host import Host
+from launcher.values.host import Host
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its threads' last words are ours to tell
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.errors import BadFileError
-from launcher.spec.host import Host
+from launcher.values.host import Host
 
 USER_CONFIG = "~/.ssh/config"
 SYSTEM_CONFIG = "/etc/ssh/ssh_config"

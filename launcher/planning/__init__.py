@@ -1,7 +1,8 @@
 """Pure functions from values to values: nothing here reads a file, a clock or a host."""
 
+from launcher.planning.assembly import case_of, changed, job_of, plan, source
 from launcher.planning.build_failure import build_failure
-from launcher.planning.environment import (
+from launcher.planning.environment_plan import (
     environment,
     environment_files,
     environment_settings,
@@ -9,7 +10,7 @@ from launcher.planning.environment import (
     maker_of,
 )
 from launcher.planning.gate import check, distribution
-from launcher.planning.image import Sources, context, image, torch_for
+from launcher.planning.image_plan import Sources, context, image, torch_for
 from launcher.planning.ladder import Asked, Case, Excluded, Ladder, ladder
 from launcher.planning.placement import (
     best_card,
@@ -27,10 +28,9 @@ from launcher.planning.placement import (
     whom_to_ask,
     why_taken,
 )
-from launcher.planning.plan import case_of, changed, job_of, plan, source
 from launcher.planning.recipe import Recipe, buildkit, classic
 from launcher.planning.split import split
-from launcher.planning.wheels import Choice, Place, Site, choose, meant, objection, site, unfit
+from launcher.planning.wheel_choice import Choice, Place, Site, choose, meant, objection, site, unfit
 
 __all__ = [
     "Asked",

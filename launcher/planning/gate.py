@@ -7,7 +7,7 @@ import re
 from typing import Literal
 
 from launcher.errors import RefusedError
-from launcher.planning.image import torch_for
+from launcher.planning.image_plan import torch_for
 from launcher.planning.memory import usable_gb, weights_gb
 from launcher.planning.placement import (
     cards_of,
@@ -22,12 +22,12 @@ from launcher.planning.placement import (
     who_holds,
     why_unusable,
 )
-from launcher.planning.wheels import choose, objection, site
-from launcher.spec.facts import Facts
-from launcher.spec.host import LOCAL, Host
-from launcher.spec.plan import Finding, Plan
-from launcher.spec.precision import numbers
-from launcher.spec.wheels import WheelTable
+from launcher.planning.wheel_choice import choose, objection, site
+from launcher.values.facts import Facts
+from launcher.values.host import LOCAL, Host
+from launcher.values.plan import Finding, Plan
+from launcher.values.precision import numbers
+from launcher.values.wheels import WheelTable
 
 STARTS_RANKS = ("python", "python3", "torchrun", "accelerate")
 FREE_GB_NEEDED = 1.0

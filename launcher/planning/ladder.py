@@ -14,10 +14,10 @@ from pydantic import ValidationError
 
 from launcher.errors import RefusedError
 from launcher.planning.memory import needed_gb, usable_gb
-from launcher.spec.base import Written
-from launcher.spec.model import Model
-from launcher.spec.precision import SHORT, Attention, Dtype, Mode, Platform, Precision
-from launcher.spec.profile import Profile
+from launcher.values.base import Written
+from launcher.values.model import Model
+from launcher.values.precision import SHORT, Attention, Dtype, Mode, Platform, Precision
+from launcher.values.profile import Profile
 
 Method = Literal["lora", "full"]
 Asked = Literal["auto", "bf16", "fp16", "fp16-native", "fp32"]

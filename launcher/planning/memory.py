@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from launcher.spec.model import Model
-from launcher.spec.precision import Precision
-from launcher.spec.profile import Profile
+from launcher.values.model import Model
+from launcher.values.precision import Precision
+from launcher.values.profile import Profile
 
 GB = 1e9
 USABLE = 0.9

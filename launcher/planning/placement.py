@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 from launcher.errors import UnknownNameError, UsageError
-from launcher.spec.facts import Engine, Facts, Gpu, Holder
-from launcher.spec.host import Host
-from launcher.spec.job import Job
-from launcher.spec.profile import Profile
+from launcher.values.facts import Engine, Facts, Gpu, Holder
+from launcher.values.host import Host
+from launcher.values.job import Job
+from launcher.values.profile import Profile
 
 _PROCESSES = re.compile(r" --(?:nproc[-_]per[-_]node|num[-_]processes)[ =]([0-9]{1,4})(?: |$)")
 OLDEST_ENGINE = (19, 3)

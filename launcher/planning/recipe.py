@@ -7,9 +7,9 @@ from configparser import RawConfigParser
 from typing import NamedTuple
 
 from launcher.errors import RefusedError
-from launcher.planning.image import context
-from launcher.spec.credential import credential_in
-from launcher.spec.image import CA_BUNDLE_AT, Image, Settings
+from launcher.planning.image_plan import context
+from launcher.values.credential import credential_in
+from launcher.values.image import CA_BUNDLE_AT, Image, Settings
 
 _SECRET_MOUNT = re.compile(r"--mount=type=secret\S*\s+(?:\\\n\s*)?")
 _FROM = re.compile(r"^FROM\s.*$", re.MULTILINE | re.IGNORECASE)

@@ -6,11 +6,11 @@ from typing import Literal
 
 from launcher.errors import RefusedError
 from launcher.planning.memory import sample_gb, usable_gb, weights_gb
-from launcher.spec.job import Batch
-from launcher.spec.model import Model
-from launcher.spec.plan import Split
-from launcher.spec.precision import Precision
-from launcher.spec.profile import Profile
+from launcher.values.job import Batch
+from launcher.values.model import Model
+from launcher.values.plan import Split
+from launcher.values.precision import Precision
+from launcher.values.profile import Profile
 
 GB_A_SAMPLE = 3.0
 """Memory set aside for one sample of a model that is not known, in GB: that of a few billion parameters."""

@@ -6,12 +6,12 @@ import importlib
 import sys
 
 _MODULES = {
-    "serve": "serve",
-    "keep": "keeper",
-    "supervise": "supervise",
-    "contain": "contain",
-    "spare": "store",
-    "guard": "execute",
+    "serve": "serving.serve",
+    "keep": "training.keeper",
+    "supervise": "training.supervise",
+    "contain": "training.contain",
+    "spare": "store.store",
+    "guard": "system.attending",
 }
 
 

@@ -15,8 +15,8 @@ from configparser import (
 from pathlib import Path
 
 from launcher.errors import BadFileError
-from launcher.spec.host import Host
-from launcher.spec.image import CA_BUNDLE_AT, Settings
+from launcher.values.host import Host
+from launcher.values.image import CA_BUNDLE_AT, Settings
 
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 

@@ -10,9 +10,9 @@ from launcher.errors import AgentError, CardBusyError
 from launcher.hosts.agent import printable
 from launcher.planning import cards_of, choose_gpus, gpus_meant, is_taken, strangers_on, who_holds
 from launcher.runs.view import View
-from launcher.spec.facts import Facts
-from launcher.spec.plan import Finding, Plan
-from launcher.spec.profile import Profile
+from launcher.values.facts import Facts
+from launcher.values.plan import Finding, Plan
+from launcher.values.profile import Profile
 
 POLL_S = 2.0
 LEASED = "card-leased"

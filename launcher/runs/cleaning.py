@@ -16,13 +16,13 @@ from launcher.runs.control import open_docker, runs_of
 from launcher.runs.launching import NO_JOB, probe
 from launcher.runs.mirror import Mirror
 from launcher.runtimes import way_to
-from launcher.runtimes.container import LABEL_ROOT, LABEL_RUN, name_of
-from launcher.spec.base import Record
-from launcher.spec.host import Host
+from launcher.runtimes.docker.container import LABEL_ROOT, LABEL_RUN, name_of
+from launcher.values.base import Record
+from launcher.values.host import Host
 
 if TYPE_CHECKING:
-    from launcher.runtimes.engine import Engine
-    from launcher.runtimes.images import Held
+    from launcher.runtimes.docker.engine import Engine
+    from launcher.runtimes.docker.images import Held
 
 CLEANING_S = 600.0
 UNNAMED_S = 86_400.0
@@ -106,7 +106,7 @@ def collect_garbage(agent: Agent, host: Host, *, dry_run: bool) -> list[Item]:
             and one.status in ("created", "exited", "dead")
         ]
         if not dry_run:
-            from launcher.runtimes.engine import Container
+            from launcher.runtimes.docker.engine import Container
 
             for one in ended:
                 engine.remove(Container(one.id, one.status, None))
@@ -122,7 +122,7 @@ def prune_images(agent: Agent, host: Host, *, dry_run: bool) -> list[Item]:
 
     Raises HostError where there is no engine.
     """
-    from launcher.runtimes.images import held
+    from launcher.runtimes.docker.images import held
 
     with open_engine(agent, host) as engine:
         there = _there(engine, host)
@@ -132,7 +132,7 @@ def prune_images(agent: Agent, host: Host, *, dry_run: bool) -> list[Item]:
 
 def images_of(agent: Agent, host: Host) -> list[Held]:
     """Return the images that launch built on a host, whoever did. Raises HostError where there is no engine."""
-    from launcher.runtimes.images import held
+    from launcher.runtimes.docker.images import held
 
     with open_engine(agent, host) as engine:
         return held(_there(engine, host))
@@ -145,7 +145,7 @@ def open_engine(agent: Agent, host: Host) -> Iterator[Engine | None]:
     if way is None:
         yield None
         return
-    from launcher.runtimes.engine import Engine  # docker-py costs 0.15 s: only those who need it pay
+    from launcher.runtimes.docker.engine import Engine  # docker-py costs 0.15 s: only those who need it pay
 
     with contextlib.closing(Engine(agent, way)) as engine:
         yield engine
@@ -173,13 +173,13 @@ def _root_of(agent: Agent) -> str:
 
 def _held_long(engine: Engine, root: str) -> list[Held]:
     """Return the images of a root that were made long ago: `launch image build` makes them ahead of their first run."""
-    from launcher.runtimes.images import held
+    from launcher.runtimes.docker.images import held
 
     return [one for one in held(engine, root) if time.time() - one.created > UNNAMED_S]
 
 
 def _prune(engine: Engine, images: list[Held], told: _Items, *, dry_run: bool) -> list[Item]:
-    from launcher.runtimes.images import unneeded
+    from launcher.runtimes.docker.images import unneeded
 
     found = unneeded(images, told.images)
     if not dry_run:

@@ -17,14 +17,14 @@ from launcher.hosts import Agent, connect
 from launcher.runs import resolve
 from launcher.runs.evidence import diagnosis, why_silent
 from launcher.runs.mirror import RUN_ID, Mirror, find, mirrors, runs_folder
-from launcher.spec.container import EngineWay
-from launcher.spec.host import Host
-from launcher.spec.image import Settings
-from launcher.spec.record import State, Summary, is_terminal
+from launcher.values.engine_access import EngineWay
+from launcher.values.host import Host
+from launcher.values.image import Settings
+from launcher.values.record import State, Summary, is_terminal
 
 if TYPE_CHECKING:
     from launcher.runs.view import Stage, View
-    from launcher.runtimes.docker import Docker
+    from launcher.runtimes.docker.runtime import Docker
 
 MOST_HOSTS_AT_ONCE = 16
 STOP_SLACK_S = 30.0
@@ -169,7 +169,7 @@ def resume_if_interrupted(agent: Agent, mirror: Mirror, view: View) -> bool:
 
 def open_docker(agent: Agent, way: dict[str, Any], settings: Settings | None = None) -> Docker:
     """Return the runtime of a run that is in a container: `way` is its summary's `engine`. Raises EngineError."""
-    from launcher.runtimes.docker import Docker  # docker-py costs 0.15 s: only those who need it pay
+    from launcher.runtimes.docker.runtime import Docker  # docker-py costs 0.15 s: only those who need it pay
 
     return Docker(agent, EngineWay.model_validate(way), settings)
 

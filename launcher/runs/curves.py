@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from launcher.spec.record import Event
+from launcher.values.record import Event
 
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 

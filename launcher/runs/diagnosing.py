@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.errors import RunError
-from launcher.hosts.diagnosing import BY_NAME, Diagnosis, Ended, diagnose
+from launcher.hosts.log_diagnosis import BY_NAME, Diagnosis, Ended, diagnose
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 

@@ -21,9 +21,9 @@ from launcher.runs.mirror import Mirror
 from launcher.runs.picture import draw
 from launcher.runs.tensorboard import TensorBoard
 from launcher.runs.view import Result, View
-from launcher.spec.base import Record
-from launcher.spec.host import Host
-from launcher.spec.record import State, is_terminal
+from launcher.values.base import Record
+from launcher.values.host import Host
+from launcher.values.record import State, is_terminal
 
 WAIT_S = 5.0
 LATE_S = 10.0  # so late an answer is none: the link is half open

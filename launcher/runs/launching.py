@@ -47,19 +47,19 @@ from launcher.planning import (
 )
 from launcher.planning import plan as make_plan
 from launcher.planning import runtime as choose_runtime
-from launcher.runs import build_settings, cards, models, resolve, secret, sweeping, tree
+from launcher.runs import build_settings, cards, models, resolve, secret_values, sweeping, tree
 from launcher.runs.digests import Digests
 from launcher.runs.mirror import Mirror, new_run_id, runs_folder
 from launcher.runs.view import View
 from launcher.runtimes import Runtime, open_runtime
-from launcher.spec.facts import Facts
-from launcher.spec.host import Host
-from launcher.spec.job import Job
-from launcher.spec.model import CONFIG_KEYS, Model
-from launcher.spec.plan import Finding, Plan
-from launcher.spec.precision import Platform
-from launcher.spec.profile import Profile
-from launcher.spec.reading import build
+from launcher.values.facts import Facts
+from launcher.values.host import Host
+from launcher.values.job import Job
+from launcher.values.model import CONFIG_KEYS, Model
+from launcher.values.parsing import build
+from launcher.values.plan import Finding, Plan
+from launcher.values.precision import Platform
+from launcher.values.profile import Profile
 
 AUTO: Literal["auto"] = "auto"
 NO_JOB = Job(name="none", command=("true",))
@@ -118,7 +118,7 @@ def understand(request: Request) -> Resolved:
     name = request.profile or host.profile or resolve.project().profile or AUTO
     profiles = () if name == AUTO else resolve.profiles_meant(name)
     task = resolve.task(request.job, request.words, request.settings, request.name)
-    task = task._replace(job=secret.with_names(task.job, request.secrets))
+    task = task._replace(job=secret_values.with_names(task.job, request.secrets))
     if request.rehearses and not profiles:
         raise UsageError(
             "--rehearse tries a card's plan on a CPU: name the card   --profile titan_rtx --rehearse"
@@ -215,7 +215,7 @@ def launch(request: Request, view: View) -> Started:
     """
     wanted = understand(request)
     host, task = wanted.host, wanted.task
-    secrets = secret.values(task.job)
+    secrets = secret_values.values(task.job)
     if task.said:
         view.note(task.said)
     runs_folder()  # where it cannot be, that is said before anything is asked of the host

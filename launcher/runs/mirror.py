@@ -20,12 +20,12 @@ from pydantic import Field, TypeAdapter, ValidationError
 from launcher.errors import ConnectionLostError, RunError, UnknownNameError, UsageError
 from launcher.hosts.agent import Answer
 from launcher.runs.json_file import read_json
-from launcher.spec.base import Record
-from launcher.spec.host import Host
-from launcher.spec.record import Began, Event, Parent, PlanTold, RunState
+from launcher.values.base import Record
+from launcher.values.host import Host
+from launcher.values.record import Began, Event, Parent, PlanTold, RunState
 
 if TYPE_CHECKING:
-    from launcher.spec.plan import Plan
+    from launcher.values.plan import Plan
 
 TAIL = 4096
 RUN_ID = re.compile(r"[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}")
@@ -320,8 +320,8 @@ class Mirror:
 
     def whole_plan(self) -> Plan:
         """Return the plan as it was made. Raises BadFileError for one that this version does not understand."""
-        from launcher.spec.plan import Plan
-        from launcher.spec.reading import build
+        from launcher.values.parsing import build
+        from launcher.values.plan import Plan
 
         return build(Plan, read_json(self.folder / "plan.json"), file=f"the plan of {self.run}")
 

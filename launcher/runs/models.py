@@ -8,7 +8,7 @@ from pathlib import Path
 from launcher.planning import source
 from launcher.runs.json_file import read_json
 from launcher.runs.resolve import Task
-from launcher.spec.model import Model, read_model
+from launcher.values.model import Model, read_model
 
 
 def read_here(task: Task) -> Model | None:

@@ -15,13 +15,13 @@ from launcher.hosts.ssh_config import names_and_patterns
 from launcher.planning import Sources
 from launcher.runs.catalogue import file as catalogued
 from launcher.runs.catalogue import files, user_folder
-from launcher.spec.host import LOCAL, Host
-from launcher.spec.image import Build
-from launcher.spec.job import Job
-from launcher.spec.profile import NAME, Profile
-from launcher.spec.reading import build, unknown_name
-from launcher.spec.toml import read_text, read_toml
-from launcher.spec.wheels import WheelTable
+from launcher.values.host import LOCAL, Host
+from launcher.values.image import Build
+from launcher.values.job import Job
+from launcher.values.parsing import build, unknown_name
+from launcher.values.profile import NAME, Profile
+from launcher.values.toml import read_text, read_toml
+from launcher.values.wheels import WheelTable
 
 PROJECT_FILE = Path("launch.toml")
 DEFAULT_JOB = "sft"

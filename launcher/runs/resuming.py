@@ -21,19 +21,19 @@ from launcher.errors import (
 )
 from launcher.hosts import Agent, connect
 from launcher.planning import changed, job_of
-from launcher.runs import build_settings, resolve, secret
+from launcher.runs import build_settings, resolve, secret_values
 from launcher.runs.control import locate, open_docker, runs_of
 from launcher.runs.following import refresh
 from launcher.runs.launching import Started, begin, describe, look_at_cards, pass_gate_when_free, probe
 from launcher.runs.mirror import Mirror
 from launcher.runtimes.native import Native
-from launcher.spec.base import Record
-from launcher.spec.facts import Facts
-from launcher.spec.host import Host
-from launcher.spec.job import Job
-from launcher.spec.plan import Plan
-from launcher.spec.reading import build, nearest
-from launcher.spec.record import Parent, State, is_terminal
+from launcher.values.base import Record
+from launcher.values.facts import Facts
+from launcher.values.host import Host
+from launcher.values.job import Job
+from launcher.values.parsing import build, nearest
+from launcher.values.plan import Plan
+from launcher.values.record import Parent, State, is_terminal
 
 if TYPE_CHECKING:
     from launcher.runs.view import View
@@ -98,7 +98,7 @@ def resume(word: str, host_name: str | None, asked: Asked, view: View) -> Starte
         refresh(agent, parent)
         before = parent.whole_plan()
         plan = changed_plan(before, asked.settings, name, host)
-        secrets = secret.values(job_of(plan))
+        secrets = secret_values.values(job_of(plan))
         there = host.model_copy(update={"env": plan.env})
         with view.stage("probe") as stage:
             facts = probe(agent, there, job_of(plan))

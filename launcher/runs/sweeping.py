@@ -9,12 +9,12 @@ from pydantic import Field, ValidationError
 from launcher.errors import RunError
 from launcher.hosts import Agent
 from launcher.planning import strangers_on, whom_to_ask
-from launcher.runtimes.container import LABEL_ROOT, LABEL_RUN, name_of
-from launcher.spec.base import Record
-from launcher.spec.facts import Facts
+from launcher.runtimes.docker.container import LABEL_ROOT, LABEL_RUN, name_of
+from launcher.values.base import Record
+from launcher.values.facts import Facts
 
 if TYPE_CHECKING:
-    from launcher.runtimes.engine import Engine, Listed
+    from launcher.runtimes.docker.engine import Engine, Listed
 
 SWEEPING_S = 60.0
 KEPT_S = 3600.0
@@ -97,7 +97,7 @@ def _is_dead(container: Listed, run: str, told: _Told, kept_s: float) -> bool:
 
 
 def _remove(engine: Engine, listed: Listed) -> None:
-    from launcher.runtimes.engine import Container
+    from launcher.runtimes.docker.engine import Container
 
     container = Container(listed.id, listed.status, None)
     if listed.status not in _DOWN:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from launcher.runs.curves import Point, points
 from launcher.runs.lineage import ancestors
 from launcher.runs.mirror import parse_event
-from launcher.spec.record import Event
+from launcher.values.record import Event
 
 if TYPE_CHECKING:
     from tensorboardX import SummaryWriter

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 from launcher.errors import HostError
 from launcher.runs.mirror import News
-from launcher.spec.plan import Finding, Plan
-from launcher.spec.record import Parent
+from launcher.values.plan import Finding, Plan
+from launcher.values.record import Parent
 
 
 class Stage(Protocol):

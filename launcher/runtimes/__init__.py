@@ -7,11 +7,11 @@ from launcher.planning import engine as usable_engine
 from launcher.planning import is_closed
 from launcher.runtimes.native import Native
 from launcher.runtimes.runtime import Runtime
-from launcher.spec.container import EngineWay
-from launcher.spec.facts import Facts
-from launcher.spec.host import Host
-from launcher.spec.image import Settings
-from launcher.spec.plan import Plan
+from launcher.values.engine_access import EngineWay
+from launcher.values.facts import Facts
+from launcher.values.host import Host
+from launcher.values.image import Settings
+from launcher.values.plan import Plan
 
 __all__ = ["Runtime", "open_runtime", "way_to"]
 
@@ -21,7 +21,7 @@ def open_runtime(agent: Agent, host: Host, plan: Plan, facts: Facts, settings: S
     way = way_to(host, facts) if plan.runtime == "docker" else None
     if way is None:
         return Native(agent, facts, settings)
-    from launcher.runtimes.docker import Docker  # docker-py costs 0.15 s: only those who need it pay
+    from launcher.runtimes.docker.runtime import Docker  # docker-py costs 0.15 s: only those who need it pay
 
     return Docker(agent, way, settings)
 

@@ -21,10 +21,10 @@ from launcher.planning import (
 )
 from launcher.runtimes.making import Lines, alone, encoded
 from launcher.runtimes.runtime import Say
-from launcher.spec.environment import Environment, Maker
-from launcher.spec.image import Settings
-from launcher.spec.packages import Packages
-from launcher.spec.plan import Plan
+from launcher.values.environment import Environment, Maker
+from launcher.values.image import Settings
+from launcher.values.packages import Packages
+from launcher.values.plan import Plan
 
 REMOVING_S = 600.0
 """How long a host may take to write an environment to its disk, or to remove one, in seconds."""

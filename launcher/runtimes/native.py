@@ -8,9 +8,9 @@ from launcher.hosts import Agent
 from launcher.planning import maker_of
 from launcher.runtimes import environments
 from launcher.runtimes.runtime import Runtime, Say, gpus_of
-from launcher.spec.facts import Facts
-from launcher.spec.image import Settings
-from launcher.spec.plan import Plan
+from launcher.values.facts import Facts
+from launcher.values.image import Settings
+from launcher.values.plan import Plan
 
 
 class Native(Runtime):

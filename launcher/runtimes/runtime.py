@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Self
 
 from launcher.hosts import Agent
 from launcher.hosts.agent import Answer
-from launcher.spec.plan import Plan
+from launcher.values.plan import Plan
 
 if TYPE_CHECKING:
-    from launcher.runtimes.engine import Engine
+    from launcher.runtimes.docker.engine import Engine
 
 Say = Callable[[str], None]
 """Shows how far something that takes its time has come."""

@@ -39,7 +39,7 @@ from testbed.link import Link
 from testbed.sshd import ADDRESS, MissingPartError, SshHost
 from testbed.wheels import WheelServer
 
-from launcher.remote import probe as remote_probe
+from launcher.remote.host import probe_host as remote_probe
 
 ROUNDS = 9
 FLOODS = 3

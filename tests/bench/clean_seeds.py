@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "launcher" / "remote" / "worker"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "launcher" / "worker"))
 
 import launcher_worker as worker
 import torch

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "launcher" / "remote" / "worker"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "launcher" / "worker"))
 
 import launcher_worker as worker
 import torch

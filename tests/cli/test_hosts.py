@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from launcher.runs import launching
-from launcher.spec.host import Host
+from launcher.values.host import Host
 
 
 @pytest.fixture

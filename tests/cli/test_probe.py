@@ -12,9 +12,9 @@ from launcher.cli.probe import rows
 from launcher.errors import BadFileError, HostError, LaunchError, UnknownNameError
 from launcher.hosts.agent import Answer
 from launcher.runs.launching import choose_profile, describe, probe, saved_probe
-from launcher.spec.facts import Facts
-from launcher.spec.host import Host
-from launcher.spec.job import Job
+from launcher.values.facts import Facts
+from launcher.values.host import Host
+from launcher.values.job import Job
 
 RIGHT = {
     "host_id": "0", "boot_id": "b", "hostname": "h", "user": "u", "platform": "linux", "machine": "x86_64",

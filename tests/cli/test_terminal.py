@@ -15,7 +15,7 @@ from typer import Exit
 
 from launcher.cli import follow
 from launcher.cli.say import say, without_escapes
-from launcher.cli.view import LogView, TerminalView
+from launcher.cli.screens import LogView, TerminalView
 from launcher.errors import AgentError
 from launcher.runs.mirror import Mirror, News
 

@@ -12,7 +12,7 @@ from launcher.errors import AgentError, ConnectionLostError, HostError
 from launcher.hosts import Agent, connect
 from launcher.hosts.agent import MAX_NOISE
 from launcher.hosts.agent_file import agent_file
-from launcher.spec.host import Host
+from launcher.values.host import Host
 
 HELLO = b"LAUNCH-AGENT 1 have\n"
 PATIENCE_S = 20

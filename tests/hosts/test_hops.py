@@ -11,7 +11,7 @@ import pytest
 from testbed.client import until
 
 from launcher.hosts import connect
-from launcher.spec.host import Host
+from launcher.values.host import Host
 
 pytestmark = pytest.mark.testbed
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.hosts import connect
-from launcher.spec.host import Host
+from launcher.values.host import Host
 
 
 @pytest.fixture

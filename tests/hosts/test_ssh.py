@@ -16,7 +16,7 @@ from testbed.client import missing
 from testbed.sshd import ADDRESS
 
 from launcher.hosts import connect
-from launcher.spec.host import Host
+from launcher.values.host import Host
 
 pytestmark = pytest.mark.testbed
 

@@ -19,7 +19,7 @@ from testbed.llama import save_small_llama
 pytestmark = pytest.mark.training
 
 REPORTS = REPOSITORY / "tests" / "reports"
-WORKER = REPOSITORY / "launcher" / "remote" / "worker"
+WORKER = REPOSITORY / "launcher" / "worker"
 
 
 class Report(NamedTuple):

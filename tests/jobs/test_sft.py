@@ -17,7 +17,7 @@ for library in ("torch", "transformers", "accelerate", "peft"):
 pytestmark = pytest.mark.training
 
 ROOT = Path(__file__).parents[2]
-WORKER = ROOT / "launcher" / "remote" / "worker"
+WORKER = ROOT / "launcher" / "worker"
 
 
 def load(name: str):

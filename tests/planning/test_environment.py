@@ -18,14 +18,14 @@ from launcher.planning import (
     maker_of,
 )
 from launcher.planning import plan as make_plan
-from launcher.planning.image import Sources
-from launcher.planning.wheels import Site
+from launcher.planning.image_plan import Sources
+from launcher.planning.wheel_choice import Site
 from launcher.runs.resolve import profile, wheels
-from launcher.spec.facts import Facts
-from launcher.spec.host import Host
-from launcher.spec.image import Build, Settings
-from launcher.spec.job import Job
-from launcher.spec.reading import build
+from launcher.values.facts import Facts
+from launcher.values.host import Host
+from launcher.values.image import Build, Settings
+from launcher.values.job import Job
+from launcher.values.parsing import build
 
 TABLE = wheels()
 UV = {"path": "/home/ada/.local/bin/uv", "version": "0.9.1"}

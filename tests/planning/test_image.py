@@ -14,14 +14,14 @@ from packaging.requirements import Requirement
 
 from launcher.errors import BadFileError, RefusedError
 from launcher.planning import Place, Site, Sources, buildkit, classic, context, image, plan, torch_for
-from launcher.planning.image import pinned
+from launcher.planning.image_plan import pinned
 from launcher.resources import data_folder
 from launcher.runs.resolve import profile, wheels
-from launcher.spec.host import Host
-from launcher.spec.image import CA_BUNDLE_AT, Build, Settings
-from launcher.spec.job import Job
-from launcher.spec.profile import Profile
-from launcher.spec.reading import build
+from launcher.values.host import Host
+from launcher.values.image import CA_BUNDLE_AT, Build, Settings
+from launcher.values.job import Job
+from launcher.values.parsing import build
+from launcher.values.profile import Profile
 
 REPOSITORY = Path(__file__).parents[2]
 CASES = sorted(path for path in (REPOSITORY / "tests" / "cases").iterdir() if path.is_dir())

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from launcher.errors import RefusedError
 from launcher.planning import Case, check, ladder, plan, split
 from launcher.runs.resolve import profile, profiles
-from launcher.spec.host import Host
-from launcher.spec.job import Batch, Job
-from launcher.spec.model import Model, read_model
-from launcher.spec.precision import Platform
-from launcher.spec.profile import Profile
+from launcher.values.host import Host
+from launcher.values.job import Batch, Job
+from launcher.values.model import Model, read_model
+from launcher.values.precision import Platform
+from launcher.values.profile import Profile
 
 QWEN_05B = {
     "architectures": ["Qwen2ForCausalLM"], "dtype": "bfloat16", "hidden_size": 896, "intermediate_size": 4864,

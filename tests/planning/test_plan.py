@@ -19,13 +19,13 @@ from launcher.planning import (
     runtime,
     why_taken,
 )
-from launcher.planning.plan import source
+from launcher.planning.assembly import source
 from launcher.runs.resolve import image_sources, profile, profiles, wheels
-from launcher.spec.facts import Facts
-from launcher.spec.host import Host
-from launcher.spec.job import Batch, Job
-from launcher.spec.profile import Profile
-from launcher.spec.reading import build
+from launcher.values.facts import Facts
+from launcher.values.host import Host
+from launcher.values.job import Batch, Job
+from launcher.values.parsing import build
+from launcher.values.profile import Profile
 
 CASES = sorted(path for path in (Path(__file__).parents[1] / "cases").iterdir() if path.is_dir())
 

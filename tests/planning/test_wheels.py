@@ -11,10 +11,10 @@ from launcher.errors import BadFileError, RefusedError
 from launcher.planning import Place, choose, objection, unfit
 from launcher.resources import data_folder
 from launcher.runs.resolve import profile, profiles, wheels
-from launcher.spec.packages import Packages
-from launcher.spec.profile import Profile
-from launcher.spec.reading import build
-from launcher.spec.wheels import WheelTable
+from launcher.values.packages import Packages
+from launcher.values.parsing import build
+from launcher.values.profile import Profile
+from launcher.values.wheels import WheelTable
 
 TABLE = wheels()
 WRITTEN = tomllib.loads((data_folder("images") / "torch.toml").read_text())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-WORKER = Path(__file__).parents[2] / "launcher" / "remote" / "worker" / "launcher_worker.py"
+WORKER = Path(__file__).parents[2] / "launcher" / "worker" / "launcher_worker.py"
 
 
 @pytest.fixture

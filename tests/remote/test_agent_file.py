@@ -20,7 +20,7 @@ from testbed.client import REPOSITORY, missing
 from launcher.errors import HostError
 from launcher.hosts import Agent, connect
 from launcher.hosts.agent_file import MAGIC, agent_file, shell_command
-from launcher.spec.host import Host
+from launcher.values.host import Host
 
 
 def pack_elsewhere(folder, **environment):
@@ -48,8 +48,11 @@ def test_the_same_sources_give_the_same_bytes_in_any_process(tmp_path):
 def test_it_holds_the_agent_and_the_worker_as_they_are_and_nothing_else():
     """Every file of launcher/remote, the worker as a module of its own, and the line that starts it."""
     remote = REPOSITORY / "launcher" / "remote"
-    wanted = {f"launch_agent/{path.name}": path.read_bytes() for path in remote.glob("*.py")}
-    wanted["launcher_worker.py"] = (remote / "worker" / "launcher_worker.py").read_bytes()
+    wanted = {
+        f"launch_agent/{path.relative_to(remote).as_posix()}": path.read_bytes()
+        for path in remote.rglob("*.py")
+    }
+    wanted["launcher_worker.py"] = (REPOSITORY / "launcher" / "worker" / "launcher_worker.py").read_bytes()
     with zipfile.ZipFile(io.BytesIO(agent_file().data)) as archive:
         found = {name: archive.read(name) for name in archive.namelist()}
         assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}

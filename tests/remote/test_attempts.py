@@ -11,7 +11,7 @@ import pytest
 from testbed.client import processes_of, until
 from testbed.toy import RUN, Toy
 
-from launcher.remote.rundir import TERMINAL, write_durably
+from launcher.remote.record.rundir import TERMINAL, write_durably
 
 AWARE = 'tell("consumed", knobs=["precision", "resume"])\n'
 DONE = 'tell("done", 9)\n'

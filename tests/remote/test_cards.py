@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from testbed.cards import DRIVER, uuid_of
 from testbed.client import is_gone, missing, until
 
-from launcher.remote import cards as looking
-from launcher.remote import diagnose, process
-from launcher.remote.ownership import Owned
-from launcher.spec.facts import Gpu
+from launcher.remote.cards import nvidia as looking
+from launcher.remote.diagnosis import diagnose
+from launcher.remote.fate.ownership import Owned
+from launcher.remote.system import process
+from launcher.values.facts import Gpu
 
 
 def look(root="/nowhere"):

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.remote.diagnose import PROVABLE, Ended, diagnose, prove
-from launcher.remote.failures import BY_NAME, FAILURES, patterns
-from launcher.remote.remedy import TABLE
+from launcher.remote.diagnosis.diagnose import PROVABLE, Ended, diagnose, prove
+from launcher.remote.diagnosis.failures import BY_NAME, FAILURES, patterns
+from launcher.remote.diagnosis.remedy import TABLE
 
 FRAME = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in <module>\n    go()\n'
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.remote import engine
+from launcher.remote.fate import docker
 
 ID = "0101-x-%04d"
 
@@ -56,9 +56,9 @@ class FakeEngine:
 @pytest.fixture
 def fake(monkeypatch):
     """An engine that never answers, until its `state` is set."""
-    monkeypatch.setattr(engine, "TIMEOUT_S", 0.2)
-    monkeypatch.setattr(engine, "_kept", {})
-    monkeypatch.setattr(engine, "_silent", {}, raising=False)
+    monkeypatch.setattr(docker, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(docker, "_kept", {})
+    monkeypatch.setattr(docker, "_silent", {}, raising=False)
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
         one = FakeEngine(Path(folder) / "s")
         yield one
@@ -68,27 +68,27 @@ def fake(monkeypatch):
 def test_a_silent_engine_is_asked_once_for_all_its_runs(fake):
     """Eight runs cost one deadline, not eight; whoever acts on an answer asks anew."""
     for number in range(8):
-        with pytest.raises(engine.SilentError, match="timed out"):
-            engine.container_of({"engine": fake.way}, ID % number)
+        with pytest.raises(docker.SilentError, match="timed out"):
+            docker.container_of({"engine": fake.way}, ID % number)
     assert fake.calls == 1
     fake.state = {"Status": "exited", "ExitCode": 137}
-    engine.forget(ID % 0)
-    found = engine.container_of({"engine": fake.way}, ID % 0)
+    docker.forget(ID % 0)
+    found = docker.container_of({"engine": fake.way}, ID % 0)
     assert (found["status"], found["exit"]) == ("exited", 137)
 
 
 def test_another_engines_silence_is_not_this_ones(fake):
     """A host may have several."""
-    with pytest.raises(engine.SilentError):
-        engine.container_of({"engine": {"socket": f"{fake.path}-none"}}, ID % 0)
+    with pytest.raises(docker.SilentError):
+        docker.container_of({"engine": {"socket": f"{fake.path}-none"}}, ID % 0)
     fake.state = {"Status": "running"}
-    assert engine.container_of({"engine": fake.way}, ID % 0)["status"] == "running"
+    assert docker.container_of({"engine": fake.way}, ID % 0)["status"] == "running"
 
 
 def test_a_container_that_is_not_labelled_as_the_run_s_is_none_of_it(fake):
     """Anybody may take its name."""
     fake.state, fake.run = {"Status": "running"}, "1121-another-aaaa"
-    assert engine.container_of({"engine": fake.way}, ID % 0) is None
+    assert docker.container_of({"engine": fake.way}, ID % 0) is None
 
 
 def test_a_program_that_cannot_be_killed_holds_nobody_up(fake, tmp_path, monkeypatch):
@@ -96,16 +96,16 @@ def test_a_program_that_cannot_be_killed_holds_nobody_up(fake, tmp_path, monkeyp
     program = tmp_path / "docker"
     program.write_text("#!/bin/sh\nexec sleep 20\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(engine, "ENDING_S", 0.1, raising=False)
+    monkeypatch.setattr(docker, "ENDING_S", 0.1, raising=False)
     started = []
 
-    class Unkillable(engine.subprocess.Popen):
+    class Unkillable(docker.subprocess.Popen):
         def kill(self):
             started.append(self)
             raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(engine.subprocess, "Popen", Unkillable)
-    with pytest.raises(engine.SilentError, match="timed out"):
-        engine.container_of({"engine": {"program": str(program)}}, ID % 0)
+    monkeypatch.setattr(docker.subprocess, "Popen", Unkillable)
+    with pytest.raises(docker.SilentError, match="timed out"):
+        docker.container_of({"engine": {"program": str(program)}}, ID % 0)
     os.kill(started[0].pid, 9)
     started[0].wait()

@@ -5,8 +5,10 @@ import os
 
 import pytest
 
-from launcher.remote import cleaning, environments, probe, process, sweep
-from launcher.remote.rundir import Lock
+from launcher.remote.host import garbage, leftovers, probe_host
+from launcher.remote.making import environment_build
+from launcher.remote.record.rundir import Lock
+from launcher.remote.system import process
 
 NAME, OTHER = "0123456789ab", "ba9876543210"
 
@@ -25,47 +27,51 @@ def put(root, name, *, marked=True):
     (path / "bin").mkdir(parents=True)
     (path / "bin" / "python").symlink_to("/bin/sh")
     if marked:
-        environments.seal(str(path), {"python": "3.12"})
+        environment_build.seal(str(path), {"python": "3.12"})
     return path
 
 
 def hold(root, name):
-    return Lock.take(str(root / "hosts" / process.host_id() / "locks" / environments.lock_of(name)))
+    return Lock.take(str(root / "hosts" / process.host_id() / "locks" / environment_build.lock_of(name)))
 
 
 def test_one_counts_once_it_is_sealed_and_while_its_python_is_there(root):
     """A host whose Python went with an upgrade has none."""
     path = put(root, OTHER, marked=False)
-    assert not environments.is_whole(str(path))
-    environments.seal(str(path), {"python": "3.12"})
-    assert environments.is_whole(str(path))
+    assert not environment_build.is_whole(str(path))
+    environment_build.seal(str(path), {"python": "3.12"})
+    assert environment_build.is_whole(str(path))
     (path / "bin" / "python").unlink()
     (path / "bin" / "python").symlink_to("/usr/bin/python3.99")
-    assert not environments.is_whole(str(path))
+    assert not environment_build.is_whole(str(path))
 
 
 def test_a_removal_that_is_broken_off_leaves_nothing_that_counts(root, monkeypatch):
     """The marker goes first."""
-    path = environments.path_of(str(root), NAME)
+    path = environment_build.path_of(str(root), NAME)
 
     def torn(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(environments.shutil, "rmtree", torn)
+    monkeypatch.setattr(environment_build.shutil, "rmtree", torn)
     with pytest.raises(KeyboardInterrupt):
-        environments.remove(path)
+        environment_build.remove(path)
     assert os.path.isdir(path)
-    assert not environments.is_whole(path)
-    assert list(environments.half_made(str(root))) == [path]
+    assert not environment_build.is_whole(path)
+    assert list(environment_build.half_made(str(root))) == [path]
 
 
 def test_a_sweep_takes_what_is_half_made_unless_somebody_is_at_it(root):
     """The lock is the proof; age is none."""
     left, held = put(root, OTHER, marked=False), put(root, "c" * 12, marked=False)
     lock = hold(root, "c" * 12)
-    found = sweep.sweep(str(root), dry_run=False)
+    found = leftovers.sweep(str(root), dry_run=False)
     assert [(one["kind"], one["did"]) for one in found] == [("half-made environment", "removed")]
-    assert [left.exists(), held.exists(), environments.is_whole(environments.path_of(str(root), NAME))] == [
+    assert [
+        left.exists(),
+        held.exists(),
+        environment_build.is_whole(environment_build.path_of(str(root), NAME)),
+    ] == [
         False,
         True,
         True,
@@ -83,10 +89,10 @@ def test_garbage_is_what_no_plan_names_and_nobody_makes(root):
     run = root / "runs" / "1122-a-abcd"
     run.mkdir(parents=True)
     (run / "plan.json").write_text(json.dumps({"environment": {"name": NAME}}))
-    items = [one for one in cleaning.garbage(str(root), "none") if one["kind"] == "environment"]
+    items = [one for one in garbage.garbage(str(root), "none") if one["kind"] == "environment"]
     assert [os.path.basename(one["path"]) for one in items] == [OTHER]
     assert items[0]["bytes"] > 0
-    cleaning.collect(str(root), items)
+    garbage.collect(str(root), items)
     assert sorted(os.listdir(root / "envs" / process.host_id())) == sorted([NAME, busy.name])
     assert elsewhere.exists()
     lock.release()
@@ -95,8 +101,8 @@ def test_garbage_is_what_no_plan_names_and_nobody_makes(root):
 @pytest.mark.parametrize("name", ["", "..", "../../x", "0123456789AB", "0123456789abc", None, 5])
 def test_what_is_no_name_leads_nowhere(name, root):
     """A path never comes from a request."""
-    with pytest.raises(environments.MakingError):
-        environments.path_of(str(root), name)
+    with pytest.raises(environment_build.MakingError):
+        environment_build.path_of(str(root), name)
 
 
 # what the probe says
@@ -118,29 +124,29 @@ def test_ensurepip_is_looked_for_where_a_python_has_its_library(tmp_path, lib):
     """Beside it, behind a link to it, and behind the settings of an environment that is a copy."""
     with_it = made_python(tmp_path / "a", has_ensurepip=True, lib=lib)
     without = made_python(tmp_path / "b", has_ensurepip=False, lib=lib)
-    assert probe._has_ensurepip(with_it, "3.11.4")
-    assert not probe._has_ensurepip(with_it, "3.12.1")
-    assert not probe._has_ensurepip(without, "3.11.4")
+    assert probe_host._has_ensurepip(with_it, "3.11.4")
+    assert not probe_host._has_ensurepip(with_it, "3.12.1")
+    assert not probe_host._has_ensurepip(without, "3.11.4")
     (tmp_path / "link").symlink_to(with_it)
-    assert probe._has_ensurepip(str(tmp_path / "link"), "3.11.4")
+    assert probe_host._has_ensurepip(str(tmp_path / "link"), "3.11.4")
     copy = made_python(tmp_path / "copy", has_ensurepip=False)
     (tmp_path / "copy" / "pyvenv.cfg").write_text(f"version = 3.11.4\nhome = {tmp_path}/a/bin\n")
-    assert probe._has_ensurepip(copy, "3.11.4")
+    assert probe_host._has_ensurepip(copy, "3.11.4")
 
 
 def test_uv_is_found_beside_the_path_too_and_must_run(tmp_path, monkeypatch):
     """Where its installer puts it, which a login without a shell's start-up does not look at."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setattr(probe, "_UV_FOLDERS", ("~/.local/bin",))
-    assert probe._uv() is None
+    monkeypatch.setattr(probe_host, "_UV_FOLDERS", ("~/.local/bin",))
+    assert probe_host._uv() is None
     program = tmp_path / ".local" / "bin" / "uv"
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\necho 'uv 0.9.1 (abc 2026-01-01)'\n")
     program.chmod(0o755)
-    assert probe._uv() == {"path": str(program), "version": "0.9.1"}
+    assert probe_host._uv() == {"path": str(program), "version": "0.9.1"}
     program.write_text("#!/bin/sh\nexit 1\n")
-    assert probe._uv() is None
+    assert probe_host._uv() is None
 
 
 def system(folder, *, cgroup="0::/user.slice/user-1000.slice/session-3.scope", **files):
@@ -174,5 +180,5 @@ def system(folder, *, cgroup="0::/user.slice/user-1000.slice/session-3.scope", *
 )  # fmt: skip
 def test_what_logind_does_at_logout_is_read_as_logind_reads_it(tmp_path, monkeypatch, more, ends):
     """Drop-ins by name, /etc before /run; not for a login that is none of its sessions."""
-    monkeypatch.setattr(probe, "user", lambda: "ada")
-    assert probe._ends_with_logout(system(tmp_path, **more)) is ends
+    monkeypatch.setattr(probe_host, "user", lambda: "ada")
+    assert probe_host._ends_with_logout(system(tmp_path, **more)) is ends

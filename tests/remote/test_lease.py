@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from launcher.remote import lease, process
-from launcher.remote.rundir import Run, read_json, write_durably
+from launcher.remote.cards import lease
+from launcher.remote.record.rundir import Run, read_json, write_durably
+from launcher.remote.system import process
 
 CARDS = ["GPU-a", "GPU-b", "GPU-c"]
 
@@ -188,15 +189,15 @@ def test_an_agent_whose_card_is_anothers_puts_on_record_that_it_waits(make_run):
     lease.take(other, CARDS[:1])
     busy = lease.claim(run).busy
     lease.write_waiting(run, busy)
-    state = lease.reading.state_of(run)
+    state = lease.run_state.state_of(run)
     assert (state["state"], state["reason"]) == ("waiting", "card")
     assert other.id in state["evidence"]["card"]
 
 
 HOLDER = """
 import subprocess, sys, time
-from launcher.remote import lease
-from launcher.remote.rundir import Run
+from launcher.remote.cards import lease
+from launcher.remote.record.rundir import Run
 taken = lease.take(Run(sys.argv[1]), ["GPU-a"])
 print(subprocess.Popen(["sleep", "1000"]).pid, flush=True)
 time.sleep(1000)

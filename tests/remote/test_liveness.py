@@ -2,8 +2,8 @@
 
 import pytest
 
-from launcher.remote import liveness
-from launcher.remote.liveness import LEAST_S, TIMES, Liveness
+from launcher.remote.training import liveness
+from launcher.remote.training.liveness import LEAST_S, TIMES, Liveness
 
 
 @pytest.fixture

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from testbed.client import RECORDER, until
 from testbed.toy import recorded_run
 
-from launcher.remote import ownership, process
-from launcher.remote.ownership import LEFTOVER, LIVE, STRANGER, Claim, Owned, Seen
-from launcher.remote.rundir import write_durably
+from launcher.remote.fate import ownership
+from launcher.remote.fate.ownership import LEFTOVER, LIVE, STRANGER, Claim, Owned, Seen
+from launcher.remote.record.rundir import write_durably
+from launcher.remote.system import process
 
 ME = 1000
 CLAIMED = {"live": Claim("0101-live-aaaa", True), "ended": Claim("0101-ended-bbbb", False)}
@@ -162,7 +163,7 @@ def test_whoever_asks_is_never_its_own_leftover(tmp_path, make_run):
     """A launch from within what is left of a run does not end itself, nor the shell that it was typed into."""
     run = make_run("0101-job-aaaa", "failed")
     code = (
-        "import os, sys\nfrom launcher.remote import ownership\n"
+        "import os, sys\nfrom launcher.remote.fate import ownership\n"
         "print(ownership.judge(sys.argv[1], [os.getpid(), os.getppid()]), ownership.leftovers(sys.argv[1]))"
     )
     words = f"{sys.executable} -c '{code}' {tmp_path}; true"

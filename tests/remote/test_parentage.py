@@ -7,11 +7,11 @@ import subprocess
 
 import pytest
 
-from launcher.remote import parentage
-from launcher.remote.parentage import ParentError, check_ended, inherit, take_over, what_is_wrong
-from launcher.remote.process import find, host_id
-from launcher.remote.rundir import Lock, Run
-from launcher.remote.store import Store
+from launcher.remote.record.rundir import Lock, Run
+from launcher.remote.store import parentage
+from launcher.remote.store.parentage import ParentError, check_ended, inherit, take_over, what_is_wrong
+from launcher.remote.store.store import Store
+from launcher.remote.system.process import find, host_id
 
 FILES = {"model": b"weights" * 99, "deep/er/state": b"s", "empty": b""}
 

@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from testbed.client import until
 
-from launcher.remote import cards, probe
-from launcher.remote.serve import Server
-from launcher.spec.facts import Facts
+from launcher.remote.cards import nvidia
+from launcher.remote.host import probe_host
+from launcher.remote.serving.serve import Server
+from launcher.values.facts import Facts
 
 UUID = "GPU-6c1b2a8e-0000-4000-8000-000000000000"
 LINE = f"0, {UUID}, NVIDIA TITAN RTX, 7.5, 24576, 580.65.06"
@@ -50,7 +51,7 @@ def root():
 def facts(root, env=None, packages=("pip",)):
     """One probe, as the client reads it."""
     asked = None if packages is None else list(packages)
-    return Facts.model_validate(probe.probe(root, env, asked), strict=False)
+    return Facts.model_validate(probe_host.probe(root, env, asked), strict=False)
 
 
 def test_a_probe_tells_host_room_and_interpreter(root):
@@ -94,7 +95,7 @@ def test_what_nvidia_smi_says_is_told(programs, root, script, names, error):
 
 def test_an_nvidia_smi_that_hangs_costs_its_own_answer_alone(programs, root, monkeypatch):
     """It is ended with all that it started, in its own time, and the rest of the probe is there."""
-    monkeypatch.setattr(cards, "SMI_TIMEOUT_S", 2)
+    monkeypatch.setattr(nvidia, "SMI_TIMEOUT_S", 2)
     pids = programs("nvidia-smi", f"sleep 1000 & echo $! > {root}.pid; wait")
     found = facts(root)
     assert found.gpu_error == "nvidia-smi did not answer in 2 s"
@@ -156,7 +157,7 @@ def test_a_mount_below_a_name_with_a_space_is_found(small_disk):
 )  # fmt: skip
 def test_a_network_file_system_is_shared(root, monkeypatch, kind, is_shared):
     """Other machines may see the same files."""
-    monkeypatch.setattr(probe, "_mount_of", lambda _path: ("server:/home", kind))
+    monkeypatch.setattr(probe_host, "_mount_of", lambda _path: ("server:/home", kind))
     assert facts(root).file_system.is_shared is is_shared
 
 
@@ -169,7 +170,7 @@ def test_a_root_that_hangs_costs_its_own_answer_alone(root, monkeypatch, call):
         gone.wait()
         raise OSError(errno.ESTALE, "Stale file handle")
 
-    monkeypatch.setattr(probe, "PROBE_S", 2)
+    monkeypatch.setattr(probe_host, "PROBE_S", 2)
     monkeypatch.setattr(os, call, hang)
     releases = threading.Timer(
         60, gone.set
@@ -214,8 +215,8 @@ exit 1"""
 )
 def test_a_users_quota_is_told_where_quota_is_there(programs, root, monkeypatch, cells, free_gb):
     """What is left below the hard limit, else the soft one; None where there is no limit."""
-    monkeypatch.setattr(probe, "QUOTA_TIMEOUT_S", 10)
-    device = probe._mount_of(os.path.realpath(root))[0]
+    monkeypatch.setattr(probe_host, "QUOTA_TIMEOUT_S", 10)
+    device = probe_host._mount_of(os.path.realpath(root))[0]
     programs("quota", QUOTA.format(device=device, cells=cells))
     assert facts(root).file_system.quota_free_gb == free_gb
 
@@ -230,7 +231,7 @@ def test_a_quota_that_hangs_is_not_told(programs, root):
 @given(st.binary(max_size=40))
 def test_any_cell_of_the_kernels_mounts_is_read(cell):
     """What is no escape stays as it is."""
-    assert probe._unescaped(cell) == cell or b"\\" in cell
+    assert probe_host._unescaped(cell) == cell or b"\\" in cell
 
 
 # engines
@@ -274,7 +275,7 @@ def test_an_engine_is_asked_by_its_socket(programs, root, monkeypatch, answer, v
     """There and usable, or why not."""
     path = Path(root, "docker.sock")
     monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
-    monkeypatch.setattr(probe, "ENGINE_TIMEOUT_S", 0.3 if answer is None else 10)
+    monkeypatch.setattr(probe_host, "ENGINE_TIMEOUT_S", 0.3 if answer is None else 10)
     with serve(path, answer):
         found = {engine.name: engine for engine in facts(root).engines}["docker"]
     assert (found.socket, found.version) == (str(path), version)
@@ -369,8 +370,8 @@ def test_of_a_model_only_what_was_asked_for_is_told(root, tmp_path, text, expect
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(text)
     source = {"kind": "host", "value": str(tmp_path / "model")}
-    assert probe.probe(root, None, [], None, source, ["dtype", "hidden_size"])["model_told"] == expected
+    assert probe_host.probe(root, None, [], None, source, ["dtype", "hidden_size"])["model_told"] == expected
     assert (
-        probe.probe(root, None, [], None, {"kind": "host", "value": "/nowhere"}, ["dtype"])["model_told"]
+        probe_host.probe(root, None, [], None, {"kind": "host", "value": "/nowhere"}, ["dtype"])["model_told"]
         is None
     )

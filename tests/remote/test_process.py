@@ -9,7 +9,7 @@ import sys
 import pytest
 from testbed.client import is_gone, until
 
-from launcher.remote import process
+from launcher.remote.system import process
 
 BSD = """\
     1     0 Ss   Fri Nov 20 08:00:00 2026
@@ -32,7 +32,7 @@ def test_a_mac_listing_is_read_without_the_ps_that_made_it():
 
 ENDS_ITS_OWN = """
 import subprocess
-from launcher.remote import process
+from launcher.remote.system import process
 process.IS_LINUX = False
 tree = subprocess.Popen(["sh", "-c", "sleep 1000 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
 print(tree.stdout.readline().strip(), flush=True)
@@ -99,7 +99,7 @@ def test_a_reused_pid_is_never_signalled():
 
 STAYS_AWAKE = """
 import sys
-from launcher.remote import process
+from launcher.remote.system import process
 sys.platform = sys.argv[1]
 process.keep_awake()
 """

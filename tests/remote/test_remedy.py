@@ -2,9 +2,9 @@
 
 import pytest
 
-from launcher.remote.failures import FAILURES
-from launcher.remote.remedy import TABLE, Case, InForce, decide, in_force, tries
-from launcher.spec.record import Reason, State
+from launcher.remote.diagnosis.failures import FAILURES
+from launcher.remote.diagnosis.remedy import TABLE, Case, InForce, decide, in_force, tries
+from launcher.values.record import Reason, State
 
 LADDER = [{"mode": "fp16", "base_dtype": "float16"}, {"mode": "fp32", "base_dtype": "float32", "tf32": True}]
 PLAN = {

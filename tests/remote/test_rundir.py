@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from testbed.client import is_gone, until
 
-from launcher.remote import rundir
-from launcher.remote.rundir import Appender, Lock, Run, is_locked, write_durably
-from launcher.remote.serve import Server, Wire
-from launcher.remote.supervise import Supervisor
+from launcher.remote.record import rundir
+from launcher.remote.record.rundir import Appender, Lock, Run, is_locked, write_durably
+from launcher.remote.serving.serve import Server, Wire
+from launcher.remote.training.supervise import Supervisor
 
 MIB = 1024 * 1024
 
@@ -110,7 +110,7 @@ def test_an_attempt_that_never_started_its_command_is_not_counted(tmp_path, bega
 
 def test_a_client_that_reads_no_more_is_given_up(monkeypatch):
     """An agent whose client is frozen leaves after its silence, though it was in the middle of a word."""
-    monkeypatch.setattr("launcher.remote.serve.SILENCE_S", 0.2)
+    monkeypatch.setattr("launcher.remote.serving.serve.SILENCE_S", 0.2)
     reader, writer = os.pipe()
     try:
         with pytest.raises(BrokenPipeError):

@@ -7,10 +7,10 @@ import urllib.parse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.remote import secret, strict_json
-from launcher.remote.rundir import Run, write_durably
-from launcher.remote.secret import Redaction, Redactor
-from launcher.remote.supervise import Supervisor
+from launcher.remote.record import secret, strict_json
+from launcher.remote.record.rundir import Run, write_durably
+from launcher.remote.record.secret import Redaction, Redactor
+from launcher.remote.training.supervise import Supervisor
 
 TEXT = st.text(st.sampled_from('ab\n"\\é%/ '), min_size=4, max_size=12).filter(
     lambda text: len(text.strip()) >= 4

@@ -10,9 +10,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from launcher.remote.rundir import Lock, Run
-from launcher.remote.shipping import ChunkReader
-from launcher.remote.store import ShippingError, Store, check
+from launcher.remote.record.rundir import Lock, Run
+from launcher.remote.store.shipping import ChunkReader
+from launcher.remote.store.store import ShippingError, Store, check
 
 
 class FakeWire:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-WORKER = Path(__file__).parents[2] / "launcher" / "remote" / "worker" / "launcher_worker.py"
+WORKER = Path(__file__).parents[2] / "launcher" / "worker" / "launcher_worker.py"
 
 
 def test_outside_a_run_there_are_plain_defaults_and_no_torch(tmp_path):

@@ -5,9 +5,9 @@ import pytest
 from launcher.errors import BadFileError
 from launcher.planning import classic, image
 from launcher.runs import build_settings, resolve
-from launcher.spec.host import Host
-from launcher.spec.image import CA_BUNDLE_AT, Build, Settings
-from launcher.spec.job import Job
+from launcher.values.host import Host
+from launcher.values.image import CA_BUNDLE_AT, Build, Settings
+from launcher.values.job import Job
 
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 SECRET = "hunter2"

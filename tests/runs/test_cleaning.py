@@ -8,7 +8,7 @@ import threading
 import pytest
 from testbed.client import processes_of, until
 
-from launcher.remote.store import Store
+from launcher.remote.store.store import Store
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from launcher.runs.curves import curve, points, record, table
-from launcher.spec.record import Event
+from launcher.values.record import Event
 
 
 def metric(step, attempt=1, rank=0, kind="metric", **values):

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from testbed.client import is_gone, processes_of, until
 
-from launcher.remote import process
+from launcher.remote.system import process
 
 SMI = """#!/bin/sh
 i=0

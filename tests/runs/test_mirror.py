@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from launcher.errors import ConnectionLostError, RunError, UnknownNameError, UsageError
 from launcher.hosts.agent import Answer
-from launcher.remote import reading
-from launcher.remote.rundir import RUN_ID as RUN_ID_THERE
-from launcher.remote.rundir import Run
+from launcher.remote.record.rundir import RUN_ID as RUN_ID_THERE
+from launcher.remote.record.rundir import Run
+from launcher.remote.serving import cursors
 from launcher.runs.mirror import RUN_ID, Mirror, find, mirrors, new_run_id, parse_event
-from launcher.spec.host import LOCAL, Host
-from launcher.spec.record import Event
+from launcher.values.host import LOCAL, Host
+from launcher.values.record import Event
 
 RUN = "0101-sft-w8q2"
 
@@ -135,11 +135,11 @@ class Place:
 
     def answer(self, mirror, most):
         """Return what the host says to a mirror's request now, so many bytes at most, over JSON as on the wire."""
-        usual, reading.MAX_BYTES = reading.MAX_BYTES, most
+        usual, cursors.MAX_BYTES = cursors.MAX_BYTES, most
         try:
-            values, data = reading.read(self.run, json.loads(json.dumps(mirror.request())))
+            values, data = cursors.read(self.run, json.loads(json.dumps(mirror.request())))
         finally:
-            reading.MAX_BYTES = usual
+            cursors.MAX_BYTES = usual
         return Answer(json.loads(json.dumps(values)), data)
 
     def read(self, most):
@@ -426,7 +426,7 @@ def test_a_file_that_is_another_is_fetched_again_from_its_start(place, text):
 def test_the_last_words_of_a_folder_are_fetched_though_the_next_begins_meanwhile(place, monkeypatch):
     """The old attempt's end is written between our look at its file and our look for new folders."""
     place.append("0001/log.txt", b"first\n")
-    look = reading._growth
+    look = cursors._growth
 
     def look_then_go_on(folder, name, *rest):
         found = look(folder, name, *rest)
@@ -435,7 +435,7 @@ def test_the_last_words_of_a_folder_are_fetched_though_the_next_begins_meanwhile
             place.append("0002/log.txt", b"second\n")
         return found
 
-    monkeypatch.setattr(reading, "_growth", look_then_go_on)
+    monkeypatch.setattr(cursors, "_growth", look_then_go_on)
     place.drain(1 << 20)
     place.assert_equal()
 
@@ -466,7 +466,7 @@ def test_nothing_new_costs_nothing(place):
     place.append("0001/log.txt", b"x")
     (place.there / "0001" / "state.json").write_text("{}")
     place.drain(1 << 20)
-    values, data = reading.read(place.run, place.mirror.request())
+    values, data = cursors.read(place.run, place.mirror.request())
     assert (values["parts"], data) == ([], b"")
 
 

@@ -7,7 +7,7 @@ import pytest
 from launcher.errors import BadFileError, LaunchError, UnknownNameError, UsageError
 from launcher.resources import data_folder
 from launcher.runs import resolve
-from launcher.spec.image import Build
+from launcher.values.image import Build
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from launcher.errors import BadFileError, UsageError
 from launcher.runs.lineage import ancestors, joined
 from launcher.runs.mirror import Mirror
 from launcher.runs.resuming import check_settings
-from launcher.spec.host import Host
+from launcher.values.host import Host
 
 STEPS = """
 import os, signal, sys, time

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.cli.view import PlainView
+from launcher.cli.screens import PlainView
 from launcher.hosts.agent import Answer
 from launcher.runs import control, following
 from launcher.runs.mirror import Mirror
-from launcher.spec.host import Host
+from launcher.values.host import Host
 
 RUN = "0101-x-abcd"
 

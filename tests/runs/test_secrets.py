@@ -15,7 +15,7 @@ from testbed.client import processes_of, until
 
 from launcher.errors import AgentError
 from launcher.hosts import connect
-from launcher.spec.host import Host
+from launcher.values.host import Host
 
 SAYS_IT = """
 import atexit, base64, json, os, socket, time, urllib.parse

@@ -5,14 +5,15 @@ import json
 import pytest
 
 from launcher.cli import ps
-from launcher.cli.view import PlainView
+from launcher.cli.screens import PlainView
 from launcher.errors import EngineError
 from launcher.hosts.agent import Answer
-from launcher.remote import engine, process
-from launcher.remote.cleaning import RefusedError
-from launcher.remote.reading import summary
-from launcher.remote.rundir import Run, write_durably
-from launcher.remote.serve import Server
+from launcher.remote.fate import docker
+from launcher.remote.host.garbage import RefusedError
+from launcher.remote.record.rundir import Run, write_durably
+from launcher.remote.serving.serve import Server
+from launcher.remote.serving.summary import summary
+from launcher.remote.system import process
 from launcher.runs import control
 from launcher.runs.evidence import words
 from launcher.runs.mirror import News
@@ -24,8 +25,8 @@ RUN = "0101-x-abcd"
 @pytest.fixture
 def server(tmp_path, monkeypatch):
     """A host's agent, and a run in a container of an engine that is not there, whose agent died."""
-    monkeypatch.setattr(engine, "_kept", {})
-    monkeypatch.setattr(engine, "_silent", {}, raising=False)
+    monkeypatch.setattr(docker, "_kept", {})
+    monkeypatch.setattr(docker, "_silent", {}, raising=False)
     run = Run(str(tmp_path / "runs" / RUN))
     runtime = {"kind": "docker", "engine": {"name": "docker", "socket": str(tmp_path / "none.sock")}}
     for kind in ("prepare", "attempt"):

@@ -6,7 +6,7 @@ from launcher.errors import AgentError, ConnectionLostError, EngineError
 from launcher.hosts.agent import Answer
 from launcher.runs.launching import _start
 from launcher.runs.mirror import Mirror
-from launcher.spec.host import Host
+from launcher.values.host import Host
 
 CASES = [
     (EngineError("there", "no"), True, False),

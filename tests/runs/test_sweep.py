@@ -15,8 +15,8 @@ import pytest
 from testbed.client import RECORDER, is_gone, processes_of, until
 from testbed.toy import recorded_run
 
-from launcher.remote import process
-from launcher.remote.rundir import read_json, write_durably
+from launcher.remote.record.rundir import read_json, write_durably
+from launcher.remote.system import process
 
 HANGS = """
 import os, sys, time

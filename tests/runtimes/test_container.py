@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from launcher.errors import RefusedError
 from launcher.planning import plan
 from launcher.runs import resolve
-from launcher.runtimes.container import STOP_SLACK_S, EngineFacts, container
-from launcher.spec.container import Place
-from launcher.spec.host import Host
-from launcher.spec.job import Job
+from launcher.runtimes.docker.container import STOP_SLACK_S, EngineFacts, container
+from launcher.values.engine_access import Place
+from launcher.values.host import Host
+from launcher.values.job import Job
 
 UUIDS = ("GPU-1111", "GPU-2222")
 PLACE = Place(

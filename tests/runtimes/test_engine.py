@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from launcher.errors import EngineError
 from launcher.hosts.local import LocalLink
-from launcher.runtimes.engine import Engine
-from launcher.runtimes.images import held
-from launcher.spec.container import EngineWay
+from launcher.runtimes.docker.engine import Engine
+from launcher.runtimes.docker.images import held
+from launcher.values.engine_access import EngineWay
 
 ANSWERS = {
     "/version": {"ApiVersion": "1.41"},

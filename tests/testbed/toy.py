@@ -13,9 +13,9 @@ from typing import Any
 from testbed.client import REPOSITORY, processes_of, until
 
 from launcher.hosts.agent_file import agent_file
-from launcher.remote import process
-from launcher.remote.reading import state_of
-from launcher.remote.rundir import TERMINAL, Run, read_json, write_durably
+from launcher.remote.fate.run_state import state_of
+from launcher.remote.record.rundir import TERMINAL, Run, read_json, write_durably
+from launcher.remote.system import process
 
 RUN = "0101-toy-aaaa"
 MODES = ("fp16", "bf16", "fp32")
@@ -126,7 +126,7 @@ class Toy:
 
     def start(self, *before: str) -> subprocess.Popen[bytes]:
         """Start the keeper; `before` are words to put before its command."""
-        worker = str(REPOSITORY / "launcher" / "remote" / "worker")
+        worker = str(REPOSITORY / "launcher" / "worker")
         keeper = subprocess.Popen(
             [*before, sys.executable, "-I", str(self.agent), "keep", self.run.path],
             env={**os.environ, "HOME": str(self.home), "TMPDIR": "/tmp", "PYTHONPATH": worker},

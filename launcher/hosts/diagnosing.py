@@ -1,6 +1,0 @@
-"""The agent's reading of a log, here on the client: one table for both."""
-
-from launcher.remote.diagnose import Diagnosis, Ended, diagnose
-from launcher.remote.failures import BY_NAME
-
-__all__ = ["BY_NAME", "Diagnosis", "Ended", "diagnose"]

@@ -1,0 +1,6 @@
+"""The agent's reading of a log, here on the client: one table for both."""
+
+from launcher.remote.diagnosis.diagnose import Diagnosis, Ended, diagnose
+from launcher.remote.diagnosis.failures import BY_NAME
+
+__all__ = ["BY_NAME", "Diagnosis", "Ended", "diagnose"]

@@ -1,0 +1,78 @@
+"""Whose turn it is: launches that wait for cards which others have get them in the order in which they came.
+
+A ticket is a file of `hosts/<host-id>/queue/`, named by its number: the cards that will do, and how many are needed. It
+counts while the `serve` whose client waits holds its lock. Tickets are drawn, and looked at, under the lock of the leases.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from ..record import strict_json
+from ..record.rundir import Lock, paths_in, read_json
+from ..system import process
+
+
+class Ticket(NamedTuple):
+    """A place in the line, held."""
+
+    path: str
+    lock: Lock
+
+    def say(self, gpus: Sequence[str], count: int) -> None:
+        """Write down what it is for, in place: another file would have another lock."""
+        with open(self.path, "w", encoding="ascii") as file:
+            file.write(strict_json.encode({"gpus": list(gpus), "count": count}) + "\n")
+
+    def leave(self) -> None:
+        """Leave the line."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+        self.lock.release()
+
+
+def folder_of(root: str) -> str:
+    """Return the folder of this host's tickets."""
+    return os.path.join(root, "hosts", process.host_id(), "queue")
+
+
+def draw(root: str, gpus: Sequence[str], count: int) -> Ticket:
+    """Go to the end of the line, for so many of these cards. Raises OSError."""
+    folder = folder_of(root)
+    os.makedirs(folder, exist_ok=True)
+    last = max((int(os.path.basename(path)) for path, _ in _tickets(root)), default=0)
+    path = os.path.join(folder, "%08d" % (last + 1))
+    lock = Lock.take(path)
+    if lock is None:  # nobody else knows it yet but by a look, which takes no time
+        raise BlockingIOError("the ticket %s is held by another" % path)
+    ticket = Ticket(path, lock)
+    ticket.say(gpus, count)
+    return ticket
+
+
+def kept_back(root: str, ticket: Optional[Ticket], is_free: Callable[[str], bool]) -> Set[str]:
+    """Return the free cards that are for launches ahead of a ticket, or for all that wait where there is none."""
+    kept: Set[str] = set()
+    for path, (gpus, count) in _tickets(root):
+        if ticket is not None and path >= ticket.path:
+            break
+        free = [gpu for gpu in gpus if gpu not in kept and is_free(gpu)]
+        kept.update(free[:count])
+    return kept
+
+
+def _tickets(root: str) -> Iterator[Tuple[str, Tuple[List[str], int]]]:
+    """Yield the tickets that are held, the oldest first; the others are removed."""
+    for path in sorted(paths_in(folder_of(root))):
+        if not os.path.basename(path).isdigit():  # a temporary file, which a sweep removes
+            continue
+        lock = Lock.take(path, 0.0)
+        if lock is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            lock.release()
+            continue
+        told = read_json(path)
+        yield path, ([str(one) for one in told.get("gpus") or ()], int(told.get("count") or 0))

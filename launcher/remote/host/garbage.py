@@ -1,0 +1,144 @@
+"""What may go from a host: a run that has ended, and whatever no run there names any more."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from typing import Any, Iterator
+
+from ..fate import run_state
+from ..making import environment_build
+from ..record.rundir import RUN_ID, TERMINAL, Lock, Run, paths_in, read_json
+from ..store.store import Manifest, Store
+from ..system import process
+
+REMOVED = ".removed-"
+AGENT_AGE_S = 86_400.0
+
+
+class RefusedError(Exception):
+    """A removal that would take what somebody may still want."""
+
+
+def remove_run(run: Run, *, even_artifacts: bool) -> int:
+    """Remove a run that has ended; return the bytes that this frees.
+
+    Raises RefusedError for one that has not ended, and for one with artifacts unless they may go.
+    """
+    state = run_state.state_of(run)["state"]
+    if state not in TERMINAL:
+        raise RefusedError("run %s is %s: it must be stopped before it is removed" % (run.id, state))
+    if not even_artifacts and os.path.isdir(run.artifacts) and os.listdir(run.artifacts):
+        raise RefusedError("run %s has artifacts" % run.id)
+    away = os.path.join(os.path.dirname(run.path), REMOVED + run.id)
+    os.rename(run.path, away)  # gone at once, whatever becomes of the rest
+    return remove(away)
+
+
+def paths_of_runs(root: str) -> list[str]:
+    """Return the paths of the runs below a root, and of those whose removal was broken off."""
+    found = paths_in(os.path.join(root, "runs"))
+    return [one for one in found if RUN_ID.fullmatch(os.path.basename(one).replace(REMOVED, "", 1))]
+
+
+def is_half_made(run: Run) -> bool:
+    """Whether a run of this host never had its code, and nobody holds it: its client and our `serve` died."""
+    if run_state.host_of(run) != process.host_id() or os.path.isdir(run.code):
+        return False
+    kinds = {read_json(run.folder(number).attempt).get("kind") for number in run.numbers()}
+    return kinds == {"prepare"} and run_state.state_of(run)["state"] == "interrupted"
+
+
+def remove_half_made(run: Run) -> bool:
+    """Remove such a run, unless somebody is at it; return whether it is gone."""
+    lock = Lock.take(run.contact_lock, 0.0)
+    if lock is None:
+        return False
+    try:
+        if not is_half_made(run):
+            return False
+        away = os.path.join(os.path.dirname(run.path), REMOVED + run.id)
+        os.rename(run.path, away)
+    finally:
+        lock.release()
+    remove(away)
+    return True
+
+
+def garbage(root: str, agent_folder: str) -> list[dict[str, Any]]:
+    """Return what no run below a root names any more, as {"kind", "path", "bytes"}; paths are relative to the root.
+
+    To be called, and acted upon, while the store is held exclusively.
+    """
+    found = [
+        {"kind": kind, "path": os.path.relpath(path, root)} for kind, path in _unnamed(root, agent_folder)
+    ]
+    return [dict(one, bytes=_size(os.path.join(root, one["path"]))) for one in found]
+
+
+def needed(root: str) -> tuple[list[str], list[str]]:
+    """Return the runs whose containers are needed, for they have not ended, and the images that any run here names."""
+    runs = [Run(path) for path in paths_in(os.path.join(root, "runs"))]
+    found = [run for run in runs if RUN_ID.fullmatch(run.id)]
+    plans = [read_json(run.plan) for run in found]
+    images = {str((plan.get("image") or {}).get("name")) for plan in plans if plan.get("image")}
+    return [run.id for run in found if run_state.state_of(run)["state"] not in TERMINAL], sorted(images)
+
+
+def collect(root: str, items: list[dict[str, Any]]) -> None:
+    """Remove what `garbage` found."""
+    for item in items:
+        take_away = environment_build.remove if item["kind"] == "environment" else remove
+        take_away(os.path.join(root, item["path"]))
+
+
+def _unnamed(root: str, agent_folder: str) -> Iterator[tuple[str, str]]:
+    runs = [Run(path) for path in paths_in(os.path.join(root, "runs"))]
+    for run in runs:
+        if run.id.startswith(REMOVED):
+            yield "removed run", run.path
+    found = [run for run in runs if RUN_ID.fullmatch(run.id)]
+    manifests: list[Manifest] = [read_json(run.manifest) for run in found]
+    store = Store(root)
+    for kind, path in store.unnamed(manifests):
+        yield kind, path
+    for path in environment_build.unnamed(root, [read_json(run.plan) for run in found]):
+        yield "environment", path
+    yield from _old_agents(os.path.join(root, "agent"), agent_folder, found)
+
+
+def _old_agents(folder: str, current: str, runs: list[Run]) -> Iterator[tuple[str, str]]:
+    """Yield the agents of other versions that no run was started by and that nobody has brought lately."""
+    used = {current}
+    for run in runs:
+        for number in run.numbers():
+            used.add(str(read_json(run.folder(number).attempt).get("agent_folder")))
+    for path in paths_in(folder):
+        if path not in used and time.time() - os.stat(path).st_mtime > AGENT_AGE_S:
+            yield "old agent", path
+
+
+def _size(path: str) -> int:
+    """Return the bytes of a file, or of all files below a folder, that go with it: other names keep theirs."""
+    if not os.path.isdir(path):
+        status = os.lstat(path)
+        return status.st_size if status.st_nlink == 1 else 0
+    total = 0
+    for where, _, names in os.walk(path):
+        for name in names:
+            status = os.lstat(os.path.join(where, name))
+            total += status.st_size if status.st_nlink == 1 else 0
+    return total
+
+
+def remove(path: str) -> int:
+    """Remove a file or a folder with all that is in it, read-only parts too; return the bytes that went."""
+    size = _size(path)
+    if not os.path.isdir(path):
+        os.unlink(path)
+        return size
+    for where, _, _ in os.walk(path):
+        os.chmod(where, 0o700)
+    shutil.rmtree(path)
+    return size

@@ -1,0 +1,320 @@
+"""Ends and removes what is ours and what no run needs: leftover processes, uploads, half-made runs, temporary files.
+
+Whose a process is, ownership.py says; signals go through process.send alone, and each is on record with its proof in
+`hosts/<host-id>/sweeps.jsonl`. What may not be touched is listed with what it means and whom to ask.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from typing import Any, Collection, Dict, Iterator, List, Optional, Tuple
+
+from ..cards import lease
+from ..fate import ownership, run_state
+from ..making import environment_build, image_build
+from ..record import strict_json
+from ..record.rundir import TERMINAL, Lock, Run, is_locked
+from ..store.store import ShippingError, Store
+from ..system import process
+from . import garbage
+
+Item = Dict[str, Any]
+GRACE_S = 3.0
+COLLECTING_S = 0.5  # for a parent to collect what has ended
+LEAVING_S = 2.0  # for an agent that has told its run's end to leave by itself
+OLD_S = 3600.0
+MOST_BYTES = 1 << 20
+MOST_CHARS = 40
+ENDED, REMOVED, LEFT = "ended", "removed", "left"
+_TEMPORARY = re.compile(r".+\.([0-9]+)\.tmp")
+
+
+def sweep(root: str, *, dry_run: bool) -> List[Item]:
+    """Do it, or only say what would be done; return what was found.
+
+    Each is {"kind", "name", "run", "did", "why"}: `did` is `ended`, `removed`, or `left` for what was let alone.
+    """
+    items = [
+        *end_leftovers(root, dry_run=dry_run),
+        *_leases(root, dry_run=dry_run),
+        *_files(root, dry_run=dry_run),
+    ]
+    if items and not dry_run:
+        _put_on_record(root, [dict(one, kind="sweep", what=one["kind"]) for one in items])
+    return items
+
+
+def ages(root: str, names: Collection[str]) -> Dict[str, Optional[float]]:
+    """Return, of those runs that have ended or are gone, how many seconds ago they ended; None for one that is gone.
+
+    Runs that still need what is theirs are left out.
+    """
+    found: Dict[str, Optional[float]] = {}
+    for name in names:
+        run = Run(os.path.join(root, "runs", name))
+        if not os.path.isdir(run.path):
+            found[name] = None
+        elif run_state.host_of(run) == process.host_id():
+            state = run_state.state_of(run)
+            if state["state"] in TERMINAL:
+                found[name] = time.time() - float(state.get("time") or 0.0)
+    return found
+
+
+def remains(run: Run) -> List[str]:
+    """Wait a moment until nothing of a run that has ended is left, its agent and its leases; return what is."""
+    deadline = time.monotonic() + LEAVING_S
+    while True:
+        left = [_name(one) for many in ownership.leftovers(run.root, [run.id]).values() for one in many]
+        left += ["the lease of %s" % card for card in lease.of(run)]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.02)
+
+
+# processes
+
+
+def end_leftovers(root: str, *, dry_run: bool = False) -> List[Item]:
+    """End the processes of runs that need them no more, or only say which; return what became of each."""
+    found = _leftovers(root)
+    if dry_run:
+        return [
+            _item("process", _name(one), run, ENDED, "its run needs it no more")
+            for run, many in found.items()
+            for one in many
+        ]
+    with contextlib.ExitStack() as stack:
+        held = [run for run in found if _hold(stack, Run(os.path.join(root, "runs", run)))]
+        items = [
+            _item("process", _name(one), run, LEFT, "another client is at its run just now")
+            for run in set(found) - set(held)
+            for one in found[run]
+        ]
+        return items + (_end(root, held) if held else [])
+
+
+def _leftovers(root: str) -> Dict[str, List[process.Process]]:
+    """Return what is left of runs by now; an agent that has only just told the end of its run is waited for."""
+    deadline = time.monotonic() + LEAVING_S
+    while True:
+        found = ownership.leftovers(root)
+        leaving = any(_has_agent(Run(os.path.join(root, "runs", run))) for run in found)
+        if not leaving or time.monotonic() > deadline:
+            return found
+        time.sleep(0.02)
+
+
+def _has_agent(run: Run) -> bool:
+    last = run.last()
+    return is_locked(run.keeper_lock) or (last is not None and last.is_locked())
+
+
+def _hold(stack: contextlib.ExitStack, run: Run) -> bool:
+    """Keep other clients from going on with a run while what is left of it is ended; return whether nobody does."""
+    try:
+        lock = Lock.take(run.contact_lock, 0.0)
+    except OSError:  # of another user, who shares the root
+        lock = None
+    if lock is not None:
+        stack.callback(lock.release)
+    return lock is not None
+
+
+def _end(root: str, runs: List[str]) -> List[Item]:
+    """End what is left of some runs: SIGTERM, SIGKILL after a grace; say of each what became of it."""
+    known: Dict[Tuple[int, str], Tuple[str, str]] = {}
+
+    def targets() -> List[process.Process]:
+        found = ownership.leftovers(root, runs)
+        fresh = [
+            (one, run) for run, many in found.items() for one in many if (one.pid, one.start) not in known
+        ]
+        for one, run in fresh:
+            known[one.pid, one.start] = (run, _name(one))
+        if fresh:  # before they are signalled: should we die, it is told all the same
+            _put_on_record(
+                root, [dict(_proof(root, run), kind="found", **one.proof("token")) for one, run in fresh]
+            )
+        return [one for many in found.values() for one in many]
+
+    told: Dict[Tuple[int, str], Dict[str, Any]] = {}
+    for proof in process.end(targets, "token", GRACE_S):
+        told.setdefault((proof["pid"], proof["start"]), {}).update(proof)
+        if "signal" in proof:
+            run = known[proof["pid"], proof["start"]][0]
+            _put_on_record(root, [dict(_proof(root, run), kind="signal", **proof)])
+    deadline = time.monotonic() + COLLECTING_S
+    while any(_is_zombie(*key) for key in known) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return [_outcome(pid, start, told.get((pid, start), {}), *names) for (pid, start), names in known.items()]
+
+
+def _is_zombie(pid: int, start: str) -> bool:
+    now = process.find(pid)
+    return now is not None and now.start == start and now.letter == "Z" and now.parent != 1
+
+
+def _outcome(pid: int, start: str, told: Dict[str, Any], run: str, name: str) -> Item:
+    now = process.find(pid)
+    is_inits = (
+        now is not None and now.letter == "Z" and now.parent == 1
+    )  # which collects all, in its own time
+    if now is None or now.start != start or is_inits:
+        return _item("process", name, run, ENDED, "its run needs it no more", proof=told)
+    if now.letter == "Z":
+        why = "ended, but not yet collected by its parent, %s: it holds neither memory nor a card" % _who(
+            now.parent
+        )
+        return _item("zombie", name, run, LEFT, why, proof=told)
+    waits = process.waits_for(pid)
+    why = "outlives SIGKILL (state %s%s): it goes when the kernel lets it go, or with a reboot" % (
+        now.letter,
+        ", in %s" % waits if waits else "",
+    )
+    return _item("process", name, run, LEFT, why, proof=told)
+
+
+def _name(one: process.Process) -> str:
+    return "pid %d (%s)" % (one.pid, _command(one.pid))
+
+
+def _who(pid: int) -> str:
+    try:
+        uid = os.stat("/proc/%d" % pid).st_uid
+    except OSError:
+        return "pid %d" % pid
+    return "pid %d (uid %d, %s)" % (pid, uid, _command(pid))
+
+
+def _command(pid: int) -> str:
+    """Return a process's command line, or its name alone where it waits in the kernel and may not tell it."""
+    now = process.find(pid)
+    try:
+        with open("/proc/%d/%s" % (pid, "comm" if now and now.letter == "D" else "cmdline"), "rb") as file:
+            words = file.read(4096).replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    except OSError:
+        words = ""
+    return words[:MOST_CHARS] or "no command line"
+
+
+def _proof(root: str, run: str) -> Dict[str, Any]:
+    state = run_state.state_of(Run(os.path.join(root, "runs", run)))
+    space = os.readlink("/proc/self/ns/pid") if process.IS_LINUX else None
+    return {
+        "run": run,
+        "state": state["state"],
+        "host_id": process.host_id(),
+        "boot_id": process.boot_id(),
+        "pid_namespace": space,
+    }
+
+
+# leases
+
+
+def _leases(root: str, *, dry_run: bool) -> List[Item]:
+    found = lease.stale(root, dry_run=dry_run)
+    return [_item("lease", card, run, REMOVED, "its run holds the card no more") for card, run in found]
+
+
+# files
+
+
+def _files(root: str, *, dry_run: bool) -> List[Item]:
+    """Remove what dead agents have left half-done on the disk; what is younger than an hour may be somebody's yet."""
+    items = []
+    for kind, path, why in [*_torn(root), *_half_made(root), *_environments(root), *_temporary(root)]:
+        did = REMOVED if dry_run or _is_removed(root, kind, path) else LEFT
+        name = os.path.relpath(path, root) if path.startswith(root + os.sep) else path
+        items.append(
+            _item(kind, name, None, did, why if did == REMOVED else why + "; it could not be removed")
+        )
+    return items
+
+
+def _is_removed(root: str, kind: str, path: str) -> bool:
+    try:
+        if kind == "half-made run":
+            return garbage.remove_half_made(Run(path))
+        if kind == "half-made environment":
+            return environment_build.remove_half_made(root, path)
+        if kind == "broken upload":
+            return Store(root).remove_upload(path)
+        with Store(root).alone() if kind == "half-made copy" else contextlib.nullcontext():
+            garbage.remove(path)
+    except (OSError, ShippingError):  # somebody is at it, or it is not ours to remove
+        return False
+    return True
+
+
+def _is_old(path: str) -> bool:
+    """Whether nothing was made or taken away there for an hour."""
+    try:
+        return time.time() - os.lstat(path).st_mtime > OLD_S
+    except OSError:
+        return False
+
+
+def _torn(root: str) -> Iterator[Tuple[str, str, str]]:
+    for kind, path in Store(root).torn():
+        if _is_old(path):
+            yield kind, path, "whoever made it died over an hour ago"
+
+
+def _half_made(root: str) -> Iterator[Tuple[str, str, str]]:
+    for path in garbage.paths_of_runs(root):
+        run = Run(path)
+        if run.id.startswith(garbage.REMOVED):
+            if _is_old(path):
+                yield "removed run", path, "its removal was broken off"
+        elif not os.path.isdir(run.code) and _is_old(path):
+            with contextlib.suppress(OSError):  # no folder, or not ours to read
+                if garbage.is_half_made(run):
+                    yield "half-made run", path, "its code never arrived: whoever launched it died"
+
+
+def _environments(root: str) -> Iterator[Tuple[str, str, str]]:
+    for path in environment_build.half_made(root):  # of whatever age: its lock says that nobody is at it
+        yield "half-made environment", path, "whoever made or removed it died"
+
+
+def _temporary(root: str) -> Iterator[Tuple[str, str, str]]:
+    folders = [where for where, _, _ in os.walk(os.path.join(root, "hosts", process.host_id()))]
+    for path in (os.path.join(folder, name) for folder in folders for name in sorted(os.listdir(folder))):
+        found = _TEMPORARY.fullmatch(os.path.basename(path))
+        if found and _is_old(path) and process.find(int(found[1])) is None:
+            yield "temporary file", path, "whoever wrote it died"
+    for path in image_build.dead_folders():
+        yield "build folder", path, "its builder died"
+
+
+# the record
+
+
+def _item(kind: str, name: str, run: Optional[str], did: str, why: str, **more: Any) -> Item:
+    return {"kind": kind, "name": name, "run": run, "did": did, "why": why, **more}
+
+
+def record_of(root: str) -> str:
+    """Return the path of what sweeps did on this host, one JSON object a line."""
+    return os.path.join(root, "hosts", process.host_id(), "sweeps.jsonl")
+
+
+def _put_on_record(root: str, lines: List[Dict[str, Any]]) -> None:
+    """Append lines; a full file makes room by becoming the old one, in the place of the last."""
+    path = record_of(root)
+    text = "".join(strict_json.encode(dict(line, version=1, time=time.time())) + "\n" for line in lines)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        if os.stat(path).st_size > MOST_BYTES:
+            os.replace(path, path + ".old")
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(descriptor, text.encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Images and environments, made on this host for a plan."""

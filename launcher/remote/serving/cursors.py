@@ -1,0 +1,99 @@
+"""What is new in a run's numbered folders since the client's cursors.
+
+A cursor is (folder, file, offset, SHA-256 of the min(4096, offset) bytes before it). A file that is shorter, or has another
+hash, is another file: it is sent again from 0. Small files are sent whole when their hash changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any
+
+from ..fate.run_state import state_of
+from ..record.rundir import GROWING_FILES, SMALL_FILES, Folder, Run
+
+TAIL = 4096
+MAX_BYTES = 8 * 1024 * 1024
+
+
+def read(run: Run, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """Return (answer, bytes). `args`: cursors by "NNNN/file", `from` (first folder wanted), `state` known.
+
+    The answer lists parts {path, offset, size} in the order of the bytes; offset 0 for a file that begins again. The
+    state is read before the files: when it is terminal and nothing is left to send, all of the run has been sent.
+    """
+    state = state_of(run)
+    numbers = run.numbers()  # once, before the files: a folder that appears meanwhile is the next answer's
+    cursors = args.get("cursors") or {}
+    parts: list[dict[str, Any]] = []
+    pieces: list[bytes] = []
+    room = MAX_BYTES
+    if args.get("plan") is not True:
+        room -= _whole(run.plan, "plan.json", None, parts, pieces)
+    for number in numbers:
+        if number < int(args.get("from", 0)):
+            continue
+        folder = run.folder(number)
+        for name in SMALL_FILES:
+            key = "%04d/%s" % (number, name)
+            room -= _whole(os.path.join(folder.path, name), key, cursors.get(key), parts, pieces)
+        for name in GROWING_FILES:
+            if room > 0:
+                room -= _growth(folder, name, cursors.get("%04d/%s" % (number, name)), room, parts, pieces)
+    answer = {
+        "state": state,
+        "parts": parts,
+        "last": numbers[-1:],
+        "is_full": room <= 0,
+        "changed": strip(state) != args.get("state"),
+    }
+    return answer, b"".join(pieces)
+
+
+def strip(state: dict[str, Any]) -> list[Any]:
+    """Return what makes a state another state in a client's eyes."""
+    return [state.get("state"), state.get("reason"), state.get("attempt")]
+
+
+def _whole(path: str, key: str, known: Any, parts: list[dict[str, Any]], pieces: list[bytes]) -> int:
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        return 0
+    if known is not None and known.get("sha256") == hashlib.sha256(data).hexdigest():
+        return 0
+    parts.append({"path": key, "offset": 0, "size": len(data), "whole": True})
+    pieces.append(data)
+    return len(data)
+
+
+def _growth(
+    folder: Folder, name: str, cursor: Any, room: int, parts: list[dict[str, Any]], pieces: list[bytes]
+) -> int:
+    path = os.path.join(folder.path, name)
+    offset = int(cursor["offset"]) if cursor else 0
+    try:
+        size = os.stat(path).st_size
+        if cursor and size == offset:
+            return 0  # an append-only file of the same length: nothing new, nothing to hash
+        with open(path, "rb") as file:
+            if offset and not _continues(file, offset, size, str(cursor.get("sha256"))):
+                offset = 0
+            file.seek(offset)
+            data = file.read(room)
+    except FileNotFoundError:
+        return 0
+    if data or not cursor or offset != int(cursor["offset"]):  # an empty file is a file of the mirror too
+        parts.append({"path": "%04d/%s" % (folder.number, name), "offset": offset, "size": len(data)})
+        pieces.append(data)
+    return len(data)
+
+
+def _continues(file: Any, offset: int, size: int, sha256: str) -> bool:
+    if size < offset:
+        return False
+    before = min(TAIL, offset)
+    file.seek(offset - before)
+    return hashlib.sha256(file.read(before)).hexdigest() == sha256

@@ -1,0 +1,53 @@
+"""One line about a run, for `launch ps` and for a client that attaches without a mirror."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..fate.run_state import runtime_of, state_of
+from ..record.rundir import TERMINAL, Run, read_json
+
+IN_DOUBT = ("resuming", "interrupted", "cancel-incomplete")
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """Return one line about a run: id, state, reason, attempt, step, steps, loss, job, card; the last remedy.
+
+    `evidence` says why it is in doubt, or what class of failure it ended in; `parent` which run it continues.
+    """
+    plan = read_json(run.plan)
+    state = state_of(run)
+    evidence = state.get("evidence")
+    last = run.last()
+    beat = read_json(last.heartbeat) if last else {}
+    latest = state if state["state"] in TERMINAL or beat.get("step") is None else beat
+    prepared = run.prepared()
+    return {
+        "run": run.id,
+        "state": state["state"],
+        "reason": state.get("reason"),
+        "attempt": state.get("attempt"),
+        "step": latest.get("step"),
+        "steps": plan.get("steps"),
+        "loss": latest.get("loss"),
+        "grace_s": beat.get("grace_s"),
+        "job": plan.get("job"),
+        "card": (plan.get("profile") or {}).get("title"),
+        "engine": runtime_of(run).get("engine"),
+        "evidence": evidence
+        if state["state"] in (*IN_DOUBT, "waiting") or "class" in (evidence or {})
+        else None,
+        "remedy": _last_remedy(run),
+        "rehearsed": plan.get("rehearsed") is True,
+        "parent": prepared.get("parent"),
+        "time": prepared.get("time"),
+    }
+
+
+def _last_remedy(run: Run) -> dict[str, Any] | None:
+    """Return the remedy that was last found, with the attempt and the step that it answers."""
+    for number in reversed(run.numbers()):
+        state = run.folder(number).read_state()
+        if state.get("remedy"):
+            return {"attempt": state.get("attempt"), "step": state.get("step"), **state["remedy"]}
+    return None

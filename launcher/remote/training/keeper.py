@@ -1,0 +1,112 @@
+"""The keeper: the small parent of `supervise`, as the engine is for a container.
+
+It holds the run's keeper lock. When its agent dies it ends every descendant that it inherited, and starts the agent
+again on anything but exit 0, with back-off. It writes nothing into the run's folders: what it saw goes to the next
+agent, which puts it on record as `previous`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from ..record import strict_json
+from ..record.rundir import Lock, Run
+from ..store import checkpoints
+from ..system import process
+
+BACK_OFF_S = (0.2, 1.0, 2.0, 5.0, 15.0, 60.0)
+HEALTHY_S = 300.0
+MOST_FAILURES = (
+    100  # in a row; some 90 minutes. Then the run is left as interrupted, for a client to go on with
+)
+TAIL = 500
+
+
+def main(arguments: list[str]) -> int:
+    """Keep one run until its agent leaves with 0, the host shuts down, or the run's folder is gone; return 0."""
+    run = Run(os.path.abspath(arguments[0]))
+    lock = Lock.take(run.keeper_lock)
+    if lock is None:
+        return 0
+    process.become_subreaper()
+    shutdown: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: shutdown.append(number))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    seen: dict[str, object] | None = None
+    failures = 0
+    while failures < MOST_FAILURES and os.path.exists(run.plan):
+        began = time.monotonic()
+        newest = checkpoints.newest(run.checkpoints)
+        log_size = _size(run.keeper_log)
+        process.keep_awake()  # anew for each agent: what is below us ends with it
+        status = run_agent(run, seen, shutdown)
+        ended = process.end(
+            process.own_descendants, "descendant", 0.0
+        )  # no grace: a step that nobody records is lost
+        code, number = process.exit_of(status)
+        if code == 0 or shutdown:
+            return 0
+        said = _tail(run.keeper_log, log_size)
+        seen = {"keeper": {"exit": code, "signal": number, "ended": ended, "said": said}}
+        is_healthy = time.monotonic() - began > HEALTHY_S or checkpoints.newest(run.checkpoints) != newest
+        failures = 0 if is_healthy else failures + 1
+        _pause(BACK_OFF_S[min(failures, len(BACK_OFF_S)) - 1] if failures else 0.0, run, shutdown)
+        if shutdown:
+            break
+    return 0
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _tail(path: str, start: int) -> str:
+    """Return the last words of what was written to a file after `start`."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(start, _size(path) - TAIL))
+            return file.read(TAIL).decode("utf-8", "replace").strip()
+    except FileNotFoundError:
+        return ""
+
+
+def run_agent(run: Run, seen: dict[str, object] | None, shutdown: list[int]) -> int:
+    """Start `supervise`, wait for it while reaping whatever else falls to us, and return its wait status.
+
+    `seen` is what the new agent puts on record of the one before it. SIGTERM and SIGINT
+    are passed on, as SIGTERM, and noted in `shutdown`.
+    """
+    command = [sys.executable, "-I", sys.argv[0], "supervise", run.path]
+    if seen is not None:
+        command.append(strict_json.encode(seen))
+    agent = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+
+    def pass_on(number: int, _frame: object) -> None:
+        shutdown.append(number)
+        child = process.find(agent.pid)
+        if child is not None:
+            process.send(child, signal.SIGTERM)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, pass_on)
+    if shutdown:  # it came while the agent was being started
+        pass_on(shutdown[0], None)
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == agent.pid:
+            agent.returncode = status  # reaped here, behind Popen's back
+            return status
+
+
+def _pause(seconds: float, run: Run, shutdown: list[int]) -> None:
+    """Wait before the next start; a wish to stop or a shutdown ends the wait."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not shutdown and run.read_wish() == "run":
+        time.sleep(0.1)

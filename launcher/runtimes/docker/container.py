@@ -1,0 +1,121 @@
+"""A run's container as the Engine API takes it: from plan, place and engine to one value. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from launcher.errors import RefusedError
+from launcher.values.engine_access import Place
+from launcher.values.plan import Plan
+
+LABEL_RUN = "launcher.run"
+LABEL_ROOT = "launcher.root"
+LABEL_PLAN = "launcher.plan"
+LABEL_ATTEMPT = "launcher.attempt"
+STOP_SLACK_S = 15
+"""Beyond the job's own grace, for the agent to write down how it ended; then the engine kills."""
+SHM_SHARE = 0.5
+LEAST_SHM_BYTES = 1 << 30
+LOG_SIZE = "1m"
+
+
+class EngineFacts(NamedTuple):
+    """What an engine says of itself, as far as a container depends on it."""
+
+    is_rootless: bool = False
+    has_init: bool = True
+    memory_bytes: int = 0
+    runtimes: tuple[str, ...] = ()
+    has_cdi: bool = False
+
+
+def name_of(run: str) -> str:
+    """Return the name of a run's container."""
+    return f"launch-{run}"
+
+
+def user_of(place: Place, engine: EngineFacts) -> str:
+    """Return the user of a container, so that what it writes belongs to the one who launched it.
+
+    A rootless engine maps 0 to that very user.
+    """
+    return "0:0" if engine.is_rootless else f"{place.uid}:{place.gid}"
+
+
+def container(
+    plan: Plan, run: str, attempt: int, place: Place, engine: EngineFacts, gpus: Sequence[str]
+) -> dict[str, Any]:
+    """Return the configuration of a run's container.
+
+    Every folder has the same path inside as outside, so that the record reads the same in both. The run's own folder
+    is HOME; the secrets are not here, for the agent inside reads them from the run.
+    Raises RefusedError for cards that the engine cannot hand on.
+    """
+    if plan.image is None:
+        raise ValueError(f"the plan of run {run} has no image")
+    mounts = [
+        {"Type": "bind", "Source": path, "Target": path, "ReadOnly": is_read_only}
+        for paths, is_read_only in (((place.path, *place.written), False), (place.read, True))
+        for path in dict.fromkeys(paths)
+    ]
+    home = f"{place.path}/home"
+    environment = {
+        "HOME": home,
+        "USER": place.user,
+        "LOGNAME": place.user,
+        "XDG_CACHE_HOME": f"{home}/.cache",
+        "LAUNCH_HOST_ID": place.host_id,
+    }
+    host: dict[str, Any] = {
+        "Mounts": mounts,
+        "RestartPolicy": {"Name": "on-failure", "MaximumRetryCount": 0},
+        "Init": engine.has_init,
+        "CapDrop": ["ALL"],
+        "SecurityOpt": ["no-new-privileges"],
+        "ShmSize": max(LEAST_SHM_BYTES, int(engine.memory_bytes * SHM_SHARE)),
+        "LogConfig": {"Type": "json-file", "Config": {"max-size": LOG_SIZE}},
+    }
+    if not engine.is_rootless:
+        host["GroupAdd"] = [str(group) for group in place.groups if group != place.gid]
+    if gpus:
+        host["DeviceRequests"] = [device_request(plan.host, engine, gpus)]
+    return {
+        "Image": plan.image.name,
+        "User": user_of(place, engine),
+        "Entrypoint": ["python3", "-I", place.agent, "contain", place.path],
+        "Cmd": [],
+        "WorkingDir": "/",
+        "Env": [f"{name}={value}" for name, value in environment.items()],
+        "Labels": {
+            LABEL_RUN: run,
+            LABEL_ROOT: place.root,
+            LABEL_ATTEMPT: str(attempt),
+            LABEL_PLAN: plan.digest,
+        },
+        "StopSignal": "SIGTERM",
+        "StopTimeout": stop_timeout_s(plan.stop_grace_s),
+        "HostConfig": host,
+    }
+
+
+def stop_timeout_s(grace_s: float) -> int:
+    """Return how long the engine waits after SIGTERM before it kills, in whole seconds."""
+    return math.ceil(grace_s) + STOP_SLACK_S
+
+
+def device_request(host: str, engine: EngineFacts, gpus: Sequence[str]) -> dict[str, Any]:
+    """Return the request for cards by UUID: NVIDIA's runtime hook where the engine has it, else CDI (engine 25 and newer).
+
+    Raises RefusedError where it has neither.
+    """
+    if "nvidia" in engine.runtimes:
+        return {"Driver": "nvidia", "DeviceIDs": list(gpus), "Capabilities": [["gpu"]]}
+    if engine.has_cdi:
+        return {"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={uuid}" for uuid in gpus]}
+    raise RefusedError(
+        f"{host}: its container engine cannot hand on an NVIDIA card: it knows neither the runtime 'nvidia' nor CDI\n"
+        "  install nvidia-container-toolkit there and restart the engine\n"
+        f"  or run without a container   launch --host {host} --runtime native"
+    )

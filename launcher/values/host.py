@@ -1,0 +1,51 @@
+"""Where a job runs: an address and how to run there."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from launcher.values.base import Written
+from launcher.values.image import Build
+
+
+def _engine(written: str) -> str:
+    if not re.fullmatch(r"docker|/[^\x00-\x1f\x7f]{1,106}", written):
+        raise ValueError("expected docker, or the absolute path of an engine's socket")
+    return written
+
+
+class Host(Written):
+    """A machine as its `[hosts.NAME]` table says.
+
+    `address` None means this machine. A bare alias of ~/.ssh/config is a host whose address is the alias.
+    `python` is the agent's; `env` is the job's: an environment's folder, or its interpreter. `runtime` auto means a
+    container where an engine answers on another machine. `engine` is docker, or a socket's path; `sudo` reaches
+    it by `sudo -n`.
+    """
+
+    name: Annotated[str, Field(min_length=1)]
+    address: Annotated[str, Field(pattern=r"^[^\s-][^\s]*$")] | None = None
+    user: str | None = None
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    identity_file: str | None = None
+    known_hosts: str | None = None
+    root: str = "~/.launch"
+    python: str | None = None
+    env: str | None = None
+    runtime: Literal["auto", "docker", "native"] = "auto"
+    engine: Annotated[str, AfterValidator(_engine)] | None = None
+    sudo: bool = False
+    build: Build = Build()
+    profile: str | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this is the machine that `launch` itself runs on."""
+        return self.address is None
+
+
+LOCAL = Host(name="local")
+"""This machine, known without any file."""

@@ -1,0 +1,80 @@
+"""What is to be done: a training program or a command, its model, data and budgets."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AliasChoices, ConfigDict, Field, field_validator
+
+from launcher.values.base import Written
+from launcher.values.image import Reference
+from launcher.values.precision import Attention
+from launcher.values.profile import Name
+from launcher.values.requirement import RequirementText
+
+Scalar = bool | int | float | str
+Count = Annotated[int, Field(ge=1)]
+Minutes = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Batch(Written):
+    """The global batch, which no card changes, and the largest micro-batch that the job wants."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    global_size: Count = Field(
+        default=8, validation_alias=AliasChoices("global", "global_size"), serialization_alias="global"
+    )
+    micro: Count | None = None
+
+
+class Data(Written):
+    """The job's data: a path here (`./x`, `/x`, `~/x`), `host:PATH` there, or a word for the script, `hub:` or not."""
+
+    train: str | None = None
+    eval: str | None = None
+
+
+class Job(Written):
+    """A job as its TOML file or the words after `--` say.
+
+    A path is relative to the file that names it; `code` is the folder that travels (default: the working folder).
+    A checkpoint is saved every so many steps or minutes; the last `keep_checkpoints` stay, and the best. A training that is
+    silent for `hang_minutes` is taken for hung (None: for many times a step). After `time_limit_minutes` the run ends with a
+    checkpoint. `image` is an image of one's own, in place of the one that is built. `settings` reach the script as they are.
+    `secrets` are names of variables; their values are never part of a job.
+    """
+
+    name: Name
+    command: Annotated[tuple[str, ...], Field(min_length=1)]
+    code: str | None = None
+    requirements: tuple[RequirementText, ...] = ()
+    image: Reference | None = None
+    model: str | None = None
+    method: Literal["lora", "full"] = "full"
+    attention: Attention = "sdpa"
+    compile: bool = False
+    steps: Count | None = None
+    seed: int = 0
+    save_every_steps: Count | None = None
+    save_every_minutes: Minutes | None = 15.0
+    keep_checkpoints: Count = 2
+    loader_workers: Annotated[int, Field(ge=0)] = 0
+    batch: Batch = Batch()
+    data: Data = Data()
+    settings: dict[str, Scalar] = {}
+    secrets: tuple[str, ...] = ()
+    attempts: Count = 20
+    restart: bool = False
+    hang_minutes: Minutes | None = None
+    time_limit_minutes: Minutes | None = None
+    stop_grace_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
+
+    @field_validator("command")
+    @classmethod
+    def _command_has_words(cls, command: tuple[str, ...]) -> tuple[str, ...]:
+        if not command[0]:
+            raise ValueError("its first word is empty")
+        if any("\0" in word for word in command):
+            raise ValueError("a word holds a NUL byte")
+        return command

@@ -1,0 +1,114 @@
+"""What will happen: the intent of a run with everything resolved. A plan is a value."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from launcher.values.base import Written, canonical_json
+from launcher.values.environment import Environment
+from launcher.values.image import Image
+from launcher.values.job import Count, Minutes, Scalar
+from launcher.values.model import Model
+from launcher.values.precision import Precision
+from launcher.values.profile import Name, Profile
+
+
+class Split(Written):
+    """How the global batch falls into micro-batches: ranks x micro x accumulation = global."""
+
+    global_batch: Count
+    ranks: Count = 1
+    micro_batch: Count
+    accumulation: Count
+
+    @model_validator(mode="after")
+    def _keeps_the_global_batch(self) -> Split:
+        product = self.ranks * self.micro_batch * self.accumulation
+        if product != self.global_batch:
+            raise ValueError(
+                f"{self.ranks} x {self.micro_batch} x {self.accumulation} = {product}, not {self.global_batch}"
+            )
+        return self
+
+    @property
+    def title(self) -> str:
+        """The split as a product, e.g. `micro-batch 4 x 16 = 64`."""
+        cards = f"{self.ranks} cards x " if self.ranks > 1 else ""
+        return f"{cards}micro-batch {self.micro_batch} x {self.accumulation} = {self.global_batch}"
+
+
+class Source(Written):
+    """Where a model or a file comes from: `local` travels with the run, `host` lies there, `name` is the script's."""
+
+    kind: Literal["local", "host", "name"]
+    value: str
+
+
+class Plan(Written):
+    """The intent of a run: frozen, canonical, free of ids, times, ports and volatile facts.
+
+    `environment` is what is made on the host for a native run; None where its own Python, or `env`, has the packages.
+    `rehearsed`: the card's precision and split are tried on a CPU; speed and kernels are not.
+    """
+
+    version: Literal[1] = 1
+    job: Name
+    host: str
+    profile: Profile
+    rehearsed: bool = False
+    runtime: Literal["docker", "native"] = "native"
+    image: Image | None = None
+    environment: Environment | None = None
+    env: str | None
+    command: tuple[str, ...]
+    requirements: tuple[str, ...]
+    model: Source | None
+    model_facts: Model | None = None
+    data: dict[str, Source]
+    method: Literal["lora", "full"]
+    steps: Count | None
+    seed: int
+    save_every_steps: Count | None
+    save_every_minutes: Minutes | None = None
+    keep_checkpoints: Count | None = None
+    loader_workers: int
+    settings: dict[str, Scalar]
+    secrets: tuple[str, ...] = ()
+    ladder: Annotated[tuple[Precision, ...], Field(min_length=1)]
+    split: Split
+    attempts: Count
+    restart: bool
+    hang_minutes: Minutes | None = None
+    time_limit_minutes: Minutes | None = None
+    stop_grace_s: float
+
+    @model_validator(mode="after")
+    def _belongs_to_its_runtime(self) -> Plan:
+        if (self.runtime == "docker") != (self.image is not None):
+            raise ValueError("an image is given for runtime 'docker', and only there")
+        if self.environment is not None and (self.runtime != "native" or self.env is not None):
+            raise ValueError(
+                "an environment of ours is given for runtime 'native' without an `env`, and only there"
+            )
+        return self
+
+    def to_json(self) -> str:
+        """Write the plan as its canonical JSON, one line. The same inputs give the same bytes."""
+        return canonical_json(self)
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the canonical JSON, in hex."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+
+class Finding(Written):
+    """What the gate says of a plan on a host: `refuse` stops a launch, `note` is said aloud. `mend` is what to do."""
+
+    level: Literal["refuse", "note"]
+    code: str
+    message: str
+    mend: str = ""

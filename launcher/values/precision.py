@@ -1,0 +1,174 @@
+"""One consistent choice of dtypes, autocast and scaler, and what of a host it hangs on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from launcher.values.base import Written
+
+Mode = Literal["fp32", "bf16", "fp16", "fp16-native"]
+Dtype = Literal["float32", "float16", "bfloat16"]
+Attention = Literal["sdpa", "eager", "flash_attention_2"]
+Capability = Annotated[str, Field(pattern=r"^\d{1,2}\.\d$")]
+Version = Annotated[str, Field(pattern=r"^\d+(\.\d+)*")]
+
+VOLTA = (7, 0)
+AMPERE = (8, 0)
+SMALLEST_NORMAL_FP16 = 2.0**-14
+"""Below it float16 loses digits, and below 6e-8 it is zero."""
+
+
+class Platform(Written):
+    """What a host's processor and software add to a card: torch's and macOS's versions, where they are known.
+
+    `apple_chip` is the processor's name, such as `Apple M1 Pro`; `has_cpu_bf16` whether the processor computes bf16
+    itself (AVX512-BF16, AMX-BF16, or Arm's BF16).
+    """
+
+    torch: Version | None = None
+    macos: Version | None = None
+    apple_chip: str | None = None
+    has_cpu_bf16: bool = False
+
+    def has_torch(self, *least: int) -> bool:
+        """Whether torch is known to be of this version or a later one."""
+        return numbers(self.torch) >= least
+
+    def has_macos(self, *least: int) -> bool:
+        """Whether macOS is known to be of this version or a later one."""
+        return numbers(self.macos) >= least
+
+
+class Precision(Written):
+    """One consistent choice of dtypes, autocast and scaler. One that would crash, or would not learn, cannot be built.
+
+    `capability` is the card's, for a CUDA device; `platform` is told where a rule hangs on it. `why` says why it stands
+    at its place in the ladder. Sources of the rules: torch 2.13's and transformers 5.23's source, and our own runs.
+    """
+
+    mode: Mode
+    device: Literal["cuda", "mps", "cpu"]
+    capability: Capability | None = None
+    platform: Platform | None = None
+    base_dtype: Dtype
+    trainable_dtype: Dtype = "float32"
+    autocast_dtype: Literal["float16", "bfloat16"] | None = None
+    scaler: bool = False
+    tf32: bool = False
+    adam_eps: float = 1e-8
+    attention: Attention = "sdpa"
+    compile: bool = False
+    why: str
+
+    @model_validator(mode="after")
+    def _could_not_crash(self) -> Self:
+        for fault in (*self._of_scaler(), *self._of_mode(), *self._of_device(), *self._of_kernels()):
+            raise ValueError(fault)
+        return self
+
+    def model_copy(self, *, update: Any = None, deep: bool = False) -> Self:
+        """Return a changed one, which is checked as any other: pydantic's own copy would not be."""
+        return type(self).model_validate({**self.model_dump(), **(update or {})})
+
+    @property
+    def _dtypes(self) -> set[str]:
+        return {self.base_dtype, self.trainable_dtype, self.autocast_dtype or "float32"}
+
+    def _of_mode(self) -> Iterator[str]:
+        halves = self._dtypes - {"float32"}
+        meant: set[str] = {
+            "fp32": set(),
+            "bf16": {"bfloat16"},
+            "fp16": {"float16"},
+            "fp16-native": {"float16"},
+        }[self.mode]
+        if halves != meant:
+            yield f"mode {self.mode} means {_words(meant)}, not {_words(halves)}"
+        if self.mode == "fp16-native" and (self.trainable_dtype, self.autocast_dtype) != ("float16", None):
+            yield "fp16-native is float16 weights without autocast"
+        if self.mode != "fp16-native" and self.trainable_dtype != "float32":
+            yield f"{self.trainable_dtype} trainables lose small updates: they stay float32 in mode {self.mode}"
+
+    def _of_scaler(self) -> Iterator[str]:
+        if self.scaler and self.trainable_dtype != "float32":
+            yield f"a scaler cannot unscale {self.trainable_dtype} gradients: trainables must be float32"
+        if self.autocast_dtype == "float16" and not self.scaler:
+            yield "fp16 autocast over float32 trainables underflows without a scaler"
+        if self.scaler and self.autocast_dtype != "float16":
+            yield "a scaler is for fp16 autocast only"
+        if self.trainable_dtype == "float16" and self.adam_eps < SMALLEST_NORMAL_FP16:
+            yield f"Adam's eps {self.adam_eps:g} vanishes in float16: the update divides by zero; 1e-4 does not"
+
+    def _of_device(self) -> Iterator[str]:
+        if (self.device == "cuda") != (self.capability is not None):
+            yield "capability is given for device 'cuda', and only there"
+        elif self.device == "cuda":
+            if "bfloat16" in self._dtypes and self._compute < AMPERE:
+                yield f"capability {self.capability} < 8.0 emulates bf16 (torch says yes, the card says no)"
+            if self.tf32 and self._compute < AMPERE:
+                yield f"tf32 needs capability 8.0, not {self.capability}"
+        if self.tf32 and self.device != "cuda":
+            yield "tf32 is a CUDA card's mode"
+        if self.device == "cpu" and "float16" in self._dtypes:
+            yield "on a CPU accelerate silently switches fp16 off: no autocast, no scaler"
+        if self.device == "mps":
+            yield from self._of_apple(self.platform or Platform())
+
+    def _of_apple(self, platform: Platform) -> Iterator[str]:
+        if "bfloat16" in self._dtypes and not platform.has_macos(14):
+            yield f"bf16 on an Apple GPU needs macOS 14, not {platform.macos or 'an unknown one'}"
+        for is_used, least, what in (
+            (self.autocast_dtype == "bfloat16", (2, 6), "bf16 autocast"),
+            ("bfloat16" in self._dtypes, (2, 3), "bf16"),
+            (self.scaler, (2, 8), "a gradient scaler"),
+            (self.autocast_dtype == "float16", (2, 5), "fp16 autocast"),
+        ):
+            if is_used and not platform.has_torch(*least):
+                version = ".".join(map(str, least))
+                yield f"{what} on an Apple GPU needs torch {version}, not {platform.torch or 'an unknown one'}"
+
+    def _of_kernels(self) -> Iterator[str]:
+        if self.attention == "flash_attention_2":
+            if self.device != "cuda" or self._compute < AMPERE:
+                card = f"capability {self.capability}" if self.capability else self.device
+                yield f"flash_attention_2 needs a card of capability 8.0, not {card}; sdpa runs everywhere"
+            elif self.base_dtype == "float32" and self.autocast_dtype is None:
+                yield "flash_attention_2 computes in fp16 or bf16 only"
+        if self.compile and (self.device == "mps" or (self.device == "cuda" and self._compute < VOLTA)):
+            card = f"capability {self.capability}" if self.capability else "an Apple GPU"
+            yield f"torch.compile needs Triton, which needs capability 7.0, not {card}"
+
+    @property
+    def _compute(self) -> tuple[int, ...]:
+        return numbers(self.capability)
+
+    @property
+    def title(self) -> str:
+        """The choice in a few words, as a person would say it."""
+        if self.autocast_dtype is None:
+            words = [f"{self.mode}{' with tf32' if self.tf32 else ''}"]
+        else:
+            words = [f"{self.mode} autocast{' + scaler' if self.scaler else ''}"]
+        if self.base_dtype != self.trainable_dtype:
+            words.append(f"{SHORT[self.base_dtype]} base, {SHORT[self.trainable_dtype]} adapters")
+        elif self.autocast_dtype is not None:
+            words.append(f"{SHORT[self.base_dtype]} weights")
+        return ", ".join(words)
+
+
+SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+"""What people call the dtypes that torch names."""
+
+
+def numbers(version: str | None) -> tuple[int, ...]:
+    """Return the leading numbers of a version, e.g. (2, 13, 0) of `2.13.0+cu126`; () where there is none."""
+    found = re.match(r"\d+(\.\d+)*", version or "")
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def _words(dtypes: set[str]) -> str:
+    return " and ".join(sorted(dtypes)) or "float32 alone"

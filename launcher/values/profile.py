@@ -1,0 +1,99 @@
+"""What a card is. What it can do is derived, so that no profile can claim it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from launcher.values.base import Written
+from launcher.values.precision import AMPERE, VOLTA, Capability, numbers
+
+NAME = r"^[a-z0-9][a-z0-9_.-]{0,47}$"
+Name = Annotated[str, Field(pattern=NAME)]
+"""A name that is safe in a path, a command and a label."""
+
+
+class Peak(Written):
+    """Published dense peak rates in TFLOP/s, and memory bandwidth in GB/s."""
+
+    fp32: float | None = None
+    tf32: float | None = None
+    fp16: float | None = None
+    bf16: float | None = None
+    bandwidth_gb_s: float | None = None
+    source: str
+
+
+class Profile(Written):
+    """A card: capability, memory, peak rates, and the names under which a probe may report it.
+
+    `count` is how many of them a run takes in one host; memory and rates are one card's.
+    """
+
+    name: Name
+    title: str
+    kind: Literal["cuda", "mps", "cpu"]
+    capability: Capability | None = None
+    memory_gb: Annotated[float, Field(gt=0)] | None = None
+    count: Annotated[int, Field(ge=1)] = 1
+    probe_names: tuple[str, ...] = ()
+    peak: Peak | None = None
+
+    @model_validator(mode="after")
+    def _capability_belongs_to_cuda(self) -> Profile:
+        if (self.kind == "cuda") != (self.capability is not None):
+            raise ValueError("capability is given for kind 'cuda', and only there")
+        if self.kind == "cuda" and self.memory_gb is None:
+            raise ValueError("memory_gb is needed for kind 'cuda'")
+        if self.kind != "cuda" and self.count != 1:
+            raise ValueError("count is for kind 'cuda': another kind has one")
+        return self
+
+    def of_cards(self, count: int) -> Profile:
+        """Return the profile of so many of these cards in one host, e.g. `2 x T4 16 GB`."""
+        title = self.title.removeprefix(f"{self.count} x ")
+        title = title if count == 1 else f"{count} x {title}"
+        return Profile.model_validate({**self.model_dump(), "count": count, "title": title})
+
+    @property
+    def compute(self) -> tuple[int, int] | None:
+        """The compute capability as numbers, e.g. (7, 5); None off CUDA."""
+        if self.capability is None:
+            return None
+        major, minor = numbers(self.capability)
+        return major, minor
+
+    @property
+    def has_bf16(self) -> bool:
+        """Whether the card computes bf16 itself: capability 8.0 and up.
+
+        Never `torch.cuda.is_bf16_supported()`, which counts emulation and says True on Turing and Pascal.
+        """
+        return self.compute is not None and self.compute >= AMPERE
+
+    @property
+    def has_tf32(self) -> bool:
+        """Whether fp32 products may run on tensor cores as tf32: capability 8.0 and up."""
+        return self.compute is not None and self.compute >= AMPERE
+
+    @property
+    def has_fp16_tensor_cores(self) -> bool:
+        """Whether fp16 products run on tensor cores: capability 7.0 and up."""
+        return self.compute is not None and self.compute >= VOLTA
+
+    @property
+    def has_triton(self) -> bool:
+        """Whether torch.compile's GPU back end works: Triton needs capability 7.0."""
+        return self.compute is not None and self.compute >= VOLTA
+
+    def is_reported_as(self, name: str, memory_mib: float | None) -> bool:
+        """Whether a probe that reports this name and memory (MiB, None if unknown) means this card.
+
+        Cards of one name differ in memory (A100 40 and 80 GB); drivers report a little less than the nominal size.
+        """
+        if name not in self.probe_names:
+            return False
+        if memory_mib is None or self.memory_gb is None:
+            return True
+        return 0.8 <= memory_mib / 1024 / self.memory_gb <= 1.1

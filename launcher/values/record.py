@@ -1,0 +1,227 @@
+"""What a run leaves on record: states, reasons, attempts, events.
+
+The agent (launcher/remote) writes these files with the standard library alone; a round-trip test holds both to the
+same words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from launcher.values.base import Record
+from launcher.values.engine_access import EngineWay
+
+Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
+"""A whole number that a float holds exactly: to reckon with it overflows nowhere."""
+Moment = Annotated[float, Field(ge=-1e12, le=1e12)]
+"""Seconds since 1970."""
+
+
+class State(StrEnum):
+    """Where a run is.
+
+    planned -> preparing -> running -> (stopping | resuming | waiting) -> succeeded | failed | cancelled.
+    `interrupted` is derived: nobody holds the run's lock, and its last word was no end.
+    `unreachable` is what a client sees, never what a run is.
+    """
+
+    PLANNED = "planned"
+    RESERVED = "reserved"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    WAITING = "waiting"
+    RESUMING = "resuming"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    CANCEL_INCOMPLETE = "cancel-incomplete"
+    INTERRUPTED = "interrupted"
+
+
+TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.CANCEL_INCOMPLETE})
+
+
+def is_terminal(state: object) -> bool:
+    """Whether no attempt follows, by itself or at a contact. A state that this version does not know is no end."""
+    return isinstance(state, str) and state in TERMINAL
+
+
+class Reason(StrEnum):
+    """Why a run is in its state."""
+
+    COMPLETED = "completed"
+    EXIT_ONLY = "exit-only"
+    STOPPED_BY_USER = "stopped-by-user"
+    CANCELLED_BY_USER = "cancelled-by-user"
+    TIME_LIMIT = "time-limit"
+    EXIT_NONZERO = "exit-nonzero"
+    KILLED_BY_SIGNAL = "killed-by-signal"
+    NO_COMPLETION_MARKER = "no-completion-marker"
+    COMMAND_NOT_FOUND = "command-not-found"
+    ATTEMPTS_EXHAUSTED = "attempts-exhausted"
+    NOT_RESTARTABLE = "not-restartable"
+    HOST_SHUTDOWN = "host-shutdown"
+    CARD = "card"
+    AGENT_LOST = "agent-lost"
+    NEVER_STARTED = "never-started"
+    PROCESSES_REMAIN = "processes-remain"
+    ENGINE_SILENT = "engine-silent"
+    NAN_DIVERGENCE = "nan-divergence"
+    NOT_LEARNING = "not-learning"
+    FP16_UNSCALE = "fp16-unscale"
+    BF16_UNSUPPORTED = "bf16-unsupported"
+    BF16_DTYPE_MISMATCH = "bf16-dtype-mismatch"
+    CUDA_OOM = "cuda-oom"
+    SHM_TOO_SMALL = "shm-too-small"
+    HOST_OOM_KILLED = "host-oom-killed"
+    PORT_IN_USE = "port-in-use"
+    GPU_BUSY_EXCLUSIVE = "gpu-busy-exclusive"
+    NO_KERNEL_IMAGE = "no-kernel-image"
+    DRIVER_TOO_OLD = "driver-too-old"
+    NO_GPU_IN_CONTAINER = "no-gpu-in-container"
+    GPU_LOST = "gpu-lost"
+    DEVICE_SIDE_ASSERT = "device-side-assert"
+    WRONG_DEVICE_ORDINAL = "wrong-device-ordinal"
+    CHECKPOINT_CORRUPT = "checkpoint-corrupt"
+    DISK_FULL = "disk-full"
+    DOCKER_PERMISSION = "docker-permission"
+    DOCKER_BUILD_FAILURE = "docker-build-failure"
+    SSH_HOSTKEY_MISMATCH = "ssh-hostkey-mismatch"
+    SSH_AUTH_FAILED = "ssh-auth-failed"
+    SSH_CONNECTION_LOST = "ssh-connection-lost"
+    HUB_ACCESS = "hub-access"
+    DEVICE_MAP_CONFLICT = "device-map-conflict"
+    MPS_UNSUPPORTED_OP = "mps-unsupported-op"
+    MISSING_DEPENDENCY = "missing-dependency"
+    NCCL_ERROR = "nccl-error"
+    PREEMPTED = "preempted"
+    HANG = "hang"
+    USER_CODE_ERROR = "user-code-error"
+
+    @property
+    def state(self) -> State:
+        """The state that this reason leads to, where it has no remedy; with one, the run is `resuming`."""
+        return _STATE_OF.get(self, State.FAILED)
+
+
+_STATE_OF = {
+    Reason.COMPLETED: State.SUCCEEDED,
+    Reason.EXIT_ONLY: State.SUCCEEDED,
+    Reason.STOPPED_BY_USER: State.CANCELLED,
+    Reason.CANCELLED_BY_USER: State.CANCELLED,
+    Reason.TIME_LIMIT: State.CANCELLED,
+    Reason.HOST_SHUTDOWN: State.RESUMING,
+    Reason.AGENT_LOST: State.RESUMING,
+    Reason.CARD: State.WAITING,
+    Reason.PROCESSES_REMAIN: State.CANCEL_INCOMPLETE,
+    Reason.ENGINE_SILENT: State.CANCEL_INCOMPLETE,
+}
+
+
+class Parent(Record):
+    """The run that another one continues, and the checkpoint that it began from."""
+
+    run: str
+    checkpoint: str
+    step: Whole
+
+
+class Attempt(Record):
+    """The `attempt.json` of a numbered folder: what kind of folder it is, and the values in force."""
+
+    version: Whole
+    run: str
+    kind: Literal["prepare", "attempt", "contact"]
+    folder: Whole
+    attempt: Whole | None = None
+    time: Moment
+    host_id: str
+    rung: Whole | None = None
+    changes: dict[str, Any] = {}
+    checkpoint: dict[str, Any] | None = None
+    rehearsed: bool = False
+    remedy: dict[str, Any] | None = None
+    previous: dict[str, Any] | None = None
+    parent: Parent | None = None
+
+
+class Began(Record):
+    """When a folder was made, by the host's clock, and which run it goes on with, as far as its `attempt.json` tells."""
+
+    time: Moment | None = None
+    parent: Parent | None = None
+
+
+class PlanTold(Record):
+    """What a client shows of a plan, as the run's host has it."""
+
+    job: str | None = None
+    steps: Whole | None = None
+    stop_grace_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    profile: dict[str, Any] = {}
+    rehearsed: bool = False
+
+    @property
+    def card(self) -> str | None:
+        """The card's title."""
+        title = self.profile.get("title")
+        return title if isinstance(title, str) else None
+
+
+class RunState(Record):
+    """The `state.json` of a run's last folder, or what a host derives where nobody holds it. Times are the host's clock."""
+
+    state: str
+    reason: str | None = None
+    attempt: Whole | None = None
+    step: Whole | None = None
+    loss: float | str | None = None
+    checkpoint: Whole | None = None
+    time: Moment | None = None
+    evidence: dict[str, Any] | None = None
+    remedy: dict[str, Any] | None = None
+    rehearsed: bool = False
+    elsewhere: bool = False
+
+
+class Summary(Record):
+    """What a host says of a run in one line."""
+
+    run: str
+    state: str
+    reason: str | None = None
+    attempt: Whole | None = None
+    step: Whole | None = None
+    steps: Whole | None = None
+    loss: float | str | None = None
+    grace_s: Annotated[float, Field(ge=0, le=86400)] | None = None
+    job: str | None = None
+    card: str | None = None
+    engine: EngineWay | None = None
+    evidence: dict[str, Any] | None = None
+    remedy: dict[str, Any] | None = None
+    rehearsed: bool = False
+    parent: Parent | None = None
+    time: Moment | None = None
+
+
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="ignore"))
+class Event:
+    """One line of `events.jsonl`. `time` is the host's clock, for display only.
+
+    A Record in all but its making: a run may have millions, and a dataclass is made in half the time.
+    """
+
+    version: Whole
+    kind: str
+    attempt: Whole | None = None
+    rank: Whole = 0
+    step: Whole | None = None
+    time: Moment
+    values: dict[str, Any] = field(default_factory=dict)

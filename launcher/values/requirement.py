@@ -1,0 +1,38 @@
+"""One requirement of a job: PEP 508, and nothing that a requirements file would read otherwise."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from packaging.requirements import InvalidRequirement, Requirement
+from pydantic import AfterValidator
+from pydantic_core import PydanticCustomError
+
+from launcher.values.credential import credential_in
+
+_READ_OTHERWISE = re.compile(r"[^\x20-\x7e]|[\\$]|\s#")
+"""Line ends, continuations, variables and comments: pip reads these in a file of requirements before PEP 508."""
+
+
+def _requirement(written: str) -> str:
+    if kind := credential_in(written):
+        raise PydanticCustomError(
+            "credential", f"holds {kind}, which a plan would record: that is for pip_conf"
+        )
+    if found := _READ_OTHERWISE.search(written):
+        raise ValueError(f"a requirement may not hold {found[0]!r}")
+    try:
+        wanted = Requirement(written)
+    except InvalidRequirement as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"is no requirement such as 'torch>=2.6': {reason[:1].lower()}{reason[1:]}"
+        ) from error
+    if wanted.url is not None and not re.match(r"(git\+)?https?://", wanted.url):
+        raise ValueError("expected a URL that begins with https:// or git+https://")
+    return written.strip()
+
+
+RequirementText = Annotated[str, AfterValidator(_requirement)]
+"""A requirement as PEP 508 writes it, e.g. `torch>=2.6`."""

@@ -1,0 +1,90 @@
+"""A precision that would crash, or would not learn, cannot be built; the message says why."""
+
+import pytest
+from pydantic import ValidationError
+
+from launcher.values.precision import Platform, Precision
+
+TURING = {"mode": "fp16", "device": "cuda", "capability": "7.5", "base_dtype": "float16", "why": "a test"}
+SCALED = {**TURING, "autocast_dtype": "float16", "scaler": True}
+AMPERE = {
+    **TURING,
+    "mode": "bf16",
+    "capability": "8.0",
+    "base_dtype": "bfloat16",
+    "autocast_dtype": "bfloat16",
+}
+NATIVE = {**TURING, "mode": "fp16-native", "trainable_dtype": "float16", "adam_eps": 1e-4}
+FP32 = {**TURING, "mode": "fp32", "base_dtype": "float32"}
+CPU = {**FP32, "device": "cpu", "capability": None}
+APPLE = {**AMPERE, "device": "mps", "capability": None}
+NEW = {"torch": "2.13.0", "macos": "15.1"}
+
+
+@pytest.mark.parametrize("values", [TURING, SCALED, AMPERE, NATIVE, FP32, CPU, {**APPLE, "platform": NEW}])
+def test_what_works_can_be_built(values):
+    """The rules below refuse what crashes, and nothing beside it."""
+    assert Precision(**values).title
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({**SCALED, "trainable_dtype": "float16"}, "a scaler cannot unscale float16 gradients"),
+        ({**SCALED, "scaler": False}, "underflows without a scaler"),
+        ({**FP32, "scaler": True}, "for fp16 autocast only"),
+        ({**AMPERE, "scaler": True}, "for fp16 autocast only"),
+        ({**NATIVE, "adam_eps": 1e-8}, "eps 1e-08 vanishes in float16"),
+        ({**NATIVE, "adam_eps": 1e-6}, "eps 1e-06 vanishes in float16"),
+        ({**NATIVE, "autocast_dtype": "float16"}, "without a scaler"),
+        ({**TURING, "trainable_dtype": "float16", "adam_eps": 1e-4}, "they stay float32"),
+        ({**AMPERE, "trainable_dtype": "bfloat16"}, "bfloat16 trainables lose small updates"),
+        ({**AMPERE, "capability": "7.5"}, r"capability 7\.5 < 8\.0 emulates bf16"),
+        ({**AMPERE, "capability": "6.0"}, r"capability 6\.0 < 8\.0 emulates bf16"),
+        ({**AMPERE, "capability": None}, "capability is given for device 'cuda'"),
+        ({**CPU, "capability": "8.0"}, "capability is given for device 'cuda'"),
+        ({**FP32, "tf32": True}, r"tf32 needs capability 8\.0"),
+        ({**CPU, "tf32": True}, "tf32 is a CUDA card's"),
+        ({**SCALED, "device": "cpu", "capability": None}, "silently switches fp16 off"),
+        ({**NATIVE, "device": "cpu", "capability": None}, "silently switches fp16 off"),
+        ({**FP32, "base_dtype": "float16"}, "mode fp32 means float32 alone, not float16"),
+        ({**AMPERE, "mode": "fp16"}, "mode fp16 means float16, not bfloat16"),
+        ({**FP32, "mode": "bf16"}, "mode bf16 means bfloat16, not float32 alone"),
+        (APPLE, "needs macOS 14, not an unknown one"),
+        ({**APPLE, "platform": {**NEW, "macos": "13.6"}}, r"needs macOS 14, not 13\.6"),
+        ({**APPLE, "platform": {**NEW, "torch": "2.5.1"}}, r"bf16 autocast on an Apple GPU needs torch 2\.6"),
+        (
+            {**SCALED, "device": "mps", "capability": None, "platform": {**NEW, "torch": "2.7.1"}},
+            r"a gradient scaler on an Apple GPU needs torch 2\.8, not 2\.7\.1",
+        ),
+        ({**SCALED, "attention": "flash_attention_2"}, r"flash_attention_2 needs a card of capability 8\.0, not capability 7\.5"),
+        ({**CPU, "attention": "flash_attention_2"}, "not cpu"),
+        ({**FP32, "capability": "8.0", "attention": "flash_attention_2"}, "computes in fp16 or bf16 only"),
+        ({**TURING, "capability": "6.0", "compile": True}, r"Triton, which needs capability 7\.0, not capability 6\.0"),
+        ({**APPLE, "platform": NEW, "compile": True}, "not an Apple GPU"),
+    ],
+)  # fmt: skip
+def test_what_would_crash_cannot_be_built(values, reason):
+    """Each rule of the field, with its reason."""
+    with pytest.raises(ValidationError, match=reason):
+        Precision(**values)
+
+
+def test_a_changed_copy_is_checked_too():
+    """Pydantic's own copy would let anything pass."""
+    with pytest.raises(ValidationError, match="emulates bf16"):
+        Precision(**AMPERE).model_copy(update={"capability": "7.5"})
+
+
+@pytest.mark.parametrize(
+    ("version", "least", "is_enough"),
+    [
+        ("2.13.0+cu126", (2, 8), True),
+        ("2.8.0", (2, 8), True),
+        ("2.7.1", (2, 8), False),
+        (None, (2, 3), False),
+    ],
+)
+def test_versions_are_compared_as_numbers(version, least, is_enough):
+    """2.13 comes after 2.8; what is not known is not enough."""
+    assert Platform(torch=version).has_torch(*least) is is_enough
