@@ -45,7 +45,7 @@ def show(
 
     Example:  launch profile show titan_rtx
     """
-    from launcher.planning import Case, ladder
+    from launcher.planning import LadderInputs, ladder
     from launcher.runs.resolve import profile
 
     one = profile(name)
@@ -55,7 +55,7 @@ def show(
         "fp16 tensor cores": one.has_fp16_tensor_cores,
         "torch.compile (Triton)": one.has_triton,
     }
-    rungs = ladder(Case(one, "lora")).rungs
+    rungs = ladder(LadderInputs(one, "lora")).rungs
     if as_json:
         ladder_json = [rung.model_dump(mode="json") for rung in rungs]
         print(json.dumps({"version": 1, **one.model_dump(mode="json"), "can": can, "ladder": ladder_json}))

@@ -62,7 +62,7 @@ def show_plan(plan: Plan, findings: tuple[Finding, ...]) -> None:
 
 def _environment(plan: Plan) -> str:
     if plan.environment is None:
-        return plan.env or "the python that is found there"
+        return plan.host_environment or "the python that is found there"
     one = plan.environment
     return f"{one.name}, made there once   (Python {one.python}, torch {one.torch})"
 

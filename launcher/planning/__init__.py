@@ -1,76 +1,87 @@
 """Pure functions from values to values: nothing here reads a file, a clock or a host."""
 
-from launcher.planning.assembly import case_of, changed, job_of, plan, source
+from launcher.planning.assembly import changed, job_of, ladder_inputs, plan, source
 from launcher.planning.build_failure import build_failure
 from launcher.planning.environment_plan import (
+    build_variables,
     environment,
     environment_files,
-    environment_settings,
     has_no_index,
     maker_of,
 )
 from launcher.planning.gate import check, distribution
 from launcher.planning.image_plan import Sources, context, image, torch_for
-from launcher.planning.ladder import Asked, Case, Excluded, Ladder, ladder
+from launcher.planning.ladder import Excluded, Ladder, LadderInputs, PrecisionRequest, ladder
 from launcher.planning.placement import (
     best_card,
+    card_choice_reason,
     cards_of,
     choose_gpus,
+    describe_holders,
     engine,
-    gpus_meant,
     is_closed,
-    is_taken,
+    is_unavailable,
     match_profile,
-    processes_named,
+    release_advice,
+    requested_gpus,
+    requested_processes,
     runtime,
     strangers_on,
-    who_holds,
-    whom_to_ask,
-    why_taken,
 )
 from launcher.planning.recipe import Recipe, buildkit, classic
 from launcher.planning.split import split
-from launcher.planning.wheel_choice import Choice, Place, Site, choose, meant, objection, site, unfit
+from launcher.planning.wheel_choice import (
+    Site,
+    TorchChoice,
+    TorchTarget,
+    choose,
+    objection,
+    site,
+    unfit,
+    verifiable_torch,
+)
 
 __all__ = [
-    "Asked",
-    "Case",
-    "Choice",
     "Excluded",
     "Ladder",
-    "Place",
+    "LadderInputs",
+    "PrecisionRequest",
     "Recipe",
     "Site",
     "Sources",
+    "TorchChoice",
+    "TorchTarget",
     "best_card",
     "build_failure",
+    "build_variables",
     "buildkit",
+    "card_choice_reason",
     "cards_of",
-    "case_of",
     "changed",
     "check",
     "choose",
     "choose_gpus",
     "classic",
     "context",
+    "describe_holders",
     "distribution",
     "engine",
     "environment",
     "environment_files",
-    "environment_settings",
-    "gpus_meant",
     "has_no_index",
     "image",
     "is_closed",
-    "is_taken",
+    "is_unavailable",
     "job_of",
     "ladder",
+    "ladder_inputs",
     "maker_of",
     "match_profile",
-    "meant",
     "objection",
     "plan",
-    "processes_named",
+    "release_advice",
+    "requested_gpus",
+    "requested_processes",
     "runtime",
     "site",
     "source",
@@ -78,7 +89,5 @@ __all__ = [
     "strangers_on",
     "torch_for",
     "unfit",
-    "who_holds",
-    "whom_to_ask",
-    "why_taken",
+    "verifiable_torch",
 ]

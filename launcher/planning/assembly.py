@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Literal
 
 from launcher.planning.image_plan import Sources, image
-from launcher.planning.ladder import TOKENS, Asked, Case, ladder
+from launcher.planning.ladder import TOKENS, LadderInputs, PrecisionRequest, ladder
 from launcher.planning.split import split
 from launcher.planning.wheel_choice import UNKNOWN, Site
 from launcher.values.environment import Environment
@@ -22,7 +22,7 @@ def plan(
     profile: Profile,
     host: Host,
     job: Job,
-    asked: Asked = "auto",
+    asked: PrecisionRequest = "auto",
     runtime: Literal["docker", "native"] = "native",
     sources: Sources | None = None,
     *,
@@ -39,7 +39,7 @@ def plan(
     precision and split are tried. Raises RefusedError when the card excludes the precision
     asked for, or a container, or the cards cannot share the global batch.
     """
-    case = case_of(profile, job, model, platform)
+    case = ladder_inputs(profile, job, model, platform)
     rungs = ladder(case, asked).rungs
     data = {name: source(value) for name, value in job.data if value is not None}
     return Plan(
@@ -50,7 +50,7 @@ def plan(
         runtime=runtime,
         image=image(rehearsed_on or profile, job, host.build, sources, site) if runtime == "docker" else None,
         environment=environment,
-        env=host.env,
+        host_environment=host.environment,
         command=job.command,
         requirements=job.requirements,
         model=source(job.model) if job.model is not None else None,
@@ -98,8 +98,8 @@ def changed(parent: Plan, job: Job, keys: Collection[str], host: str) -> Plan:
     another split, never another global batch.
     """
     values = {key: getattr(job, key) for key in {key.split(".")[0] for key in keys} & {*Plan.model_fields}}
-    tokens = case_of(parent.profile, job, parent.model_facts, None).tokens
-    before = case_of(parent.profile, job_of(parent), parent.model_facts, None).tokens
+    tokens = ladder_inputs(parent.profile, job, parent.model_facts, None).tokens
+    before = ladder_inputs(parent.profile, job_of(parent), parent.model_facts, None).tokens
     if "batch.micro" in keys or tokens != before:
         batch = Batch(global_size=parent.split.global_batch, micro=job.batch.micro)
         model, first = parent.model_facts, parent.ladder[0]
@@ -107,11 +107,13 @@ def changed(parent: Plan, job: Job, keys: Collection[str], host: str) -> Plan:
     return Plan.model_validate({**parent.model_dump(), **values, "job": job.name, "host": host})
 
 
-def case_of(profile: Profile, job: Job, model: Model | None, platform: Platform | None) -> Case:
+def ladder_inputs(profile: Profile, job: Job, model: Model | None, platform: Platform | None) -> LadderInputs:
     """Return what a job's ladder on a card is made for; a sample's length is its setting `max_length`."""
     length = job.settings.get("max_length")
     tokens = length if type(length) is int and length > 0 else TOKENS
-    return Case(profile, job.method, model, platform or Platform(), job.attention, job.compile, tokens)
+    return LadderInputs(
+        profile, job.method, model, platform or Platform(), job.attention, job.compile, tokens
+    )
 
 
 def source(written: str) -> Source:

@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterator
 
 from launcher.errors import RefusedError
-from launcher.planning.image_plan import pinned, requirement_files, torch_for, torch_meant
+from launcher.planning.image_plan import expected_torch, pinned, requirement_files, torch_for
 from launcher.planning.recipe import pip_options
-from launcher.planning.wheel_choice import Choice, site
+from launcher.planning.wheel_choice import TorchChoice, site
 from launcher.values.environment import Environment, Maker
 from launcher.values.facts import Facts
 from launcher.values.host import Host
-from launcher.values.image import Settings
+from launcher.values.image import BuildOptions
 from launcher.values.job import Job
 from launcher.values.profile import Profile
 from launcher.values.wheels import WheelTable
@@ -36,18 +36,18 @@ def environment(
 ) -> Environment | None:
     """Return the environment that a native job gets; None where it needs none of ours, or where none can be made.
 
-    It needs none without requirements, where the host names an `env`, and where the host's own Python has all of them.
+    It needs none without requirements, where the host names an `environment`, and where the host's own Python has all of them.
     The torch is the one that the card would get whatever the Python, if a Python for it can be had; else the best for
     one that can. Raises RefusedError for a torch that the card cannot run.
     """
     interpreter = facts.interpreter
-    if not job.requirements or host.env is not None or interpreter is None:
+    if not job.requirements or host.environment is not None or interpreter is None:
         return None
     if None not in interpreter.packages.values():
         return None
     place = site(facts).with_card(profile)
     wanted = torch_for(job.requirements, place, table)
-    found: list[tuple[str, Choice]] = []
+    found: list[tuple[str, TorchChoice]] = []
     for maker in makers(facts):
         with contextlib.suppress(RefusedError):  # no torch that will do has wheels for this Python
             there = place._replace(python=(3, int(maker.python.removeprefix("3."))))
@@ -58,14 +58,14 @@ def environment(
     return _environment(job, python, torch)
 
 
-def _environment(job: Job, python: str, torch: Choice) -> Environment:
+def _environment(job: Job, python: str, torch: TorchChoice) -> Environment:
     requirements = pinned(job.requirements, torch.torch)
     digest = hashlib.sha256(json.dumps([python, torch.url, *requirements]).encode()).hexdigest()
     return Environment(
         name=digest[:12],
         python=python,
         requirements=requirements,
-        torch=torch_meant(requirements, torch),
+        torch=expected_torch(requirements, torch),
         torch_index=torch.url,
     )
 
@@ -97,14 +97,14 @@ def maker_of(environment: Environment, facts: Facts) -> Maker | None:
 
 
 def environment_files(
-    environment: Environment, settings: Settings
+    environment: Environment, settings: BuildOptions
 ) -> tuple[dict[str, bytes], dict[str, bytes]]:
     """Return what the making of an environment is handed, by name: its requirements, and what may be secret."""
     given = {"pip_conf": (settings.pip_conf or "").encode(), "ca_bundle": settings.ca_bundle or b""}
     return requirement_files(environment.requirements), {key: one for key, one in given.items() if one}
 
 
-def environment_settings(settings: Settings) -> dict[str, str]:
+def build_variables(settings: BuildOptions) -> dict[str, str]:
     """Return the variables that the making of an environment is given: proxies, and pip's settings as uv reads them."""
     options = pip_options(settings.pip_conf or "")
     told = {_UV_NAMES[key]: " ".join(value.split()) for key, value in options.items() if key in _UV_NAMES}
@@ -113,6 +113,6 @@ def environment_settings(settings: Settings) -> dict[str, str]:
     return {**settings.proxies, **told}
 
 
-def has_no_index(settings: Settings) -> bool:
+def has_no_index(settings: BuildOptions) -> bool:
     """Whether pip's settings forbid every index; uv has no variable for that."""
     return pip_options(settings.pip_conf or "").get("no-index", "").lower() in ("1", "true", "yes", "on")

@@ -12,14 +12,14 @@ from launcher.planning.memory import usable_gb, weights_gb
 from launcher.planning.placement import (
     cards_of,
     choose_gpus,
+    describe_holders,
     engine,
-    engines_meant,
     is_closed,
     is_exclusive,
-    is_taken,
-    processes_named,
+    is_unavailable,
+    requested_engines,
+    requested_processes,
     strangers_on,
-    who_holds,
     why_unusable,
 )
 from launcher.planning.wheel_choice import choose, objection, site
@@ -113,15 +113,15 @@ def _held(plan: Plan, facts: Facts) -> list[Finding]:
     """Say who holds the cards: a refusal where too few of them admit us, a note where we would share one."""
     cards, host = cards_of(plan.profile, facts), plan.host
     look = f"launch probe --host {host}     shows who holds what"
-    if sum(not is_taken(gpu, facts) for gpu in cards) < plan.profile.count:
-        taken = [gpu for gpu in cards if is_taken(gpu, facts)]
+    if sum(not is_unavailable(gpu, facts) for gpu in cards) < plan.profile.count:
+        taken = [gpu for gpu in cards if is_unavailable(gpu, facts)]
         if all(gpu.compute_mode == "prohibited" for gpu in taken):
             names = ", ".join(f"GPU {gpu.index}" for gpu in taken)
             message = f"{host}: {names}: compute mode prohibited: no process may use it"
             mend = f"sudo nvidia-smi -i {taken[0].index} -c DEFAULT     there, by its owner; {look}"
             return [Finding(level="refuse", code="gpu-prohibited", message=message, mend=mend)]
         lines = [f"{host}: its {plan.profile.title} takes one process at a time, and it is held"]
-        lines += [who_holds(gpu, facts) for gpu in taken]
+        lines += [describe_holders(gpu, facts) for gpu in taken]
         return [Finding(level="refuse", code="gpu-busy-exclusive", message="\n  ".join(lines), mend=look)]
     chosen = choose_gpus(plan.profile, facts, plan.profile.count)
     return [
@@ -134,7 +134,7 @@ def _held(plan: Plan, facts: Facts) -> list[Finding]:
 
 def _contexts(plan: Plan, facts: Facts) -> list[Finding]:
     """Refuse a command that starts more processes than there are cards, where one takes one process at a time."""
-    started, ranks = processes_named(plan.command), plan.split.ranks
+    started, ranks = requested_processes(plan.command), plan.split.ranks
     chosen = choose_gpus(plan.profile, facts, ranks)
     exclusive = [gpu.index for gpu in facts.gpus if gpu.uuid in chosen and is_exclusive(gpu, facts)]
     if started is None or started <= ranks or not exclusive:
@@ -171,7 +171,9 @@ def _environment(plan: Plan, facts: Facts) -> list[Finding]:
     interpreter = facts.interpreter
     if interpreter is None:
         return []
-    mend = f'set env = "…" for {plan.host} in launch.toml: a venv\'s folder, or a python that has them'
+    mend = (
+        f'set environment = "…" for {plan.host} in launch.toml: a venv\'s folder, or a python that has them'
+    )
     if interpreter.error:
         there = ", ".join(f"{one.path} {one.version}" for one in facts.pythons or ())
         message = f"{plan.host}: {interpreter.path}: {interpreter.error}"
@@ -182,7 +184,11 @@ def _environment(plan: Plan, facts: Facts) -> list[Finding]:
     if missing and plan.environment is None:
         message = f"{plan.host}: {interpreter.path} lacks {', '.join(missing)}"
         finding = Finding(level="refuse", code="missing-packages", message=message, mend=mend)
-        found.append(_no_venv(finding, facts) if plan.env is None and facts.pythons is not None else finding)
+        found.append(
+            _no_venv(finding, facts)
+            if plan.host_environment is None and facts.pythons is not None
+            else finding
+        )
     needed = map(distribution, plan.requirements)
     if unasked := [name for name in needed if name not in interpreter.packages]:
         message = f"{plan.host}: the probe was not asked for {', '.join(unasked)}: a launch will ask"
@@ -262,7 +268,7 @@ def _engine(plan: Plan, facts: Facts, host: Host) -> list[Finding]:
     if engine(host, facts) is not None:
         message = f"the container runs as root, as you are on {plan.host}: what it writes will be root's"
         return [Finding(level="note", code="container-root", message=message)] if facts.user == "root" else []
-    meant = engines_meant(host, facts)
+    meant = requested_engines(host, facts)
     wanted = f"no engine {host.engine}" if host.engine else "no container engine"
     lines = [
         f"{one.name} at {one.socket or one.program}: "

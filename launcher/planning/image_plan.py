@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from launcher.errors import BadFileError, RefusedError
-from launcher.planning.wheel_choice import UNKNOWN, Choice, Place, Site, choose
+from launcher.planning.wheel_choice import UNKNOWN, Site, TorchChoice, TorchTarget, choose
 from launcher.values.image import Build, Image
 from launcher.values.job import Job
 from launcher.values.profile import Profile
@@ -55,18 +55,18 @@ def image(profile: Profile, job: Job, build: Build, sources: Sources | None, sit
         name=f"launcher/{_repository(profile.name)}:{digest[:12]}",
         dockerfile=_fill(sources.template, {**words, "digest": digest}),
         requirements=requirements,
-        torch=torch_meant(requirements, torch),
+        torch=expected_torch(requirements, torch),
     )
 
 
-def torch_for(requirements: Iterable[str], place: Place, table: WheelTable) -> Choice:
+def torch_for(requirements: Iterable[str], place: TorchTarget, table: WheelTable) -> TorchChoice:
     """Return the torch for a card that a job's requirements allow. Raises RefusedError."""
     torches = [one for one in map(Requirement, requirements) if _is_torch_there(one)]
     wanted = [str(one.specifier) for one in torches if one.url is None and str(one.specifier)]
     return choose(table, place, SpecifierSet(",".join(wanted)))
 
 
-def torch_meant(requirements: Collection[str], chosen: Choice) -> str | None:
+def expected_torch(requirements: Collection[str], chosen: TorchChoice) -> str | None:
     """Return the torch that packages are to have, e.g. `2.13.0+cu126`; None where they have none, or one behind a URL."""
     has_own = any(_name(one) == "torch" and Requirement(one).url is not None for one in requirements)
     if not requirements or has_own:

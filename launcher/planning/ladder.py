@@ -20,7 +20,7 @@ from launcher.values.precision import SHORT, Attention, Dtype, Mode, Platform, P
 from launcher.values.profile import Profile
 
 Method = Literal["lora", "full"]
-Asked = Literal["auto", "bf16", "fp16", "fp16-native", "fp32"]
+PrecisionRequest = Literal["auto", "bf16", "fp16", "fp16-native", "fp32"]
 
 MODES: tuple[Mode, ...] = ("fp16-native", "fp16", "bf16", "fp32")
 """From the one that most can go wrong in to the one in which nothing can."""
@@ -28,7 +28,7 @@ TOKENS = 1024
 """A sample's length where a job's settings have no `max_length`."""
 
 
-class Case(NamedTuple):
+class LadderInputs(NamedTuple):
     """What a ladder is made for. `tokens` is a sample's length."""
 
     profile: Profile
@@ -75,7 +75,7 @@ class _Rung(NamedTuple):
     only_on_request: str
 
 
-def ladder(case: Case, asked: Asked = "auto") -> Ladder:
+def ladder(case: LadderInputs, asked: PrecisionRequest = "auto") -> Ladder:
     """Return the rungs for a case: by themselves, or from the mode that is asked for on.
 
     Of a model for which nothing fits the leanest rung is returned, which the gate refuses. Raises RefusedError when
@@ -111,14 +111,14 @@ def _as_excluded(rung: _Rung, why: str, *, on_request: bool = False) -> Excluded
     return Excluded(mode=one.mode, base_dtype=one.base_dtype, why=why, on_request=on_request)
 
 
-def _leanest(case: Case, possible: list[_Rung]) -> Precision:
+def _leanest(case: LadderInputs, possible: list[_Rung]) -> Precision:
     assert case.model is not None  # noqa: S101 - only a known model is too large
     model = case.model
     usual = [one.precision for one in possible if not one.only_on_request]
     return min(usual, key=lambda one: needed_gb(model, case.method, one, case.tokens))
 
 
-def _why_nothing(case: Case, excluded: list[Excluded]) -> str:
+def _why_nothing(case: LadderInputs, excluded: list[Excluded]) -> str:
     """Say what excludes even fp32, which can only be what the job wants beside its precision."""
     why = next(one.why for one in excluded if one.mode == "fp32")
     mends = {"attention": case.attention != "sdpa", "compile": case.compile}
@@ -128,7 +128,7 @@ def _why_nothing(case: Case, excluded: list[Excluded]) -> str:
     )
 
 
-def _why_not(case: Case, asked: Mode, excluded: list[Excluded]) -> str:
+def _why_not(case: LadderInputs, asked: Mode, excluded: list[Excluded]) -> str:
     why = next(one.why for one in excluded if one.mode == asked)
     return f"{asked} is excluded on {case.profile.title}: {why}\n  leave the choice to us   --precision auto"
 
@@ -136,7 +136,7 @@ def _why_not(case: Case, asked: Mode, excluded: list[Excluded]) -> str:
 # what each kind of card could do, fastest first
 
 
-def _cuda(case: Case) -> Iterator[_Candidate | Excluded]:
+def _cuda(case: LadderInputs) -> Iterator[_Candidate | Excluded]:
     profile = case.profile
     if profile.has_bf16:
         why = "the range of fp32 on tensor cores; no scaler to fail"
@@ -154,7 +154,7 @@ def _cuda(case: Case) -> Iterator[_Candidate | Excluded]:
     yield _HALVES
 
 
-def _scaled(case: Case) -> Iterator[_Candidate | Excluded]:
+def _scaled(case: LadderInputs) -> Iterator[_Candidate | Excluded]:
     """Yield fp16 on tensor cores: over a half base first, but for a model whose residuals may overflow it."""
     why = "tensor cores; trainables stay fp32, so the scaler can unscale"
     needless = (
@@ -175,7 +175,7 @@ def _scaled(case: Case) -> Iterator[_Candidate | Excluded]:
     yield wide
 
 
-def _without_tensor_cores(case: Case) -> Iterator[_Candidate]:
+def _without_tensor_cores(case: LadderInputs) -> Iterator[_Candidate]:
     slow = "without tensor cores fp16 saves memory here, not time"
     plain = _Candidate({**_FP32, "why": f"always right; {slow}"})
     yield plain
@@ -188,7 +188,7 @@ def _without_tensor_cores(case: Case) -> Iterator[_Candidate]:
     yield _Candidate({"mode": "fp16", "base_dtype": "float16", "why": why}, slow if may_fit else "")
 
 
-def _mps(case: Case) -> Iterator[_Candidate]:
+def _mps(case: LadderInputs) -> Iterator[_Candidate]:
     chip = case.platform.apple_chip
     emulated = "M1 and M2 emulate bf16, no faster than fp32"
     is_native = chip is not None and not re.match(r"Apple M[12]\b", chip)
@@ -202,7 +202,7 @@ def _mps(case: Case) -> Iterator[_Candidate]:
     yield _HALVES
 
 
-def _cpu(case: Case) -> Iterator[_Candidate | Excluded]:
+def _cpu(case: LadderInputs) -> Iterator[_Candidate | Excluded]:
     yield _Candidate({**_FP32, "why": "a CPU's own precision"})
     elsewhere = "to try a card's plan on a CPU   --rehearse --profile CARD"
     if case.platform.has_cpu_bf16:
@@ -238,7 +238,7 @@ _HALVES = _Candidate(
 )
 
 
-def _base(case: Case, half: Dtype) -> Dtype:
+def _base(case: LadderInputs, half: Dtype) -> Dtype:
     """Return the dtype of the base: a frozen one may be half, one that is trained stays float32."""
     return half if case.method == "lora" else "float32"
 
@@ -246,7 +246,7 @@ def _base(case: Case, half: Dtype) -> Dtype:
 # what can be made, and what fits
 
 
-def _make(case: Case, candidate: _Candidate) -> _Rung | Excluded:
+def _make(case: LadderInputs, candidate: _Candidate) -> _Rung | Excluded:
     """Return the precision of a candidate; why it cannot be, where its validator says so."""
     profile, values = case.profile, candidate.values
     beside = {
@@ -265,7 +265,7 @@ def _make(case: Case, candidate: _Candidate) -> _Rung | Excluded:
         )
 
 
-def too_large(case: Case, rung: Precision) -> str:
+def too_large(case: LadderInputs, rung: Precision) -> str:
     """Return why a rung does not fit on the card, as far as the model is known; empty where it does."""
     room = usable_gb(case.profile)
     if case.model is None or room is None:

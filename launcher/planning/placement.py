@@ -31,7 +31,7 @@ def cards_of(profile: Profile, facts: Facts) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in facts.gpus if profile.is_reported_as(gpu.name, gpu.memory_mib))
 
 
-def is_taken(gpu: Gpu, facts: Facts) -> bool:
+def is_unavailable(gpu: Gpu, facts: Facts) -> bool:
     """Whether a card admits nothing of ours: its mode forbids all, or one process at a time and a stranger's is there."""
     return bool(strangers_on(gpu)) if is_exclusive(gpu, facts) else gpu.compute_mode == "prohibited"
 
@@ -46,15 +46,15 @@ def strangers_on(gpu: Gpu) -> tuple[Holder, ...]:
     return tuple(one for one in gpu.holders if one.is_stranger and one.state != "Z")
 
 
-def who_holds(gpu: Gpu, facts: Facts) -> str:
+def describe_holders(gpu: Gpu, facts: Facts) -> str:
     """Return why a card admits nothing of ours, and whom to ask, a line for each holder."""
     if gpu.compute_mode == "prohibited":
         return f"GPU {gpu.index}: compute mode prohibited"
-    lines = [f"{one.title} holds GPU {gpu.index}: {whom_to_ask(one, facts)}" for one in strangers_on(gpu)]
+    lines = [f"{one.title} holds GPU {gpu.index}: {release_advice(one, facts)}" for one in strangers_on(gpu)]
     return "\n  ".join(lines)
 
 
-def whom_to_ask(holder: Holder, facts: Facts) -> str:
+def release_advice(holder: Holder, facts: Facts) -> str:
     """Return who can end what holds a card, with the words to type where that is the reader, in a few words."""
     if holder.run is not None and not holder.is_stranger:
         short = holder.run.rpartition("-")[2]
@@ -72,10 +72,10 @@ def whom_to_ask(holder: Holder, facts: Facts) -> str:
 
 
 def _rank(facts: Facts) -> Callable[[Gpu], tuple[bool, bool, int]]:
-    return lambda gpu: (is_taken(gpu, facts), gpu.is_held, gpu.index)
+    return lambda gpu: (is_unavailable(gpu, facts), gpu.is_held, gpu.index)
 
 
-def gpus_meant(asked: str | None, ranks: int) -> tuple[int, tuple[str, ...]]:
+def requested_gpus(asked: str | None, ranks: int) -> tuple[int, tuple[str, ...]]:
     """Return how many cards are asked for, and by which UUIDs if by any; `asked` is a number, UUIDs, or nothing.
 
     Raises UsageError for anything else.
@@ -92,7 +92,7 @@ def gpus_meant(asked: str | None, ranks: int) -> tuple[int, tuple[str, ...]]:
     )
 
 
-def processes_named(command: Sequence[str]) -> int | None:
+def requested_processes(command: Sequence[str]) -> int | None:
     """Return how many processes a command tells torchrun or accelerate to start; None where it names no number."""
     program = command[0].rpartition("/")[2]
     if program in ("python", "python3") and command[1:2] == ("-m",):
@@ -137,7 +137,7 @@ def match_profile(facts: Facts, profiles: Iterable[Profile]) -> Profile:
     )
 
 
-def why_taken(profile: Profile, facts: Facts) -> str:
+def card_choice_reason(profile: Profile, facts: Facts) -> str:
     """Return why this profile of a host's several kinds of card was taken, in a few words; nothing for one kind."""
     best = best_card(facts, [profile])
     if best is None or len({(gpu.name, gpu.memory_mib) for gpu in facts.gpus}) < 2:
@@ -157,17 +157,17 @@ def runtime(profile: Profile, host: Host, job: Job, facts: Facts) -> Literal["do
         return "native"
     if job.image is not None:
         return "docker"
-    if host.is_local or host.env is not None or not job.requirements:
+    if host.is_local or host.environment is not None or not job.requirements:
         return "native"
     return "docker" if engine(host, facts) is not None else "native"
 
 
 def engine(host: Host, facts: Facts) -> Engine | None:
     """Return the engine of a host that a container would run under; None where none can be used."""
-    return next((one for one in engines_meant(host, facts) if why_unusable(one, host) is None), None)
+    return next((one for one in requested_engines(host, facts) if why_unusable(one, host) is None), None)
 
 
-def engines_meant(host: Host, facts: Facts) -> tuple[Engine, ...]:
+def requested_engines(host: Host, facts: Facts) -> tuple[Engine, ...]:
     """Return the engines that were found and that the host's `engine` means: all, those of a name, or of a socket."""
     return tuple(one for one in facts.engines if host.engine in (None, one.name, one.socket))
 

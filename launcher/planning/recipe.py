@@ -9,7 +9,7 @@ from typing import NamedTuple
 from launcher.errors import RefusedError
 from launcher.planning.image_plan import context
 from launcher.values.credential import credential_in
-from launcher.values.image import CA_BUNDLE_AT, Image, Settings
+from launcher.values.image import CA_BUNDLE_AT, BuildOptions, Image
 
 _SECRET_MOUNT = re.compile(r"--mount=type=secret\S*\s+(?:\\\n\s*)?")
 _FROM = re.compile(r"^FROM\s.*$", re.MULTILINE | re.IGNORECASE)
@@ -27,7 +27,7 @@ class Recipe(NamedTuple):
         return f"Recipe({', '.join([*self.files, *self.arguments, *self.secrets])})"
 
 
-def buildkit(image: Image, settings: Settings) -> Recipe:
+def buildkit(image: Image, settings: BuildOptions) -> Recipe:
     """Return the recipe for BuildKit, which keeps secrets out of the image and its history."""
     secrets: dict[str, bytes] = {}
     if settings.pip_conf is not None:
@@ -37,7 +37,7 @@ def buildkit(image: Image, settings: Settings) -> Recipe:
     return Recipe(context(image), _arguments(settings), secrets)
 
 
-def classic(image: Image, settings: Settings) -> Recipe:
+def classic(image: Image, settings: BuildOptions) -> Recipe:
     """Return the recipe for the classic builder, which knows no secrets: pip's settings become build arguments.
 
     Those stay in the image's history, as a CA bundle stays in the image. Raises RefusedError for a credential, which it
@@ -82,6 +82,6 @@ def pip_options(text: str) -> dict[str, str]:
     }
 
 
-def _arguments(settings: Settings) -> dict[str, str]:
+def _arguments(settings: BuildOptions) -> dict[str, str]:
     index = {} if settings.torch_index is None else {"TORCH_INDEX": settings.torch_index}
     return {**index, **settings.proxies}

@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 
 from launcher.errors import RefusedError
 from launcher.values.facts import Facts
-from launcher.values.image import Settings
+from launcher.values.image import BuildOptions
 from launcher.values.packages import Packages
 from launcher.values.precision import numbers
 from launcher.values.profile import Profile
@@ -23,7 +23,7 @@ CPU = "cpu"
 _SM = re.compile(r"sm_([0-9]{2,3})[af]?")
 
 
-class Place(NamedTuple):
+class TorchTarget(NamedTuple):
     """What a torch is for: the card, and of its host the driver, the Python and the processor, as far as they are known."""
 
     profile: Profile
@@ -38,9 +38,9 @@ class Site(NamedTuple):
     driver: str | None = None
     machine: Machine = "x86_64"
 
-    def with_card(self, profile: Profile, python: tuple[int, int] | None = None) -> Place:
+    def with_card(self, profile: Profile, python: tuple[int, int] | None = None) -> TorchTarget:
         """Return the place that a card, and a Python, make of it."""
-        return Place(profile, self.driver, python, self.machine)
+        return TorchTarget(profile, self.driver, python, self.machine)
 
 
 UNKNOWN = Site()
@@ -55,7 +55,7 @@ def site(facts: Facts | None) -> Site:
     return Site(next((gpu.driver for gpu in facts.gpus), None), machine)
 
 
-class Choice(NamedTuple):
+class TorchChoice(NamedTuple):
     """A torch: its version, its build (`cu126`, `cpu`; none on a Mac), the URL of the index that has it, and why.
 
     `notes` are what its user should know: the end of a line, an experimental build, code that is compiled at first use.
@@ -73,7 +73,7 @@ class _Pair(NamedTuple):
     build: WheelBuild | None
 
 
-def choose(table: WheelTable, place: Place, wanted: SpecifierSet | None = None) -> Choice:
+def choose(table: WheelTable, place: TorchTarget, wanted: SpecifierSet | None = None) -> TorchChoice:
     """Return the torch for a card, of what is wanted the tested one, else the newest that will do; and the build that runs.
 
     A card that the newest releases have left behind gets the last that has code for it. Of a release the build that plain
@@ -94,9 +94,9 @@ def choose(table: WheelTable, place: Place, wanted: SpecifierSet | None = None) 
     notes = [*_notes(table, place, release, build), *_unknown(table, version, release)]
     why = f"{_why_release(table, place, release, wanted)}; {_why_build(table, place, release, build)}"
     if place.profile.kind == "mps":
-        return Choice(version, None, None, why, tuple(notes))
+        return TorchChoice(version, None, None, why, tuple(notes))
     name = build.name if build is not None else CPU
-    return Choice(version, name, index_of(name), why, tuple(notes))
+    return TorchChoice(version, name, index_of(name), why, tuple(notes))
 
 
 def index_of(build: str) -> str:
@@ -138,7 +138,7 @@ def _local(wanted: SpecifierSet) -> str | None:
     return next((one.version.partition("+")[2] for one in wanted if "+" in one.version), None)
 
 
-def objection(table: WheelTable, place: Place, installed: str) -> str | None:
+def objection(table: WheelTable, place: TorchTarget, installed: str) -> str | None:
     """Return why a torch that is installed, such as `2.13.0+cu130`, does not run on a card; None where nothing is known against it.
 
     Without a build in its version it is taken for plain PyPI's.
@@ -155,30 +155,34 @@ def objection(table: WheelTable, place: Place, installed: str) -> str | None:
     return f"torch {installed}: {why}" if why else None
 
 
-def _preferred(table: WheelTable, place: Place, fitting: list[_Pair]) -> Release:
+def _preferred(table: WheelTable, place: TorchTarget, fitting: list[_Pair]) -> Release:
     releases = [pair.release for pair in fitting]
     tested = [one for one in releases if one.torch == table.tested]
     return tested[0] if tested and not _is_left_behind(table, place) else releases[-1]
 
 
-def _is_left_behind(table: WheelTable, place: Place) -> bool:
+def _is_left_behind(table: WheelTable, place: TorchTarget) -> bool:
     """Whether the newest release has no code for the card any more."""
     compute = place.profile.compute
     newest = table.builds_of(table.release[-1])
     return compute is not None and not any(_has_code(one, compute, place.machine) for one in newest)
 
 
-def _last(table: WheelTable, place: Place) -> Release:
+def _last(table: WheelTable, place: TorchTarget) -> Release:
     """Return the last release that has code for a card, whatever the driver."""
     return [
-        one for one in table.release if _fitting(table, one, Place(place.profile, machine=place.machine))
+        one
+        for one in table.release
+        if _fitting(table, one, TorchTarget(place.profile, machine=place.machine))
     ][-1]
 
 
 # which builds
 
 
-def _fitting(table: WheelTable, release: Release, place: Place, local: str | None = None) -> list[_Pair]:
+def _fitting(
+    table: WheelTable, release: Release, place: TorchTarget, local: str | None = None
+) -> list[_Pair]:
     """Return a release with each of its builds that would run, or with that of a name."""
     if _python_objection(release, place):
         return []
@@ -190,7 +194,7 @@ def _fitting(table: WheelTable, release: Release, place: Place, local: str | Non
     return [_Pair(release, one) for one in builds if _objection(table, one, place) is None]
 
 
-def _objection(table: WheelTable, build: WheelBuild, place: Place) -> str | None:
+def _objection(table: WheelTable, build: WheelBuild, place: TorchTarget) -> str | None:
     """Return why a build does not run on a card, None where it does."""
     compute = place.profile.compute
     if compute is not None and not _has_code(build, compute, place.machine):
@@ -205,14 +209,14 @@ def _has_code(build: WheelBuild, compute: tuple[int, int], machine: Machine) -> 
     return build.has_code(compute, machine) or build.has_ptx(compute)
 
 
-def _python_objection(release: Release, place: Place) -> str | None:
+def _python_objection(release: Release, place: TorchTarget) -> str | None:
     oldest, newest = (numbers(one) for one in release.python)
     if place.python is None or oldest <= place.python <= newest:
         return None
     return f"torch {release.torch} has wheels for Python {release.python[0]} to {release.python[1]}, not {place.python[0]}.{place.python[1]}"
 
 
-def _build(release: Release, builds: list[WheelBuild | None], place: Place) -> WheelBuild | None:
+def _build(release: Release, builds: list[WheelBuild | None], place: TorchTarget) -> WheelBuild | None:
     known = [one for one in builds if one is not None]
     if not known:
         return None
@@ -227,7 +231,7 @@ def _build(release: Release, builds: list[WheelBuild | None], place: Place) -> W
 # in words
 
 
-def _why_release(table: WheelTable, place: Place, release: Release, wanted: SpecifierSet) -> str:
+def _why_release(table: WheelTable, place: TorchTarget, release: Release, wanted: SpecifierSet) -> str:
     if _exact(wanted) is not None:
         return f"torch {_exact(wanted)} is asked for"
     if release.torch == table.tested:
@@ -237,7 +241,7 @@ def _why_release(table: WheelTable, place: Place, release: Release, wanted: Spec
     return f"torch {release.torch} is the newest that will do"
 
 
-def _why_build(table: WheelTable, place: Place, release: Release, build: WheelBuild | None) -> str:
+def _why_build(table: WheelTable, place: TorchTarget, release: Release, build: WheelBuild | None) -> str:
     if build is None:
         return "a build without CUDA" if place.profile.kind == "cpu" else "PyPI's build, which has Metal"
     if place.profile.compute is None:
@@ -248,7 +252,7 @@ def _why_build(table: WheelTable, place: Place, release: Release, build: WheelBu
     return f"{build.name} has code for capability {place.profile.capability}{by_default}, and {known}"
 
 
-def _notes(table: WheelTable, place: Place, release: Release, build: WheelBuild | None) -> list[str]:
+def _notes(table: WheelTable, place: TorchTarget, release: Release, build: WheelBuild | None) -> list[str]:
     profile = place.profile
     if build is None or profile.compute is None:
         return []
@@ -276,7 +280,7 @@ def _unknown(table: WheelTable, version: str, release: Release) -> list[str]:
     return [f"torch {version} is not in the table ({table.date}): taken to be like {release.torch}"]
 
 
-def _refusal(table: WheelTable, place: Place, wanted: SpecifierSet, releases: list[Release]) -> str:
+def _refusal(table: WheelTable, place: TorchTarget, wanted: SpecifierSet, releases: list[Release]) -> str:
     what = f"torch{wanted}" if str(wanted) else "torch"
     lines = [f"{what} cannot run on {place.profile.title}"]
     if not releases:
@@ -321,7 +325,7 @@ def _nearest(
     return min(possible, key=lambda one: (abs(order.index(one.version) - at), -order.index(one.version)))
 
 
-def meant(chosen: str | None, settings: Settings) -> str | None:
+def verifiable_torch(chosen: str | None, settings: BuildOptions) -> str | None:
     """Return the torch that is to be found; of one from an index of the user's own the version alone is ours to say."""
     return chosen.partition("+")[0] if chosen is not None and settings.torch_index is not None else chosen
 

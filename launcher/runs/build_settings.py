@@ -16,12 +16,12 @@ from pathlib import Path
 
 from launcher.errors import BadFileError
 from launcher.values.host import Host
-from launcher.values.image import CA_BUNDLE_AT, Settings
+from launcher.values.image import CA_BUNDLE_AT, BuildOptions
 
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 
-def read(host: Host, environment: Mapping[str, str]) -> Settings:
+def read(host: Host, environment: Mapping[str, str]) -> BuildOptions:
     """Return the settings of a build on a host, from the files that its table names and from an environment.
 
     Raises BadFileError that names file and key; what a file holds is never repeated, for it may be secret.
@@ -33,7 +33,7 @@ def read(host: Host, environment: Mapping[str, str]) -> Settings:
     if build.proxy:
         told = {name: environment.get(name) or environment.get(name.upper()) for name in _PROXIES}
         proxies = {name: value for name, value in told.items() if value}
-    return Settings(pip_conf, ca_bundle, proxies, build.network, build.torch_index)
+    return BuildOptions(pip_conf, ca_bundle, proxies, build.network, build.torch_index)
 
 
 def _ca_bundle(path: str, key: str) -> bytes:

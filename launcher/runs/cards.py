@@ -8,7 +8,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from launcher.errors import AgentError, CardBusyError
 from launcher.hosts.agent import printable
-from launcher.planning import cards_of, choose_gpus, gpus_meant, is_taken, strangers_on, who_holds
+from launcher.planning import (
+    cards_of,
+    choose_gpus,
+    describe_holders,
+    is_unavailable,
+    requested_gpus,
+    strangers_on,
+)
 from launcher.runs.view import View
 from launcher.values.facts import Facts
 from launcher.values.plan import Finding, Plan
@@ -40,16 +47,16 @@ class Wanted(NamedTuple):
 
 def profile_for(asked: str | None, profile: Profile) -> Profile:
     """Return the profile of as many cards as `--gpus` asks for; a CPU and Apple's GPU are one, which `findings` says."""
-    count, _ = gpus_meant(asked, profile.count)
+    count, _ = requested_gpus(asked, profile.count)
     return profile if profile.kind != "cuda" or count == profile.count else profile.of_cards(count)
 
 
 def wanted(asked: str | None, plan: Plan, facts: Facts) -> Wanted:
     """Return the cards that a plan may have: those of its profile, or those of them that `--gpus` names."""
-    _, named = gpus_meant(asked, plan.split.ranks)
+    _, named = requested_gpus(asked, plan.split.ranks)
     by_profile = () if plan.rehearsed else choose_gpus(plan.profile, facts, len(facts.gpus))
     any_of = tuple(gpu for gpu in by_profile if not named or gpu in named)
-    taken = {gpu.uuid for gpu in facts.gpus if is_taken(gpu, facts)}
+    taken = {gpu.uuid for gpu in facts.gpus if is_unavailable(gpu, facts)}
     gpus = tuple(gpu for gpu in any_of if gpu not in taken)
     titles = {gpu.uuid: f"GPU {gpu.index}" for gpu in facts.gpus}
     return Wanted(gpus, any_of, plan.split.ranks if gpus else 0, titles)
@@ -59,7 +66,7 @@ def findings(asked: str | None, plan: Plan, facts: Facts | None) -> list[Finding
     """Return what speaks against the cards that `--gpus` asks for; that there are too few the gate says."""
     if asked is None:
         return []
-    _, named = gpus_meant(asked, plan.split.ranks)
+    _, named = requested_gpus(asked, plan.split.ranks)
     if plan.profile.kind != "cuda":
         message = f"--gpus {asked}: {plan.profile.title} has no cards to choose from"
         return [
@@ -73,8 +80,8 @@ def findings(asked: str | None, plan: Plan, facts: Facts | None) -> list[Finding
         message = f"--gpus {asked}: {plan.host} has no {plan.profile.of_cards(1).title} {', '.join(missing)}"
         mend = f"which there are   launch probe --host {plan.host}"
         found.append(Finding(level="refuse", code="no-such-card", message=message, mend=mend))
-    if taken := [there[gpu] for gpu in named if gpu in there and is_taken(there[gpu], facts)]:
-        lines = [f"--gpus {asked}: {plan.host}: held", *(who_holds(gpu, facts) for gpu in taken)]
+    if taken := [there[gpu] for gpu in named if gpu in there and is_unavailable(there[gpu], facts)]:
+        lines = [f"--gpus {asked}: {plan.host}: held", *(describe_holders(gpu, facts) for gpu in taken)]
         mend = f"who holds it   launch probe --host {plan.host}"
         is_held = any(strangers_on(gpu) for gpu in taken)
         code = BUSY if is_held else "gpu-prohibited"
@@ -86,7 +93,7 @@ def refusal(findings: Sequence[Finding], plan: Plan, facts: Facts) -> CardBusyEr
     """Return the error of a plan that only the holders of its cards stand against; None for any other."""
     if not findings or any(one.code != BUSY for one in findings):
         return None
-    taken = [gpu for gpu in cards_of(plan.profile, facts) if is_taken(gpu, facts)]
+    taken = [gpu for gpu in cards_of(plan.profile, facts) if is_unavailable(gpu, facts)]
     holders = [f"{one.title} holds GPU {gpu.index}" for gpu in taken for one in strangers_on(gpu)]
     text = f"{REFUSED}{findings[0].message}\n  {WAIT}\n  {findings[0].mend}"
     return CardBusyError(text, ", ".join(holders) or "its cards admit nobody")

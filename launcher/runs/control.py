@@ -19,7 +19,7 @@ from launcher.runs.evidence import diagnosis, why_silent
 from launcher.runs.mirror import RUN_ID, Mirror, find, mirrors, runs_folder
 from launcher.values.engine_access import EngineWay
 from launcher.values.host import Host
-from launcher.values.image import Settings
+from launcher.values.image import BuildOptions
 from launcher.values.record import State, Summary, is_terminal
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def runs_of(agent: Agent, *wanted: str) -> list[dict[str, Any]]:
 
 def _summary(told: object) -> Summary | None:
     try:
-        return Summary.as_far_as_told(told)
+        return Summary.lenient(told)
     except ValidationError:
         return None
 
@@ -167,7 +167,7 @@ def resume_if_interrupted(agent: Agent, mirror: Mirror, view: View) -> bool:
         return docker.resume(mirror.run, plan, (values[0].get("attempt") or 1) + 1, say)
 
 
-def open_docker(agent: Agent, way: dict[str, Any], settings: Settings | None = None) -> Docker:
+def open_docker(agent: Agent, way: dict[str, Any], settings: BuildOptions | None = None) -> Docker:
     """Return the runtime of a run that is in a container: `way` is its summary's `engine`. Raises EngineError."""
     from launcher.runtimes.docker.runtime import Docker  # docker-py costs 0.15 s: only those who need it pay
 

@@ -30,20 +30,20 @@ from launcher.errors import (
 from launcher.hosts import Agent, connect
 from launcher.hosts.agent import printable
 from launcher.planning import (
-    Asked,
-    Case,
     Ladder,
+    LadderInputs,
+    PrecisionRequest,
     best_card,
-    case_of,
+    card_choice_reason,
     check,
     distribution,
     environment,
-    gpus_meant,
     ladder,
+    ladder_inputs,
     match_profile,
+    requested_gpus,
     site,
     source,
-    why_taken,
 )
 from launcher.planning import plan as make_plan
 from launcher.planning import runtime as choose_runtime
@@ -80,7 +80,7 @@ class Request(NamedTuple):
     profile: str | None = None
     job: str | None = None
     runtime: str | None = None
-    precision: Asked = "auto"
+    precision: PrecisionRequest = "auto"
     settings: Sequence[str] = ()
     name: str | None = None
     words: Sequence[str] = ()
@@ -99,7 +99,7 @@ class Resolved(NamedTuple):
     host: Host
     profiles: tuple[Profile, ...]
     task: resolve.Task
-    asked: Asked
+    asked: PrecisionRequest
     model: Model | None
     rehearsed_on: Profile | None
     gpus: str | None
@@ -124,7 +124,7 @@ def understand(request: Request) -> Resolved:
             "--rehearse tries a card's plan on a CPU: name the card   --profile titan_rtx --rehearse"
         )
     rehearsed_on = resolve.profile("cpu") if request.rehearses else None
-    gpus_meant(request.gpus, 1)
+    requested_gpus(request.gpus, 1)
     model = models.read_here(task)
     return Resolved(host, profiles, task, request.precision, model, rehearsed_on, request.gpus)
 
@@ -161,7 +161,7 @@ def preview(request: Request, facts: Facts | None = None) -> tuple[Plan, tuple[F
     return plan, (*refused, *unreached, *asked, *check(plan, facts, host, resolve.wheels()))
 
 
-def explain(request: Request, facts: Facts | None = None) -> tuple[Case, Ladder]:
+def explain(request: Request, facts: Facts | None = None) -> tuple[LadderInputs, Ladder]:
     """Return what a ladder is made for, and the ladder. The host is asked only where no profile, or several, are named.
 
     Raises RefusedError when the precision that is asked for is excluded.
@@ -171,7 +171,7 @@ def explain(request: Request, facts: Facts | None = None) -> tuple[Case, Ladder]
         with connect(wanted.host) as agent:
             facts = probe(agent, wanted.host, wanted.job)
     profile = choose_profile(wanted.profiles, facts)[0] if facts else wanted.profiles[0]
-    case = case_of(profile, wanted.job, *_known(wanted, facts))
+    case = ladder_inputs(profile, wanted.job, *_known(wanted, facts))
     return case, ladder(case, wanted.asked)
 
 
@@ -193,7 +193,7 @@ def choose_profile(profiles: Sequence[Profile], facts: Facts) -> tuple[Profile, 
     if profiles and best is None:
         return profiles[0], ""
     profile = best[0] if best else match_profile(facts, resolve.profiles().values())
-    return profile, why_taken(profile, facts)
+    return profile, card_choice_reason(profile, facts)
 
 
 class Started(NamedTuple):
@@ -374,7 +374,7 @@ def probe(agent: Agent, host: Host, job: Job | None = None) -> Facts:
     model = source(job.model).model_dump() if job is not None and job.model is not None else None
     told = agent.call(
         "probe",
-        env=host.env,
+        env=host.environment,
         packages=packages,
         engine=host.engine,
         model=model,

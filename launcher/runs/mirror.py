@@ -22,7 +22,7 @@ from launcher.hosts.agent import Answer
 from launcher.runs.json_file import read_json
 from launcher.values.base import Record
 from launcher.values.host import Host
-from launcher.values.record import Began, Event, Parent, PlanTold, RunState
+from launcher.values.record import Event, FolderStart, Parent, PlanSummary, RunState
 
 if TYPE_CHECKING:
     from launcher.values.plan import Plan
@@ -213,7 +213,7 @@ class Mirror:
         """
         try:
             told = _Reading.model_validate(answer.values, strict=True)
-            state = RunState.as_far_as_told(told.state).model_dump(exclude_none=True)
+            state = RunState.lenient(told.state).model_dump(exclude_none=True)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
@@ -314,9 +314,9 @@ class Mirror:
 
     # reading
 
-    def plan(self) -> PlanTold:
+    def plan(self) -> PlanSummary:
         """Return what is told of the plan, nothing where it has not been fetched."""
-        return PlanTold.as_far_as_told(read_json(self.folder / "plan.json"))
+        return PlanSummary.lenient(read_json(self.folder / "plan.json"))
 
     def whole_plan(self) -> Plan:
         """Return the plan as it was made. Raises BadFileError for one that this version does not understand."""
@@ -332,7 +332,7 @@ class Mirror:
 
     def began(self) -> float | None:
         """Return when the run was made, by the host's clock."""
-        return Began.as_far_as_told(read_json(self.folder / "0001" / "attempt.json")).time
+        return FolderStart.lenient(read_json(self.folder / "0001" / "attempt.json")).time
 
     def parent(self) -> Parent | None:
         """Return the run that this one continues, None where it continues none or that has not been fetched."""
@@ -354,13 +354,13 @@ class Mirror:
 
 def parent_of(folder: Path) -> Parent | None:
     """Return the run that the run of a mirror's folder continues, as far as that has been fetched."""
-    return Began.as_far_as_told(read_json(folder / "0001" / "attempt.json")).parent
+    return FolderStart.lenient(read_json(folder / "0001" / "attempt.json")).parent
 
 
 def _state(told: object) -> dict[str, Any]:
     """Return a state as far as it was told, without what was not; empty where it is none."""
     try:
-        return RunState.as_far_as_told(told).model_dump(exclude_none=True)
+        return RunState.lenient(told).model_dump(exclude_none=True)
     except ValidationError:
         return {}
 

@@ -83,7 +83,9 @@ def hosts() -> dict[str, Host]:
             )  # unless it says, the name is one of ~/.ssh/config
             table = {"name": name, **alias, **written}
             one = build(Host, table, file=str(path), text=text, prefix=f"hosts.{name}.")
-            found[name] = one.model_copy(update={"env": _env(one, path), "build": _build(one.build, path)})
+            found[name] = one.model_copy(
+                update={"environment": _environment(one, path), "build": _build(one.build, path)}
+            )
     return found
 
 
@@ -203,9 +205,9 @@ def checked_name(name: str) -> str:
     return name
 
 
-def _env(host: Host, file: Path) -> str | None:
-    """Return a host's `env`; on this machine a path is relative to the file that says it, elsewhere to nothing."""
-    written = host.env
+def _environment(host: Host, file: Path) -> str | None:
+    """Return a host's `environment`; on this machine a path is relative to the file that says it, elsewhere to nothing."""
+    written = host.environment
     if not written or written.startswith(("/", "~")):
         return written
     here = (file.parent / written).absolute()
@@ -213,7 +215,7 @@ def _env(host: Host, file: Path) -> str | None:
         return str(here)
     if "/" in written:
         raise BadFileError(
-            f'{file}: hosts.{host.name}.env = "{written}": expected an absolute path, ~/…, or a program\'s name'
+            f'{file}: hosts.{host.name}.environment = "{written}": expected an absolute path, ~/…, or a program\'s name'
         )
     return written
 

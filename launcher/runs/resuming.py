@@ -99,7 +99,7 @@ def resume(word: str, host_name: str | None, asked: Asked, view: View) -> Starte
         before = parent.whole_plan()
         plan = changed_plan(before, asked.settings, name, host)
         secrets = secret_values.values(job_of(plan))
-        there = host.model_copy(update={"env": plan.env})
+        there = host.model_copy(update={"environment": plan.host_environment})
         with view.stage("probe") as stage:
             facts = probe(agent, there, job_of(plan))
             stage.text = describe(facts)

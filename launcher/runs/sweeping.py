@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError
 
 from launcher.errors import RunError
 from launcher.hosts import Agent
-from launcher.planning import strangers_on, whom_to_ask
+from launcher.planning import release_advice, strangers_on
 from launcher.runtimes.docker.container import LABEL_ROOT, LABEL_RUN, name_of
 from launcher.values.base import Record
 from launcher.values.facts import Facts
@@ -82,7 +82,7 @@ def strangers(facts: Facts) -> list[Swept]:
             kind="stranger",
             name=holder.title,
             did="left",
-            why=f"holds GPU {gpu.index}: {whom_to_ask(holder, facts)}",
+            why=f"holds GPU {gpu.index}: {release_advice(holder, facts)}",
         )
         for gpu in facts.gpus
         for holder in strangers_on(gpu)

@@ -10,13 +10,13 @@ from launcher.runtimes.runtime import Runtime
 from launcher.values.engine_access import EngineWay
 from launcher.values.facts import Facts
 from launcher.values.host import Host
-from launcher.values.image import Settings
+from launcher.values.image import BuildOptions
 from launcher.values.plan import Plan
 
 __all__ = ["Runtime", "open_runtime", "way_to"]
 
 
-def open_runtime(agent: Agent, host: Host, plan: Plan, facts: Facts, settings: Settings) -> Runtime:
+def open_runtime(agent: Agent, host: Host, plan: Plan, facts: Facts, settings: BuildOptions) -> Runtime:
     """Return the runtime that a plan names, open; `settings` are for an image, or an environment, that must be made. Raises EngineError."""
     way = way_to(host, facts) if plan.runtime == "docker" else None
     if way is None:

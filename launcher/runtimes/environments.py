@@ -13,16 +13,16 @@ from launcher.hosts import Agent
 from launcher.hosts.agent import printable
 from launcher.planning import (
     build_failure,
+    build_variables,
     environment_files,
-    environment_settings,
     has_no_index,
-    meant,
     unfit,
+    verifiable_torch,
 )
 from launcher.runtimes.making import Lines, alone, encoded
 from launcher.runtimes.runtime import Say
 from launcher.values.environment import Environment, Maker
-from launcher.values.image import Settings
+from launcher.values.image import BuildOptions
 from launcher.values.packages import Packages
 from launcher.values.plan import Plan
 
@@ -33,7 +33,7 @@ _STEP = re.compile(r"(?:Collecting|Processing|Downloading|Building wheel|Install
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
 
 
-def provide(agent: Agent, plan: Plan, maker: Maker | None, settings: Settings, say: Say) -> str:
+def provide(agent: Agent, plan: Plan, maker: Maker | None, settings: BuildOptions, say: Say) -> str:
     """See that the host has the plan's environment; return where it came from.
 
     One launch at a time makes it; the others wait. Its lock is held by the agent on the host, and goes with its client;
@@ -66,12 +66,12 @@ def _is_there(agent: Agent, environment: Environment) -> bool:
     return agent.call("environment", name=environment.name, deadline_s=REMOVING_S).values.get("there") is True
 
 
-def _make(agent: Agent, environment: Environment, maker: Maker, settings: Settings, say: Say) -> Packages:
+def _make(agent: Agent, environment: Environment, maker: Maker, settings: BuildOptions, say: Say) -> Packages:
     files, secrets = environment_files(environment, settings)
     payload = {
         "files": encoded(files),
         "secrets": encoded(secrets),
-        "settings": environment_settings(settings),
+        "settings": build_variables(settings),
     }
     index = settings.torch_index if settings.torch_index is not None else environment.torch_index
     lines = Lines(say, _step, KEPT_LINES)
@@ -106,10 +106,10 @@ def _step(line: str) -> str | None:
 
 
 def _judge(
-    agent: Agent, plan: Plan, environment: Environment, settings: Settings, packages: Packages
+    agent: Agent, plan: Plan, environment: Environment, settings: BuildOptions, packages: Packages
 ) -> None:
     """Raise RefusedError where what was made does not run on the card or does not fit together."""
-    chosen = meant(environment.torch, settings)
+    chosen = verifiable_torch(environment.torch, settings)
     problems = unfit(packages, None if plan.rehearsed else plan.profile, chosen, environment.requirements)
     if problems:
         text = "\n".join(f"  {printable(one)}" for one in problems)

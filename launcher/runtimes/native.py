@@ -9,18 +9,18 @@ from launcher.planning import maker_of
 from launcher.runtimes import environments
 from launcher.runtimes.runtime import Runtime, Say, gpus_of
 from launcher.values.facts import Facts
-from launcher.values.image import Settings
+from launcher.values.image import BuildOptions
 from launcher.values.plan import Plan
 
 
 class Native(Runtime):
     """Runs as processes of the host's own."""
 
-    def __init__(self, agent: Agent, facts: Facts, settings: Settings | None = None) -> None:
+    def __init__(self, agent: Agent, facts: Facts, settings: BuildOptions | None = None) -> None:
         """Use this agent; `facts` say what can make an environment there, `settings` are for one that must be made."""
         super().__init__(agent)
         self._facts = facts
-        self._settings = settings or Settings()
+        self._settings = settings or BuildOptions()
 
     def close(self) -> None:
         """It holds nothing."""
@@ -37,14 +37,14 @@ class Native(Runtime):
     ) -> tuple[str, ...]:
         """Make the run's folder on the host, with its plan and its cards (UUIDs).
 
-        Its interpreter is that of the plan's environment, else the one that `env` means.
+        Its interpreter is that of the plan's environment, else the one that the host's `environment` names.
         """
         told = f"{plan.to_json()}\n".encode()
         answer = self.agent.call(
             "create",
             told,
             run=run,
-            env=plan.env,
+            env=plan.host_environment,
             gpus=list(gpus),
             cards=count,
             any_of=list(any_of or gpus),

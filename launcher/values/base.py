@@ -23,7 +23,7 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
     @classmethod
-    def as_far_as_told(cls, values: object) -> Self:
+    def lenient(cls, values: object) -> Self:
         """Return a record of what another machine said; a field of a wrong type is as if it had not been said.
 
         Raises ValidationError where a field that must be there is none.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, AliasChoices, Field, model_validator
 
 from launcher.values.base import Written
 from launcher.values.image import Build
@@ -34,12 +34,19 @@ class Host(Written):
     known_hosts: str | None = None
     root: str = "~/.launch"
     python: str | None = None
-    env: str | None = None
+    environment: Annotated[str | None, Field(validation_alias=AliasChoices("environment", "env"))] = None
     runtime: Literal["auto", "docker", "native"] = "auto"
     engine: Annotated[str, AfterValidator(_engine)] | None = None
     sudo: bool = False
     build: Build = Build()
     profile: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _environment_is_given_once(cls, table: Any) -> Any:
+        if isinstance(table, dict) and {"environment", "env"} <= table.keys():
+            raise ValueError("`env` is the old name of `environment`: remove `env`")
+        return table
 
     @property
     def is_local(self) -> bool:

@@ -11,9 +11,8 @@ from pydantic_core import PydanticCustomError
 from launcher.values.base import Written
 from launcher.values.credential import credential_in
 
-PIP_CONF_AT = "/run/secrets/pip_conf"
 CA_BUNDLE_AT = "/run/secrets/ca_bundle"
-"""Where a step of the build finds pip's settings and the certificates."""
+"""Where a build step finds the certificates to trust."""
 
 _HOST = r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?(?::\d{1,5})?"
 _PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
@@ -76,7 +75,7 @@ class Image(Written):
     torch: str | None = None
 
 
-class Settings(NamedTuple):
+class BuildOptions(NamedTuple):
     """What a build is given beside its content: no part of the image or of its name, and perhaps secret.
 
     `pip_conf` is the text of pip's settings, which names `CA_BUNDLE_AT` where there is a `ca_bundle`. `torch_index`
@@ -92,4 +91,4 @@ class Settings(NamedTuple):
     def __repr__(self) -> str:
         """Name what is set; values may be secret."""
         given = [name for name in ("pip_conf", "ca_bundle", "proxies", "torch_index") if getattr(self, name)]
-        return f"Settings({', '.join([*given, self.network])})"
+        return f"BuildOptions({', '.join([*given, self.network])})"

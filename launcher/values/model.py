@@ -64,7 +64,7 @@ def read_model(config: dict[str, Any] | None) -> Model | None:
         return None
     inner = config.get("text_config")
     try:
-        told = _Config.as_far_as_told({**config, **(inner if isinstance(inner, dict) else {})})
+        told = _Config.lenient({**config, **(inner if isinstance(inner, dict) else {})})
     except ValidationError:
         return None
     head_dim = told.head_dim or max(1, told.hidden_size // told.num_attention_heads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
 from launcher.values.base import Written, canonical_json
 from launcher.values.environment import Environment
@@ -62,7 +62,7 @@ class Plan(Written):
     runtime: Literal["docker", "native"] = "native"
     image: Image | None = None
     environment: Environment | None = None
-    env: str | None
+    host_environment: Annotated[str | None, Field(validation_alias=AliasChoices("host_environment", "env"))]
     command: tuple[str, ...]
     requirements: tuple[str, ...]
     model: Source | None
@@ -89,10 +89,8 @@ class Plan(Written):
     def _belongs_to_its_runtime(self) -> Plan:
         if (self.runtime == "docker") != (self.image is not None):
             raise ValueError("an image is given for runtime 'docker', and only there")
-        if self.environment is not None and (self.runtime != "native" or self.env is not None):
-            raise ValueError(
-                "an environment of ours is given for runtime 'native' without an `env`, and only there"
-            )
+        if self.environment is not None and (self.runtime != "native" or self.host_environment is not None):
+            raise ValueError("`environment` is for runtime 'native' without a `host_environment` only")
         return self
 
     def to_json(self) -> str:

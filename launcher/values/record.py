@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import field
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -25,12 +25,11 @@ Moment = Annotated[float, Field(ge=-1e12, le=1e12)]
 class State(StrEnum):
     """Where a run is.
 
-    planned -> preparing -> running -> (stopping | resuming | waiting) -> succeeded | failed | cancelled.
+    preparing -> running -> (stopping | resuming | waiting) -> succeeded | failed | cancelled.
     `interrupted` is derived: nobody holds the run's lock, and its last word was no end.
     `unreachable` is what a client sees, never what a run is.
     """
 
-    PLANNED = "planned"
     RESERVED = "reserved"
     PREPARING = "preparing"
     RUNNING = "running"
@@ -104,25 +103,6 @@ class Reason(StrEnum):
     HANG = "hang"
     USER_CODE_ERROR = "user-code-error"
 
-    @property
-    def state(self) -> State:
-        """The state that this reason leads to, where it has no remedy; with one, the run is `resuming`."""
-        return _STATE_OF.get(self, State.FAILED)
-
-
-_STATE_OF = {
-    Reason.COMPLETED: State.SUCCEEDED,
-    Reason.EXIT_ONLY: State.SUCCEEDED,
-    Reason.STOPPED_BY_USER: State.CANCELLED,
-    Reason.CANCELLED_BY_USER: State.CANCELLED,
-    Reason.TIME_LIMIT: State.CANCELLED,
-    Reason.HOST_SHUTDOWN: State.RESUMING,
-    Reason.AGENT_LOST: State.RESUMING,
-    Reason.CARD: State.WAITING,
-    Reason.PROCESSES_REMAIN: State.CANCEL_INCOMPLETE,
-    Reason.ENGINE_SILENT: State.CANCEL_INCOMPLETE,
-}
-
 
 class Parent(Record):
     """The run that another one continues, and the checkpoint that it began from."""
@@ -132,33 +112,14 @@ class Parent(Record):
     step: Whole
 
 
-class Attempt(Record):
-    """The `attempt.json` of a numbered folder: what kind of folder it is, and the values in force."""
-
-    version: Whole
-    run: str
-    kind: Literal["prepare", "attempt", "contact"]
-    folder: Whole
-    attempt: Whole | None = None
-    time: Moment
-    host_id: str
-    rung: Whole | None = None
-    changes: dict[str, Any] = {}
-    checkpoint: dict[str, Any] | None = None
-    rehearsed: bool = False
-    remedy: dict[str, Any] | None = None
-    previous: dict[str, Any] | None = None
-    parent: Parent | None = None
-
-
-class Began(Record):
+class FolderStart(Record):
     """When a folder was made, by the host's clock, and which run it goes on with, as far as its `attempt.json` tells."""
 
     time: Moment | None = None
     parent: Parent | None = None
 
 
-class PlanTold(Record):
+class PlanSummary(Record):
     """What a client shows of a plan, as the run's host has it."""
 
     job: str | None = None

@@ -140,7 +140,7 @@ def test_no_escape_of_an_interpreter_passes_the_probe(client, words):
     """What a host's python says when it is asked for its version."""
     client.script(f"#!/usr/bin/env python3\nimport sys\nsys.exit({EVIL!r})\n", "evil.py")
     (client.project / "evil.py").chmod(0o755)
-    client.script(f'[hosts.local]\nenv = "{client.project / "evil.py"}"\n', "launch.toml")
+    client.script(f'[hosts.local]\nenvironment = "{client.project / "evil.py"}"\n', "launch.toml")
     done = client.run(*words)
     assert "evil" in done.stdout + done.stderr
     assert controls(done.stdout + done.stderr) == []

@@ -6,12 +6,12 @@ import pytest
 
 from launcher.errors import RefusedError
 from launcher.planning import (
+    build_variables,
     changed,
     check,
     context,
     environment,
     environment_files,
-    environment_settings,
     has_no_index,
     image,
     job_of,
@@ -23,7 +23,7 @@ from launcher.planning.wheel_choice import Site
 from launcher.runs.resolve import profile, wheels
 from launcher.values.facts import Facts
 from launcher.values.host import Host
-from launcher.values.image import Build, Settings
+from launcher.values.image import Build, BuildOptions
 from launcher.values.job import Job
 from launcher.values.parsing import build
 
@@ -80,7 +80,7 @@ def test_it_is_of_the_torch_that_an_image_would_have():
     assert (one.torch, one.requirements) == (other.torch, other.requirements)
     assert one.torch_index in other.dockerfile
     assert one.torch.startswith(f"{TABLE.tested}+cu12")
-    files, secrets = environment_files(one, Settings())
+    files, secrets = environment_files(one, BuildOptions())
     assert files == {name: text for name, text in context(other).items() if name != "Dockerfile"}
     assert secrets == {}
 
@@ -121,9 +121,9 @@ def test_what_makes_it_is_the_first_that_can_with_a_python_for_the_torch(there, 
 
 
 def test_none_is_made_where_none_is_needed():
-    """No requirements; an `env`, whatever it lacks; a Python that has them all; a host that was not asked."""
+    """No requirements; an `environment`, whatever it lacks; a Python that has them all; a host that was not asked."""
     assert environment(profile("cpu"), job(), Host(name="lab"), HOST, TABLE) is None
-    assert made(HOST, host=Host(name="lab", env="~/venv")) is None
+    assert made(HOST, host=Host(name="lab", environment="~/venv")) is None
     has_all = HOST.model_copy(
         update={
             "interpreter": HOST.interpreter.model_copy(update={"packages": {"torch": "2.9", "peft": "1"}})
@@ -145,8 +145,8 @@ def test_a_mac_gets_plain_pypi_s():
     assert (one.torch, one.torch_index) == (TABLE.tested, None)
 
 
-def planned(there, *, env=None):
-    host = Host(name="lab", env=env)
+def planned(there, *, of_host=None):
+    host = Host(name="lab", environment=of_host)
     wanted = job("torch")
     one = environment(profile("cpu"), wanted, host, there, TABLE)
     return make_plan(profile("cpu"), host, wanted, environment=one), host
@@ -179,12 +179,12 @@ def test_a_host_where_none_can_be_made_is_refused_with_what_it_has_and_the_mend(
     assert "/usr/bin/python3.11 3.11.2: has no ensurepip" in finding.message
     assert "/usr/bin/python3.7 3.7.2: no torch that will do has wheels for it" in finding.message
     assert "uv: not found" in finding.message
-    assert all(word in finding.mend for word in ("python3-venv", "uv", "env = "))
+    assert all(word in finding.mend for word in ("python3-venv", "uv", "environment = "))
 
 
 def test_an_env_that_lacks_packages_is_refused_as_ever():
     """What a person named is not replaced."""
-    plan, host = planned(facts(python("3.12")), env="~/venv")
+    plan, host = planned(facts(python("3.12")), of_host="~/venv")
     assert [one.code for one in check(plan, facts(python("3.12")), host)] == ["missing-packages"]
 
 
@@ -202,9 +202,9 @@ def test_a_small_disk_and_logind_s_habit_are_noted():
 def test_pip_s_settings_reach_uv_in_its_own_words():
     """uv fetches pip, and reads no pip.conf; proxies go along."""
     conf = "[global]\nindex-url = https://x/simple\nfind-links = /a\n  /b\ntimeout = 3\n[install]\ntrusted-host = x\n"
-    assert not has_no_index(Settings(pip_conf=conf))
-    assert has_no_index(Settings(pip_conf=conf + "no-index = true\n"))
-    told = environment_settings(Settings(pip_conf=conf, proxies={"https_proxy": "http://p:1"}))
+    assert not has_no_index(BuildOptions(pip_conf=conf))
+    assert has_no_index(BuildOptions(pip_conf=conf + "no-index = true\n"))
+    told = build_variables(BuildOptions(pip_conf=conf, proxies={"https_proxy": "http://p:1"}))
     assert told == {
         "https_proxy": "http://p:1",
         "UV_DEFAULT_INDEX": "https://x/simple",

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
 from launcher.errors import BadFileError, RefusedError
-from launcher.planning import Place, Site, Sources, buildkit, classic, context, image, plan, torch_for
+from launcher.planning import Site, Sources, TorchTarget, buildkit, classic, context, image, plan, torch_for
 from launcher.planning.image_plan import pinned
 from launcher.resources import data_folder
 from launcher.runs.resolve import profile, wheels
 from launcher.values.host import Host
-from launcher.values.image import CA_BUNDLE_AT, Build, Settings
+from launcher.values.image import CA_BUNDLE_AT, Build, BuildOptions
 from launcher.values.job import Job
 from launcher.values.parsing import build
 from launcher.values.profile import Profile
@@ -126,9 +126,11 @@ def test_torch_is_one_version():
     assert pinned(["Torch[opt-einsum]"], TORCH) == (f"Torch[opt-einsum]=={TORCH}",)
     assert pinned(["torch @ https://x/t.whl"], TORCH) == ("torch @ https://x/t.whl",)
     assert pinned(["torch==2.13.*"], TORCH) == (f"torch=={TORCH}",)
-    assert torch_for(["torch>=2.6", "Torch<2.9", "peft"], Place(profile("l40s")), WHEELS).torch == "2.8.0"
+    assert (
+        torch_for(["torch>=2.6", "Torch<2.9", "peft"], TorchTarget(profile("l40s")), WHEELS).torch == "2.8.0"
+    )
     with pytest.raises(RefusedError, match=r"torch<1\.0 cannot run on L40S"):
-        torch_for(["torch<1.0"], Place(profile("l40s")), WHEELS)
+        torch_for(["torch<1.0"], TorchTarget(profile("l40s")), WHEELS)
 
 
 def test_our_own_jobs_name_the_versions_that_are_tested():
@@ -273,7 +275,7 @@ def test_a_template_that_is_none_is_told(template, said):
         made("cpu", template=template)
 
 
-FULL = Settings(
+FULL = BuildOptions(
     f"[global]\nindex-url = https://me:{SECRET}@h/simple\ncert = {CA_BUNDLE_AT}\n",
     CERTIFICATE,
     {"https_proxy": f"http://me:{SECRET}@p:1"},
@@ -304,9 +306,9 @@ def test_nothing_that_is_given_to_a_build_shows_itself():
 
 def test_without_settings_a_build_is_handed_its_files_alone():
     """Secrets are optional in every step."""
-    recipe = buildkit(made("p100", "torch"), Settings())
+    recipe = buildkit(made("p100", "torch"), BuildOptions())
     assert (recipe.files, recipe.arguments, recipe.secrets) == (context(made("p100", "torch")), {}, {})
-    assert classic(made("p100", "torch"), Settings()).arguments == {}
+    assert classic(made("p100", "torch"), BuildOptions()).arguments == {}
 
 
 def test_the_classic_builder_is_handed_settings_as_arguments():
@@ -354,7 +356,7 @@ def test_both_builders_run_what_a_shell_can_read(how):
 def test_the_classic_builder_is_handed_no_credential(change, said):
     """It is named, never repeated; the way out is BuildKit."""
     with pytest.raises(RefusedError, match=said) as caught:
-        classic(made("p100", "torch"), Settings()._replace(**change))
+        classic(made("p100", "torch"), BuildOptions()._replace(**change))
     assert SECRET not in str(caught.value)
     assert "buildx" in str(caught.value)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.errors import RefusedError
-from launcher.planning import Case, check, ladder, plan, split
+from launcher.planning import LadderInputs, check, ladder, plan, split
 from launcher.runs.resolve import profile, profiles
 from launcher.values.host import Host
 from launcher.values.job import Batch, Job
@@ -31,7 +31,7 @@ def rungs(name, method="lora", asked="auto", **more):
     """The rungs as words: mode, base, what is trained, and whether there is a scaler."""
     return [
         (one.mode, one.base_dtype, one.trainable_dtype, one.scaler, one.tf32)
-        for one in ladder(Case(profile(name), method, **more), asked).rungs
+        for one in ladder(LadderInputs(profile(name), method, **more), asked).rungs
     ]
 
 
@@ -64,7 +64,7 @@ def test_a_model_born_in_bf16_begins_over_a_wide_base():
     assert rungs("titan_rtx", model=read_model(QWEN_05B)) == [WIDE, FP32]
     born = next(
         one
-        for one in ladder(Case(profile("titan_rtx"), "lora", read_model(QWEN_05B))).excluded
+        for one in ladder(LadderInputs(profile("titan_rtx"), "lora", read_model(QWEN_05B))).excluded
         if one.base_dtype == "float16"
     )
     assert "born in bf16" in born.why
@@ -185,7 +185,7 @@ def test_every_ladder_says_of_each_mode_why_it_is_or_is_not():
     """Nothing is left out in silence."""
     for one in profiles().values():
         for method in ("lora", "full"):
-            found = ladder(Case(one, method))
+            found = ladder(LadderInputs(one, method))
             told = {rung.mode for rung in found.rungs} | {no.mode for no in found.excluded}
             assert told == {"fp32", "bf16", "fp16", "fp16-native"}, one.name
             assert all(rung.why for rung in found.rungs)
@@ -213,7 +213,12 @@ def test_the_shape_of_a_model_tells_its_size():
 def split_of(name, model=None, method="lora", size=64, **more):
     one = profile(name)
     return split(
-        one, Batch(global_size=size, **more), model, method, ladder(Case(one, method, model)).rungs[0], 1024
+        one,
+        Batch(global_size=size, **more),
+        model,
+        method,
+        ladder(LadderInputs(one, method, model)).rungs[0],
+        1024,
     )
 
 

@@ -9,15 +9,15 @@ import pytest
 from launcher.errors import BadFileError, RefusedError, UnknownNameError
 from launcher.planning import (
     best_card,
+    card_choice_reason,
     changed,
     check,
     choose_gpus,
     job_of,
     match_profile,
     plan,
-    processes_named,
+    requested_processes,
     runtime,
-    why_taken,
 )
 from launcher.planning.assembly import source
 from launcher.runs.resolve import image_sources, profile, profiles, wheels
@@ -80,6 +80,14 @@ def test_a_plan_survives_its_own_json():
     assert type(one).model_validate_json(one.to_json()) == one
 
 
+def test_a_plan_of_an_older_client_is_read():
+    """It calls the host's environment `env`."""
+    one = case_plan(CASES[0]).model_copy(update={"host_environment": "~/venv"})
+    older = one.to_json().replace('"host_environment":', '"env":')
+    assert '"env":"~/venv"' in older
+    assert type(one).model_validate_json(older) == one
+
+
 def test_the_probe_decides_the_profile():
     """A card is known by the name its driver reports; none at all means cpu."""
     known = list(profiles().values())
@@ -122,9 +130,11 @@ def test_of_several_kinds_of_card_the_one_with_the_most_memory_is_taken():
     one = match_profile(told, profiles().values())
     assert one.name == "l40s"
     assert choose_gpus(one, told, 1) == ("GPU-2",)
-    assert why_taken(one, told) == "L40S 48 GB (GPU 2) is taken: the most memory of those that we know"
+    assert (
+        card_choice_reason(one, told) == "L40S 48 GB (GPU 2) is taken: the most memory of those that we know"
+    )
     assert best_card(told, [profile("titan_rtx")])[1].uuid == "GPU-1"
-    assert why_taken(one, facts(gpus=MIXED[2:])) == ""
+    assert card_choice_reason(one, facts(gpus=MIXED[2:])) == ""
 
 
 def holder(pid=50213, **more):
@@ -167,7 +177,7 @@ def test_a_card_that_admits_us_goes_first_then_a_free_one_then_the_lower_index(c
     """What is dead holds nothing; what is said of the choice is the card that is taken."""
     told, one = facts(gpus=[*cards, gpu("NVIDIA TITAN RTX", index=2)]), profile("l40s")
     assert choose_gpus(one, told, 2) == tuple(f"GPU-{index}" for index in order)
-    assert f"(GPU {order[0]}) is taken" in why_taken(one, told)
+    assert f"(GPU {order[0]}) is taken" in card_choice_reason(one, told)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +226,7 @@ def test_the_gate_refuses_cards_that_admit_nothing_of_ours_and_notes_what_else_i
 )
 def test_how_many_processes_a_command_is_told_to_start(command, count):
     """What stands behind the script is the script's."""
-    assert processes_named(tuple(command.split())) == count
+    assert requested_processes(tuple(command.split())) == count
 
 
 @pytest.mark.parametrize(
@@ -463,8 +473,8 @@ BARE = Job(name="x", command=("a",))
         ([engine_at()], {}, "docker"),
         ([engine_at()], {"runtime": "native"}, "native"),
         ([engine_at()], {"address": None}, "native"),
-        ([engine_at()], {"env": "~/venv"}, "native"),
-        ([engine_at()], {"env": "~/venv", "runtime": "docker"}, "docker"),
+        ([engine_at()], {"environment": "~/venv"}, "native"),
+        ([engine_at()], {"environment": "~/venv", "runtime": "docker"}, "docker"),
         ([engine_at()], {"engine": "/run/other.sock"}, "native"),
         ([engine_at()], {"engine": "/var/run/docker.sock"}, "docker"),
         ([PODMAN], {}, "native"),

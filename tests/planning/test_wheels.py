@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
 from launcher.errors import BadFileError, RefusedError
-from launcher.planning import Place, choose, objection, unfit
+from launcher.planning import TorchTarget, choose, objection, unfit
 from launcher.resources import data_folder
 from launcher.runs.resolve import profile, profiles, wheels
 from launcher.values.packages import Packages
@@ -27,7 +27,7 @@ OURS = {"next": NEWER, "b200": B200, "rtx_5090": RTX_5090, "v100": V100, "k80": 
 
 
 def place(name, driver=None, **more):
-    return Place(OURS.get(name) or profile(name), driver, **more)
+    return TorchTarget(OURS.get(name) or profile(name), driver, **more)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_driver_that_is_too_old_for_all_is_said_to_be():
         choose(TABLE, place("titan_rtx", "440.33.01"))
     ancient = Profile(name="k10", title="K10", kind="cuda", capability="3.0", memory_gb=4)
     with pytest.raises(RefusedError, match=r"no torch of this table runs there$"):
-        choose(TABLE, Place(ancient))
+        choose(TABLE, TorchTarget(ancient))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_torch_that_is_installed_is_held_against_its_card(name, driver, instal
 def test_what_is_chosen_always_runs_there_and_was_asked_for(card, driver, pin):
     """By the table's own rows, read here once more."""
     try:
-        found = choose(TABLE, Place(card, driver), SpecifierSet(pin))
+        found = choose(TABLE, TorchTarget(card, driver), SpecifierSet(pin))
     except RefusedError:
         return
     assert found.torch in SpecifierSet(pin)
@@ -209,7 +209,7 @@ def test_what_is_chosen_always_runs_there_and_was_asked_for(card, driver, pin):
 
 def test_every_profile_of_ours_gets_a_torch():
     """Without a driver too."""
-    assert all(choose(TABLE, Place(one)).torch for one in profiles().values())
+    assert all(choose(TABLE, TorchTarget(one)).torch for one in profiles().values())
 
 
 @pytest.mark.parametrize(

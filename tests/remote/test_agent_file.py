@@ -152,7 +152,9 @@ SCRIPT = "import launcher_worker as w\nw.log(1, loss=0.5)\nw.done(1)\n"
 )
 def test_a_run_goes_from_start_to_end_under_this_interpreter(client, version, python):
     """Agent, keeper, supervisor and worker are at home on it: a metric, the marker, a success."""
-    (client.project / "launch.toml").write_text(f"[hosts.local]\npython = '{python}'\nenv = '{python}'\n")
+    (client.project / "launch.toml").write_text(
+        f"[hosts.local]\npython = '{python}'\nenvironment = '{python}'\n"
+    )
     client.script(SCRIPT)
     assert "succeeded" in client.ok("--", "python", "train.py")
     assert "0.5" in client.ok("metrics", "last")

@@ -4,7 +4,7 @@ import pytest
 
 from launcher.remote.diagnosis.failures import FAILURES
 from launcher.remote.diagnosis.remedy import TABLE, Case, InForce, decide, in_force, tries
-from launcher.values.record import Reason, State
+from launcher.values.record import Reason
 
 LADDER = [{"mode": "fp16", "base_dtype": "float16"}, {"mode": "fp32", "base_dtype": "float32", "tf32": True}]
 PLAN = {
@@ -58,7 +58,7 @@ def test_each_class_has_its_answer(name):
 def test_every_class_is_a_reason_to_fail():
     """Known to the client; what no rule knows is told by how it ended."""
     names = {one.name for one in FAILURES} - {"none", "unknown"}
-    assert {Reason(name).state for name in names} == {State.FAILED}
+    assert names <= set(Reason)
     assert TABLE.keys() == CHANGES.keys() | NOT_NOW
 
 

@@ -6,7 +6,7 @@ from launcher.errors import BadFileError
 from launcher.planning import classic, image
 from launcher.runs import build_settings, resolve
 from launcher.values.host import Host
-from launcher.values.image import CA_BUNDLE_AT, Build, Settings
+from launcher.values.image import CA_BUNDLE_AT, Build, BuildOptions
 from launcher.values.job import Job
 
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
@@ -37,7 +37,7 @@ def complaint(place, **texts):
 
 def test_a_host_that_says_nothing_gives_nothing(place):
     """A build needs no settings; the environment's proxies are not taken unasked."""
-    assert place() == Settings()
+    assert place() == BuildOptions()
 
 
 def test_pips_settings_are_kept_and_the_certificates_named_in_them(place):

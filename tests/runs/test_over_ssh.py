@@ -210,11 +210,11 @@ def test_the_host_is_probed_as_its_ordinary_user(client, lab):
 
 def test_missing_packages_are_refused_before_anything_is_sent(client, lab):
     """The host's bare Python lacks torch: exit code 3, the interpreter's path, the key to set."""
-    (client.project / "launch.toml").write_text(lab.table(env="/usr/bin/python3"))
+    (client.project / "launch.toml").write_text(lab.table(environment="/usr/bin/python3"))
     done = client.run("--host", "A", "--job", "sft")
     assert done.returncode == 3
     assert "/usr/bin/python3 lacks torch" in done.stderr
-    assert "set env" in done.stderr
+    assert "set environment" in done.stderr
 
 
 ENOUGH = ("--set", "steps=150", "--set", "batch.global=32", "--set", "settings.eval_limit=40")

@@ -290,33 +290,45 @@ def test_code_by_set_that_is_no_folder_is_named(person):
     assert "code = 3" in complaint(BadFileError, resolve.task, "sft", [], ["code=3"], None)
 
 
-@pytest.mark.parametrize("env", [".venv", "venvs/torch", "./.venv/bin/python", "../venv"])
-def test_an_env_here_is_relative_to_the_file_that_says_it(person, env):
+@pytest.mark.parametrize("environment", [".venv", "venvs/torch", "./.venv/bin/python", "../venv"])
+def test_an_environment_here_is_relative_to_the_file_that_says_it(person, environment):
     """The agent stands elsewhere; a link to an interpreter is left a link, for it is how a venv is found."""
     folder = person(".venv/bin/python", "").parent.parent.parent
-    person("launch.toml", f'[hosts.local]\nenv = "{env}"\n')
-    assert resolve.host("local").env == str(folder / env)
+    person("launch.toml", f'[hosts.local]\nenvironment = "{environment}"\n')
+    assert resolve.host("local").environment == str(folder / environment)
 
 
-def test_an_env_of_the_persons_file_is_relative_to_that(person):
+def test_an_environment_of_the_persons_file_is_relative_to_that(person):
     """Wherever one stands."""
-    path = person("~/.config/launch/hosts.toml", '[hosts.local]\nenv = "./venv"\n')
-    assert resolve.host("local").env == str(path.parent / "venv")
+    path = person("~/.config/launch/hosts.toml", '[hosts.local]\nenvironment = "./venv"\n')
+    assert resolve.host("local").environment == str(path.parent / "venv")
 
 
-@pytest.mark.parametrize("env", ["python3.12", "~/venv", "~other/venv", "/opt/venv"])
-def test_an_env_that_is_a_program_or_a_whole_path_stays(person, env):
+@pytest.mark.parametrize("environment", ["python3.12", "~/venv", "~other/venv", "/opt/venv"])
+def test_an_environment_that_is_a_program_or_a_whole_path_stays(person, environment):
     """Here as on any host."""
-    person("launch.toml", f'[hosts.local]\nenv = "{env}"\n[hosts.lab]\nenv = "{env}"\n')
-    assert resolve.host("local").env == resolve.host("lab").env == env
+    person(
+        "launch.toml",
+        f'[hosts.local]\nenvironment = "{environment}"\n[hosts.lab]\nenvironment = "{environment}"\n',
+    )
+    assert resolve.host("local").environment == resolve.host("lab").environment == environment
 
 
-@pytest.mark.parametrize("env", ["./venv", "venvs/torch", "../venv"])
-def test_a_relative_env_elsewhere_is_a_mistake(person, env):
-    """It could be relative to nothing that one sees."""
-    person("launch.toml", f'[hosts.lab]\nenv = "{env}"\n')
+def test_the_old_name_of_a_hosts_environment_is_still_read(person):
+    """`env` was its name; a file that gives both names is a mistake, whose message says which to remove."""
+    person("launch.toml", '[hosts.lab]\nenv = "/opt/venv"\n')
+    assert resolve.host("lab").environment == "/opt/venv"
+    person("launch.toml", '[hosts.lab]\nenv = "/opt/old"\nenvironment = "/opt/venv"\n')
     said = complaint(BadFileError, resolve.host, "lab")
-    assert f'launch.toml: hosts.lab.env = "{env}": expected an absolute path, ~/…' in said
+    assert said == "launch.toml: hosts.lab: `env` is the old name of `environment`: remove `env`"
+
+
+@pytest.mark.parametrize("environment", ["./venv", "venvs/torch", "../venv"])
+def test_a_relative_environment_elsewhere_is_a_mistake(person, environment):
+    """It could be relative to nothing that one sees."""
+    person("launch.toml", f'[hosts.lab]\nenvironment = "{environment}"\n')
+    said = complaint(BadFileError, resolve.host, "lab")
+    assert f'launch.toml: hosts.lab.environment = "{environment}": expected an absolute path, ~/…' in said
 
 
 def test_the_files_of_a_build_are_relative_to_the_file_that_names_them(person, tmp_path):

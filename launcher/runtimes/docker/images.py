@@ -18,12 +18,12 @@ from launcher.errors import EngineError, RefusedError
 from launcher.hosts import Agent
 from launcher.hosts.agent import printable
 from launcher.hosts.agent_file import torch_check
-from launcher.planning import build_failure, buildkit, classic, meant, unfit
+from launcher.planning import build_failure, buildkit, classic, unfit, verifiable_torch
 from launcher.runtimes.docker.container import LABEL_ROOT
 from launcher.runtimes.docker.engine import Engine, ListedImage
 from launcher.runtimes.making import Lines, alone, encoded
 from launcher.runtimes.runtime import Say
-from launcher.values.image import Image, Settings
+from launcher.values.image import BuildOptions, Image
 from launcher.values.packages import Packages
 from launcher.values.plan import Plan
 
@@ -36,7 +36,7 @@ _STEP = re.compile(r"#\d+ \[\s*(?:\S+ )?(\d+/\d+)\] (.*)|Step (\d+/\d+) : ((?:FR
 """BuildKit's and the classic builder's; the latter counts settings as steps, which are none worth showing."""
 
 
-def provide(agent: Agent, engine: Engine, plan: Plan, settings: Settings, say: Say) -> str:
+def provide(agent: Agent, engine: Engine, plan: Plan, settings: BuildOptions, say: Say) -> str:
     """See that the engine has the plan's image; return where it came from.
 
     One launch at a time makes an image; the others wait for it. Its lock is held by the agent on the host, and goes
@@ -67,7 +67,7 @@ def provide(agent: Agent, engine: Engine, plan: Plan, settings: Settings, say: S
         return f"{image.name}, {made}"
 
 
-def _prove(agent: Agent, engine: Engine, plan: Plan, settings: Settings, image_id: str, say: Say) -> None:
+def _prove(agent: Agent, engine: Engine, plan: Plan, settings: BuildOptions, image_id: str, say: Say) -> None:
     """See that what is in an image runs on the card and fits together, by what its own Python says; asked once an image.
 
     One of ours that does not is removed. Raises RefusedError, EngineError.
@@ -87,7 +87,7 @@ def _prove(agent: Agent, engine: Engine, plan: Plan, settings: Settings, image_i
         packages = Packages.model_validate(told)
     except ValidationError as error:
         raise EngineError(engine.host, f"{engine.host}: {image.name} did not say what is in it") from error
-    chosen = meant(image.torch, settings)
+    chosen = verifiable_torch(image.torch, settings)
     problems = unfit(packages, None if plan.rehearsed else plan.profile, chosen, image.requirements)
     if not problems:
         return
@@ -123,7 +123,7 @@ def _asked(engine: Engine, image: Image) -> object:
         raise EngineError(engine.host, f"{engine.host}: {image.name} does not say what is in it") from error
 
 
-def check(agent: Agent, engine: Engine, plan: Plan, settings: Settings) -> None:
+def check(agent: Agent, engine: Engine, plan: Plan, settings: BuildOptions) -> None:
     """See that the plan's image is there or can be made. Raises RefusedError for what only a credential would open."""
     image = plan.image
     if image is None or image.dockerfile is None or engine.image_id(image.name) is not None:
@@ -173,7 +173,7 @@ def _has_buildkit(agent: Agent, engine: Engine) -> bool:
     return told.get("buildkit") is True
 
 
-def _build(agent: Agent, engine: Engine, image: Image, settings: Settings, root: str, say: Say) -> str:
+def _build(agent: Agent, engine: Engine, image: Image, settings: BuildOptions, root: str, say: Say) -> str:
     """Build an image on the host; return by what. Raises EngineError with the last lines of what failed."""
     labels = {LABEL_ROOT: root}
     if _has_buildkit(agent, engine):
@@ -184,7 +184,7 @@ def _build(agent: Agent, engine: Engine, image: Image, settings: Settings, root:
 
 
 def _build_with_buildkit(
-    agent: Agent, engine: Engine, image: Image, settings: Settings, labels: dict[str, str], say: Say
+    agent: Agent, engine: Engine, image: Image, settings: BuildOptions, labels: dict[str, str], say: Say
 ) -> None:
     recipe = buildkit(image, settings)
     payload = {"files": encoded(recipe.files), "secrets": encoded(recipe.secrets)}
@@ -205,7 +205,7 @@ def _build_with_buildkit(
 
 
 def _build_classic(
-    engine: Engine, image: Image, settings: Settings, labels: dict[str, str], say: Say
+    engine: Engine, image: Image, settings: BuildOptions, labels: dict[str, str], say: Say
 ) -> None:
     recipe = classic(image, settings)
     lines = Lines(say, _step, KEPT_LINES)

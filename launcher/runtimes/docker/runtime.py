@@ -19,7 +19,7 @@ from launcher.runtimes.docker.container import device_request, name_of, stop_tim
 from launcher.runtimes.docker.engine import Container, Engine
 from launcher.runtimes.runtime import Runtime, Say, gpus_of
 from launcher.values.engine_access import EngineWay, Place
-from launcher.values.image import Image, Settings
+from launcher.values.image import BuildOptions, Image
 from launcher.values.plan import Plan
 
 AWAIT_S = 30.0
@@ -34,7 +34,7 @@ class Docker(Runtime):
 
     engine: Engine
 
-    def __init__(self, agent: Agent, way: EngineWay, settings: Settings | None = None) -> None:
+    def __init__(self, agent: Agent, way: EngineWay, settings: BuildOptions | None = None) -> None:
         """Dial the engine; `settings` are for images that must be built. Raises EngineError."""
         super().__init__(agent)
         self.engine = Engine(agent, way)
@@ -43,7 +43,7 @@ class Docker(Runtime):
         except BaseException:
             self.engine.close()
             raise
-        self._settings = settings or Settings()
+        self._settings = settings or BuildOptions()
         self._checked: Image | None = None
         self._prepared: dict[str, tuple[Plan, Place, tuple[str, ...]]] = {}
 
