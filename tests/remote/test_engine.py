@@ -8,19 +8,25 @@ import stat
 import tempfile
 import threading
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from launcher.remote.fate import docker
+from launcher.remote.fate.fate import ALIVE, COMING_BACK, GONE, SILENT, fate_of, is_known
+from launcher.remote.fate.run_state import states_of
+from launcher.remote.record.rundir import Run, write_durably
+from launcher.remote.system import process
 
 ID = "0101-x-%04d"
 
 
 class FakeEngine:
-    """A socket that counts who calls, and answers with a container's state, or never."""
+    """A socket that counts who calls and what is asked, and answers with its containers, or never."""
 
     def __init__(self, path):
-        self.path, self.calls, self.state, self.run = str(path), 0, None, None
+        self.path, self.calls, self.asked = str(path), 0, []
+        self.containers = None
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self.path)
         self._listener.listen(64)
@@ -28,9 +34,13 @@ class FakeEngine:
         threading.Thread(target=self._serve, daemon=True).start()
 
     @property
-    def way(self):
+    def access(self):
         """How it is reached."""
         return {"name": "docker", "socket": self.path}
+
+    def hold(self, run, state, label=None):
+        """Answer from now on, with a container of a run's name, and of its label unless that is another's."""
+        self.containers = {**(self.containers or {}), run: (state, label or run)}
 
     def _serve(self):
         with contextlib.suppress(OSError):
@@ -38,12 +48,35 @@ class FakeEngine:
                 connection = self._listener.accept()[0]
                 self.calls += 1
                 self._open.append(connection)
-                if self.state is not None:
-                    asked = connection.recv(65536).decode()
-                    run = self.run or asked.split("/containers/launch-")[1].split("/")[0]
-                    config = {"Labels": {"launcher.run": run}}
-                    body = json.dumps({"State": self.state, "Config": config}).encode()
-                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection):
+        with contextlib.suppress(OSError):
+            while request := connection.recv(65536).decode():
+                path = request.split(" ")[1]
+                self.asked.append(path)
+                if self.containers is None:
+                    continue
+                status, body = self._list(path) if path.startswith("/containers/json?") else self._one(path)
+                data = json.dumps(body).encode()
+                connection.sendall(
+                    b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(data)) + data
+                )
+
+    def _list(self, path):
+        words = parse_qs(urlsplit(path).query)
+        assert (words["all"], json.loads(words["filters"][0])) == (["1"], {"label": ["launcher.run"]})
+        return 200, [
+            {"Names": [f"/launch-{run}"], "Labels": {"launcher.run": label}, "State": state["Status"]}
+            for run, (state, label) in self.containers.items()
+        ]
+
+    def _one(self, path):
+        run = path.split("/containers/launch-")[1].split("/")[0]
+        if run not in self.containers:
+            return 404, {"message": "No such container"}
+        state, label = self.containers[run]
+        return 200, {"State": state, "Config": {"Labels": {"launcher.run": label}}}
 
     def close(self):
         """Hang up on everybody."""
@@ -55,40 +88,101 @@ class FakeEngine:
 
 @pytest.fixture
 def fake(monkeypatch):
-    """An engine that never answers, until its `state` is set."""
+    """An engine that never answers, until it holds a container."""
     monkeypatch.setattr(docker, "TIMEOUT_S", 0.2)
-    monkeypatch.setattr(docker, "_kept", {})
-    monkeypatch.setattr(docker, "_silent", {}, raising=False)
+    monkeypatch.setattr(docker, "FATE", docker.Docker())
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
-        one = FakeEngine(Path(folder) / "s")
-        yield one
-        one.close()
+        engine = FakeEngine(Path(folder) / "s")
+        yield engine
+        engine.close()
+
+
+def container(access, run):
+    return docker.FATE.containers_of(access, [run])[run]
 
 
 def test_a_silent_engine_is_asked_once_for_all_its_runs(fake):
     """Eight runs cost one deadline, not eight; whoever acts on an answer asks anew."""
     for number in range(8):
         with pytest.raises(docker.SilentError, match="timed out"):
-            docker.container_of({"engine": fake.way}, ID % number)
+            container(fake.access, ID % number)
     assert fake.calls == 1
-    fake.state = {"Status": "exited", "ExitCode": 137}
-    docker.forget(ID % 0)
-    found = docker.container_of({"engine": fake.way}, ID % 0)
+    fake.hold(ID % 0, {"Status": "exited", "ExitCode": 137})
+    docker.FATE.forget(Run(ID % 0))
+    found = container(fake.access, ID % 0)
     assert (found["status"], found["exit"]) == ("exited", 137)
 
 
 def test_another_engines_silence_is_not_this_ones(fake):
     """A host may have several."""
     with pytest.raises(docker.SilentError):
-        docker.container_of({"engine": {"socket": f"{fake.path}-none"}}, ID % 0)
-    fake.state = {"Status": "running"}
-    assert docker.container_of({"engine": fake.way}, ID % 0)["status"] == "running"
+        container({"socket": f"{fake.path}-none"}, ID % 0)
+    fake.hold(ID % 0, {"Status": "running"})
+    assert container(fake.access, ID % 0)["status"] == "running"
 
 
 def test_a_container_that_is_not_labelled_as_the_run_s_is_none_of_it(fake):
-    """Anybody may take its name."""
-    fake.state, fake.run = {"Status": "running"}, "1121-another-aaaa"
-    assert docker.container_of({"engine": fake.way}, ID % 0) is None
+    """Anybody may take its name; one question or a list, the label decides."""
+    fake.hold(ID % 0, {"Status": "running"}, label="1121-another-aaaa")
+    assert container(fake.access, ID % 0) is None
+    docker.FATE.forget(Run(ID % 0))
+    assert docker.FATE.containers_of(fake.access, [ID % 0, ID % 1]) == {ID % 0: None, ID % 1: None}
+
+
+@pytest.fixture
+def runs(fake, tmp_path):
+    """Eight runs whose agents are gone, in containers of the engine."""
+    found = []
+    for number in range(8):
+        run = Run(str(tmp_path / "runs" / (ID % number)))
+        os.makedirs(run.path)
+        folder = run.new_folder()
+        runtime = {"kind": "docker", "engine": fake.access}
+        write_durably(folder.attempt, json.dumps({"host_id": process.host_id(), "runtime": runtime}))
+        folder.write_state("running", attempt=1)
+        folder.release()
+        found.append(run)
+    return found
+
+
+def test_many_runs_are_one_question_and_one_more_for_each_container_that_is_down(fake, runs):
+    """A list does not say how a container ended; those that run, or are removed, need no second question."""
+    for run, status in zip(runs, ("running", "paused", "restarting", "exited", "created"), strict=False):
+        fake.hold(run.id, {"Status": status, "ExitCode": 3})
+    states = states_of(runs)
+    assert [(states[run.id]["state"], states[run.id]["fate"]) for run in runs] == [
+        ("resuming", ALIVE),
+        ("resuming", ALIVE),
+        ("resuming", COMING_BACK),
+        *[("interrupted", GONE)] * 5,
+    ]
+    ends = [states[run.id].get("evidence") for run in runs]
+    assert [end["container"]["status"] for end in ends[3:5]] == ["exited", "created"]
+    assert ends[3]["container"]["exit"] == 3
+    assert ends[:3] == [None] * 3
+    assert ends[5:] == [{"container": "removed"}] * 3
+    assert (fake.calls, len(fake.asked)) == (1, 3)
+
+
+def test_many_runs_of_a_silent_engine_are_in_doubt_after_one_timeout(fake, runs):
+    """In doubt is not interrupted: nobody may start them a second time."""
+    states = states_of(runs)
+    assert {(state["state"], state["fate"]) for state in states.values()} == {("resuming", SILENT)}
+    assert states[runs[0].id]["evidence"] == {"engine": "does not answer: timed out"}
+    assert fake.calls == 1
+
+
+def test_a_runtime_that_this_agent_does_not_know_is_silent(runs):
+    """A newer agent made the record; what became of the run is not for this one to say. No module but a Fate counts."""
+    run = runs[0]
+    record = {"host_id": process.host_id(), "runtime": {"kind": "slurm"}}
+    write_durably(run.folder(1).attempt, json.dumps(record))
+    state = states_of([run])[run.id]
+    assert (state["state"], state["fate"]) == ("resuming", SILENT)
+    assert state["evidence"] == {"runtime": "'slurm' is not known to this agent"}
+    assert fate_of("slurm").left(run) == "its runtime 'slurm' is not known to this agent"
+    known = [kind for kind in ("native", "docker", "slurm", "fate", "..main", "Native", "") if is_known(kind)]
+    assert known == ["native", "docker"]
 
 
 def test_a_program_that_cannot_be_killed_holds_nobody_up(fake, tmp_path, monkeypatch):
@@ -106,6 +200,6 @@ def test_a_program_that_cannot_be_killed_holds_nobody_up(fake, tmp_path, monkeyp
 
     monkeypatch.setattr(docker.subprocess, "Popen", Unkillable)
     with pytest.raises(docker.SilentError, match="timed out"):
-        docker.container_of({"engine": {"program": str(program)}}, ID % 0)
+        container({"program": str(program)}, ID % 0)
     os.kill(started[0].pid, 9)
     started[0].wait()

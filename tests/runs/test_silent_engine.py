@@ -9,6 +9,7 @@ from launcher.cli.screens import PlainView
 from launcher.errors import EngineError
 from launcher.hosts.agent import Answer
 from launcher.remote.fate import docker
+from launcher.remote.fate.run_state import state_of
 from launcher.remote.host.garbage import RefusedError
 from launcher.remote.record.rundir import Run, write_durably
 from launcher.remote.serving.serve import Server
@@ -25,8 +26,7 @@ RUN = "0101-x-abcd"
 @pytest.fixture
 def server(tmp_path, monkeypatch):
     """A host's agent, and a run in a container of an engine that is not there, whose agent died."""
-    monkeypatch.setattr(docker, "_kept", {})
-    monkeypatch.setattr(docker, "_silent", {}, raising=False)
+    monkeypatch.setattr(docker, "FATE", docker.Docker())
     run = Run(str(tmp_path / "runs" / RUN))
     runtime = {"kind": "docker", "engine": {"name": "docker", "socket": str(tmp_path / "none.sock")}}
     for kind in ("prepare", "attempt"):
@@ -123,7 +123,7 @@ def test_a_live_agent_is_no_matter_of_the_engines(server):
     folder = run_of(server).new_folder()
     folder.write_state("running", attempt=2)
     assert server.wish({"run": RUN, "wish": "cancel"}, b"")[0]["state"] == "running"
-    assert summary(run_of(server))["evidence"] is None
+    assert summary(run_of(server), state_of(run_of(server)))["evidence"] is None
 
 
 @pytest.mark.parametrize(

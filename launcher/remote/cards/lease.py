@@ -231,7 +231,7 @@ def claim(run: Run) -> Taken:
     Where the leases cannot be written the run goes on: its own lock says that it lives. What `serve` took is there.
     """
     try:
-        return take_again(run, judges=run_state.runtime_of(run).get("kind") != "docker")
+        return take_again(run, judges=run_state.fate_of(run).sees_host)
     except OSError:
         return Taken(run.cards(), [], [])
 

@@ -1,13 +1,16 @@
-"""The state of a run: its last record, or what its locks and its container say where that record is not an end."""
+"""The state of a run: its last record, or, if that is not an end and nobody writes it any more, what its fate makes of it."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Dict, List, NamedTuple, Sequence
 
-from ..record.rundir import TERMINAL, Run, is_locked
+from ..record.rundir import TERMINAL, Folder, Run
 from ..system import process
-from . import docker
+from . import fate
+
+State = Dict[str, Any]
+"""{"state", "reason", …} as in `state.json`. `fate` is there only if the state was derived from a verdict."""
 
 
 def host_of(run: Run) -> str | None:
@@ -16,56 +19,101 @@ def host_of(run: Run) -> str | None:
 
 
 def runtime_of(run: Run) -> dict[str, Any]:
-    """Return how the run was prepared to run: natively, or in a container of which engine."""
-    found = run.prepared().get("runtime")
-    return found if isinstance(found, dict) else {}
+    """Return the runtime that the run was prepared with: its kind, its interpreter or engine, its cards."""
+    runtime = run.prepared().get("runtime")
+    return runtime if isinstance(runtime, dict) else {}
 
 
-def state_of(run: Run) -> dict[str, Any]:
-    """Return the run's state: `state.json` of its highest folder, or what its free locks make of it.
+def fate_of(run: Run) -> fate.Fate:
+    """Return the Fate of the kind of runtime that the run was prepared with."""
+    return fate.fate_of(_kind_of(run))
 
-    A record made on another host is told as written, never judged: its locks mean nothing here.
+
+def _kind_of(run: Run) -> str:
+    return str(runtime_of(run).get("kind") or fate.NATIVE)
+
+
+def state_of(run: Run) -> State:
+    """Return the state of one run; see `states_of`."""
+    return states_of([run])[run.id]
+
+
+def states_of(runs: Sequence[Run]) -> Dict[str, State]:
+    """Return the states of runs by id: `state.json` of the highest folder, or what follows from its free lock.
+
+    A free lock before an end makes a run `resuming` if it is alive, coming back or silent, and `interrupted` if it is
+    gone. A record made on another host is returned as written, never judged: its locks mean nothing here. All runs of one
+    kind of runtime are judged at once.
     """
+    states: Dict[str, State] = {}
+    pending = list(runs)
+    while pending:
+        unheld: List[_Unheld] = []
+        for run in pending:
+            record = _recorded(run)
+            if isinstance(record, _Unheld):
+                unheld.append(record)
+            else:
+                states[run.id] = record
+        verdicts = _judge([one.run for one in unheld])
+        pending = []
+        for one in unheld:
+            state = _judged(one, verdicts[one.run.id])
+            if state is None:
+                pending.append(one.run)
+            else:
+                states[one.run.id] = state
+    return states
+
+
+def is_silent(state: State) -> bool:
+    """Whether a run is in doubt because what keeps it does not answer."""
+    return state.get("fate") == fate.SILENT
+
+
+class _Unheld(NamedTuple):
+    """A run of this host whose lock is free before its end, with its last folder and that folder's state."""
+
+    run: Run
+    last: Folder
+    state: State
+
+
+def _recorded(run: Run) -> State | _Unheld:
+    """Return the run's state if its record settles it, or what a verdict is needed for."""
     last = run.last()
     if last is None:
         return {"state": "planned", "reason": None}
-    held = last.is_locked()
+    is_held = last.is_locked()
     state = last.read_state() or {"state": "preparing", "reason": None}
-    if state["state"] in (*TERMINAL, "waiting") or held:
+    if state["state"] in (*TERMINAL, "waiting") or is_held:
         return state
     if not os.path.exists(last.state) and run.folder(last.number - 1).is_locked():
         return state  # its writer holds the folder before until it holds this one
     if host_of(run) != process.host_id():
         return dict(state, elsewhere=True)
-    if is_locked(run.keeper_lock):
-        return dict(state, state="resuming")
-    if run.last().number != last.number or last.is_locked():  # type: ignore[union-attr] # folders are never removed
-        return state_of(run)
-    again = last.read_state()
-    if again.get("state") in TERMINAL:
-        return again
-    runtime = runtime_of(run)
-    return (
-        _contained(run, runtime, state)
-        if runtime.get("kind") == "docker"
-        else dict(state, state="interrupted")
-    )
+    return _Unheld(run, last, state)
 
 
-def _contained(run: Run, runtime: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of a run whose container nobody writes from: what becomes of that is the engine's to say.
-
-    One that does not answer may bring it back when it does, so that is no interruption yet; the evidence says why.
-    """
-    try:
-        container = docker.container_of(runtime, run.id)
-    except docker.SilentError as error:
-        return dict(state, state="resuming", evidence={"engine": "does not answer: %s" % error})
-    if container is not None and container["status"] in docker.ALIVE:
-        return dict(state, state="resuming")
-    return dict(state, state="interrupted", evidence={"container": container or "removed"})
+def _judge(runs: Sequence[Run]) -> Dict[str, fate.Verdict]:
+    by_kind: Dict[str, List[Run]] = {}
+    for run in runs:
+        by_kind.setdefault(_kind_of(run), []).append(run)
+    verdicts: Dict[str, fate.Verdict] = {}
+    for kind, group in by_kind.items():
+        verdicts.update(fate.fate_of(kind).judge(group))
+    return verdicts
 
 
-def is_silent(state: dict[str, Any]) -> bool:
-    """Whether a run is in doubt because its engine does not answer."""
-    return state["state"] == "resuming" and "engine" in (state.get("evidence") or {})
+def _judged(unheld: _Unheld, verdict: fate.Verdict) -> State | None:
+    """Return the state of a run by its verdict, None if somebody has taken it over since its lock was seen free."""
+    run, last, state = unheld
+    newest = run.last()
+    if newest is None or newest.number != last.number or last.is_locked():
+        return None
+    latest = last.read_state()
+    if latest.get("state") in TERMINAL:
+        return latest
+    name = "interrupted" if verdict.fate == fate.GONE else "resuming"
+    more = {} if verdict.evidence is None else {"evidence": verdict.evidence}
+    return dict(state, state=name, fate=verdict.fate, **more)

@@ -83,7 +83,8 @@ def needed(root: str) -> tuple[list[str], list[str]]:
     found = [run for run in runs if RUN_ID.fullmatch(run.id)]
     plans = [read_json(run.plan) for run in found]
     images = {str((plan.get("image") or {}).get("name")) for plan in plans if plan.get("image")}
-    return [run.id for run in found if run_state.state_of(run)["state"] not in TERMINAL], sorted(images)
+    states = run_state.states_of(found)
+    return [run.id for run in found if states[run.id]["state"] not in TERMINAL], sorted(images)
 
 
 def collect(root: str, items: list[dict[str, Any]]) -> None:

@@ -52,15 +52,13 @@ def ages(root: str, names: Collection[str]) -> Dict[str, Optional[float]]:
 
     Runs that still need what is theirs are left out.
     """
-    found: Dict[str, Optional[float]] = {}
-    for name in names:
-        run = Run(os.path.join(root, "runs", name))
-        if not os.path.isdir(run.path):
-            found[name] = None
-        elif run_state.host_of(run) == process.host_id():
-            state = run_state.state_of(run)
-            if state["state"] in TERMINAL:
-                found[name] = time.time() - float(state.get("time") or 0.0)
+    runs = [Run(os.path.join(root, "runs", name)) for name in names]
+    present = [run for run in runs if os.path.isdir(run.path)]
+    found: Dict[str, Optional[float]] = {run.id: None for run in runs if run not in present}
+    states = run_state.states_of([run for run in present if run_state.host_of(run) == process.host_id()])
+    for run_id, state in states.items():
+        if state["state"] in TERMINAL:
+            found[run_id] = time.time() - float(state.get("time") or 0.0)
     return found
 
 

@@ -19,7 +19,7 @@ import zipfile
 from typing import Any, Callable, Iterator
 
 from ..cards import lease, tickets
-from ..fate import docker, run_state
+from ..fate import fate, run_state
 from ..host import garbage, leftovers, probe_host
 from ..making import environment_build, image_build
 from ..record import secret, strict_json
@@ -261,6 +261,10 @@ class Server:
         Its cards are leased: `cards` of `gpus`, the first that are free, or all of them; a client that `queues` asks again.
         """
         run = self._name(args)
+        kind = str(args.get("runtime") or fate.NATIVE)
+        if not fate.is_known(kind):
+            raise RequestError("bad-runtime", "this agent knows no runtime %r" % kind)
+        runtime_fate = fate.fate_of(kind)
         _unpack_worker()
         os.makedirs(os.path.dirname(run.path), exist_ok=True)
         try:
@@ -275,13 +279,11 @@ class Server:
         write_durably(run.wish, "run")
         write_durably(run.token, os.urandom(16).hex(), 0o600)
         runtime = {
-            "kind": args.get("runtime") or "native",
-            "interpreter": self._interpreter(args, payload) if args.get("engine") is None else None,
+            "kind": kind,
+            "interpreter": None if runtime_fate.is_in_image else self._interpreter(args, payload),
             "engine": args.get("engine"),
             "gpus": gpus,
-            "any_of": any_of
-            if args.get("engine") is None
-            else gpus,  # a container keeps the cards that it got
+            "any_of": any_of if runtime_fate.can_change_cards else gpus,
             "paths": self._paths_named(payload),
         }
         record = {
@@ -412,7 +414,7 @@ class Server:
         if lock is None:
             raise RequestError("held", "another client is at run %s: try again" % parent.id)
         try:
-            docker.forget(parent.id)
+            run_state.fate_of(parent).forget(parent)
             asked = [str(key) for key in args.get("asked") or []]
             answer = parentage.inherit(parent, run, self.prepared[run.id], self.store, asked)
         except parentage.ParentError as error:
@@ -461,10 +463,10 @@ class Server:
         The answer says whether it is; of a run that was never handed over it is, too.
         """
         run = self.run(args)
-        docker.forget(run.id)
-        with contextlib.suppress(docker.SilentError):  # it may hold the container still: the run stays
-            if run.id in self.handed_over and docker.container_of(run_state.runtime_of(run), run.id) is None:
-                self.prepared[run.id] = self.handed_over.pop(run.id)
+        run_fate = run_state.fate_of(run)
+        run_fate.forget(run)
+        if run.id in self.handed_over and run_fate.is_removed(run):
+            self.prepared[run.id] = self.handed_over.pop(run.id)
         return {"taken": run.id in self.prepared}, b""
 
     def await_agent(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
@@ -620,10 +622,13 @@ class Server:
         folder = os.path.join(self.root, "runs")
         names = os.listdir(folder) if os.path.isdir(folder) else []
         wanted = args.get("runs")
-        chosen = [
-            name for name in sorted(names) if RUN_ID.fullmatch(name) and (wanted is None or name in wanted)
+        runs = [
+            Run(os.path.join(folder, name))
+            for name in sorted(names)
+            if RUN_ID.fullmatch(name) and (wanted is None or name in wanted)
         ]
-        return {"runs": [summary(Run(os.path.join(folder, name))) for name in chosen]}, b""
+        states = run_state.states_of(runs)
+        return {"runs": [summary(run, states[run.id]) for run in runs]}, b""
 
     def read(self, args: dict[str, Any], _payload: bytes) -> tuple[dict[str, Any], bytes]:
         """Return what is new since the client's cursors, waiting for it a while; see run_state.py."""
@@ -677,7 +682,7 @@ class Server:
                     if state != "waiting":
                         self._settle(run, "waiting", "card", evidence=lease.evidence(busy)).release()
                     return {"state": "waiting", "busy": [one._asdict() for one in busy]}, b""
-                elif run_state.runtime_of(run).get("kind") == "docker":
+                elif run_state.fate_of(run).is_started_by_client:
                     self.handed_over[run.id] = self._settle(run, "resuming", "agent-lost")
                     gpus = run.cards()
                     return {"state": "resuming", "place": self._place(run), "gpus": gpus}, b""
@@ -700,7 +705,7 @@ class Server:
     def _contact(self, run: Run) -> Iterator[bool]:
         """Let one client at a time judge a run that nobody holds; yield whether it is this one."""
         lock = Lock.take(run.contact_lock, CONTACT_S)
-        docker.forget(run.id)
+        run_state.fate_of(run).forget(run)
         try:
             yield lock is not None
         finally:
@@ -718,15 +723,15 @@ class Server:
         last = run.last()
         judged = run_state.state_of(run)
         folder = run.new_folder()
-        is_contained = run_state.runtime_of(run).get("kind") == "docker"
-        token = None if is_contained else read_text(run.token)  # what a container held went with it
+        shows_processes = run_state.fate_of(run).shows_processes
+        token = read_text(run.token) if shows_processes else None
         ended = process.end(lambda: process.with_token(token), "token", 5.0) if token else []
         previous = (
             {
                 "folder": last.number,
                 "state": last.read_state().get("state"),
                 "ended": ended,
-                **({"evidence": judged.get("evidence")} if is_contained else {}),
+                **({} if shows_processes else {"evidence": judged.get("evidence")}),
             }
             if last
             else None
@@ -763,9 +768,9 @@ class Server:
         last = run.last()
         if last is None or not last.is_locked():
             return
+        if not run_state.fate_of(run).shows_processes:
+            return  # its agent looks at the wish by itself
         record = read_json(last.attempt)
-        if (record.get("runtime") or {}).get("kind") == "docker":
-            return  # its pids mean nothing out here; it looks at the wish by itself
         agent = record.get("agent") or {}
         found = process.find(int(agent.get("pid", 0)))
         same_boot = record.get("boot_id") == process.boot_id()

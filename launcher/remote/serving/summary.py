@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..fate.run_state import runtime_of, state_of
+from ..fate.run_state import State, runtime_of
 from ..record.rundir import TERMINAL, Run, read_json
 
 IN_DOUBT = ("resuming", "interrupted", "cancel-incomplete")
 
 
-def summary(run: Run) -> dict[str, Any]:
-    """Return one line about a run: id, state, reason, attempt, step, steps, loss, job, card; the last remedy.
+def summary(run: Run, state: State) -> dict[str, Any]:
+    """Return one line about a run whose state is this: id, state, reason, attempt, step, steps, loss, job, card; the last remedy.
 
     `evidence` says why it is in doubt, or what class of failure it ended in; `parent` which run it continues.
     """
     plan = read_json(run.plan)
-    state = state_of(run)
     evidence = state.get("evidence")
     last = run.last()
     beat = read_json(last.heartbeat) if last else {}

@@ -14,10 +14,9 @@ import time
 from typing import Any, Collection
 
 from ..diagnosis import remedy
-from ..fate import docker, run_state
+from ..fate import run_state
 from ..record import strict_json
-from ..record.rundir import TERMINAL, Folder, Run, is_locked, read_json, read_text, sync_folder, write_durably
-from ..system import process
+from ..record.rundir import TERMINAL, Folder, Run, is_locked, read_json, sync_folder, write_durably
 from . import checkpoints
 from .store import Manifest, Store, check
 
@@ -89,7 +88,7 @@ def check_ended(parent: Run) -> None:
             raise ParentError("held", "run %s is %s, but its agent is still there" % (parent.id, state))
         time.sleep(0.02)
     if state == "cancel-incomplete":
-        left = _left(parent)
+        left = run_state.fate_of(parent).left(parent)
         if left:
             raise ParentError("held", "run %s could not be ended whole: %s" % (parent.id, left))
 
@@ -97,26 +96,6 @@ def check_ended(parent: Run) -> None:
 def _is_held(run: Run) -> bool:
     last = run.last()
     return is_locked(run.keeper_lock) or (last is not None and last.is_locked())
-
-
-def _left(run: Run) -> str:
-    """Return what is left of a run that could not be ended; empty where nothing is."""
-    runtime = run_state.runtime_of(run)
-    if runtime.get("kind") == "docker":
-        try:
-            container = docker.container_of(runtime, run.id)
-        except docker.SilentError as error:
-            return "its engine does not answer: %s" % error
-        alive = container is not None and container["status"] in docker.ALIVE
-        return "its container is %s" % container["status"] if container is not None and alive else ""
-    token = read_text(run.token)
-    found = {one.pid for one in process.with_token(token)} if token else set()
-    for number in run.numbers():
-        for told in (run.folder(number).read_state().get("evidence") or {}).get("remaining") or []:
-            there = process.find(int(told["pid"]))
-            if there is not None and there.start == told.get("start") and there.letter != "Z":
-                found.add(there.pid)
-    return "pid %s is still there" % ", ".join(map(str, sorted(found))) if found else ""
 
 
 def _resumes(run: Run) -> bool:

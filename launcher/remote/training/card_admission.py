@@ -22,9 +22,8 @@ class Look(NamedTuple):
 
 
 def look(run: Run) -> Look | None:
-    """Look who holds the cards that a run may have; None where that is not told: in a container, or by a sick driver."""
-    runtime = run_state.runtime_of(run)
-    if runtime.get("kind") == "docker":
+    """Look who holds the cards that a run may have; None if the agent cannot see it, or the driver does not answer."""
+    if not run_state.fate_of(run).sees_host:
         return None
     with contextlib.suppress(OSError):  # what it cannot put on record it leaves to the next launch
         leftovers.end_leftovers(run.root)
@@ -32,7 +31,7 @@ def look(run: Run) -> Look | None:
     if told["gpu_error"] or told.get("holders_error") or not told["gpus"]:
         return None
     had = run.cards()
-    possible = {*had, *(runtime.get("any_of") or ())}
+    possible = {*had, *(run_state.runtime_of(run).get("any_of") or ())}
     gpus = [gpu for gpu in told["gpus"] if gpu["uuid"] in possible]
     if not gpus:  # the training itself will say that its card is lost
         return None

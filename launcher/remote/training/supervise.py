@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..diagnosis import remedy
 from ..diagnosis.logscan import Divergence, LogScanner
+from ..fate import run_state
 from ..record import precision_evidence, secret, strict_json
 from ..record.rundir import NO_ROOM, TERMINAL, VERSION, Appender, Folder, Run, read_json, write_durably
 from ..store import checkpoints
@@ -612,7 +613,6 @@ class Supervisor:
         """
         consumed = self._consumed_so_far()
         name, newest = failure["class"], checkpoints.newest(self.run.checkpoints)
-        runtime = next((one.get("runtime") for one, _ in self.history if one.get("runtime")), None) or {}
         return remedy.decide(
             remedy.Case(
                 failure=failure,
@@ -623,7 +623,7 @@ class Supervisor:
                 attempts_left=int(self.plan.get("attempts", 1)) - begun,
                 checkpoint=newest if "resume" in consumed else None,
                 tries=remedy.tries(earlier, name, newest),
-                is_in_container=runtime.get("kind") == "docker",
+                is_in_container=run_state.fate_of(self.run).is_in_image,
             )
         )
 

@@ -1,0 +1,123 @@
+"""Fate: what becomes of a run that none of our agents is writing, by its kind of runtime.
+
+While the agent of a run holds the lock of its folder, the run is alive and nobody asks here. When the lock is free, the
+answer depends on what keeps the run: a keeper process, a container engine, a scheduler. Each kind of runtime has a module
+in this package, named as the kind, whose `FATE` is an instance of a subclass of `Fate`. It is found by that name, so a new
+kind is one new file. For example `slurm.py`:
+
+    class Slurm(Fate):
+        shows_processes = False  # they are on another node
+
+        def judge(self, runs):
+            jobs = squeue(...)  # one question for all the runs
+            return {run.id: Verdict(COMING_BACK if run.id in jobs else GONE) for run in runs}
+
+    FATE = Slurm()
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from abc import ABC, abstractmethod
+from typing import Any, Dict, NamedTuple, Optional, Sequence
+
+from ..record.rundir import Run
+
+ALIVE = "alive"
+"""What the run was started in exists and works, although no agent has taken over yet."""
+COMING_BACK = "coming back"
+"""It will be started again without our help."""
+GONE = "gone"
+"""Nothing will start it again: a client may end the run, or restart it."""
+SILENT = "silent"
+"""What keeps the run did not answer. The run is in doubt: it must not be ended or started as if it were gone."""
+
+NATIVE = "native"
+"""The kind of a run whose record names none."""
+_KIND = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class Verdict(NamedTuple):
+    """What becomes of one run.
+
+    `evidence` is recorded and shown beside the run's state, None if there is nothing to add. `words` says in one clause
+    what is left, e.g. "its container is running".
+    """
+
+    fate: str
+    evidence: Optional[Dict[str, Any]] = None
+    words: str = ""
+
+
+class Fate(ABC):
+    """Answer for the runs of one kind of runtime, and say how they differ from those of other kinds.
+
+    The defaults describe processes of this host that the client starts.
+    """
+
+    is_started_by_client: bool = True
+    """Whether the client starts the run, and starts it again to resume it. Otherwise `serve` starts a keeper."""
+    shows_processes: bool = True
+    """Whether `serve` sees the run's processes: it may wake the agent by a signal, and end leftovers by their token."""
+    sees_host: bool = True
+    """Whether the run's agent sees the host's processes and the other runs, so that it may judge who holds a card."""
+    is_in_image: bool = False
+    """Whether the agent runs inside an image: on the image's interpreter, with a GPU that the container can lose."""
+    can_change_cards: bool = True
+    """Whether the run may move to another card after it was created."""
+
+    @abstractmethod
+    def judge(self, runs: Sequence[Run]) -> Dict[str, Verdict]:
+        """Return the verdict on each of these runs by id; many runs cost as few questions as possible."""
+
+    def forget(self, run: Run) -> None:  # noqa: B027 # most kinds cache nothing
+        """Drop cached answers about a run, before acting on a new one."""
+
+    def is_removed(self, run: Run) -> bool:
+        """Whether nothing of a run is left in what keeps it, so that the run's folder may be removed."""
+        return self.judge([run])[run.id].fate == GONE
+
+    def left(self, run: Run) -> str:
+        """Say in one clause what is left of a run that was not ended completely; empty if nothing is."""
+        verdict = self.judge([run])[run.id]
+        return "" if verdict.fate == GONE else verdict.words or "it is %s" % verdict.fate
+
+
+class _Unknown(Fate):
+    """A kind that this agent has no module for, as in a record that a newer agent made."""
+
+    shows_processes = False
+    sees_host = False
+    can_change_cards = False
+
+    def __init__(self, kind: str) -> None:
+        self._words = "%r is not known to this agent" % kind
+
+    def judge(self, runs: Sequence[Run]) -> Dict[str, Verdict]:
+        verdict = Verdict(SILENT, {"runtime": self._words}, "its runtime %s" % self._words)
+        return {run.id: verdict for run in runs}
+
+
+def fate_of(kind: str) -> Fate:
+    """Return the Fate of a kind of runtime. An unknown kind gets one that answers `silent`."""
+    return _find(kind) or _Unknown(kind)
+
+
+def is_known(kind: str) -> bool:
+    """Whether this agent has a module for a kind of runtime."""
+    return _find(kind) is not None
+
+
+def _find(kind: str) -> Optional[Fate]:
+    if not _KIND.fullmatch(kind):
+        return None
+    name = "%s.%s" % (__package__, kind)
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        return None
+    found = getattr(module, "FATE", None)
+    return found if isinstance(found, Fate) else None
