@@ -35,6 +35,7 @@ class Client:
     def __init__(self, folder: Path) -> None:
         self.home = folder / "home"
         self.project = folder / "project"
+        self.variables: dict[str, str] = {}  # added to the command's environment
         for path in (self.home, self.project):
             path.mkdir(parents=True, exist_ok=True)
 
@@ -47,7 +48,7 @@ class Client:
     def env(self) -> dict[str, str]:
         """The environment of the command."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("LAUNCH_", "COV_"))}
-        return {**kept, "HOME": str(self.home), "NO_COLOR": "1", "COLUMNS": "200"}
+        return {**kept, "HOME": str(self.home), "NO_COLOR": "1", "COLUMNS": "200", **self.variables}
 
     def start(self, *words: str, **more: object) -> subprocess.Popen[str]:
         """Start `launch …`, without a terminal unless `more` gives it one, and return the process."""
