@@ -322,7 +322,7 @@ def test_a_client_says_from_which_attempt_on_and_how_to_go_on_with_what_ended(cl
         toy.clear_away()
     lines = [line.strip() for line in out.splitlines()]
     assert any(line.startswith("! attempt 1 ended at step 7: unknown") for line in lines), out
-    assert "remedy: once more; resuming from step 6" in lines
+    assert "remedy: a new attempt; resuming from step 6" in lines
     assert "✓ attempt 2 running from step 6" in lines
     assert any(line.startswith("✗ failed") and "exit-nonzero" in line for line in lines)
     assert lines[-1] == "go on    launch resume aaaa     from step 6"

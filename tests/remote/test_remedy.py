@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.remote.diagnosis.failures import FAILURES
-from launcher.remote.diagnosis.remedy import TABLE, Case, InForce, decide, in_force, tries
+from launcher.remote.diagnosis.remedy import TABLE, FailedAttempt, InForce, decide, in_force, tries
 from launcher.values.record import Reason
 
 LADDER = [{"mode": "fp16", "base_dtype": "float16"}, {"mode": "fp32", "base_dtype": "float32", "tf32": True}]
@@ -25,7 +25,7 @@ def verdict(name="nan-divergence", failure=(), **more):
         "checkpoint": 2,
         "tries": 0,
     }
-    return decide(Case(failure={"class": name, "since": 4, **dict(failure)}, **{**told, **more}))
+    return decide(FailedAttempt(failure={"class": name, "since": 4, **dict(failure)}, **{**told, **more}))
 
 
 CHANGES = {
@@ -93,7 +93,7 @@ def test_every_class_is_a_reason_to_fail():
         ),
         ("unknown", {"may_begin_again": False}, "unknown", "worker.resume_from"),
         ("hang", {"tries": 1}, "hang", ""),
-        ("gpu-busy-exclusive", {"tries": 1}, "gpu-busy-exclusive", "nobody else held the card"),
+        ("gpu-busy-exclusive", {"tries": 1}, "gpu-busy-exclusive", "no other process used the card"),
         (
             "gpu-busy-exclusive",
             {"tries": 5, "failure": {"others": "GPU 0 held by pid 8", "mend": "end it"}},

@@ -222,7 +222,7 @@ def test_a_script_that_opens_its_exclusive_card_twice_is_told_so(client, cards):
     done = client.run("--profile", "titan_rtx", "--", "python", "train.py")
     assert done.returncode == 1
     assert "gpu-busy-exclusive" in done.stdout
-    assert "nobody else held the card" in done.stdout
+    assert "no other process used the card" in done.stdout
     assert client.ok("logs", "last").count("the second") == 2
 
 

@@ -158,7 +158,7 @@ def test_a_script_killed_by_a_signal_says_which(client):
     done = client.run("--", "python", "train.py")
     assert done.returncode == 1
     assert "preempted" in done.stdout
-    assert "signal 9, and the kernel ended nothing for want of memory" in done.stdout
+    assert "signal 9, and the kernel killed no process for lack of memory" in done.stdout
 
 
 def test_logged_lines_of_hugging_face_become_metrics_and_a_hidden_nan_is_one(client):

@@ -1,11 +1,11 @@
-"""What a log says of a failure: its class, the line that proves it, why it happens and what mends it.
+"""Diagnose a log: the class of the failure, the line that proves it, why it happens and how to fix it.
 
-Two readers share one table (failures.py). `diagnose` takes any log and always has an answer, `none` and `unknown` among
-them. `prove` is what the agent acts on: it believes only the exception that ended a script.
+Two readers share one table (failures.py). `diagnose` takes any log and always returns a diagnosis, possibly `none` or
+`unknown`. `prove` accepts only the exception that ended the script; the agent acts on it without further evidence.
 
-What initiates counts, not what follows: a cause wins over how the end looked from outside, that over what other ranks
-say of a dead one, and of several the earliest. What the training went on after is no cause. A warning explains at most
-a failure that comes behind it.
+The first cause counts, not its consequences. A cause wins over how the end looked from outside, and that wins over what
+other ranks say of a rank that died; of several causes the earliest wins. An error after which training continued is not
+a cause. A warning can only explain a failure that comes after it.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ import bisect
 import re
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from .failures import BY_NAME, FAILURES, HARMLESS, WARNING, Failure, Signs, patterns
+from .failures import BY_NAME, FAILURES, HARMLESS, WARNING, FailureClass, Signs, patterns
 from .logscan import LogScanner
 
 TAIL_BYTES = 256 * 1024
 MOST_CHARS = 500
 PROVABLE = ("fp16-unscale", "bf16-unsupported", "bf16-dtype-mismatch")
-"""What an exception proves all by itself, and the agent answers."""
+"""The classes that an exception proves without other evidence."""
 
 _NOTHING = ("none", "unknown")
 _READ_WHOLE = 1 << 20
 _READ_MOST = 1 << 20
 _SAME_LINES = 4
 _MOST_HITS = 40
-_MOST_FRONTS = 8
+_MOST_PREFIXES = 8
 _LEAST_WIDTH = 70
 _BEFORE, _AFTER = 500, 500
 
 
 class Diagnosis(NamedTuple):
-    """A class, the line that proves it and its number (None where the log has none), why, and what a person can do."""
+    """A class, the line that proves it and its number (None if the log has no such line), why, and what a person can do."""
 
     name: str
     line: Optional[str]
@@ -43,28 +43,28 @@ class Diagnosis(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """How the process ended, as far as it is known beside the log; `oom_kills` is the kernel's or the engine's word."""
+    """What is known about the end of the process besides its log; `oom_kills` is from the kernel or the container engine."""
 
     exit: Optional[int] = None
     signal: Optional[int] = None
     oom_kills: bool = False
 
 
-NOT_TOLD = Ended()
+END_UNKNOWN = Ended()
 
 
 class _Log(NamedTuple):
-    """The lines of a log, and the number that each has in the file."""
+    """The lines of a log, and the line number of each in the file."""
 
     lines: List[str]
     numbers: List[int]
 
 
 class _Hit(NamedTuple):
-    """A sign that was found: the place of its line among the lines read, and whose it is."""
+    """A sign in the log: the index of its line among the lines read, and its class."""
 
     place: int
-    failure: Failure
+    failure: FailureClass
 
 
 # from bytes to lines
@@ -72,7 +72,7 @@ class _Hit(NamedTuple):
 _ESCAPE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1a\x1c-\x1f]"
 )
-# What launchers, engines, schedulers and people put before a line.
+# What launchers, engines, schedulers and people write before a line.
 _PREFIX = re.compile(
     r"(?:"
     r"\[(?:default|rank|Rank )?\d+\]:?[ \t]?(?!\])"  # torchrun, pdsh
@@ -94,10 +94,10 @@ _PREFIX = re.compile(
 
 
 def _read(log: bytes) -> _Log:
-    """Return the lines of a log; of a long one those that are there again and again only first and last."""
+    """Return the lines of a log. Of a long log, repeated lines are kept only at their first and last occurrences."""
     lines = log.decode("utf-8", "replace").split("\n")
     numbers = list(range(1, len(lines) + 1))
-    if b"\r" in log:  # progress bars: many lines in one of the file's
+    if b"\r" in log:  # progress bars: many lines in one line of the file
         parts = [(part, number) for number, line in enumerate(lines, start=1) for part in line.split("\r")]
         lines, numbers = [part for part, _ in parts], [number for _, number in parts]
     if len(log) > _READ_WHOLE:
@@ -106,8 +106,8 @@ def _read(log: bytes) -> _Log:
     return _Log(lines, numbers)
 
 
-def _unbroken(read: _Log) -> _Log:
-    """Return the lines with those made whole that a terminal broke, within a word: they are as wide as it."""
+def _rejoined(read: _Log) -> _Log:
+    """Return the lines, with those rejoined that a terminal broke within a word at its full width."""
     width = max(map(len, read.lines))
     lines: List[str] = []
     numbers: List[int] = []
@@ -130,22 +130,22 @@ def _clean(line: str) -> str:
 
 
 def _bare(lines: List[str]) -> List[str]:
-    """Return the lines without what stands before each line of a traceback: a host, a stream, a logger, a number."""
-    fronts: List[str] = []
+    """Return the lines without the prefix that a traceback's lines share: a host, a stream, a logger, a number."""
+    prefixes: List[str] = []
     for place, line in enumerate(lines[:-1]):
         at = line.find(_HEAD)
-        if at > 0 and len(fronts) < _MOST_FRONTS:
-            here = re.sub(r"\d+", r"\\d+", re.sub(r"(?:\\ )+(?=.)", " *", re.escape(line[:at])))
-            if here not in fronts and re.match(here + _FRAME.pattern, lines[place + 1]):
-                fronts.append(here)
-    if not fronts:
+        if at > 0 and len(prefixes) < _MOST_PREFIXES:
+            prefix = re.sub(r"\d+", r"\\d+", re.sub(r"(?:\\ )+(?=.)", " *", re.escape(line[:at])))
+            if prefix not in prefixes and re.match(prefix + _FRAME.pattern, lines[place + 1]):
+                prefixes.append(prefix)
+    if not prefixes:
         return lines
-    front = re.compile("|".join(fronts))
-    return [_clean(front.sub("", line, count=1)) if front.match(line) else line for line in lines]
+    any_prefix = re.compile("|".join(prefixes))
+    return [_clean(any_prefix.sub("", line, count=1)) if any_prefix.match(line) else line for line in lines]
 
 
 def _excerpt(lines: List[str]) -> List[int]:
-    """Return the places of the lines to read: digits aside, a few of each kind, the first and the last of them."""
+    """Return the indices of the lines to read: the first and last few of all lines that differ only in digits."""
     shapes = "\n".join(lines).encode().translate(None, b"0123456789").split(b"\n")
     kept = set()
     for order in (range(len(shapes)), range(len(shapes) - 1, -1, -1)):
@@ -156,19 +156,20 @@ def _excerpt(lines: List[str]) -> List[int]:
                 counts[shapes[place]] = count + 1
                 kept.add(place)
     places = sorted(kept)
-    head = _as_many(lines, places, _READ_MOST // 3)
-    tail = _as_many(lines, places[::-1], _READ_MOST - _READ_MOST // 3)
+    head = _fitting(lines, places, _READ_MOST // 3)
+    tail = _fitting(lines, places[::-1], _READ_MOST - _READ_MOST // 3)
     return sorted({*head, *tail})
 
 
-def _as_many(lines: List[str], places: Sequence[int], room: int) -> List[int]:
-    taken = []
+def _fitting(lines: List[str], places: Sequence[int], room: int) -> List[int]:
+    """Return the first indices whose lines fit into `room` characters."""
+    fitting = []
     for place in places:
         room -= len(lines[place]) + 1
         if room < 0:
             break
-        taken.append(place)
-    return taken
+        fitting.append(place)
+    return fitting
 
 
 # exceptions
@@ -184,13 +185,13 @@ _WRAPPER = re.compile(
     r"|.*\b[Ss]ee (?:root cause|stack trace|error) above"
 )
 _CASCADE = re.compile(r"\S*DistBackendError\b|.*[Cc]onnection (?:closed|reset) by (?:remote )?peer")
-# What the machine, the network or the card may do to a script that is right.
-_NOT_ITS_OWN = re.compile(
+# Errors that the machine, the network or the card can cause in a correct script.
+_FROM_OUTSIDE = re.compile(
     r"\S*(?:Connection\w*Error|BrokenPipeError|TimeoutError|Timeout|EOFError|OSError|IOError|InterruptedError)\b"
     r"|.*\b(?:(?:CUDA|cuda) (?:driver |runtime )?error|cuDNN error|CUDNN_STATUS|CUBLAS_STATUS|cufft error|HIP error|Triton Error|NCCL|[Gg]loo|TCPStore"
     r"|INTERNAL ASSERT FAILED|cudaGetDeviceCount|DataLoader worker \(pid|Broken pipe|Resource temporarily unavailable|timed out)"
 )
-# Builtins that tell a mistake by themselves, and not by their message.
+# Builtin exceptions that mean a mistake in the script regardless of their message.
 _MISTAKE = re.compile(
     r"(?:Key|Type|Name|UnboundLocal|Attribute|Index|Assertion|Syntax|NotImplemented|ZeroDivision)Error$"
 )
@@ -201,7 +202,7 @@ _CHAIN = (
 
 
 def _exceptions(lines: List[str]) -> Iterator[int]:
-    """Yield the places of the lines that end a traceback: the first behind its frames that is not indented."""
+    """Yield the indices of the lines that end a traceback: the first line after its frames that is not indented."""
     is_inside = False
     for number, line in enumerate(lines):
         if line == _HEAD or _FRAME.match(line):
@@ -218,7 +219,7 @@ _CELL_SOURCE = re.compile(r"\s*(?:-+> *)?\d+(?:\s|$)")
 
 
 def _cells(lines: List[str]) -> Iterator[Tuple[int, str, Optional[int]]]:
-    """Yield of each traceback in a notebook its first line, its exception's name and its last line, None where it is cut off."""
+    """Yield (first line, exception name, last line) of each notebook traceback; the last line is None if it was cut off."""
     heads = [(place, head[1]) for place, head in enumerate(map(_CELL.match, lines)) if head]
     stops = [place for place, _ in heads[1:]] + [len(lines)]
     for number, (first, name) in enumerate(heads):
@@ -226,8 +227,8 @@ def _cells(lines: List[str]) -> Iterator[Tuple[int, str, Optional[int]]]:
         yield first, name, next((n for n, line in raised if line and line[1] == name), None)
 
 
-def _goes_on(lines: Iterable[str]) -> bool:
-    """Whether the training went on, so that what was printed before was no end of it."""
+def _continues(lines: Iterable[str]) -> bool:
+    """Whether training continued, so that the error printed before did not end it."""
     return bool(LogScanner().feed("\n".join([*lines, ""]).encode()))
 
 
@@ -247,7 +248,7 @@ _WARNING = re.compile(WARNING)
 
 
 class _Signs:
-    """The signs of a log by their kind, in the order of their lines, and of one line in that of the table."""
+    """The signs in a log by kind, in the order of their lines; within one line, in the order of the table."""
 
     def __init__(self, lines: List[str]) -> None:
         self._lines = lines
@@ -259,26 +260,26 @@ class _Signs:
         self._quoted = _quoted(lines) | _later_ranks(lines)
 
     def causes(self) -> List[_Hit]:
-        """Return what says what went wrong, warnings aside."""
-        found = self._find((one, one.causes) for one in FAILURES)
-        return [hit for hit in found if not self._warns(hit.place)]
+        """Return the signs of what went wrong, without warnings."""
+        hits = self._find((failure, failure.causes) for failure in FAILURES)
+        return [hit for hit in hits if not self._warns(hit.place)]
 
     def ends(self) -> List[_Hit]:
-        """Return what says how the end looked from outside."""
-        return self._find((one, one.ends) for one in FAILURES)
+        """Return the signs of how the end looked from outside."""
+        return self._find((failure, failure.ends) for failure in FAILURES)
 
     def echoes(self) -> List[_Hit]:
-        """Return what others see of a dead one, warnings aside."""
-        found = self._find((one, one.echoes) for one in FAILURES)
-        return [hit for hit in found if not self._warns(hit.place)]
+        """Return the signs of what other ranks saw, without warnings."""
+        hits = self._find((failure, failure.echoes) for failure in FAILURES)
+        return [hit for hit in hits if not self._warns(hit.place)]
 
     def hints_at(self, name: str) -> List[_Hit]:
         """Return the warnings that would explain a class."""
-        return self._find((one, one.hints) for one in FAILURES if name in one.explains)
+        return self._find((failure, failure.hints) for failure in FAILURES if name in failure.explains)
 
-    def _find(self, wanted: Iterable[Tuple[Failure, Signs]]) -> List[_Hit]:
+    def _find(self, rows: Iterable[Tuple[FailureClass, Signs]]) -> List[_Hit]:
         hits = {}
-        for rank, (failure, signs) in enumerate(wanted):
+        for rank, (failure, signs) in enumerate(rows):
             for phrase, pattern in patterns(signs):
                 for place in self._places(phrase, pattern):
                     hits[place, rank] = _Hit(place, failure)
@@ -298,20 +299,20 @@ class _Signs:
                 yield place
 
     def _occurrences(self, phrase: str) -> List[int]:
-        """Return where a phrase stands; of very many the first and the last."""
-        found: List[int] = []
+        """Return the positions of a phrase; of very many, only the first and the last."""
+        positions: List[int] = []
         at = self._flat.find(phrase)
-        while at >= 0 and len(found) < _MOST_HITS:
-            found.append(at)
+        while at >= 0 and len(positions) < _MOST_HITS:
+            positions.append(at)
             at = self._flat.find(phrase, at + 1)
         last = self._flat.rfind(phrase) if at >= 0 else -1
-        while last >= at >= 0 and len(found) < 2 * _MOST_HITS:
-            found.append(last)
+        while last >= at >= 0 and len(positions) < 2 * _MOST_HITS:
+            positions.append(last)
             last = self._flat.rfind(phrase, 0, last)
-        return found
+        return positions
 
     def _warns(self, place: int) -> bool:
-        """Whether a line is a warning, or goes on with one that ends in a colon."""
+        """Whether a line is a warning, or continues one that ends in a colon."""
         line, before = self._lines[place].lstrip(), self._lines[place - 1] if place else ""
         return not (_RAISED.match(line) or "NCCL WARN" in line) and bool(
             _WARNING.search(line) or re.search(r"Warning:\s*$", before)
@@ -319,92 +320,91 @@ class _Signs:
 
 
 def _quoted(lines: List[str]) -> Set[int]:
-    """Return the places of the frames of tracebacks and of the source that they quote.
+    """Return the indices of the frames of tracebacks and of the source lines that they quote.
 
-    A notebook quotes lines round each frame; where its message is cut off, they are all that is known.
+    A notebook quotes source lines around each frame. If its message was cut off, they are all that is known.
     """
-    found: Set[int] = set()
+    quoted: Set[int] = set()
     for first, _, last in _cells(lines):
-        found.update(n for n in range(first, last or first) if _CELL_SOURCE.match(lines[n]))
+        quoted.update(n for n in range(first, last or first) if _CELL_SOURCE.match(lines[n]))
     for place, line in enumerate(lines):
-        is_behind = place - 1 in found and line[:1].isspace() and not _RAISED.match(line.lstrip())
-        if is_behind or _FRAME.match(line):
-            found.add(place)
-    return found
+        is_source = place - 1 in quoted and line[:1].isspace() and not _RAISED.match(line.lstrip())
+        if is_source or _FRAME.match(line):
+            quoted.add(place)
+    return quoted
 
 
 def _later_ranks(lines: List[str]) -> Set[int]:
-    """Return the places of what torchrun lists of ranks that failed behind the first, which it ended itself."""
-    found: Set[int] = set()
+    """Return the indices of torchrun's list of the ranks that failed after the first one; it ended them itself."""
+    later: Set[int] = set()
     start = None
     for place, line in enumerate(lines):
         if line.strip() == "Failures:":
             start = place
         elif start is not None and line.startswith("Root Cause"):
-            found.update(range(start, place))
+            later.update(range(start, place))
             start = None
-    return found
+    return later
 
 
 # from signs to a class
 
 
-def diagnose(log: bytes, ended: Ended = NOT_TOLD) -> Diagnosis:
-    """Return what a log, and what is known beside it, says of a failure; `none` where nothing failed."""
+def diagnose(log: bytes, ended: Ended = END_UNKNOWN) -> Diagnosis:
+    """Diagnose a log and what else is known about its end; the class is `none` if nothing failed."""
     read = _read(log)
-    told = _tell(read, ended)
-    whole = _unbroken(read) if told.name in _NOTHING else read
-    again = _tell(whole, ended) if len(whole.lines) < len(read.lines) else told
-    return told if again.name in _NOTHING else again
+    first = _diagnose(read, ended)
+    rejoined = _rejoined(read) if first.name in _NOTHING else read
+    second = _diagnose(rejoined, ended) if len(rejoined.lines) < len(read.lines) else first
+    return first if second.name in _NOTHING else second
 
 
-def _tell(read: _Log, ended: Ended) -> Diagnosis:
-    """Return what these lines say."""
+def _diagnose(read: _Log, ended: Ended) -> Diagnosis:
+    """Diagnose these lines."""
     lines = _bare([_clean(line) for line in read.lines])
-    found = _decide(lines, _Signs(lines), ended)
-    if found is None or found.place < 0:
-        failure = BY_NAME["none"] if found is None else found.failure
+    hit = _decide(lines, _Signs(lines), ended)
+    if hit is None or hit.place < 0:
+        failure = BY_NAME["none"] if hit is None else hit.failure
         return Diagnosis(failure.name, None, None, failure.why, failure.mend)
-    line = lines[found.place].strip()[:MOST_CHARS]
-    return Diagnosis(
-        found.failure.name, line, read.numbers[found.place], found.failure.why, found.failure.mend
-    )
+    line = lines[hit.place].strip()[:MOST_CHARS]
+    return Diagnosis(hit.failure.name, line, read.numbers[hit.place], hit.failure.why, hit.failure.mend)
 
 
 def _decide(lines: List[str], signs: _Signs, ended: Ended) -> Optional[_Hit]:
-    """Return the sign that initiated the failure, its place -1 where the log holds none; None where nothing failed."""
+    """Return the sign of the first cause, with index -1 if the log holds no sign; None if nothing failed."""
     causes, echoes = (
         [hit for hit in hits if not _is_ignored(lines, hit.place)]
         for hits in (signs.causes(), signs.echoes())
     )
     ends = signs.ends()
-    known = {hit.place for hit in (*ends, *echoes) if hit.failure.name != "unknown"}
-    strays = [hit for hit in _strays(lines) if hit.place not in known]
-    good = max(
+    classified = {hit.place for hit in (*ends, *echoes) if hit.failure.name != "unknown"}
+    strays = [hit for hit in _strays(lines) if hit.place not in classified]
+    last_good = max(
         (n for n, line in enumerate(lines) if _PROGRESS.search(line) and not _NAN.search(line)), default=-1
     )
-    ends = [hit for hit in ends if hit.failure.name != "nan-divergence" or hit.place > good]
-    late = _initiating(*([hit for hit in hits if hit.place > good] for hits in (causes, strays, ends)))
-    found = late or _initiating(causes, strays, ends)
-    is_cause = found in causes
-    found = found or min((hit for hit in echoes if hit.failure.name != "unknown"), default=None)
-    told = _told_beside(ended)
-    if told is not None and not is_cause and (found is None or ended.oom_kills):
-        return told
+    ends = [hit for hit in ends if hit.failure.name != "nan-divergence" or hit.place > last_good]
+    late = _initiating(*([hit for hit in hits if hit.place > last_good] for hits in (causes, strays, ends)))
+    first = late or _initiating(causes, strays, ends)
+    is_cause = first in causes
+    first = first or min((hit for hit in echoes if hit.failure.name != "unknown"), default=None)
+    by_end = _class_of_end(ended)
+    if by_end is not None and not is_cause and (first is None or ended.oom_kills):
+        return by_end
     done = max((n for n, line in enumerate(lines) if _SUCCESS.search(line)), default=-1)
     is_over = done > max((hit.place for hit in (*causes, *strays, *ends, *echoes)), default=-1)
-    if found is not None:
-        is_handled = is_over and found.failure.name != "nan-divergence" and told is None
-        return None if is_handled else _explained(found, signs)
+    if first is not None:
+        is_handled = is_over and first.failure.name != "nan-divergence" and by_end is None
+        return None if is_handled else _explained(first, signs)
     if echoes and not is_over:
         return next((hit for hit in echoes if lines[hit.place] != _HEAD), echoes[0])
-    return told if any(lines) else _Hit(-1, BY_NAME["unknown"])
+    return by_end if any(lines) else _Hit(-1, BY_NAME["unknown"])
 
 
 def _initiating(causes: List[_Hit], strays: List[_Hit], ends: List[_Hit]) -> Optional[_Hit]:
-    """Return what came first of the kind that counts most.
+    """Return the first hit of the kind that counts most.
 
-    An exception that no row knows was either caught or came of a cause; else it stands against how all ended.
+    If there is a cause, an exception without a row was either caught or a consequence of it. Otherwise such an exception
+    competes with the signs of the end.
     """
     if not causes:
         return min((*strays, *ends), key=lambda hit: hit.place, default=None)
@@ -412,14 +412,14 @@ def _initiating(causes: List[_Hit], strays: List[_Hit], ends: List[_Hit]) -> Opt
     return _Hit(causes[0].place, outer.failure)
 
 
-def _explained(found: _Hit, signs: _Signs) -> _Hit:
-    """Return the warning above that is the cause of what was found; that itself where there is none."""
-    earlier = (hit for hit in signs.hints_at(found.failure.name) if hit.place < found.place)
-    return next(earlier, found)
+def _explained(effect: _Hit, signs: _Signs) -> _Hit:
+    """Return the earlier warning that explains a hit, or the hit itself if there is none."""
+    earlier = (hit for hit in signs.hints_at(effect.failure.name) if hit.place < effect.place)
+    return next(earlier, effect)
 
 
-def _told_beside(ended: Ended) -> Optional[_Hit]:
-    """Return what exit status, signal and the kernel's word say of an end; None for a good one, or where none is told."""
+def _class_of_end(ended: Ended) -> Optional[_Hit]:
+    """Return the class that exit status, signal and OOM kills suggest; None if the end was good or is unknown."""
     if ended.oom_kills or ended.signal == 9 or ended.exit == 137:
         return _Hit(-1, BY_NAME["host-oom-killed"])
     if ended.signal in (1, 15) or ended.exit == 143:
@@ -428,36 +428,37 @@ def _told_beside(ended: Ended) -> Optional[_Hit]:
 
 
 def _strays(lines: List[str]) -> List[_Hit]:
-    """Return the exceptions that no row of the table need know: nearly always the script's own mistake."""
+    """Return the exceptions without a row in the table: nearly always a mistake in the script."""
     places = set(_exceptions(lines)) | {n for n, line in enumerate(lines) if _PRINTED.match(line.lstrip())}
     cut_off = [first for first, name, last in _cells(lines) if last is None and _MISTAKE.match(name)]
-    found = [_Hit(place, BY_NAME["user-code-error"]) for place in cut_off]
+    hits = [_Hit(place, BY_NAME["user-code-error"]) for place in cut_off]
     for place in sorted(places):
         line = lines[place].lstrip()
-        is_one = _RAISED.match(line) or re.match(r"(?:[a-z_]\w*\.)+([A-Z]\w*)(?::|$)", line)
-        if is_one and not (_WRAPPER.match(line) or _CASCADE.match(line) or _is_ignored(lines, place)):
-            is_mistake = _MISTAKE.match(is_one[1]) or not _NOT_ITS_OWN.match(line)
+        raised = _RAISED.match(line) or re.match(r"(?:[a-z_]\w*\.)+([A-Z]\w*)(?::|$)", line)
+        if raised and not (_WRAPPER.match(line) or _CASCADE.match(line) or _is_ignored(lines, place)):
+            is_mistake = _MISTAKE.match(raised[1]) or not _FROM_OUTSIDE.match(line)
             name = "user-code-error" if is_mistake else "unknown"
-            found.append(_Hit(place, BY_NAME[name]))
-    return sorted(found)
+            hits.append(_Hit(place, BY_NAME[name]))
+    return sorted(hits)
 
 
 def _is_ignored(lines: List[str], place: int) -> bool:
-    """Whether an exception is one that Python only mentions, as those in `__del__`."""
+    """Whether Python only reported an exception and continued, as for one in `__del__`."""
     place -= 1
     while place >= 0 and (lines[place][:1].isspace() or lines[place] == _HEAD):
         place -= 1
     return place >= 0 and lines[place].startswith("Exception ignored in")
 
 
-# what the agent acts on
+# proofs for the agent
 
 
 def prove(log: bytes) -> Optional[Diagnosis]:
-    """Return what the exception that ended a failed attempt's log proves; None where it is none of the PROVABLE.
+    """Return the PROVABLE failure that the exception at the end of a failed attempt's log shows; None for any other.
 
-    That is the end of the log's last traceback, launchers' wrappers and what other ranks say of a dead one aside; and
-    the first of its chain, for the others came about while it was handled. What a script merely prints is no end.
+    That exception ends the log's last traceback, not counting launchers' wrappers and errors about a dead rank. Of a
+    chain the first counts: the others were raised while it was handled. A traceback that a script only printed does not
+    count.
     """
     lines = [_clean(line) for line in re.split(r"[\r\n]+", log.decode("utf-8", "replace"))]
     for place in _last_chain(lines):
@@ -466,17 +467,17 @@ def prove(log: bytes) -> Optional[Diagnosis]:
             if any(
                 re.search(pattern, lines[place], re.IGNORECASE) for _, pattern in patterns(failure.causes)
             ):
-                found = _Hit(place, failure)
-                if _explained(found, _Signs(lines)) != found:
+                hit = _Hit(place, failure)
+                if _explained(hit, _Signs(lines)) != hit:
                     return None
                 return Diagnosis(name, lines[place][:MOST_CHARS], None, failure.why, failure.mend)
     return None
 
 
 def _last_chain(lines: List[str]) -> List[int]:
-    """Return the places of the exceptions that ended the script, the first of their chain first; none if none did."""
+    """Return the indices of the chained exceptions that ended the script, the first raised first; empty if none did."""
     raised = [n for n in _exceptions(lines) if not _WRAPPER.match(lines[n]) and not _CASCADE.match(lines[n])]
-    if not raised or _goes_on(lines[raised[-1] + 1 :]):
+    if not raised or _continues(lines[raised[-1] + 1 :]):
         return []
     first = len(raised) - 1
     while first > 0 and any(line in _CHAIN for line in lines[raised[first - 1] : raised[first]]):

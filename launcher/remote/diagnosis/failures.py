@@ -1,12 +1,12 @@
-"""What is known of failures: a row a class, with the words that tell it, why it happens and what mends it.
+"""The table of failure classes: the signs of each in a log, why it happens and how to fix it.
 
-A sign is a phrase in lower case, or such a phrase and a pattern that it must be part of. A blank stands for any white
-space, for logs are wrapped. There are four kinds:
+A sign is a lower-case phrase, or a phrase with a regular expression whose match must include it. A blank matches any
+white space, because logs are wrapped. There are four kinds of sign:
 
-    causes   says what went wrong
-    ends     how the end looked from outside (a signal, a scheduler's word): stands where no cause is told
-    echoes   what the others see of a dead one: stands where nothing else is told
-    hints    a warning, harmless by itself: it is the cause of a later failure of a class that it `explains`
+    causes   say what went wrong
+    ends     say how the end looked from outside (a signal, a scheduler's message); used if there is no cause
+    echoes   say what other ranks see of a rank that died; used if there is no other sign
+    hints    are warnings, harmless alone; each is the cause of a later failure of a class that its row `explains`
 
 Sources: messages of torch 1.9 to 2.13, transformers 4 and 5, accelerate, peft, bitsandbytes, safetensors, huggingface_hub,
 NCCL, the NVIDIA driver and container toolkit, Docker, OpenSSH, paramiko, Slurm and the Linux kernel.
@@ -21,10 +21,11 @@ Sign = Union[str, Tuple[str, str]]
 Signs = Tuple[Sign, ...]
 
 
-class Failure(NamedTuple):
-    """A class of failure: how it is told, why it happens, what mends it.
+class FailureClass(NamedTuple):
+    """A class of failure: its signs, why it happens, how to fix it.
 
-    `explains`: the classes that its hints are the cause of. `encloses`: those that are a detail of it, if both are told.
+    `explains` names the classes that its hints cause. `encloses` names the classes that are a detail of this one if a
+    log has signs of both.
     """
 
     name: str
@@ -38,35 +39,35 @@ class Failure(NamedTuple):
     encloses: Tuple[str, ...] = ()
 
 
-# How the line of an exception begins.
+# The start of the line that names an exception.
 _BEGINS = r"^(?:[\w.]+\.)?\w+(?:Error|Exception): [^\n]{0,120}"
 
 
 def _raised(*phrases: str) -> Signs:
-    """Return a sign for each phrase where it stands early in the message of an exception, and not in a warning."""
+    """Return a sign for each phrase that matches it early in an exception's message, and not in a warning."""
     return tuple((phrase, _BEGINS + re.escape(phrase).replace("\\ ", " ")) for phrase in phrases)
 
 
-# Two dtypes of which one is a half one, in either order; integers and doubles are the script's own mistake.
+# Two dtypes in either order, at least one of them 16-bit. A mismatch with integers or doubles is a mistake of the script.
 _HALF = r"(?:c10::|torch\.(?:cuda\.)?)?(?:b?float16|bfloat16|half)(?:tensor)?"
 _FLOAT = r"(?:c10::|torch\.(?:cuda\.)?)?(?:float32|float|b?float16|bfloat16|half)(?:tensor)?"
 _TWO = r"(?:%s\b\W+(?:\w+\W+){0,4}%s\b|%s\b\W+(?:\w+\W+){0,4}%s\b)" % (_HALF, _FLOAT, _FLOAT, _HALF)
-# What stands between the name of a figure and the figure.
+# The text between the name of a value and the value.
 _IS = r"""[\]'"]*(?:\s*[:=]\s*|\s)['"]?(?:tensor\()?[-+]?"""
-# What the driver says of hardware and bus; 13, 31, 43 and 45 are a program's own fault.
+# The Xid errors of hardware and bus. A program causes 13, 31, 43 and 45 itself.
 _LOST_XIDS = r"(?:48|6[1-4]|7[49]|9[2-5]|109|110|119|120|136|14[0-9]|15[0-9])"
 
 FAILURES = (
-    Failure(
+    FailureClass(
         "fp16-unscale",
         "a trainable parameter is float16 while the gradient scaler is on",
-        "keep trainables in float32: model = worker.prepare(model), after adapters and before the optimizer",
+        "keep trainable parameters in float32: call model = worker.prepare(model) after adding adapters and before creating the optimizer",
         causes=("attempting to unscale fp16 gradients",),
     ),
-    Failure(
+    FailureClass(
         "bf16-unsupported",
-        "bfloat16 wants a card of compute capability 8.0 or more",
-        "let the plan choose the precision: TrainingArguments(**worker.training_arguments(...)) in place of bf16=True",
+        "bfloat16 needs a card of compute capability 8.0 or higher",
+        "let the plan choose the precision: TrainingArguments(**worker.training_arguments(...)) instead of bf16=True",
         causes=(
             "your setup doesn't support bf16",
             "current cuda device does not support bfloat16",
@@ -83,10 +84,10 @@ FAILURES = (
             ),
         ),
     ),
-    Failure(
+    FailureClass(
         "bf16-dtype-mismatch",
-        "two dtypes meet: the model was cast after its optimizer had state, or a part of it was never cast",
-        "never cast the training model: load it as the plan says, and let autocast do the rest",
+        "tensors of different dtypes were combined: the model was cast after its optimizer had state, or part of it was never cast",
+        "do not cast the model during training: load it in the dtype that the plan gives, and use autocast",
         causes=(
             ("expected dtype", r"expected dtype %s for `\w+` but got dtype %s" % (_FLOAT, _FLOAT)),
             ("expected scalar type", r"expected scalar type " + _TWO),
@@ -108,10 +109,10 @@ FAILURES = (
             ),
         ),
     ),
-    Failure(
+    FailureClass(
         "nan-divergence",
-        "the loss or its gradients are not finite, and stay so",
-        "go back to a checkpoint before it, on a safer precision; lower the learning rate, clip gradients, look at the data",
+        "the loss or its gradients became non-finite and stayed so",
+        "resume from an earlier checkpoint with a safer precision; lower the learning rate, clip gradients, check the data",
         causes=(
             ("is nan", r"\bloss\b[^\n]{0,40} is nan\b(?!\s*(?:or|if|when)\b)"),
             (
@@ -133,16 +134,16 @@ FAILURES = (
             ("nan", r"\bgrad[_ ]norm%snan(?:\.0)?\b" % _IS),
         ),
     ),
-    Failure(
+    FailureClass(
         "not-learning",
-        "weights do not move, or the loss is exactly zero",
-        "see that something is trainable (requires_grad), that the learning rate is above 0 and that labels are not all ignored",
+        "the weights do not change, or the loss is exactly zero",
+        "check that some parameters are trainable (requires_grad), that the learning rate is above 0, and that not all labels are ignored",
         causes=(("tripped: not-learning", r"\bTripped: not-learning"),),
     ),
-    Failure(
+    FailureClass(
         "cuda-oom",
-        "the card's memory is full",
-        "halve the micro-batch and double the accumulation; at one, activation checkpointing; if others hold the card, another",
+        "the card ran out of memory",
+        "halve the micro-batch and double the accumulation; at micro-batch 1, use activation checkpointing; if other processes use the card, take another one",
         causes=(
             ("out of memory", r"\b(?:CUDA|HIP|XPU|NPU|MPS backend) out of memory"),
             (
@@ -166,10 +167,10 @@ FAILURES = (
             ),
         ),
     ),
-    Failure(
+    FailureClass(
         "shm-too-small",
-        "loader workers hand batches over in /dev/shm, and it is full",
-        "more shared memory for the container (--shm-size=8g, or --ipc=host), or fewer loader workers",
+        "data loader workers pass batches through /dev/shm, and it is full",
+        "give the container more shared memory (--shm-size=8g or --ipc=host), or use fewer loader workers",
         causes=(
             "insufficient shared memory",
             "unexpected bus error encountered in worker",
@@ -194,10 +195,10 @@ FAILURES = (
         ),
         ends=(("bus error", r"(?:^|: )bus error\b|\(SIGBUS\)"), ("sigbus", r"\bSIGBUS\b")),
     ),
-    Failure(
+    FailureClass(
         "host-oom-killed",
-        "the host's memory, or what the container may have of it, is full, and the kernel ended a process",
-        "fewer loader workers, or more memory; look for oom_kill in dmesg or memory.events before believing it",
+        "the host or the container ran out of memory, and the kernel killed a process",
+        "use fewer loader workers or more memory; to confirm, look for oom_kill in dmesg or memory.events",
         causes=(
             ("oom_kill", r"Detected \d+ oom[-_]kill event"),
             ("oom-kill", r"Detected \d+ oom[-_]kill event|\boom-kill:constraint|invoked oom-killer"),
@@ -249,10 +250,10 @@ FAILURES = (
             ("exited with", r"exited with (?:code|status)?\s?(?:137|-9)\b"),
         ),
     ),
-    Failure(
+    FailureClass(
         "port-in-use",
-        "another process listens on the port that the ranks are to meet at, often what a crash left",
-        "another port (--master-port, or none with --standalone), or end the run that still holds it",
+        "another process listens on the port where the ranks connect, often a leftover of a crash",
+        "use another port (--master-port, or --standalone, which picks one), or end the run that still uses it",
         causes=(
             ("eaddrinuse", r"EADDRINUSE"),
             ("address already in use", r"^(?!.*\[W)(?!.*errno: 98).*address already in use"),
@@ -264,10 +265,10 @@ FAILURES = (
         ),
         ends=(("already in use", r"failed to bind to[\s\S]{0,80}already in use"),),
     ),
-    Failure(
+    FailureClass(
         "gpu-busy-exclusive",
-        "the card serves one process (exclusive mode), and another one has it, an orphan or a rank of its own run; or it is sick",
-        "end what holds it (nvidia-smi --query-compute-apps=pid,process_name --format=csv), give each rank one card, or take another card",
+        "the card is in exclusive mode and another process uses it (a leftover, or another rank of this run), or the card is faulty",
+        "end the process that uses it (nvidia-smi --query-compute-apps=pid,process_name --format=csv), give each rank its own card, or use another card",
         causes=(
             ("busy or unavailable", r"devices?(?:\(s\))? (?:is/are |are |is )?busy or unavailable"),
             "cudaerrordevicesunavailable",
@@ -276,10 +277,10 @@ FAILURES = (
             "mps client failed to connect to the mps control daemon",
         ),
     ),
-    Failure(
+    FailureClass(
         "no-kernel-image",
-        "this build of torch, or of an extension, has no code for this card: the card is too old or too new for it",
-        "another image: compare torch.cuda.get_arch_list() with the card; P100 and V100 need cu126, new cards cu128 or later",
+        "this build of torch or of an extension has no code for this card, which is too old or too new for it",
+        "use another image: compare torch.cuda.get_arch_list() with the card; P100 and V100 need cu126, new cards cu128 or later",
         causes=(
             "no kernel image is available",
             "cudaerrornokernelimagefordevice",
@@ -294,10 +295,10 @@ FAILURES = (
             ("only supports ampere", r"FlashAttention only supports Ampere GPUs or newer"),
         ),
     ),
-    Failure(
+    FailureClass(
         "driver-too-old",
-        "the host's NVIDIA driver is older than the CUDA of this image",
-        "an image with an older CUDA (a cuXXX build of torch that the driver loads), or a newer driver on the host",
+        "the host's NVIDIA driver is too old for the CUDA version of this image",
+        "use an image with an older CUDA version (a cuXXX build of torch that the driver supports), or install a newer driver on the host",
         causes=(
             ("nvidia driver on your system is too old", r"The NVIDIA driver on your system is too old"),
             "driver version is insufficient for cuda runtime version",
@@ -315,11 +316,11 @@ FAILURES = (
         ),
         explains=("bf16-unsupported", "no-gpu-in-container"),
     ),
-    Failure(
+    FailureClass(
         "no-gpu-in-container",
-        "the process sees no NVIDIA GPU: none was given to it, the toolkit is not wired, or it was taken away again",
-        "start it with --gpus all (apptainer: --nv) and nvidia-container-toolkit; a GPU lost on the way: a new container; "
-        "'version mismatch': reboot, or reload the driver",
+        "the process sees no NVIDIA GPU: it was given none, the container toolkit is not set up, or its container lost the GPU",
+        "start it with --gpus all (apptainer: --nv) and nvidia-container-toolkit; if the GPU was lost while it ran, start a "
+        "new container; for 'version mismatch', reboot the host or reload the driver",
         causes=(
             (
                 "could not select device driver",
@@ -381,10 +382,10 @@ FAILURES = (
         ),
         explains=("bf16-unsupported",),
     ),
-    Failure(
+    FailureClass(
         "gpu-lost",
-        "the card failed: a memory error that could not be corrected, or it fell off the bus",
-        "go on elsewhere, never on this card; its host needs a reset of the GPU, and a new one if it happens again",
+        "the card failed: an uncorrectable memory error, or it fell off the bus",
+        "continue on another card; reset this GPU, and replace it if it fails again",
         causes=(
             "uncorrectable ecc error",
             "cudaerroreccuncorrectable",
@@ -401,10 +402,10 @@ FAILURES = (
             ("gpu recovery action", r"GPU recovery action changed"),
         ),
     ),
-    Failure(
+    FailureClass(
         "device-side-assert",
-        "a kernel found an index or a label out of range, nearly always a token or class beyond the model's size; every CUDA call after it repeats the error",
-        "mend the data or the vocabulary: run one batch on the CPU, or with CUDA_LAUNCH_BLOCKING=1, to see where",
+        "a CUDA kernel got an index or a label out of range, nearly always a token or class beyond the model's size; every later CUDA call repeats the error",
+        "fix the data or the vocabulary: run one batch on the CPU or with CUDA_LAUNCH_BLOCKING=1 to see where it fails",
         causes=(
             "device-side assert triggered",
             "cudaerrorassert",
@@ -414,10 +415,10 @@ FAILURES = (
         ),
         encloses=("cuda-oom",),
     ),
-    Failure(
+    FailureClass(
         "wrong-device-ordinal",
-        "a rank asks for a card beyond those that it sees: more processes than visible GPUs",
-        "as many processes as visible cards: --nproc-per-node, CUDA_VISIBLE_DEVICES",
+        "a rank asked for a card that it cannot see: there are more processes than visible GPUs",
+        "start as many processes as there are visible cards: set --nproc-per-node or CUDA_VISIBLE_DEVICES",
         causes=(
             "invalid device ordinal",
             "cudaerrorinvaliddevice",
@@ -429,10 +430,10 @@ FAILURES = (
             ("device_count() is", r"object on CUDA device \d+ but torch\.cuda\.device_count\(\) is [1-9]"),
         ),
     ),
-    Failure(
+    FailureClass(
         "checkpoint-corrupt",
-        "a file of weights or state is torn, truncated or a pointer in place of the file: each retry reads the same",
-        "go back to the checkpoint before it, or fetch the file again; check its size and sha256",
+        "a file of weights or state is damaged, truncated, or only a pointer to the file; every retry reads the same bytes",
+        "resume from the checkpoint before it, or fetch the file again; check its size and SHA-256",
         causes=(
             ("pytorchstreamreader failed", r"PytorchStreamReader failed(?!.*not in a subdirectory)"),
             (
@@ -463,10 +464,10 @@ FAILURES = (
             ("checksum", r"checkpoint[^\n]{0,60}checksum mismatch|checksum mismatch[^\n]{0,60}checkpoint"),
         ),
     ),
-    Failure(
+    FailureClass(
         "disk-full",
-        "a file system has no room, or a quota is used up",
-        "make room (old checkpoints, caches, TMPDIR), then go on from the last whole checkpoint: what was being written is torn",
+        "a file system is full, or a quota is used up",
+        "free space (old checkpoints, caches, TMPDIR), then continue from the last complete checkpoint; the one being written is damaged",
         causes=(
             ("no space left on device", r"^(?!.*inotify).*no space left on device"),
             "disk quota exceeded",
@@ -480,10 +481,10 @@ FAILURES = (
             ("write error", r"(?:file write failed|write error: (?:disk|no space))"),
         ),
     ),
-    Failure(
+    FailureClass(
         "docker-permission",
-        "this user may not talk to the Docker daemon's socket",
-        "join the docker group and log in again, or sudo = true for the host in launch.toml",
+        "this user has no access to the Docker daemon's socket",
+        "add the user to the docker group and log in again, or set sudo = true for the host in launch.toml",
         causes=(
             ("permission denied", r"permission denied while trying to connect to the docker"),
             ("permission denied", r"docker\.sock[^\n]{0,120}permission denied"),
@@ -494,10 +495,10 @@ FAILURES = (
             ("dial unix", r"dial unix [^\n]{0,60}docker[^\n]{0,20}\.sock: connect: permission denied"),
         ),
     ),
-    Failure(
+    FailureClass(
         "docker-build-failure",
-        "a step of the image's build failed; the cause stands above it (pip, apt, a missing program)",
-        "mend the requirements or the Dockerfile, and build again: launch image build",
+        "a step of the image build failed; the lines above it show the cause (pip, apt, a missing program)",
+        "fix the requirements or the Dockerfile and build again: launch image build",
         causes=(
             "resolutionimpossible",
             ("failed to solve", r"failed to solve\b(?!.*(?:no space|permission denied while trying))"),
@@ -523,10 +524,10 @@ FAILURES = (
         ),
         encloses=("missing-dependency", "user-code-error"),
     ),
-    Failure(
+    FailureClass(
         "ssh-hostkey-mismatch",
-        "the host's key is not the one that is known: another machine, a reinstalled one, or somebody in between",
-        "ask whoever runs the host for its fingerprint; only then   ssh-keygen -R HOST",
+        "the host's key differs from the known one: it is another machine, it was reinstalled, or someone intercepts the connection",
+        "ask the host's administrator for its fingerprint; if it matches   ssh-keygen -R HOST",
         causes=(
             "remote host identification has changed",
             ("host key", r"host key for \S+ has changed and you have requested strict checking"),
@@ -540,10 +541,10 @@ FAILURES = (
             ),
         ),
     ),
-    Failure(
+    FailureClass(
         "ssh-auth-failed",
-        "the host, or a git server, accepts none of the keys that were offered",
-        "offer the right key (identity_file, ssh-add), see that it may be read by you alone, and that the host knows it",
+        "the host or a git server rejected all keys that were offered",
+        "offer the right key (identity_file, ssh-add), check that only you can read it, and that the host knows its public key",
         causes=(
             (
                 "permission denied (",
@@ -561,10 +562,10 @@ FAILURES = (
             ("all configured authentication methods failed", r"All configured authentication methods failed"),
         ),
     ),
-    Failure(
+    FailureClass(
         "hub-access",
-        "Hugging Face does not give the file: no right to it, a wrong name, or no network",
-        "not allowed: accept the model's terms and hand over a token (--secret HF_TOKEN); no network: fetch it ahead, HF_HUB_OFFLINE=1",
+        "the file could not be fetched from Hugging Face: no permission, a wrong name, or no network",
+        "no permission: accept the model's terms and pass a token (--secret HF_TOKEN); no network: download it beforehand and set HF_HUB_OFFLINE=1",
         causes=(
             "gatedrepoerror",
             "repositorynotfounderror",
@@ -624,10 +625,10 @@ FAILURES = (
             ),
         ),
     ),
-    Failure(
+    FailureClass(
         "device-map-conflict",
-        "a model that device_map has spread, offloaded or quantised somewhere is trained where it cannot be",
-        "drop device_map with several processes; quantised: device_map={'': local_rank}; offloaded: a smaller model or card with more memory",
+        "a model that device_map has spread, offloaded or quantised cannot be trained in this way",
+        "with several processes, drop device_map; if quantised, use device_map={'': local_rank}; if offloaded, use a smaller model or a card with more memory",
         causes=(
             "can't train a model that has been loaded",
             "in any distributed mode",
@@ -649,10 +650,10 @@ FAILURES = (
             ),
         ),
     ),
-    Failure(
+    FailureClass(
         "mps-unsupported-op",
-        "Apple's GPU lacks this operation or this dtype",
-        "PYTORCH_ENABLE_MPS_FALLBACK=1 lets the CPU do the operation; for a dtype: float32",
+        "PyTorch does not support this operation or dtype on Apple GPUs (MPS)",
+        "set PYTORCH_ENABLE_MPS_FALLBACK=1 to run the operation on the CPU; for a dtype, use float32",
         causes=(
             ("for the mps device", r"is not current(?:ly)?\s+(?:implemented|supported)\s+for the MPS"),
             ("implemented for the mps", r"not (?:currently )?implemented for the MPS"),
@@ -670,10 +671,10 @@ FAILURES = (
             ("adaptive pool mps", r"Adaptive pool MPS: "),
         ),
     ),
-    Failure(
+    FailureClass(
         "missing-dependency",
-        "a package or a library is missing, or of another version than the others were built for",
-        "put it into the job's requirements, with a version that fits; an undefined symbol means a wheel for another torch",
+        "a package or library is missing, or its version does not match what the others were built for",
+        "add it to the job's requirements with a matching version; an undefined symbol means that a wheel was built for another torch",
         causes=(
             ("modulenotfounderror", r"ModuleNotFoundError:"),
             ("no module named", r"(?:^|: )No module named \S+"),
@@ -713,10 +714,10 @@ FAILURES = (
             ),
         ),
     ),
-    Failure(
+    FailureClass(
         "nccl-error",
-        "the ranks lost or never found each other; read 'Last error:' and the other ranks' logs, for a dead rank looks so to the others",
-        "once more; then NCCL_DEBUG=INFO, and by its word: the interface (NCCL_SOCKET_IFNAME), one card a rank, a longer ddp_timeout",
+        "the ranks lost contact or never connected; read 'Last error:' and the other ranks' logs, because a rank that died looks like this to the others",
+        "try again; if it fails, set NCCL_DEBUG=INFO, then depending on its output choose the interface (NCCL_SOCKET_IFNAME), give each rank its own card, or raise ddp_timeout",
         echoes=(
             "watchdog caught collective operation timeout",
             ("nccl error in", r"NCCL error in:"),
@@ -759,10 +760,10 @@ FAILURES = (
             ("diststoreerror", r"\bDistStoreError\b"),
         ),
     ),
-    Failure(
+    FailureClass(
         "preempted",
-        "the process was told to end: by its scheduler, a spot host that goes away, a shell that closed, or a person",
-        "resume from the last checkpoint, unless a person ended it; ask for more time, and detach from the shell (launch does)",
+        "the process was asked to end by its scheduler, a spot host that is being reclaimed, a shell that closed, or a person",
+        "resume from the last checkpoint, unless a person ended it; request more time, and detach from the shell (launch does)",
         causes=(),
         ends=(
             ("cancelled at", r"CANCELLED AT\b"),
@@ -801,10 +802,10 @@ FAILURES = (
             ("hangup", r"^Hangup\b|: line \d+:\s+\d+ Hangup\b"),
         ),
     ),
-    Failure(
+    FailureClass(
         "ssh-connection-lost",
-        "the way to the host broke, or it does not answer yet; what ran there may still run",
-        "reconnect and look before anything is started again: launch attach RUN",
+        "the connection to the host was lost, or it does not answer yet; processes there may still be running",
+        "reconnect and check before starting anything again: launch attach RUN",
         ends=(
             "client_loop: send disconnect",
             "kex_exchange_identification",
@@ -838,15 +839,15 @@ FAILURES = (
             ("connection timed out during banner exchange", r"banner exchange"),
         ),
     ),
-    Failure(
+    FailureClass(
         "hang",
-        "no step for many times as long as one takes",
-        "see the stacks of all processes (py-spy dump), and which rank stands elsewhere than the others",
+        "no step has finished for many times the usual step time",
+        "compare the stacks of all processes (py-spy dump) to find the rank that is somewhere else than the others",
     ),
-    Failure(
+    FailureClass(
         "user-code-error",
-        "the script, its arguments or its data are wrong; it would fail in the same way again",
-        "mend the script at the traceback's last line of your own",
+        "the script, its arguments or its data are wrong; it would fail the same way again",
+        "fix the script at the last line of the traceback that is in your own code",
         causes=(
             ("unrecognized arguments", r"error: unrecognized arguments:"),
             ("the following arguments are required", r"error: the following arguments are required:"),
@@ -856,10 +857,10 @@ FAILURES = (
             ("error:", r"^Error: (?:No such option|Invalid value|Missing option|Missing argument)\b"),
         ),
     ),
-    Failure(
+    FailureClass(
         "unknown",
-        "the log shows that something failed, and not what",
-        "look at the other ranks' logs and above; @record from torch.distributed.elastic.multiprocessing.errors, or TORCHELASTIC_ERROR_FILE, tells more",
+        "the log shows that something failed, but not what",
+        "read the lines above and the other ranks' logs; @record from torch.distributed.elastic.multiprocessing.errors, or TORCHELASTIC_ERROR_FILE, gives more detail",
         echoes=(
             "traceback (most recent call last)",
             "childfailederror",
@@ -894,12 +895,12 @@ FAILURES = (
             "hydra_full_error=1 for a complete stack trace",
         ),
     ),
-    Failure("none", "nothing failed: what is there are warnings", "nothing is to be done"),
+    FailureClass("none", "nothing failed; the log has warnings at most", "nothing to do"),
 )
 
-BY_NAME = {one.name: one for one in FAILURES}
+BY_NAME = {failure.name: failure for failure in FAILURES}
 
-# Lines that say nothing of a failure, whatever words they hold.
+# Lines that are never a sign of a failure, even if they contain its words.
 HARMLESS = (
     r"fall back to run on the CPU",
     r"Exception ignored in|sys\.meta_path is None",
@@ -915,7 +916,7 @@ HARMLESS = (
     r"^.{0,20}\b(?:[Ii]f you|[Tt]o (?:avoid|prevent)|[Ii]n case of)\b.{0,60}(?:out of memory|OOM|[Ee]rrors?)\b",
     r"[Rr]educing (?:the )?(?:micro-?)?batch|[Tt]rying (?:a smaller |with )?batch",
 )
-# Lines that warn: what they say is a hint at most. NCCL's WARN is an error, and ssh's warnings stand between @.
+# Warnings: they can be hints but not causes. NCCL's WARN is an error; ssh frames its warnings with @.
 WARNING = (
     r"^(?!@).{0,60}(?<!NCCL )\bWARN(?:ING)?\b|^\S+ ?\S*:\d+: \w*Warning\b|^\w*Warning: |\bwarnings?\.warn\("
     r"|^\[?W\d{3,}|^.{0,30}\[W\d* |: W (?:tensorflow|external)|failed call to cuInit"
@@ -924,7 +925,7 @@ WARNING = (
 
 
 def patterns(signs: Signs) -> Iterator[Tuple[str, str]]:
-    """Yield the phrase of each sign and the pattern round it; a phrase alone is its own."""
+    """Yield the phrase and the regular expression of each sign; a bare phrase is its own expression."""
     for sign in signs:
         phrase, pattern = sign if isinstance(sign, tuple) else (sign, re.escape(sign).replace("\\ ", " "))
         yield phrase, pattern.replace(" ", r"\s+")

@@ -1,12 +1,12 @@
-"""Metrics out of the log of a script that knows nothing of us: Hugging Face's lines and tqdm's step counter.
+"""Read metrics from the log of a script that does not use the worker: Hugging Face's lines and tqdm's step counter.
 
     {'loss': '1.234', 'grad_norm': '0.5', 'learning_rate': '0.001', 'epoch': '0.1'}
      33%|###3      | 100/300 [00:10<00:20, 9.9it/s]
 
-transformers prints str(dict) with every float as a quoted "%.4g"; older ones print bare numbers. Its default filter
-prints a NaN loss as 0: a loss of exactly zero beside a non-finite gradient norm is given back as NaN.
+transformers prints str(dict) with every float as a quoted "%.4g"; older versions print bare numbers. Its default filter
+prints a NaN loss as 0, so a loss of exactly zero with a non-finite gradient norm is read as NaN.
 
-Two losses running that are not finite are a divergence. A gradient norm alone is none: a scaler's first steps overflow.
+Two non-finite losses in a row are a divergence. A non-finite gradient norm alone is not: a scaler's first steps overflow.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ MOST_CHARS = 500
 _LINE = re.compile(r"\{['\"].{3,}\}\s*$")
 _BAR = re.compile(
     r"\s*\d{1,3}%\|[^|]*\|\s*(\d{1,12})/\d{1,12} \["
-)  # a Trainer's: others have a name in front
+)  # a Trainer's bar; other bars begin with a name
 _BARE_NON_FINITE = re.compile(r"(?<=: )(-?)(nan|inf)(?=[,}])")
 _KNOWN = {"loss", "grad_norm", "learning_rate", "eval_loss", "train_loss", "train_runtime"}
 
 
 class Divergence(NamedTuple):
-    """A loss that is not finite and stays so: the first line of it, and the step behind the last that was finite."""
+    """A loss that became non-finite: its first line, and the step after the last finite one."""
 
     line: str
     since: int
 
 
 class LogScanner:
-    """Reads a log piece by piece and finds the metric lines in it. A line longer than MAX_LINE bytes is none.
+    """Read a log piece by piece and find its metric lines. Lines longer than MAX_LINE bytes are ignored.
 
-    `divergence` is the log's first one, None where there is none yet.
+    `divergence` is the log's first divergence, None until there is one.
     """
 
     def __init__(self) -> None:
@@ -52,9 +52,9 @@ class LogScanner:
     def feed(self, piece: bytes) -> list[tuple[int, dict[str, float | str]]]:
         """Take the next bytes of the log; return (step, values) of each metric line that they complete.
 
-        The step is that of the last progress bar seen; without one, the lines are counted.
+        The step comes from the last progress bar. Without a bar, the metric lines are counted.
         """
-        found = []
+        metrics = []
         for number, part in enumerate(re.split(rb"[\r\n]", piece)):
             if number:
                 line = "" if self._is_too_long else self._line.decode("utf-8", "replace")
@@ -65,11 +65,11 @@ class LogScanner:
                     self._count += 1
                     step = self._count if self._step is None else self._step
                     self._judge(line, step, values)
-                    found.append((step, values))
+                    metrics.append((step, values))
             self._is_too_long = self._is_too_long or len(self._line) + len(part) > MAX_LINE
             if not self._is_too_long:
                 self._line += part
-        return found
+        return metrics
 
     def _judge(self, line: str, step: int, values: dict[str, float | str]) -> None:
         loss = values.get("loss")
@@ -92,7 +92,7 @@ class LogScanner:
         try:
             printed = ast.literal_eval(_BARE_NON_FINITE.sub(r"'\1\2'", line[start:].strip()))
         except (ValueError, TypeError, OverflowError, SyntaxError, MemoryError, RecursionError):
-            return {}  # looks like a dict, is none: an ordinary line of the log
+            return {}  # an ordinary line that looks like a dict
         if not isinstance(printed, dict) or not _KNOWN & printed.keys():
             return {}
         values: dict[str, float | str] = {}

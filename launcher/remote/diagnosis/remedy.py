@@ -1,9 +1,12 @@
-"""What follows a failure: pure functions over what is on record.
+"""Decide what follows a failed attempt: a remedy for the next attempt, or the end of the run. Pure functions over records.
 
-A failure is {"class", "line", "why", "mend", "since"}: what it is called, the line that proves it, why it happens, what a
-person can do, and the first step that may not be kept (None: all may). A remedy is {"class", "changes", "resume_before",
-"text"}: the edit that the next attempt begins with. It touches only a knob that the script has consumed: another would
-fail in the same way again.
+A remedy is a set of changes to the plan's values that the next attempt starts with. For example, after `cuda-oom` it is
+{"micro_batch": 4, "accumulation": 16}. It changes only knobs that the script has consumed, that is, values that it takes
+from us: any other change would have no effect, and the attempt would fail in the same way again.
+
+A failure is {"class", "line", "why", "mend", "since"}: its class, the line that proves it, why it happens, what a person
+can do, and the first step whose checkpoints must not be used (None if all may be). A remedy is {"class", "changes",
+"resume_before", "text"}.
 """
 
 from __future__ import annotations
@@ -17,12 +20,12 @@ Changes = Dict[str, Any]
 Change = Tuple[Changes, str]
 
 
-class Case(NamedTuple):
-    """A failure, and what its remedy hangs on.
+class FailedAttempt(NamedTuple):
+    """A failure, and all that its remedy depends on.
 
-    `changes` are those in force, over the plan's values. `may_begin_again` is whether the script can be started once more
-    without doing what it did twice; `checkpoint` the step that it would go on from, None for the beginning; `tries` how
-    many earlier attempts failed of the same class without a checkpoint since.
+    `changes` are the changes to the plan that this attempt ran with. `may_begin_again` says whether the script can be
+    started again without repeating finished work. `checkpoint` is the step that it would resume from, None for the
+    beginning. `tries` counts the earlier attempts that failed with the same class since the newest checkpoint.
     """
 
     failure: Failure
@@ -36,184 +39,190 @@ class Case(NamedTuple):
     is_in_container: bool = False
 
 
-# the edits: each gives the change and how it is told, or None where there is none left
+# the edits: each returns the changes and their description, or None if no change is left
 
 
-def _next_rung(case: Case) -> Optional[Change]:
-    ladder = case.plan.get("ladder") or [None]
-    rung = int(case.changes.get("rung", 0))
+def _next_rung(attempt: FailedAttempt) -> Optional[Change]:
+    ladder = attempt.plan.get("ladder") or [None]
+    rung = int(attempt.changes.get("rung", 0))
     if rung + 1 >= len(ladder):
         return None
     words = (_title(ladder[rung]), _title(ladder[rung + 1]), rung + 2, len(ladder))
     return {"rung": rung + 1}, "precision %s → %s, rung %d of %d" % words
 
 
-def _less_memory(case: Case) -> Optional[Change]:
-    """Halve the micro-batch; at one, compute activations anew. Where others hold the card neither would help."""
-    if case.failure.get("others"):
+def _less_memory(attempt: FailedAttempt) -> Optional[Change]:
+    """Halve the micro-batch; at 1, turn on activation checkpointing. If other processes fill the card, change nothing."""
+    if attempt.failure.get("others"):
         return None
-    split = case.plan.get("split") or {}
-    micro = int(case.changes.get("micro_batch") or split.get("micro_batch") or 1)
-    accumulation = int(case.changes.get("accumulation") or split.get("accumulation") or 1)
+    split = attempt.plan.get("split") or {}
+    micro = int(attempt.changes.get("micro_batch") or split.get("micro_batch") or 1)
+    accumulation = int(attempt.changes.get("accumulation") or split.get("accumulation") or 1)
     if micro > 1:
-        if "split" not in case.consumed:
+        if "split" not in attempt.consumed:
             return None
         product = micro * accumulation
         smaller = next(size for size in range(micro // 2, 0, -1) if product % size == 0)
         words = (micro, smaller, accumulation, product // smaller, split.get("global_batch", product))
         text = "micro-batch %d → %d, accumulation %d → %d (global batch stays %d)" % words
         return {"micro_batch": smaller, "accumulation": product // smaller}, text
-    if case.changes.get("activation_checkpointing") or "activation_checkpointing" not in case.consumed:
+    if attempt.changes.get("activation_checkpointing") or "activation_checkpointing" not in attempt.consumed:
         return None
     return {"activation_checkpointing": True}, "activation checkpointing on"
 
 
-def _fewer_loaders(case: Case) -> Optional[Change]:
-    workers = int(case.changes.get("loader_workers", case.plan.get("loader_workers")) or 0)
+def _fewer_loaders(attempt: FailedAttempt) -> Optional[Change]:
+    workers = int(attempt.changes.get("loader_workers", attempt.plan.get("loader_workers")) or 0)
     if workers < 1:
         return None
     return {"loader_workers": workers // 2}, "loader workers %d → %d" % (workers, workers // 2)
 
 
-def _the_one_before(case: Case) -> Optional[Change]:
+def _earlier_checkpoint(attempt: FailedAttempt) -> Optional[Change]:
     return (
         None
-        if case.failure.get("since") is None
+        if attempt.failure.get("since") is None
         else ({}, "the checkpoint that could not be read is set aside")
     )
 
 
-def _with_room(case: Case) -> Optional[Change]:
-    if case.failure.get("elsewhere"):
+def _fewer_checkpoints(attempt: FailedAttempt) -> Optional[Change]:
+    if attempt.failure.get("elsewhere"):
         return None
-    return {"keep_checkpoints": 1}, "old checkpoints of this run are removed, and one is kept"
+    return {"keep_checkpoints": 1}, "old checkpoints of this run are removed; from now on only one is kept"
 
 
-def _new_container(case: Case) -> Optional[Change]:
-    return ({}, "the container is started anew") if case.is_in_container else None
+def _new_container(attempt: FailedAttempt) -> Optional[Change]:
+    return ({}, "in a new container") if attempt.is_in_container else None
 
 
-def _free_card(case: Case) -> Optional[Change]:
-    """Wait for whoever holds the card; where nobody does, its own script opened it twice, or somebody has just left."""
-    is_ours = case.tries > 0 and not case.failure.get("others")
-    return None if is_ours else ({}, "on a card that nobody holds, once there is one")
+def _free_card(attempt: FailedAttempt) -> Optional[Change]:
+    """Wait until the card is free.
+
+    If no other process was seen on it, one more attempt is worth it: the process may have just left. After that the
+    script itself must have opened the card twice.
+    """
+    is_own_fault = attempt.tries > 0 and not attempt.failure.get("others")
+    return None if is_own_fault else ({}, "as soon as a card is free")
 
 
 class Edit(NamedTuple):
-    """A kind of edit. `most`: how often running, without a checkpoint in between (None: while it finds a change)."""
+    """A kind of edit. `most` bounds how often it is made without a new checkpoint; None if it stops by itself."""
 
-    find: Callable[[Case], Optional[Change]]
-    knob: Optional[str] = None  # that the script must have consumed
+    find: Callable[[FailedAttempt], Optional[Change]]
+    knob: Optional[str] = None  # must have been consumed by the script
     most: Optional[int] = None
-    by_hand: str = ""  # where the knob is not ours to turn
-    at_last: str = ""  # where no change is left
+    by_hand: str = ""  # advice if the script does not take the knob from us
+    at_last: str = ""  # advice if no change is left
 
 
 _RUNG = Edit(
     _next_rung,
     knob="precision",
     by_hand="let the plan choose the precision: TrainingArguments(**worker.training_arguments(...)), model = worker.prepare(model)",
-    at_last="no rung is left below %s: lower the learning rate, and look at the data of that step",
+    at_last="no rung is left below %s: lower the learning rate, and check the data of that step",
 )
 
 
 def _again(text: str, most: int) -> Edit:
-    return Edit(lambda _case: ({}, text), most=most)
+    return Edit(lambda _attempt: ({}, text), most=most)
 
 
 TABLE = {
     "nan-divergence": _RUNG,
     "not-learning": Edit(
-        lambda _case: None,
-        at_last="see that something is trainable (requires_grad), that the learning rate is above 0 and that labels are not all ignored",
+        lambda _attempt: None,
+        at_last="check that some parameters are trainable (requires_grad), that the learning rate is above 0, and that not all labels are ignored",
     ),
     "fp16-unscale": _RUNG,
     "bf16-unsupported": _RUNG,
     "bf16-dtype-mismatch": _RUNG,
     "cuda-oom": Edit(
         _less_memory,
-        by_hand="let the plan choose the batch: TrainingArguments(**worker.training_arguments(...)), or read worker.knobs().split",
+        by_hand="let the plan choose the batch size: TrainingArguments(**worker.training_arguments(...)), or read worker.knobs().split",
     ),
     "host-oom-killed": Edit(
         _fewer_loaders,
         knob="loaders",
-        by_hand="fewer loader workers, or more memory: worker.knobs().loader_workers lets the next attempt have fewer",
-        at_last="there is no loader worker left to do without: more memory for the host or the container",
+        by_hand="use fewer loader workers or more memory; if the script reads worker.knobs().loader_workers, the next attempt gets fewer",
+        at_last="there are no loader workers to remove: the host or the container needs more memory",
     ),
     "gpu-busy-exclusive": Edit(
         _free_card,
         most=5,
-        at_last="nobody else held the card: let no second process of the script open it (a parent beside its child, a loader's worker)",
+        at_last="no other process used the card: only one process of the script may open it, not its parent or a loader worker too",
     ),
     "port-in-use": _again("on another port", most=3),
-    "nccl-error": _again("once more", most=1),
+    "nccl-error": _again("a new attempt", most=1),
     "disk-full": Edit(
-        _with_room,
+        _fewer_checkpoints,
         most=1,
-        at_last="there is room for checkpoints: make some where the line says that there is none",
+        at_last="the disk of the checkpoints is not full: free space on the file system that the line names",
     ),
-    "checkpoint-corrupt": Edit(_the_one_before, knob="resume", most=2),
+    "checkpoint-corrupt": Edit(_earlier_checkpoint, knob="resume", most=2),
     "no-gpu-in-container": Edit(_new_container, most=1),
-    "preempted": _again("once more", most=5),
-    "hang": _again("once more", most=1),
-    "unknown": _again("once more", most=1),
+    "preempted": _again("a new attempt", most=5),
+    "hang": _again("a new attempt", most=1),
+    "unknown": _again("a new attempt", most=1),
 }
-"""The classes that have a remedy; a failure of any other ends the run."""
+"""The classes that have a remedy. A failure of any other class ends the run."""
 
 
 def preempted(number: int) -> Failure:
-    """Return the failure of a command that somebody ended by a signal."""
+    """Return the failure of a command that something outside the run ended with a signal."""
     return {
         "class": "preempted",
-        "why": "it was ended from outside, by signal %d, and the kernel ended nothing for want of memory"
+        "why": "it was ended from outside by signal %d, and the kernel killed no process for lack of memory"
         % number,
-        "mend": "see who ends processes here: a scheduler, another user, a person",
+        "mend": "find out what ends processes on this host: a scheduler, another user or a person",
     }
 
 
 class Verdict(NamedTuple):
-    """What follows: a remedy; or, without one, the run's end, its reason, and what a person can do."""
+    """What follows a failure: a remedy, or else the end of the run with its reason and what a person can do."""
 
     reason: str
     remedy: Optional[Remedy]
     mend: str
 
 
-def decide(case: Case) -> Verdict:
-    """Return what follows an attempt that ended in a failure."""
-    failure = case.failure
+def decide(attempt: FailedAttempt) -> Verdict:
+    """Return what follows an attempt that failed."""
+    failure = attempt.failure
     name, mend = failure["class"], failure.get("mend") or ""
     reason = failure.get("reason") or name
     edit = TABLE.get(name)
     if edit is None:
         return Verdict(reason, None, mend)
-    if edit.knob is not None and edit.knob not in case.consumed:
+    if edit.knob is not None and edit.knob not in attempt.consumed:
         return Verdict(reason, None, mend or edit.by_hand)
-    found = edit.find(case)
-    if found is None:
-        at_last = edit.at_last % _title_in_force(case) if "%s" in edit.at_last else edit.at_last
+    change = edit.find(attempt)
+    if change is None:
+        at_last = edit.at_last % _title_in_force(attempt) if "%s" in edit.at_last else edit.at_last
         return Verdict(reason, None, at_last or failure.get("others") or mend or edit.by_hand)
-    if edit.most is not None and case.tries >= edit.most:
+    if edit.most is not None and attempt.tries >= edit.most:
         return Verdict(reason, None, mend)
-    # Nothing is done twice where the script has asked us for its values, and had not trained a step.
-    is_untouched = bool(case.consumed) and failure.get("trained") is False and name != "unknown"
-    if not case.may_begin_again and not is_untouched:
-        ask = "it never asked worker.resume_from(), so it is not started again by itself: ask, or restart = true in the job"
+    # A script that takes its values from us and had not trained a step repeats no work when it starts again.
+    is_untouched = bool(attempt.consumed) and failure.get("trained") is False and name != "unknown"
+    if not attempt.may_begin_again and not is_untouched:
+        ask = "the script never called worker.resume_from(), so it is not restarted: call it, or set restart = true in the job"
         return Verdict(reason, None, "%s; %s" % (mend, ask) if mend else ask)
-    if case.attempts_left <= 0:
-        return Verdict("attempts-exhausted", None, "a larger `attempts` in the job lets the next one begin")
-    changes, words = found
-    where = "from the beginning" if case.checkpoint is None else "resuming from step %d" % case.checkpoint
+    if attempt.attempts_left <= 0:
+        return Verdict("attempts-exhausted", None, "raise `attempts` in the job to allow another attempt")
+    changes, words = change
+    where = (
+        "from the beginning" if attempt.checkpoint is None else "resuming from step %d" % attempt.checkpoint
+    )
     text = "%s; %s" % (words, where)
-    told = {"class": name, "changes": changes, "resume_before": failure.get("since"), "text": text}
-    return Verdict(reason, told, "")
+    remedy = {"class": name, "changes": changes, "resume_before": failure.get("since"), "text": text}
+    return Verdict(reason, remedy, "")
 
 
 class InForce(NamedTuple):
-    """What the next attempt begins with: its changes to the plan's values, and the remedy that led to it.
+    """What the next attempt starts with: its changes to the plan's values, and the remedy that led to them.
 
-    The remedy is None once an attempt has begun with it. `failure` is that of an attempt whose agent died before it could
-    say what follows.
+    The remedy is None once an attempt has begun with it. `failure` is set if the agent of the last attempt died before
+    it recorded what follows.
     """
 
     changes: Changes
@@ -222,43 +231,43 @@ class InForce(NamedTuple):
 
 
 def in_force(history: List[Tuple[Record, Record]]) -> InForce:
-    """Return the values in force after the attempts so far, told by (attempt.json, state.json) of each folder.
+    """Return the values in force after the attempts so far, from (attempt.json, state.json) of each folder.
 
-    The first folder of a run that continues another one tells that one's changes.
+    The first folder of a run that resumes another one holds that run's changes.
     """
-    found = InForce({}, None, None)
+    current = InForce({}, None, None)
     for attempt, state in history:
         if attempt.get("kind") == "prepare" or state.get("began"):
-            found = InForce(_changes(attempt), None, state.get("failure"))
-        told = state.get("remedy")
-        if told:
-            found = InForce({**found.changes, **_changes(told)}, told, None)
-    return found
+            current = InForce(_changes(attempt), None, state.get("failure"))
+        remedy = state.get("remedy")
+        if remedy:
+            current = InForce({**current.changes, **_changes(remedy)}, remedy, None)
+    return current
 
 
 def _changes(record: Record) -> Changes:
-    """Return the changes that a record tells; one of an older agent has a rung alone."""
-    told = record.get("changes")
-    if isinstance(told, dict):
-        return dict(told)
+    """Return the changes in a record. A record of an older agent has only a rung."""
+    changes = record.get("changes")
+    if isinstance(changes, dict):
+        return dict(changes)
     return {"rung": record["rung"]} if record.get("rung") else {}
 
 
 def tries(history: List[Tuple[Record, Record]], name: str, checkpoint: Optional[int]) -> int:
-    """Return how many attempts of a history failed of a class since the newest checkpoint was saved."""
+    """Return how many attempts of a history failed with this class since the newest checkpoint was saved."""
     since = -1 if checkpoint is None else checkpoint
     failed = [state for _, state in history if (state.get("failure") or {}).get("class") == name]
     return sum((-1 if state.get("checkpoint") is None else state["checkpoint"]) >= since for state in failed)
 
 
-def _title_in_force(case: Case) -> str:
-    ladder = case.plan.get("ladder") or [None]
-    rung = int(case.changes.get("rung", 0))
+def _title_in_force(attempt: FailedAttempt) -> str:
+    ladder = attempt.plan.get("ladder") or [None]
+    rung = int(attempt.changes.get("rung", 0))
     return _title(ladder[rung]) if rung < len(ladder) else "this"
 
 
 def _title(precision: Any) -> str:
-    """Return a precision of the ladder in a few words."""
+    """Describe a precision of the ladder in a few words."""
     if not isinstance(precision, dict):
         return str(precision)
     mode, base = precision.get("mode"), precision.get("base_dtype")

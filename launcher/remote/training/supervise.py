@@ -614,7 +614,7 @@ class Supervisor:
         consumed = self._consumed_so_far()
         name, newest = failure["class"], checkpoints.newest(self.run.checkpoints)
         return remedy.decide(
-            remedy.Case(
+            remedy.FailedAttempt(
                 failure=failure,
                 plan=self.plan,
                 changes=self.in_force.changes,
