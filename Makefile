@@ -1,5 +1,17 @@
-# demo: the main job on this machine    test: all tests    check: format, lint, types, tests    bench: figures    links, kills: bad links and random kills, as tables    precision: modes, as a table    mutants: do the tests notice?
-.PHONY: demo test check lint bench links kills precision mutants testbed-up testbed-down clean
+# demo         train the demo on this machine
+# test         all tests
+# lint         format, lint, types
+# check        lint and test
+# docs         build the pages of docs/ into site/
+# bench        write the figures
+# links        write the table of bad links
+# kills        write the table of random kills
+# precision    write the table of precisions
+# mutants      break the product by each patch, and show that the tests notice
+# testbed-up   leave two machines running
+# testbed-down end them
+# clean        remove what these targets made
+.PHONY: demo test check lint docs bench links kills precision mutants testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -8,7 +20,7 @@ BIN := .venv/bin
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "launch needs Python 3.11 or newer: make PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt -e '.[train,dev]'
+	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt -e '.[train,dev,docs]'
 	touch $@
 
 demo: .venv/ready
@@ -23,6 +35,9 @@ lint: .venv/ready
 	$(BIN)/mypy
 
 check: lint test
+
+docs: .venv/ready
+	$(BIN)/mkdocs build --quiet --strict
 
 bench: .venv/ready
 	$(BIN)/python tests/bench/bench.py
@@ -46,4 +61,4 @@ testbed-down: .venv/ready
 	$(BIN)/python tests/testbed/machine.py down
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site

@@ -28,7 +28,6 @@ from launcher.planning.placement import (
     runtime,
     strangers_on,
 )
-from launcher.planning.precision_history import failed_before
 from launcher.planning.recipe import Recipe, buildkit, classic
 from launcher.planning.split import split
 from launcher.planning.wheel_choice import (
@@ -69,7 +68,6 @@ __all__ = [
     "engine",
     "environment",
     "environment_files",
-    "failed_before",
     "has_no_index",
     "image",
     "is_closed",
