@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.cli.words import AcceptFlag, HostOption, JsonFlag, RunWord
+from launcher.cli.options import AcceptFlag, HostOption, JsonFlag, RunWord
 
 
 def attach(

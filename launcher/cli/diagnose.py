@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.words import AcceptFlag, HostOption, JsonFlag
+from launcher.cli.options import AcceptFlag, HostOption, JsonFlag
 from launcher.errors import UnknownNameError, UsageError
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
+from launcher.cli.options import AcceptFlag, HostOption, RunWord
 from launcher.cli.quick import QuickCommand
 from launcher.cli.say import complain, without_escapes
-from launcher.cli.words import AcceptFlag, HostOption, RunWord
 from launcher.errors import AgentError, UsageError
 
 _CODES = {"not-found": 127, "not-executable": 126}

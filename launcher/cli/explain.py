@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.words import CardOption, HostOption, JobOption, JsonFlag, PrecisionOption, SetOption
+from launcher.cli.options import CardOption, HostOption, JobOption, JsonFlag, PrecisionOption, SetOption
 
 
 def explain(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.words import AcceptFlag, HostOption, JsonFlag
+from launcher.cli.options import AcceptFlag, HostOption, JsonFlag
 
 
 def gc(
@@ -21,11 +21,11 @@ def gc(
 
     Runs stay until `launch rm`; so do the caches of models.  Example:  launch gc --host lab --dry-run
     """
+    from launcher.cli.figures import size_text
     from launcher.cli.say import say
     from launcher.hosts import connect
     from launcher.runs import resolve
     from launcher.runs.cleaning import collect_garbage
-    from launcher.runs.launching import size_text
 
     place = resolve.host(host)
     with connect(place) as agent:

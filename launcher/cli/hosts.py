@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from launcher.cli.options import AcceptFlag, JsonFlag
 from launcher.cli.say import say
-from launcher.cli.words import AcceptFlag, JsonFlag
 
 if TYPE_CHECKING:
     from launcher.runs.launching import Probed

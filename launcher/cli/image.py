@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from launcher.cli.figures import size_text
+from launcher.cli.options import AcceptFlag, CardOption, HostOption, JobOption, JsonFlag
 from launcher.cli.quick import QuickCommand, QuickGroup
 from launcher.cli.say import say
-from launcher.cli.words import AcceptFlag, CardOption, HostOption, JobOption, JsonFlag
 from launcher.errors import UsageError
 
 app = typer.Typer(
@@ -102,7 +103,6 @@ def listing(host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonF
     from launcher.hosts.agent import printable
     from launcher.runs import resolve
     from launcher.runs.cleaning import images_of
-    from launcher.runs.launching import size_text
 
     place = resolve.host(host)
     with connect(place) as agent:
@@ -133,7 +133,6 @@ def prune(
     from launcher.hosts.agent import printable
     from launcher.runs import resolve
     from launcher.runs.cleaning import prune_images
-    from launcher.runs.launching import size_text
 
     place = resolve.host(host)
     with connect(place) as agent:

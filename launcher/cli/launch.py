@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from launcher.cli.say import complain, say
-from launcher.cli.words import (
+from launcher.cli.options import (
     AcceptFlag,
     CardOption,
     DetachFlag,
@@ -22,6 +21,7 @@ from launcher.cli.words import (
     WaitOption,
     seconds,
 )
+from launcher.cli.say import complain, say
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _preview(request: Request, probe: Path | None, as_json: bool) -> None:
         values = {"version": 1, "plan": plan.model_dump(mode="json"), "digest": plan.digest, "findings": said}
         print(json.dumps(values, sort_keys=True, separators=(",", ":")))
         return
-    from launcher.cli.screens import show_plan
+    from launcher.cli.plan_text import show_plan
 
     show_plan(plan, findings)
     if plan.secrets:

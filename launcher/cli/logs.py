@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.words import AcceptFlag, HostOption, RunWord
+from launcher.cli.options import AcceptFlag, HostOption, RunWord
 
 
 def logs(
@@ -21,7 +21,7 @@ def logs(
     Examples:  launch logs last     launch logs w8q2 -f
     """
     from launcher.cli.fetch import fetch
-    from launcher.cli.screens import LogView
+    from launcher.cli.log_view import LogView
     from launcher.runs.following import follow as follow_run
 
     mirror = fetch(run, host)

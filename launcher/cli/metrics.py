@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from launcher.cli.options import AcceptFlag, HostOption, JsonFlag, RunWord
 from launcher.cli.say import say
-from launcher.cli.words import AcceptFlag, HostOption, JsonFlag, RunWord
 
 
 def metrics(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from launcher.cli.options import AcceptFlag, HostOption, RunWord
 from launcher.cli.say import say
-from launcher.cli.words import AcceptFlag, HostOption, RunWord
 from launcher.errors import RunError
 
 

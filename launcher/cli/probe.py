@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from launcher.cli.figures import age_text, room_text, size_text
+from launcher.cli.options import AcceptFlag, HostOption, JsonFlag
 from launcher.cli.say import say
-from launcher.cli.words import AcceptFlag, HostOption, JsonFlag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,8 +50,7 @@ def probe(host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonFla
 
 def rows(facts: Facts) -> Iterator[tuple[str, str]]:
     """Yield what a host has, each thing with its name, for people."""
-    from launcher.planning import release_advice
-    from launcher.runs.launching import room_text
+    from launcher.planning import whom_to_ask
 
     yield "cpus", f"{facts.cpus}, {facts.memory_gb} GB"
     disk, python = facts.file_system, facts.interpreter
@@ -73,7 +73,7 @@ def rows(facts: Facts) -> Iterator[tuple[str, str]]:
     for gpu in facts.gpus:
         yield f"gpu {gpu.index}", _card(gpu, facts)
         for holder in gpu.holders:
-            yield "", f"  {_holder(holder)} holds GPU {gpu.index}: {release_advice(holder, facts)}"
+            yield "", f"  {_holder(holder)} holds GPU {gpu.index}: {whom_to_ask(holder, facts)}"
             if holder.means:
                 yield "", f"    {holder.means}"
     if not facts.gpus or facts.gpu_error:
@@ -100,9 +100,6 @@ def _card(gpu: Gpu, facts: Facts) -> str:
 
 def _holder(holder: Holder) -> str:
     """Who it is, with its memory and age."""
-    from launcher.cli.ps import span
-    from launcher.runs.launching import size_text
-
     more = [size_text(holder.memory_mib * 2**20)] if holder.memory_mib is not None else []
-    more += [f"for {span(holder.age_s)}"] if holder.age_s is not None else []
+    more += [f"for {age_text(holder.age_s)}"] if holder.age_s is not None else []
     return f"{holder.title.removesuffix(')')}{''.join(f', {one}' for one in more)})"

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from launcher.cli.options import JsonFlag
 from launcher.cli.quick import QuickCommand, QuickGroup
-from launcher.cli.words import JsonFlag
 
 app = typer.Typer(
     help="The cards we know: list, show.", no_args_is_help=True, cls=QuickGroup, rich_markup_mode=None

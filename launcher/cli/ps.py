@@ -6,8 +6,9 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
+from launcher.cli.figures import age_text
+from launcher.cli.options import AcceptFlag, HostOption, JsonFlag
 from launcher.cli.say import say
-from launcher.cli.words import AcceptFlag, HostOption, JsonFlag
 
 if TYPE_CHECKING:
     from launcher.runs.control import Row
@@ -91,13 +92,4 @@ def _loss(loss: object) -> str:
 def _age(began: float | None) -> str:
     if began is None:
         return "-"
-    return span(time.time() - began)
-
-
-def span(seconds: float) -> str:
-    """Return a length of time in one unit, as a person reads it."""
-    seconds = max(0, int(min(seconds, 1e12)))
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
+    return age_text(time.time() - began)

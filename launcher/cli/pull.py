@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from launcher.cli.options import AcceptFlag, HostOption, RunWord
 from launcher.cli.say import say
 from launcher.cli.signals import spinner
-from launcher.cli.words import AcceptFlag, HostOption, RunWord
 
 
 def pull(run: RunWord = "last", host: HostOption = None, _accept: AcceptFlag = False) -> None:

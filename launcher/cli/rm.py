@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.words import AcceptFlag, HostOption
+from launcher.cli.options import AcceptFlag, HostOption
 
 
 def rm(

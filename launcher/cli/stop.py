@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from launcher.cli.options import AcceptFlag, HostOption, JsonFlag, RunWord
 from launcher.cli.say import say
 from launcher.cli.signals import spinner
-from launcher.cli.words import AcceptFlag, HostOption, JsonFlag, RunWord
 
 
 def stop(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.words import AcceptFlag, HostOption, JsonFlag
+from launcher.cli.options import AcceptFlag, HostOption, JsonFlag
 
 
 def sweep(

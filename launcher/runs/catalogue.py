@@ -1,4 +1,8 @@
-"""Which jobs, profiles and templates there are. A user's own come first, by name: working directory, ~/.config/launch/, ours."""
+"""The jobs, profiles and templates by name. The working directory's come first, then the user's, then ours.
+
+The user's folder is `~/.config/launch`, on Linux and on macOS alike: one folder can be kept in version control and
+copied between machines. With `XDG_CONFIG_HOME` set it is `$XDG_CONFIG_HOME/launch`.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +12,31 @@ from launcher.resources import data_folder
 
 
 def user_folder() -> Path:
-    """Return ~/.config/launch."""
-    return Path.home() / ".config" / "launch"
+    """Return the folder of the user's own hosts, jobs, profiles and templates."""
+    from platformdirs.unix import Unix  # `launch --help` starts without it
+
+    return Unix("launch").user_config_path
+
+
+def user_folder_text() -> str:
+    """Return the user's folder as messages name it: `~/.config/launch`, or the path from XDG_CONFIG_HOME."""
+    folder, home = user_folder(), Path.home()
+    return f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) else str(folder)
 
 
 def files(noun: str) -> dict[str, Path]:
     """Return the TOML files of `profiles` or `jobs` by name."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for folder in (data_folder(noun), user_folder() / noun, Path(noun)):
         if folder.is_dir():
-            found.update({path.stem: path for path in sorted(folder.glob("*.toml"))})
-    return dict(sorted(found.items()))
+            paths.update({path.stem: path for path in sorted(folder.glob("*.toml"))})
+    return dict(sorted(paths.items()))
 
 
 def file(noun: str, name: str) -> Path:
     """Return the file of this name in `images`: the working directory's, the user's, or ours.
 
-    Raises FileNotFoundError when ours is missing too: a broken installation.
+    Raises FileNotFoundError if ours is missing too: a broken installation.
     """
     for folder in (Path(noun), user_folder() / noun):
         if (folder / name).is_file():

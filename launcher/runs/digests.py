@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -9,7 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from platformdirs.unix import Unix
+
 from launcher.runs.json_file import read_json
+from launcher.runs.whole_file import write_whole
 
 SETTLED_NS = 2_000_000_000  # a file changed twice within its file system's clock tick looks the same: too young to trust
 
@@ -20,8 +24,7 @@ class Digests:
     def __init__(self, folder: Path) -> None:
         """Take up what is remembered of a folder. What cannot be read is forgotten: it is a cache."""
         name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        self._file = Path(base) / "launch" / "digests" / f"{name}.json"
+        self._file = Unix("launch").user_cache_path / "digests" / f"{name}.json"
         self._known = read_json(self._file)
         self._seen: dict[str, list[Any]] = {}
         self._has_news = False
@@ -46,13 +49,8 @@ class Digests:
         """Remember the files that were asked for, and forget the others. A disk that refuses costs time, not the launch."""
         if not self._has_news and len(self._seen) == len(self._known):
             return
-        part = self._file.with_suffix(f".{os.getpid()}.part")
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps(self._seen))
-            part.replace(self._file)
-        except OSError:
-            part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            write_whole(self._file, json.dumps(self._seen).encode())
 
 
 def _look(status: os.stat_result) -> list[int]:

@@ -20,6 +20,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from launcher.errors import ConnectionLostError, RunError, UnknownNameError, UsageError
 from launcher.hosts.agent import Answer
 from launcher.runs.json_file import read_json
+from launcher.runs.whole_file import write_whole
 from launcher.values.base import Record
 from launcher.values.host import Host
 from launcher.values.record import Event, FolderStart, Parent, PlanSummary, RunState
@@ -293,11 +294,7 @@ class Mirror:
             return None
 
     def _write(self, name: str, data: bytes) -> None:
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
-        part.write_bytes(data)
-        part.replace(path)
+        write_whole(self.folder / name, data)
 
     def _complete(self, name: str, data: bytes) -> list[Event]:
         """Parse the complete lines; an unfinished last one is kept for the next piece."""

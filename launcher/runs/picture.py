@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import math
-import os
 from pathlib import Path
 
 from launcher.errors import RunError
 from launcher.runs.curves import Point
+from launcher.runs.whole_file import write_whole
 
 LOG_FROM = 30.0
 """From this ratio of the largest to the smallest loss on, the axis is logarithmic."""
@@ -51,12 +52,9 @@ def draw(run: str, found: list[Point], path: Path) -> None:
     axes.set(xlabel="step", ylabel="loss", title=run)
     axes.grid(alpha=0.3)
     axes.legend()
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        figure.savefig(part, format="png")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    png = io.BytesIO()
+    figure.savefig(png, format="png")
+    write_whole(path, png.getvalue())
 
 
 def _is_finite(value: float) -> bool:

@@ -14,7 +14,7 @@ from launcher.errors import BadFileError, UnknownNameError, UsageError
 from launcher.hosts.ssh_config import names_and_patterns
 from launcher.planning import Sources
 from launcher.runs.catalogue import file as catalogued
-from launcher.runs.catalogue import files, user_folder
+from launcher.runs.catalogue import files, user_folder, user_folder_text
 from launcher.values.host import LOCAL, Host
 from launcher.values.image import Build
 from launcher.values.job import Job
@@ -25,7 +25,6 @@ from launcher.values.wheels import WheelTable
 
 PROJECT_FILE = Path("launch.toml")
 DEFAULT_JOB = "sft"
-HOST_FILES = "launch.toml, ~/.config/launch/hosts.toml, ~/.ssh/config"
 
 
 class Project(NamedTuple):
@@ -105,7 +104,12 @@ def host(name: str | None) -> Host:
     if re.fullmatch(r"([\w.-]+@)?\w[\w-]*(\.[\w-]+)+|[\w.-]+@\w[\w-]*", wanted):
         user, _, address = wanted.rpartition("@")
         return Host(name=wanted, address=address, user=user or None)
-    raise unknown_name("host", wanted, [*known, *names], looked_in=HOST_FILES)
+    raise unknown_name(
+        "host",
+        wanted,
+        [*known, *names],
+        looked_in=f"launch.toml, {user_folder_text()}/hosts.toml, ~/.ssh/config",
+    )
 
 
 def aliases() -> list[str]:
@@ -135,7 +139,7 @@ def profiles_meant(name: str) -> tuple[Profile, ...]:
     family = tuple(one for key, one in known.items() if key.startswith(f"{name}_"))
     if family:
         return family
-    raise unknown_name("profile", name, known, looked_in="profiles/, ~/.config/launch/profiles/, ours")
+    raise unknown_name("profile", name, known, looked_in=f"profiles/, {user_folder_text()}/profiles/, ours")
 
 
 def profile(name: str) -> Profile:
@@ -234,7 +238,7 @@ def _job_file(name: str) -> Path:
         return Path(name)
     known = files("jobs")
     if name not in known:
-        raise unknown_name("job", name, known, looked_in="jobs/, ~/.config/launch/jobs/, ours")
+        raise unknown_name("job", name, known, looked_in=f"jobs/, {user_folder_text()}/jobs/, ours")
     return known[name]
 
 

@@ -14,8 +14,9 @@ from testbed.client import LAUNCH, processes_of, until
 from typer import Exit
 
 from launcher.cli import follow
+from launcher.cli.log_view import LogView
 from launcher.cli.say import say, without_escapes
-from launcher.cli.screens import LogView, TerminalView
+from launcher.cli.terminal_view import TerminalView
 from launcher.errors import AgentError
 from launcher.runs.mirror import Mirror, News
 

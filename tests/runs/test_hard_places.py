@@ -77,7 +77,7 @@ def test_a_long_temporary_folder_is_no_hindrance(client, tmp_path, monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_in_the_moment_of_the_start_detaches_and_says_so(client, monkeypatch, number):
     """The run has begun, or will have in a moment: to say that nothing is left would be a lie."""
-    from launcher.cli.screens import PlainView
+    from launcher.cli.plain_view import PlainView
 
     client.script("import time; time.sleep(10000)")
     monkeypatch.chdir(client.project)

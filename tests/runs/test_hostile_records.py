@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from launcher.cli import ps
-from launcher.cli.screens import JsonView, PlainView, TerminalView
+from launcher.cli.json_view import JsonView
+from launcher.cli.plain_view import PlainView
+from launcher.cli.terminal_view import TerminalView
 from launcher.runs.control import Row, _remembered
 from launcher.runs.curves import curve, table
 from launcher.runs.following import finish

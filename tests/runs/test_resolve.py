@@ -1,6 +1,7 @@
 """From names to values: where a host, a job or a setting comes from, and what is said where it cannot be found."""
 
 import json
+import re
 
 import pytest
 
@@ -17,6 +18,7 @@ def person(tmp_path, monkeypatch):
     home.mkdir()
     project.mkdir()
     monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.chdir(project)
 
     def write(path, text):
@@ -49,6 +51,17 @@ def test_a_host_of_the_project_beats_one_of_the_person(person):
     person("launch.toml", '[hosts.lab]\naddress = "new"\n')
     assert (resolve.host("lab").address, resolve.host("lab").port) == ("new", None)
     assert resolve.host("mine").address == "m"
+
+
+def test_xdg_config_home_moves_the_users_folder(person, tmp_path, monkeypatch):
+    person("~/.config/launch/hosts.toml", '[hosts.old]\naddress = "o"\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    hosts_file = tmp_path / "settings" / "launch" / "hosts.toml"
+    hosts_file.parent.mkdir(parents=True)
+    hosts_file.write_text('[hosts.lab]\naddress = "l"\n')
+    assert set(resolve.hosts()) == {"lab", "local"}
+    with pytest.raises(UnknownNameError, match=re.escape(f"launch.toml, {hosts_file}, ~/.ssh/config")):
+        resolve.host("lamda")
 
 
 def test_the_projects_default_host_is_meant_where_none_is_named(person):

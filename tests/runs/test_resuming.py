@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.cli.screens import PlainView
+from launcher.cli.plain_view import PlainView
 from launcher.hosts.agent import Answer
 from launcher.runs import control, following
 from launcher.runs.mirror import Mirror

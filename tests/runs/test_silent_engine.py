@@ -5,7 +5,7 @@ import json
 import pytest
 
 from launcher.cli import ps
-from launcher.cli.screens import PlainView
+from launcher.cli.plain_view import PlainView
 from launcher.errors import EngineError
 from launcher.hosts.agent import Answer
 from launcher.remote.fate import docker

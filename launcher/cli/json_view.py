@@ -1,0 +1,99 @@
+"""A run as JSON lines, for scripts."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pydantic_core import to_json
+
+from launcher.cli.plain_view import PlainView, Stage
+from launcher.errors import HostError
+from launcher.runs.curves import as_json, points, record
+from launcher.runs.mirror import News
+from launcher.runs.view import Result
+from launcher.values.plan import Finding, Plan
+from launcher.values.record import Event, Parent
+
+
+class JsonView(PlainView):
+    """One JSON object a line."""
+
+    def _put(self, **values: Any) -> None:
+        more = {"rehearsed": True} if self.rehearsed else {}
+        print(json.dumps({"version": 1, **values, **more}), flush=True)
+
+    def write(self, text: str, style: str = "") -> None:
+        """Lines for people are not for scripts."""
+
+    def head(self, plan: Plan) -> None:
+        """Put the plan."""
+        self.rehearsed = plan.rehearsed
+        self._put(kind="plan", plan=plan.model_dump(mode="json"), digest=plan.digest)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[Stage]:
+        """Put a stage when it is done."""
+        stage = Stage(lambda step: self._put(kind="progress", name=name, text=step))
+        began = time.monotonic()
+        yield stage
+        self._put(kind="stage", name=name, seconds=round(time.monotonic() - began, 3), text=stage.text)
+
+    def note(self, text: str) -> None:
+        """Put a note."""
+        self._put(kind="note", text=text)
+
+    def finding(self, finding: Finding) -> None:
+        """Put a finding."""
+        self._put(kind="finding", **finding.model_dump())
+
+    def started(self, run: str) -> None:
+        """Put the id of the run that was left."""
+        self._put(kind="started", run=run)
+
+    def continues(self, run: str, parent: Parent) -> None:
+        """Put which run this one goes on with."""
+        self._put(kind="parent", run=run, parent=parent.model_dump())
+
+    def news(self, news: News) -> None:
+        """Put what an answer brought, all of it at once."""
+        super().news(news)
+        sys.stdout.flush()
+
+    def event(self, event: Event) -> None:
+        """Put metrics as metric lines, anything else as it is."""
+        if event.kind == "metric":
+            for point in points(event):
+                told = record(self.progress.run, point, rehearsed=self.rehearsed)
+                line = to_json(told, ensure_ascii=True)  # a tenth of json.dumps
+                sys.stdout.write(f"{line.decode()}\n")
+        else:
+            self._put(**{**vars(event), "version": 1, "run": self.progress.run})
+
+    def lost(self, error: HostError, tries: int, wait_s: float) -> None:
+        """Put the loss of the link."""
+        self._put(
+            kind="link", state="lost", host=error.host, tries=tries, wait_s=round(wait_s, 1), why=str(error)
+        )
+
+    def back(self) -> None:
+        """Put the link's return."""
+        self._put(kind="link", state="back")
+
+    def end(self, run: str, state: dict[str, Any], found: Result) -> None:
+        """Put the end."""
+        metrics = {name: as_json(value) for name, value in found.metrics.items()}
+        paths = {"adapter": found.adapter, "picture": found.picture}
+        self._put(
+            kind="end",
+            run=run,
+            state=state.get("state"),
+            reason=state.get("reason"),
+            evidence=state.get("evidence"),
+            metrics=metrics,
+            **{name: str(path) if path else None for name, path in paths.items()},
+        )

@@ -1,0 +1,43 @@
+"""A run as its log alone, for `launch logs -f`."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+from pathlib import Path
+
+from launcher.cli.plain_view import PlainView
+from launcher.cli.say import say, without_escapes
+from launcher.runs.mirror import Mirror, News
+from launcher.values.record import Parent
+
+
+class LogView(PlainView):
+    """Only the log: what the mirror holds beyond what was shown, so that nothing is shown twice or left out."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        super().__init__()
+        self._mirror = mirror
+        self._shown: dict[Path, int] = {}
+
+    def write(self, text: str, style: str = "") -> None:
+        """What is no log goes to standard error."""
+        say(text, file=sys.stderr)
+
+    def continues(self, run: str, parent: Parent) -> None:
+        """It stands in no log."""
+
+    def news(self, news: News) -> None:
+        """Show the log's next piece, which lies in the mirror by now."""
+        self.show()
+
+    def show(self) -> None:
+        """Show what is new, of all attempts; a character that is not whole yet waits for its rest."""
+        for path in self._mirror.logs():
+            shown = self._shown.get(path, 0)
+            with path.open("rb") as file:
+                file.seek(shown)
+                text, size = codecs.utf_8_decode(file.read(), "replace")
+            self._shown[path] = shown + size
+            sys.stdout.write(without_escapes(text))
+        sys.stdout.flush()

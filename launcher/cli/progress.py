@@ -1,0 +1,72 @@
+"""How far a run has come, gathered from its events."""
+
+from __future__ import annotations
+
+from launcher.cli.figures import clock_text, value_text
+from launcher.runs.curves import points
+from launcher.values.record import Event
+
+_SHOWN = {"loss": "loss", "grad_norm": "grad", "learning_rate": "lr", "tokens_per_s": "tok/s"}
+
+
+class Progress:
+    """Where a run stands, gathered from its events."""
+
+    def __init__(self, run: str, steps: int | None) -> None:
+        self.run = run
+        self.steps = steps
+        self.step: int | None = None
+        self.values: dict[str, float] = {}
+        self.phase: str | None = None
+        self.phase_share = 0.0
+        self._first: tuple[float, int] | None = None
+        self._last_time = 0.0
+
+    def take(self, event: Event) -> bool:
+        """Take an event; return whether it was a metric of the training itself."""
+        if event.kind == "begin" and (steps := count(event.values.get("steps"))):
+            self.steps = steps
+            self._first = None
+        if event.kind == "progress":
+            done, total = count(event.values.get("done")), count(event.values.get("total"))
+            if done is not None and total:
+                self.phase = None if done >= total else str(event.values.get("stage"))
+                self.phase_share = min(1.0, done / total)
+        if event.kind == "state" and event.values.get("state") == "running":
+            self._first, self.phase = None, None
+        found = [point for point in points(event) if point.rank == 0]
+        if not found:
+            return False
+        self.step = event.step
+        self.values.update({point.name: point.value for point in found})
+        if "loss" in event.values and event.step is not None:
+            self.phase = None
+            self._first = self._first or (event.time, event.step)
+            self._last_time = event.time
+        return True
+
+    def eta_s(self) -> float | None:
+        """Return the seconds to the last step at the pace so far, None where it cannot be told."""
+        if self._first is None or self.step is None or not self.steps or self.step <= self._first[1]:
+            return None
+        pace = (self._last_time - self._first[0]) / (self.step - self._first[1])
+        return max(0.0, pace * (self.steps - self.step))
+
+    def words(self) -> list[str]:
+        """Return the values that matter while training, each in a word or two."""
+        found = [
+            f"{label} {value_text(self.values[name])}"
+            for name, label in _SHOWN.items()
+            if name in self.values
+        ]
+        eta = self.eta_s()
+        return [*found, f"eta {clock_text(eta)}"] if eta is not None else found
+
+    def where(self) -> str:
+        """Return the step, of how many where that is known."""
+        return "-" if self.step is None else f"{self.step}/{self.steps}" if self.steps else str(self.step)
+
+
+def count(value: object) -> int | None:
+    """Return what a script reported as a number of things, None where it can be none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**53 else None

@@ -1,0 +1,17 @@
+"""Write a file whole: a reader, or a crash, finds the old contents or the new, never a part."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Replace a file, making its folder if needed. Raises OSError, and then leaves the old file as it was."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
