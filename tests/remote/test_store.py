@@ -11,8 +11,9 @@ import pytest
 from hypothesis import strategies
 
 from launcher.remote.record.rundir import Lock, Run
+from launcher.remote.store.manifest import ShippingError, check
 from launcher.remote.store.shipping import ChunkReader
-from launcher.remote.store.store import ShippingError, Store, check
+from launcher.remote.store.store import Store
 
 
 class FakeWire:

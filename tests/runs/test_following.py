@@ -19,7 +19,8 @@ from testbed.client import until
 from launcher.errors import AgentError, ConnectionLostError, RunError, UsageError
 from launcher.hosts import Agent
 from launcher.remote.record.rundir import Run
-from launcher.remote.store.shipping import ShippingError, send_artifacts
+from launcher.remote.store.manifest import ShippingError
+from launcher.remote.store.shipping import send_artifacts
 from launcher.runs.following import pull
 from launcher.runs.mirror import Mirror, runs_folder
 

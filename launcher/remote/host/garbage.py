@@ -10,7 +10,8 @@ from typing import Any, Iterator
 from ..fate import run_state
 from ..making import environment_build
 from ..record.rundir import RUN_ID, TERMINAL, Lock, Run, paths_in, read_json
-from ..store.store import Manifest, Store
+from ..store.manifest import Manifest
+from ..store.store import Store
 from ..system import process
 
 REMOVED = ".removed-"

@@ -17,7 +17,8 @@ from ..fate import ownership, run_state
 from ..making import environment_build, image_build
 from ..record import strict_json
 from ..record.rundir import TERMINAL, Lock, Run, is_locked
-from ..store.store import ShippingError, Store
+from ..store.manifest import ShippingError
+from ..store.store import Store
 from ..system import process
 from . import garbage
 

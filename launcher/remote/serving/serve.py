@@ -25,7 +25,8 @@ from ..making import environment_build, image_build
 from ..record import secret, strict_json
 from ..record.rundir import RUN_ID, TERMINAL, VERSION, Folder, Lock, Run, read_json, read_text, write_durably
 from ..store import shipping
-from ..store.store import Manifest, ShippingError, Store, check
+from ..store.manifest import Manifest, ShippingError, check
+from ..store.store import Store
 from ..system import attending, process
 from . import command, cursors
 from .summary import summary

@@ -18,7 +18,8 @@ from ..fate import run_state
 from ..record import strict_json
 from ..record.rundir import TERMINAL, Folder, Run, is_locked, read_json, sync_folder, write_durably
 from . import checkpoints
-from .store import Manifest, Store, check
+from .manifest import Manifest, check
+from .store import Store
 
 LET_GO_S = 5.0
 """How long the agent of a run that has just ended may take to let its locks go."""

@@ -1,4 +1,4 @@
-"""Streams to and from a client, in chunks; and a run's artifacts as one tar stream."""
+"""Streams to and from a client in chunks, and a run's artifacts as one tar stream."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from ..record import strict_json
 from ..record.rundir import Run
-from .store import ShippingError
+from .manifest import ShippingError
 
 CHUNK = 1 << 18
 
 
 class ChunkReader:
-    """A stream that the client sends in chunks: a line {"chunk": size} before each, {"chunk": 0} at the end."""
+    """A stream that the client sends in chunks: the line {"chunk": size} before each, {"chunk": 0} at the end."""
 
     def __init__(self, wire: Any) -> None:
         """Read chunks from the wire."""
@@ -25,7 +25,7 @@ class ChunkReader:
         self._is_over = False
 
     def read(self, size: int) -> bytes:
-        """Return up to `size` bytes; none at the end of the stream."""
+        """Return up to `size` bytes; b"" at the end of the stream."""
         while len(self._rest) < size and not self._is_over:
             length = int(strict_json.decode(self._wire.read_line())["chunk"])
             if length == 0:
@@ -36,13 +36,13 @@ class ChunkReader:
         return piece
 
     def skip_rest(self) -> None:
-        """Read to the end, so that the next line is a request again."""
+        """Read to the end, so that the next line is a request."""
         while self.read(CHUNK):
             continue
 
 
 class ChunkWriter:
-    """A stream to the client in chunks; what tarfile writes goes straight out."""
+    """A stream to the client in chunks, which tarfile writes to."""
 
     def __init__(self, wire: Any) -> None:
         """Write chunks to the wire."""
@@ -50,14 +50,14 @@ class ChunkWriter:
         self._rest = bytearray()
 
     def write(self, data: bytes) -> int:
-        """Take some bytes."""
+        """Accept bytes; send them once there are enough for a chunk."""
         self._rest += data
         if len(self._rest) >= CHUNK:
             self.flush()
         return len(data)
 
     def flush(self) -> None:
-        """Send what is held back."""
+        """Send the buffered bytes."""
         if self._rest:
             self._wire.write({"chunk": len(self._rest)}, bytes(self._rest))
             self._rest = bytearray()
@@ -80,16 +80,16 @@ def _digest(file: Any) -> tuple[str, int]:
 
 
 def send_artifacts(run: Run, wire: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """Send the regular files below artifacts/ as a tar stream; return their manifest, and why which were left out.
+    """Send the regular files below artifacts/ as a tar stream; return their manifest, and the reason for each omission.
 
-    A file is sent as long as it was when it was hashed, whatever is written behind that meanwhile. Links are no files.
-    Raises ShippingError naming a file that shrinks.
+    A file is sent with the length that it had when it was hashed; later appends are ignored. Links are not sent.
+    Raises ShippingError naming a file that shrank meanwhile.
     """
     manifest = {}
     left_out: dict[str, str] = {}
 
     def leave_out(error: OSError) -> None:
-        if error.errno != errno.ENOENT:  # gone meanwhile, or there are no artifacts at all
+        if error.errno != errno.ENOENT:  # removed meanwhile, or no artifacts folder yet
             left_out[os.path.relpath(str(error.filename), run.artifacts)] = str(error.strerror)
 
     stream = ChunkWriter(wire)
@@ -100,7 +100,7 @@ def send_artifacts(run: Run, wire: Any) -> tuple[dict[str, Any], dict[str, str]]
                 if os.path.islink(path) or not os.path.isfile(path):
                     continue
                 try:
-                    file = open(path, "rb")  # noqa: SIM115 - closed below; what the wire raises is not this file's
+                    file = open(path, "rb")  # noqa: SIM115 - closed below; an error of the wire is not an error of this file
                 except OSError as error:
                     leave_out(error)
                     continue
@@ -115,7 +115,7 @@ def send_artifacts(run: Run, wire: Any) -> tuple[dict[str, Any], dict[str, str]]
 
 
 class _Whole:
-    """A file that says so when it ends early."""
+    """A file that raises ShippingError if it ends early."""
 
     def __init__(self, file: Any, name: str) -> None:
         self._file = file
@@ -124,5 +124,5 @@ class _Whole:
     def read(self, size: int) -> bytes:
         data: bytes = self._file.read(size)
         if len(data) < size:
-            raise ShippingError("%s shrank while it was being sent: pull again" % self._name)
+            raise ShippingError("%s shrank while it was being sent; pull again" % self._name)
         return data

@@ -1,0 +1,104 @@
+"""The manifest of what a client sends for a run: its code, its data, and what each file must contain.
+
+A manifest maps a path below the run (`code/...` or `data/KEY/...`) to {"sha256", "size", "exec"} or {"link"}. Example:
+{"code/train.py": {"sha256": "9f86...", "size": 812, "exec": false}, "data/train/latest": {"link": "day-3.jsonl"}}
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+from typing import Any, Dict
+
+from ..record import strict_json
+
+SHA256 = re.compile(r"[0-9a-f]{64}")
+
+Manifest = Dict[str, Dict[str, Any]]
+
+
+class ShippingError(Exception):
+    """A tree that differs from its manifest."""
+
+
+class FileTree(Manifest):
+    """One tree of a manifest, the code or one data source, by the paths within it."""
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the tree: its paths, contents, exec bits and links, independent of their order.
+
+        It is computed once (20 ms for 10,000 files): do not change the tree after the first use.
+        """
+        lines = strict_json.encode([[path, self[path]] for path in sorted(self)])
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def code_of(manifest: Manifest) -> FileTree:
+    """Return the tree below code/, by its paths within it."""
+    return FileTree({path[5:]: entry for path, entry in manifest.items() if path.startswith("code/")})
+
+
+def data_of(manifest: Manifest) -> Dict[str, FileTree]:
+    """Return the trees below data/ by key."""
+    trees: Dict[str, FileTree] = {}
+    for path, entry in manifest.items():
+        if path.startswith("data/"):
+            key, _, rest = path[5:].partition("/")
+            trees.setdefault(key, FileTree())[rest] = entry
+    return trees
+
+
+def check(manifest: Any) -> None:
+    """Raise ShippingError if a manifest names anything outside code/ and data/KEY/, or a link that leaves its tree."""
+    if not isinstance(manifest, dict):
+        raise ShippingError("the manifest is not a table")
+    links = set()
+    for path, entry in manifest.items():
+        top = _top(path)
+        if top is None or not isinstance(entry, dict):
+            raise ShippingError("%r is not a path below code/ or data/KEY/" % path)
+        if "link" in entry:
+            links.add(path)
+            target = entry["link"]
+            if (
+                not isinstance(target, str)
+                or not target
+                or "\0" in target
+                or not _is_below(path, target, top)
+            ):
+                raise ShippingError("%r: a link out of the tree" % path)
+        elif not (
+            isinstance(entry.get("sha256"), str)
+            and SHA256.fullmatch(entry["sha256"])
+            and isinstance(entry.get("size"), int)
+            and entry["size"] >= 0
+        ):
+            raise ShippingError("%r is neither a file nor a link" % path)
+    for path in manifest:
+        parent = os.path.dirname(path)
+        while parent:
+            if parent in links or parent in manifest:
+                raise ShippingError("%r lies below a path that is not a folder" % path)
+            parent = os.path.dirname(parent)
+
+
+def _top(path: Any) -> str | None:
+    """Return the folder that a path of a manifest must stay in; None for an invalid path."""
+    if not isinstance(path, str) or "\0" in path or os.path.normpath(path) != path or os.path.isabs(path):
+        return None
+    parts = path.split("/")
+    if parts[0] == "code" and len(parts) > 1:
+        return "code"
+    if parts[0] == "data" and len(parts) > 2 and parts[1] != "..":
+        return "/".join(parts[:2])
+    return None
+
+
+def _is_below(path: str, target: str, top: str) -> bool:
+    if os.path.isabs(target):
+        return False
+    resolved = os.path.normpath(os.path.join(os.path.dirname(path), target))
+    return resolved == top or resolved.startswith(top + "/")
