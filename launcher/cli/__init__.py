@@ -1,4 +1,4 @@
-"""The command line: one file a verb, nothing but arguments and rendering."""
+"""The command line: one file per verb, with its arguments and its output."""
 
 from launcher.cli.app import main
 

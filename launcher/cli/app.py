@@ -1,4 +1,4 @@
-"""The root command: verbs, and the options of a launch where no verb comes first."""
+"""The root command: the verbs, and the options of a launch when no verb is given."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _OWN = ("--help", "-h", "--version", "--install-completion", "--show-completion"
 
 
 class RootGroup(QuickGroup):
-    """A group that means its hidden default command when the first word is an option, or there is none."""
+    """A group that runs its hidden default command when the first word is an option, or missing."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the default command in front, and keep the words behind `--` for it as they are."""
-        if ctx.resilient_parsing:  # a shell asks how a word may end
+        """Insert the default command, and keep the words after `--` for it unchanged."""
+        if ctx.resilient_parsing:  # a shell completes a word
             completing.let_values_complete(self)
             is_default = bool(args) and args[0].startswith("-")
             return super().parse_args(ctx, [DEFAULT, *args] if is_default else args)
@@ -54,31 +54,29 @@ class RootGroup(QuickGroup):
             if "--" in args:
                 ctx.obj = args[args.index("--") + 1 :]
                 if not ctx.obj:
-                    raise UsageError(
-                        "there is no command behind --\n  give one   launch --host HOST -- python train.py"
-                    )
+                    raise UsageError("no command after --\n  example   launch --host HOST -- python train.py")
                 args = args[: args.index("--")]
             args = [DEFAULT, *args]
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the root's options, and those of a launch where a shell asks how a word may end.
+        """Return the root's options, and those of a launch too while a shell completes a word.
 
-        The two for completion get a plain default, as in quick.py.
+        The two options for completion get a plain default, for the reason in quick.py.
         """
         for param in self.params:
             if param.name in ("install_completion", "show_completion"):
                 param.default = False
         own = super().get_params(ctx)
-        return [*self._launching(), *own] if ctx.resilient_parsing else own
+        return [*self._launch_options(), *own] if ctx.resilient_parsing else own
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Show the default command's options as the root's own."""
+        """Show the default command's options among the root's."""
         whole = copy.copy(self)
-        whole.params = [*self._launching(), *self.params]
+        whole.params = [*self._launch_options(), *self.params]
         QuickGroup.format_help(whole, ctx, formatter)
 
-    def _launching(self) -> list[Any]:
+    def _launch_options(self) -> list[Any]:
         return [param for param in self.commands[DEFAULT].params if param.name != "stray"]
 
 
@@ -91,7 +89,7 @@ app = typer.Typer(
 )
 
 
-def _say_version(value: bool) -> None:
+def _print_version(value: bool) -> None:
     if value:
         print(f"launch {__version__}")
         raise typer.Exit
@@ -100,7 +98,7 @@ def _say_version(value: bool) -> None:
 @app.callback()
 def _root(
     _version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     pass
@@ -128,7 +126,7 @@ app.add_typer(image.app, name="image")
 
 
 def main() -> None:
-    """Run the command line. Our own errors become a message and their exit code; anything else is a bug and shows."""
+    """Run the command line. A LaunchError becomes a message and its exit code; any other exception is a bug and is shown."""
     completing.forget_equals_signs()
     heed_sigterm()
     try:
@@ -139,14 +137,14 @@ def main() -> None:
     except FileNotFoundError:
         if _has_working_directory():
             raise
-        complain("the current directory has been removed\n  go to one that is there   cd FOLDER")
+        complain("the current directory has been removed\n  next   cd to an existing folder")
         sys.exit(UsageError.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
     except Terminated:
         sys.exit(Terminated.exit_code)
     except BrokenPipeError:
-        sys.stderr.close()  # whoever read us has left, as `launch logs | head` does
+        sys.stderr.close()  # the reader has closed the pipe, as `launch logs | head` does
         sys.exit(0)
 
 

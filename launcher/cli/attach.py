@@ -1,4 +1,4 @@
-"""attach: follow a run that is there."""
+"""attach: follow an existing run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from launcher.cli.options import AcceptFlag, HostOption, JsonFlag, RunWord
 def attach(
     run: RunWord = "last", host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonFlag = False
 ) -> None:
-    """Follow a run, from wherever this client left off; an interrupted one goes on.
+    """Follow a run from where this client left off. An interrupted run is recovered first.
 
     Example:  launch attach last
     """
@@ -25,8 +25,8 @@ def attach(
         agent = connect(place)
         if resume_if_interrupted(agent, mirror, view):
             view.note(
-                f"{mirror.run} was interrupted, or waited; what was left of it has been ended, and it goes on"
+                f"{mirror.run} was interrupted or waiting; its leftover processes have been ended, and it continues"
             )
     except UnreachableError as error:
-        view.lost(error, 1, 0.0)  # following tries again, for ever
+        view.lost(error, 1, 0.0)  # following retries for as long as it takes
     follow_to_end(place, mirror, view, agent)

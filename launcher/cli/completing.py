@@ -1,4 +1,4 @@
-"""Completion: what a word may end in, in the protocol of typer's shell scripts."""
+"""Completion: the possible endings of a word, in the protocol of typer's shell scripts."""
 
 from __future__ import annotations
 
@@ -39,36 +39,36 @@ _NAMES = {
     "RUN": _run_ids,
     "FILE|-|RUN": _run_ids,
 }
-"""What a word may be, by what help calls it."""
+"""The completions of an argument or option, by its metavar."""
 
 
 def let_values_complete(group: Any) -> None:
-    """Let every option and argument complete its names or choices, in all verbs."""
+    """Make every option and argument complete its names or choices, in all verbs."""
     for command in group.commands.values():
         if hasattr(command, "commands"):
             let_values_complete(command)
         for param in command.params:
             if param.metavar in _NAMES or param.type_descriptor.is_choice:
-                param._custom_shell_complete = _complete  # noqa: SLF001 - once built, it offers no other way
+                param._custom_shell_complete = _complete  # noqa: SLF001 - a built parameter has no public way
 
 
 def _complete(_ctx: Any, param: Any, incomplete: str) -> list[str]:
-    """Return what may end a word; nothing where a file of the user's is wrong: the command itself will say so."""
+    """Return the completions of a word; none if one of the user's files is invalid, which the command itself reports."""
     try:
-        known = _NAMES[param.metavar]() if param.metavar in _NAMES else param.type_descriptor.choices
+        names = _NAMES[param.metavar]() if param.metavar in _NAMES else param.type_descriptor.choices
     except LaunchError:
         return []
-    return [f"{_before_the_value()}{name}" for name in known if name.startswith(incomplete)]
+    return [f"{_option_prefix()}{name}" for name in names if name.startswith(incomplete)]
 
 
-def _before_the_value() -> str:
-    """Return the `--host=` of a word `--host=la`: zsh and fish replace the whole of it."""
+def _option_prefix() -> str:
+    """Return the `--host=` of a word `--host=la`: zsh and fish replace the whole word."""
     option, is_joined, _ = os.environ.get("_TYPER_COMPLETE_ARGS", "").rpartition(" ")[2].partition("=")
     return f"{option}=" if is_joined and option.startswith("--") else ""
 
 
 def forget_equals_signs() -> None:
-    """Make `--host = la`, as bash takes `--host=la` apart, what it is without the sign."""
+    """Drop the equals sign from `--host = la`, which is how bash splits `--host=la`."""
     if "COMP_WORDS" not in os.environ:
         return
     words, cursor = os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"])

@@ -1,4 +1,4 @@
-"""diagnose: why a log ended as it did, and what mends it."""
+"""diagnose: why a log or a run failed, and what fixes it."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ if TYPE_CHECKING:
 def diagnose(
     source: Annotated[
         str,
-        typer.Argument(metavar="FILE|-|RUN", help="A log's file, - for standard input, or a run."),
+        typer.Argument(metavar="FILE|-|RUN", help="A log file, - for standard input, or a run."),
     ] = "last",
     host: HostOption = None,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Say why a log, or a run's last failed attempt, failed: the class, the line that proves it, why, what mends it.
+    """Explain why a log, or a run's last failed attempt, failed: the class, the line that shows it, the reason, the fix.
 
     Examples:  launch diagnose crash.log     ssh lab cat train.log | launch diagnose -     launch diagnose last
     """
     from launcher.cli.say import say
 
-    found = _of(source, host)
+    diagnosis = _of(source, host)
     if as_json:
         values = {
             "version": 1,
-            "class": found.name,
-            "line": found.line,
-            "line_number": found.number,
-            "why": found.why,
-            "remedy": found.mend,
+            "class": diagnosis.name,
+            "line": diagnosis.line,
+            "line_number": diagnosis.number,
+            "why": diagnosis.why,
+            "remedy": diagnosis.mend,
         }
         print(json.dumps(values))
         return
-    where = f"line {found.number}: {found.line}" if found.number else found.line or ""
-    say(f"{found.name}   {where}".rstrip(), f"  why     {found.why}", f"  mend    {found.mend}")
+    where = f"line {diagnosis.number}: {diagnosis.line}" if diagnosis.number else diagnosis.line or ""
+    say(f"{diagnosis.name}   {where}".rstrip(), f"  why     {diagnosis.why}", f"  mend    {diagnosis.mend}")
 
 
 def _of(source: str, host: str | None) -> Diagnosis:
-    """Return what a log or a run says. Raises UsageError for a file that cannot be read, UnknownNameError for neither."""
+    """Diagnose a log or a run. Raises UsageError for an unreadable file, UnknownNameError for neither file nor run."""
     from launcher.hosts.log_diagnosis import diagnose as read
 
     if source == "-":
@@ -58,9 +58,7 @@ def _of(source: str, host: str | None) -> Diagnosis:
         try:
             return read(path.read_bytes())
         except OSError as error:
-            raise UsageError(
-                f"{source}: {error.strerror}\n  name a log's file   launch diagnose FILE"
-            ) from error
+            raise UsageError(f"{source}: {error.strerror}\n  example   launch diagnose FILE") from error
     return _of_run(source, host)
 
 

@@ -1,4 +1,4 @@
-"""exec: a command beside a run."""
+"""exec: run a command on a run's host."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _LONGEST_ESCAPE = 1000
 
 
 class ExecuteCommand(QuickCommand):
-    """A verb whose words behind `--` are a command's."""
+    """A verb that takes a command after `--`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep the words behind `--` as they are."""
+        """Keep the words after `--` unchanged."""
         if "--" in args:
             ctx.obj = args[args.index("--") + 1 :]
             args = args[: args.index("--")]
@@ -37,17 +37,17 @@ def execute(
     host: HostOption = None,
     _accept: AcceptFlag = False,
 ) -> None:
-    """Run a command on a run's host, in its code's folder and with its environment; it gets no input and no secrets.
+    """Run a command on a run's host, in the run's code folder and environment, without input and without secrets.
 
-    What it prints comes as it is printed, and its exit code is ours. Ctrl-C ends it, as does the end of this command
-    or of the link: nothing that it started stays behind.
+    Output is shown as it is printed, and the exit code is the command's. Ctrl-C ends the command, and so does a lost
+    link: nothing that it started stays behind.
 
     Examples:  launch exec last -- nvidia-smi     launch exec w8q2 -- ls -la ../artifacts
     """
     words: list[str] = ctx.obj or []
     if stray or not words:
         given = " ".join(stray or ["nvidia-smi"])
-        raise UsageError(f"the command goes behind --\n  as in   launch exec {run} -- {given}")
+        raise UsageError(f"the command must follow --\n  example   launch exec {run} -- {given}")
     from launcher.hosts import connect
     from launcher.runs.control import execute as run_there
     from launcher.runs.control import locate
@@ -68,7 +68,7 @@ def execute(
 
 
 class _Output:
-    """One of our streams: the command's bytes as they are, or as a log's text where it is a terminal."""
+    """Standard output or error: the command's bytes unchanged, or on a terminal its text without escapes."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -77,19 +77,19 @@ class _Output:
         self._rest = ""
 
     def write(self, data: bytes) -> None:
-        """Pass on what came; a character or an escape that is not whole yet waits for its rest."""
+        """Write the bytes; an incomplete character or escape is held back until its rest arrives."""
         if not self._is_terminal:
             self._file.buffer.write(data)
             self._file.buffer.flush()
             return
         text = self._rest + self._decoder.decode(data)
-        begun = _OPEN_ESCAPE.search(text, max(0, len(text) - _LONGEST_ESCAPE))
-        cut = begun.start() if begun else len(text)
+        escape = _OPEN_ESCAPE.search(text, max(0, len(text) - _LONGEST_ESCAPE))
+        cut = escape.start() if escape else len(text)
         self._rest = text[cut:]
         self._show(text[:cut])
 
     def finish(self) -> None:
-        """Pass on what was held back: no more will come."""
+        """Write what was held back: no more bytes follow."""
         self._show(self._rest + self._decoder.decode(b"", final=True))
 
     def _show(self, text: str) -> None:

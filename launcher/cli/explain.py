@@ -1,4 +1,4 @@
-"""explain: which precisions a card and a job allow, and why."""
+"""explain: the precisions that a card and a job allow, and why."""
 
 from __future__ import annotations
 
@@ -18,42 +18,47 @@ def explain(
     precision: PrecisionOption = "auto",
     settings: SetOption = None,
     probe: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Ask no host, but this `launch probe --json`.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Use this output of `launch probe --json` instead of asking the host."
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Print the ladder of precisions for a card and a job: the rungs, best first, and why not the others.
+    """Print the precisions for a card and a job: the ladder in the order they are tried, then why the others are excluded.
 
     Examples:  launch explain --profile titan_rtx --job sft     launch explain --host lab --set method=full
     """
     from launcher.cli.say import say
     from launcher.runs.launching import Request, saved_probe
-    from launcher.runs.launching import explain as found
+    from launcher.runs.launching import explain as explain_request
 
     request = Request(host=host, profile=profile, job=job, precision=precision, settings=settings or ())
-    case, (rungs, excluded) = found(request, saved_probe(probe) if probe else None)
+    case, (rungs, excluded) = explain_request(request, saved_probe(probe) if probe else None)
     if as_json:
         values = {
             "version": 1,
             "profile": case.profile.name,
             "method": case.method,
             "model": case.model.model_dump(mode="json") if case.model else None,
-            "ladder": [one.model_dump(mode="json") for one in rungs],
-            "excluded": [one.model_dump(mode="json") for one in excluded],
+            "ladder": [rung.model_dump(mode="json") for rung in rungs],
+            "excluded": [exclusion.model_dump(mode="json") for exclusion in excluded],
         }
         print(json.dumps(values))
         return
     from launcher.values.precision import SHORT
 
     rows = [("rung", "precision", "base", "trained", "scaler", "why here")]
-    for number, one in enumerate(rungs, start=1):
-        name = one.title.split(",")[0].removesuffix(" + scaler")
-        scaler = "yes" if one.scaler else "-"
-        rows.append((str(number), name, SHORT[one.base_dtype], SHORT[one.trainable_dtype], scaler, one.why))
-    for no in excluded:
-        base = SHORT[no.base_dtype] if no.base_dtype else "-"
-        why = f"only as --precision {no.mode}: {no.why}" if no.on_request else f"excluded: {no.why}"
-        rows.append(("-", no.mode, base, "-", "-", why))
+    for number, rung in enumerate(rungs, start=1):
+        name = rung.title.split(",")[0].removesuffix(" + scaler")
+        scaler = "yes" if rung.scaler else "-"
+        rows.append(
+            (str(number), name, SHORT[rung.base_dtype], SHORT[rung.trainable_dtype], scaler, rung.why)
+        )
+    for exclusion in excluded:
+        base = SHORT[exclusion.base_dtype] if exclusion.base_dtype else "-"
+        label = f"only with --precision {exclusion.mode}" if exclusion.on_request else "excluded"
+        rows.append(("-", exclusion.mode, base, "-", "-", f"{label}: {exclusion.why}"))
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     say(
         *(
@@ -62,4 +67,6 @@ def explain(
         )
     )
     if case.model is None:
-        say("the model is not known here: one born in bf16, or too large, would change the order")
+        say(
+            "the model's configuration is not known here: a model trained in bf16, or a very large one, would change the order"
+        )

@@ -1,4 +1,4 @@
-"""Looking at a run: what is new is fetched first, if its host can be reached."""
+"""Bring a run's mirror up to date before it is shown, if its host can be reached."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from launcher.runs.mirror import Mirror
 
 
 def fetch(run: str, host: str | None) -> Mirror:
-    """Return the mirror of the run that a word means, brought up to date; as it is where the host is not reached."""
+    """Return a run's mirror, brought up to date; unchanged if the host cannot be reached."""
     place, mirror = locate(run, host)
     try:
         with connect(place) as agent:
             refresh(agent, mirror)
-    except (UnreachableError, AgentError) as error:  # a host that is away, or one that has removed the run
-        complain(f"{error}\n  · what follows was fetched before")
+    except (UnreachableError, AgentError) as error:  # the host is away, or has removed the run
+        complain(f"{error}\n  · showing what was fetched earlier")
     return mirror

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from rich import filesize
-
 if TYPE_CHECKING:
     from launcher.values.facts import Facts
 
 
 def size_text(size: float) -> str:
     """Format a size in bytes with a decimal unit: 41.0 kB, 1.2 GB."""
+    from rich import filesize  # `launch --help` starts without rich
+
     return filesize.decimal(round(size))
 
 

@@ -1,4 +1,4 @@
-"""Following a run from the terminal: Ctrl-C detaches, the end decides the exit code."""
+"""Follow a run from the terminal: Ctrl-C detaches, and the run's end decides the exit code."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ _EXIT: dict[str, int] = {State.SUCCEEDED: 0, State.WAITING: 5, State.INTERRUPTED
 
 
 def start_and_follow(start: Callable[[], Started], view: View, *, detach: bool) -> None:
-    """Start a run and follow it to its end, or leave it to itself; Ctrl-C before it has begun leaves nothing."""
+    """Start a run, then follow it to its end or detach. Ctrl-C before it has begun leaves nothing behind."""
     try:
-        begun = start()
+        started = start()
     except (KeyboardInterrupt, Terminated) as error:
         view.note("interrupted before the run began; nothing is left on the host")
         raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 130) from None
-    mirror = begun.mirror
-    if detach or begun.interrupted_by:
-        begun.agent.close()
-        view.note(f"detached; the run goes on.   launch attach {mirror.short} · launch stop {mirror.short}")
+    mirror = started.mirror
+    if detach or started.interrupted_by:
+        started.agent.close()
+        view.note(f"detached; the run continues.   launch attach {mirror.short} · launch stop {mirror.short}")
         view.started(mirror.run)
-        raise typer.Exit(Terminated.exit_code if begun.interrupted_by == signal.SIGTERM else 0)
-    follow_to_end(begun.host, mirror, view, begun.agent)
+        raise typer.Exit(Terminated.exit_code if started.interrupted_by == signal.SIGTERM else 0)
+    follow_to_end(started.host, mirror, view, started.agent)
 
 
 def follow_to_end(host: Host, mirror: Mirror, view: View, agent: Agent | None) -> None:
-    """Follow a run to its end and leave with its exit code; Ctrl-C detaches and leaves with 0, SIGTERM with 143."""
+    """Follow a run to its end and exit with its code. Ctrl-C detaches and exits with 0, SIGTERM with 143."""
     with contextlib.closing(view):
         try:
             state = follow(host, mirror, view, agent)
         except (KeyboardInterrupt, Terminated) as error:
             view.note(
-                f"detached; the run goes on.   launch attach {mirror.short} · launch stop {mirror.short}"
+                f"detached; the run continues.   launch attach {mirror.short} · launch stop {mirror.short}"
             )
             raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 0) from None
         finish(mirror, state, view)

@@ -1,4 +1,4 @@
-"""gc: free the room that no run needs any more."""
+"""gc: free the space that no run needs any more."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from launcher.cli.options import AcceptFlag, HostOption, JsonFlag
 def gc(
     host: HostOption = None,
     _accept: AcceptFlag = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List what would be removed; remove nothing.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Remove from a host what none of its runs names any more: files, broken uploads, old agents, containers.
+    """Remove from a host what none of its runs uses: files, broken uploads, old agents, containers, environments.
 
-    Runs stay until `launch rm`; so do the caches of models.  Example:  launch gc --host lab --dry-run
+    Runs stay until `launch rm`; model caches stay as well.
+
+    Example:  launch gc --host lab --dry-run
     """
     from launcher.cli.figures import size_text
     from launcher.cli.say import say
@@ -32,9 +36,11 @@ def gc(
         items = collect_garbage(agent, place, dry_run=dry_run)
     total = sum(item.bytes for item in items)
     if as_json:
-        found = [item.model_dump() for item in items]
+        dumped = [item.model_dump() for item in items]
         print(
-            json.dumps({"version": 1, "host": place.name, "dry_run": dry_run, "bytes": total, "items": found})
+            json.dumps(
+                {"version": 1, "host": place.name, "dry_run": dry_run, "bytes": total, "items": dumped}
+            )
         )
         return
     sizes: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""hosts: the machines we know, and what they have."""
+"""hosts: the configured machines, and what they have."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ PATIENCE_S = 1.0
 
 
 def hosts(
-    every: Annotated[bool, typer.Option("--all", help="Name the aliases of ~/.ssh/config, too.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="List the aliases of ~/.ssh/config too.")] = False,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """List the hosts of launch.toml and ~/.config/launch/hosts.toml, and this machine; all are probed at once.
+    """Probe this machine and the hosts of launch.toml and ~/.config/launch/hosts.toml, all at once, and list them.
 
     Examples:  launch hosts     launch hosts --json
     """
     from launcher.runs import resolve
     from launcher.runs.launching import probe_all
 
-    known = resolve.hosts()
-    aliases = [name for name in resolve.aliases() if name not in known] if every else []
+    configured = resolve.hosts()
+    aliases = [name for name in resolve.aliases() if name not in configured] if every else []
     rows: list[Probed] = []
-    with _patience(rows, list(known)):
-        rows.extend(probe_all(list(known.values())))
-    rows.sort(key=lambda row: list(known).index(row.host.name))
+    with _report_slow_hosts(rows, list(configured)):
+        rows.extend(probe_all(list(configured.values())))
+    rows.sort(key=lambda row: list(configured).index(row.host.name))
     if as_json:
         print(json.dumps({"version": 1, "hosts": [_values(row) for row in rows], "aliases": aliases}))
         return
     _show(rows)
     if aliases:
-        say(f"aliases of ~/.ssh/config, not asked: {', '.join(aliases)}")
+        say(f"aliases of ~/.ssh/config, not probed: {', '.join(aliases)}")
 
 
 @contextlib.contextmanager
-def _patience(rows: list[Probed], names: list[str]) -> Iterator[None]:
-    """Say on standard error, once it takes longer than a moment, who is waited for."""
+def _report_slow_hosts(rows: list[Probed], names: list[str]) -> Iterator[None]:
+    """Name the hosts still waited for on standard error, once the wait exceeds PATIENCE_S."""
     is_over = threading.Event()
 
-    def tell() -> None:
+    def report() -> None:
         if not is_over.wait(PATIENCE_S):
             missing = sorted(set(names) - {row.host.name for row in rows})
             more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
             say(f"waiting for {', '.join(missing[:5])}{more}", file=sys.stderr)
 
-    thread = threading.Thread(target=tell, daemon=True)
+    thread = threading.Thread(target=report, daemon=True)
     thread.start()
     try:
         yield

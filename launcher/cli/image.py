@@ -1,4 +1,4 @@
-"""image: what a job runs in, in a container."""
+"""image: the container images that jobs run in."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcher.cli.say import say
 from launcher.errors import UsageError
 
 app = typer.Typer(
-    help="The images of containers: show, build, list, prune.",
+    help="Container images: show, build, list, prune.",
     no_args_is_help=True,
     cls=QuickGroup,
     rich_markup_mode=None,
@@ -30,48 +30,49 @@ def _images() -> None:
 @app.command("show", cls=QuickCommand)
 def show(
     profile: Annotated[
-        str | None, typer.Option(metavar="PROFILE", help="The card; by default the host's or the project's.")
+        str | None,
+        typer.Option(metavar="PROFILE", help="The card; by default the profile of the host or the project."),
     ] = None,
     job: JobOption = None,
     host: HostOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show the image of a job for a card: its name, why it is so, and its Dockerfile. No host is asked.
+    """Show a job's image for a card: its name, how its parts were chosen, and its Dockerfile. No host is asked.
 
     Example:  launch image show --profile titan_rtx
     """
-    from launcher.planning import TorchTarget, image, torch_for
+    from launcher.planning import Place, image, torch_for
     from launcher.runs import resolve
 
     place = resolve.host(host)
-    named = profile or place.profile or resolve.project().profile or "auto"
-    if named == "auto":
-        raise UsageError("an image is for a card, and no host is asked which\n  name it   launch image show --profile PROFILE")  # fmt: skip
-    card = resolve.profile(named)
+    profile_name = profile or place.profile or resolve.project().profile or "auto"
+    if profile_name == "auto":
+        raise UsageError("an image depends on the card, and no profile is set\n  next   launch image show --profile PROFILE")  # fmt: skip
+    card = resolve.profile(profile_name)
     task = resolve.task(job, (), (), None)
     path, sources = resolve.template()[1], resolve.image_sources()
-    one = image(card, task.job, place.build, sources)
-    chosen = torch_for(task.job.requirements, TorchTarget(card), sources.wheels)
+    chosen = image(card, task.job, place.build, sources)
+    torch = torch_for(task.job.requirements, Place(card), sources.wheels)
     if as_json:
-        wheels = chosen._asdict() if one.dockerfile is not None else None
-        print(json.dumps({"version": 1, "profile": card.name, "wheels": wheels, **one.model_dump()}))
+        wheels = torch._asdict() if chosen.dockerfile is not None else None
+        print(json.dumps({"version": 1, "profile": card.name, "wheels": wheels, **chosen.model_dump()}))
         return
-    say(one.name)
-    if one.dockerfile is None:
-        say("  the job's own image: it is used as it is, and nothing is installed in it")
+    say(chosen.name)
+    if chosen.dockerfile is None:
+        say("  the job's own image: used unchanged, nothing is installed in it")
         return
-    url, why = chosen.url, chosen.why
+    url, why = torch.url, torch.why
     if place.build.torch_index is not None:
-        url, why = place.build.torch_index or "pip_conf's index", f"{place.name}'s build says so"
-    by = f"{place.name}'s build says so" if "base" in place.build.model_fields_set else "nothing else is said"
+        url, why = place.build.torch_index or "pip_conf's index", f"{place.name}'s build options"
+    by = f"{place.name}'s build options" if "base" in place.build.model_fields_set else "the default"
     say(
         f"  from          {place.build.base}   ({by})",
         f"  torch         {url}   ({why})",
-        *(f"  note          {note}" for note in chosen.notes),
-        f"  requirements  {', '.join(one.requirements) or '-'}   ({task.job.name}; torch is one version, and first)",
+        *(f"  note          {note}" for note in torch.notes),
+        f"  requirements  {', '.join(chosen.requirements) or '-'}   ({task.job.name}; torch is pinned and installed first)",
         f"  template      {path}",
         "",
-        *one.dockerfile.rstrip("\n").split("\n"),
+        *chosen.dockerfile.rstrip("\n").split("\n"),
     )
 
 
@@ -83,7 +84,7 @@ def build(
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Build the image of a job on a host now, so that no launch has to wait for it. Ctrl-C cancels the build.
+    """Build a job's image on a host now, so that no launch waits for it. Ctrl-C cancels the build.
 
     Example:  launch image build --host lab --job sft
     """
@@ -95,7 +96,7 @@ def build(
 
 @app.command("list", cls=QuickCommand)
 def listing(host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonFlag = False) -> None:
-    """List the images that launch has built on a host, the latest first.
+    """List the images that launch has built on a host, newest first.
 
     Example:  launch image list --host lab
     """
@@ -106,26 +107,30 @@ def listing(host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonF
 
     place = resolve.host(host)
     with connect(place) as agent:
-        found = images_of(agent, place)
+        images = images_of(agent, place)
     if as_json:
-        print(json.dumps({"version": 1, "host": place.name, "images": [one._asdict() for one in found]}))
+        print(json.dumps({"version": 1, "host": place.name, "images": [entry._asdict() for entry in images]}))
         return
-    if not found:
-        say(f"{place.name}: no images of ours yet", f"  build one   launch image build --host {place.name}")
-    for one in found:
-        age = datetime.fromtimestamp(one.created).astimezone().strftime("%Y-%m-%d %H:%M")
-        used = f"{one.containers} containers" if one.containers else "not used"
-        say(f"  {printable(one.name):<40} {size_text(one.bytes):>9}   {age}   {used}")
+    if not images:
+        say(
+            f"{place.name}: no images built by launch yet", f"  next   launch image build --host {place.name}"
+        )
+    for entry in images:
+        age = datetime.fromtimestamp(entry.created).astimezone().strftime("%Y-%m-%d %H:%M")
+        used = f"{entry.containers} containers" if entry.containers else "unused"
+        say(f"  {printable(entry.name):<40} {size_text(entry.bytes):>9}   {age}   {used}")
 
 
 @app.command("prune", cls=QuickCommand)
 def prune(
     host: HostOption = None,
     _accept: AcceptFlag = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List what would be removed; remove nothing.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Remove from a host the images that we built there, that none of its runs names and no container uses.
+    """Remove the images that launch has built on a host and that no run and no container uses.
 
     Example:  launch image prune --host lab --dry-run
     """

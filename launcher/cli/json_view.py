@@ -28,7 +28,7 @@ class JsonView(PlainView):
         print(json.dumps({"version": 1, **values, **more}), flush=True)
 
     def write(self, text: str, style: str = "") -> None:
-        """Lines for people are not for scripts."""
+        """Do nothing: plain lines are not part of the JSON output."""
 
     def head(self, plan: Plan) -> None:
         """Put the plan."""
@@ -52,24 +52,24 @@ class JsonView(PlainView):
         self._put(kind="finding", **finding.model_dump())
 
     def started(self, run: str) -> None:
-        """Put the id of the run that was left."""
+        """Put the id of the run that the client detaches from."""
         self._put(kind="started", run=run)
 
     def continues(self, run: str, parent: Parent) -> None:
-        """Put which run this one goes on with."""
+        """Put which run this one continues."""
         self._put(kind="parent", run=run, parent=parent.model_dump())
 
     def news(self, news: News) -> None:
-        """Put what an answer brought, all of it at once."""
+        """Put the events of an answer, with one flush."""
         super().news(news)
         sys.stdout.flush()
 
     def event(self, event: Event) -> None:
-        """Put metrics as metric lines, anything else as it is."""
+        """Put metrics as metric lines, other events unchanged."""
         if event.kind == "metric":
             for point in points(event):
-                told = record(self.progress.run, point, rehearsed=self.rehearsed)
-                line = to_json(told, ensure_ascii=True)  # a tenth of json.dumps
+                values = record(self.progress.run, point, rehearsed=self.rehearsed)
+                line = to_json(values, ensure_ascii=True)  # ten times as fast as json.dumps
                 sys.stdout.write(f"{line.decode()}\n")
         else:
             self._put(**{**vars(event), "version": 1, "run": self.progress.run})
@@ -84,10 +84,10 @@ class JsonView(PlainView):
         """Put the link's return."""
         self._put(kind="link", state="back")
 
-    def end(self, run: str, state: dict[str, Any], found: Result) -> None:
+    def end(self, run: str, state: dict[str, Any], result: Result) -> None:
         """Put the end."""
-        metrics = {name: as_json(value) for name, value in found.metrics.items()}
-        paths = {"adapter": found.adapter, "picture": found.picture}
+        metrics = {name: as_json(value) for name, value in result.metrics.items()}
+        paths = {"adapter": result.adapter, "picture": result.picture}
         self._put(
             kind="end",
             run=run,

@@ -27,13 +27,13 @@ from launcher.errors import UsageError
 if TYPE_CHECKING:
     from launcher.runs.launching import Request
 
-HELP = """Take a fine-tune to whichever GPU is at hand, and bring the adapter home.
+HELP = """Take a fine-tune to a GPU that you can reach, and bring the adapter home.
 
-Without a verb this launches a job:
+Without a verb, launch a job:
 
 \b
-launch                                    our demo, on this machine
-launch --host lab --profile titan_rtx     on a host, for that card
+launch                                    the demo, on this machine
+launch --host lab --profile titan_rtx     on a host, for its TITAN RTX
 launch --host lab -- python train.py      your own command, in this folder
 launch --job sft --set model=org/name --set data.train=./my.jsonl
 """
@@ -46,46 +46,53 @@ def launch(
     profile: CardOption = None,
     job: JobOption = None,
     runtime: Annotated[
-        Literal["auto", "docker", "native"] | None, typer.Option(help="How it runs there.")
+        Literal["auto", "docker", "native"] | None, typer.Option(help="How the job runs on the host.")
     ] = None,
     precision: PrecisionOption = "auto",
     rehearse: Annotated[
-        bool, typer.Option("--rehearse", help="Try the card's precision and batch split on a CPU.")
+        bool, typer.Option("--rehearse", help="Run on a CPU with the card's precision and batch split.")
     ] = False,
     settings: SetOption = None,
     secrets: Annotated[
         list[str] | None,
         typer.Option(
-            "--secret", metavar="NAME", help="Give the job this variable of yours; it is never recorded."
+            "--secret",
+            metavar="NAME",
+            help="Pass this environment variable to the job; its value is never recorded.",
         ),
     ] = None,
     gpus: Annotated[
-        str | None, typer.Option(metavar="N|UUID,…", help="How many cards of the host, or which.")
+        str | None, typer.Option(metavar="N|UUID,…", help="Use this many of the host's cards, or these.")
     ] = None,
     wait: WaitOption = None,
     name: NameOption = None,
     detach: DetachFlag = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and what the gate says; send nothing.")
+        bool, typer.Option("--dry-run", help="Print the plan and the findings of its checks; send nothing.")
     ] = False,
     probe: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With --dry-run: ask no host, but this `launch probe --json`."),
+        typer.Option(
+            metavar="FILE",
+            help="With --dry-run: use this output of `launch probe --json` instead of asking the host.",
+        ),
     ] = None,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Launch a job: the one of --job, else the words after --, else the project's, else our sft demo."""
+    """Launch the job of --job, else the command after --, else the project's job, else the sft demo."""
     words: list[str] = ctx.obj or []
     if stray:
         complain(
             f"unexpected words: {' '.join(stray)}\n"
-            f"  a command for the host goes behind --   launch … -- {' '.join(stray)}\n"
-            "  a verb comes first                      launch ps --host HOST"
+            f"  a command for the host goes after --   launch … -- {' '.join(stray)}\n"
+            "  a verb comes first                     launch ps --host HOST"
         )
         raise typer.Exit(2)
     if probe and not dry_run:
-        raise UsageError("--probe is for --dry-run: a launch asks its host itself")
+        raise UsageError(
+            "--probe needs --dry-run: a launch probes its host itself\n  next   launch --dry-run --probe FILE"
+        )
     from launcher.runs.launching import Request
 
     request = Request(
@@ -118,17 +125,22 @@ def _preview(request: Request, probe: Path | None, as_json: bool) -> None:
 
     plan, findings = preview(request, saved_probe(probe) if probe else None)
     if as_json:
-        said = [finding.model_dump() for finding in findings]
-        values = {"version": 1, "plan": plan.model_dump(mode="json"), "digest": plan.digest, "findings": said}
+        dumped = [finding.model_dump() for finding in findings]
+        values = {
+            "version": 1,
+            "plan": plan.model_dump(mode="json"),
+            "digest": plan.digest,
+            "findings": dumped,
+        }
         print(json.dumps(values, sort_keys=True, separators=(",", ":")))
         return
     from launcher.cli.plan_text import show_plan
 
     show_plan(plan, findings)
     if plan.secrets:
-        say(f"  secrets    {', '.join(plan.secrets)}   (from your environment, when it is launched)")
+        say(f"  secrets    {', '.join(plan.secrets)}   (from your environment variables, at launch)")
     for finding in findings:
         mark = "would refuse" if finding.level == "refuse" else "note"
         say(*f"{mark}: {finding.message}".split("\n"), *([f"  {finding.mend}"] if finding.mend else []))
     if not any(finding.level == "refuse" for finding in findings):
-        say("the gate would let it pass; nothing was sent")
+        say("the checks pass; nothing was sent")

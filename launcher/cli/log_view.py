@@ -13,7 +13,7 @@ from launcher.values.record import Parent
 
 
 class LogView(PlainView):
-    """Only the log: what the mirror holds beyond what was shown, so that nothing is shown twice or left out."""
+    """Only the log, read from the mirror, so that nothing is shown twice or left out."""
 
     def __init__(self, mirror: Mirror) -> None:
         super().__init__()
@@ -21,18 +21,18 @@ class LogView(PlainView):
         self._shown: dict[Path, int] = {}
 
     def write(self, text: str, style: str = "") -> None:
-        """What is no log goes to standard error."""
+        """Write lines that are not part of the log to standard error."""
         say(text, file=sys.stderr)
 
     def continues(self, run: str, parent: Parent) -> None:
-        """It stands in no log."""
+        """Do nothing: the parent run is not part of the log."""
 
     def news(self, news: News) -> None:
-        """Show the log's next piece, which lies in the mirror by now."""
+        """Show the next piece of the log, which is in the mirror already."""
         self.show()
 
     def show(self) -> None:
-        """Show what is new, of all attempts; a character that is not whole yet waits for its rest."""
+        """Show what is new in all attempts; an incomplete character is held back until its rest arrives."""
         for path in self._mirror.logs():
             shown = self._shown.get(path, 0)
             with path.open("rb") as file:

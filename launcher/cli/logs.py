@@ -14,9 +14,9 @@ def logs(
     run: RunWord = "last",
     host: HostOption = None,
     _accept: AcceptFlag = False,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run ends.")] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Continue until the run ends.")] = False,
 ) -> None:
-    """Print a run's log, all attempts; terminal escapes are left out.
+    """Print the log of all attempts of a run, without terminal escapes.
 
     Examples:  launch logs last     launch logs w8q2 -f
     """

@@ -1,4 +1,4 @@
-"""metrics: what the training measured."""
+"""metrics: the values that the training reported."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def metrics(
     host: HostOption = None,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
 ) -> None:
-    """Print a run's metrics; where several attempts passed a step, the latest counts.
+    """Print a run's metrics; where several attempts passed a step, the latest attempt counts.
 
-    Those of the run that it continues come before its own, under that run's id.
+    If the run continues another, that run's metrics come first, under its own id.
 
     Examples:  launch metrics last     launch metrics w8q2 --csv > w8q2.csv
     """
@@ -31,15 +31,15 @@ def metrics(
     from launcher.runs.lineage import joined
 
     mirror = fetch(run, host)
-    found = joined(mirror)
+    measured = joined(mirror)
     if as_json:
         rehearsed = mirror.plan().rehearsed
-        for measured_by, point in found:
-            print(json.dumps(curves.record(measured_by, point, rehearsed=rehearsed)))
+        for run_id, point in measured:
+            print(json.dumps(curves.record(run_id, point, rehearsed=rehearsed)))
     elif as_csv:
-        names_as_text = ((one, point._replace(name=printable(point.name))) for one, point in found)
+        names_as_text = ((run_id, point._replace(name=printable(point.name))) for run_id, point in measured)
         sys.stdout.write(curves.table(names_as_text))
-    elif not found:
-        say(f"{mirror.run} has measured nothing yet", f"  look   launch logs {mirror.short}")
+    elif not measured:
+        say(f"{mirror.run} has reported no metrics yet", f"  next   launch logs {mirror.short}")
     else:
-        say(*(f"step {point.step:>6}  {point.name:<16} {point.value:.6g}" for _, point in found))
+        say(*(f"step {point.step:>6}  {point.name:<16} {point.value:.6g}" for _, point in measured))

@@ -1,4 +1,4 @@
-"""Arguments and options that several verbs share, each said once."""
+"""Arguments and options that several verbs share."""
 
 from __future__ import annotations
 
@@ -20,46 +20,49 @@ def _accept_new_host_keys(value: bool) -> bool:
 
 
 def seconds(wait: str | None) -> float:
-    """Return a time of --wait as people write it, e.g. `30m`, in seconds. Raises UsageError."""
+    """Convert a time of --wait, for example `30m`, to seconds. Raises UsageError."""
     if wait is None:
         return 0.0
-    found = re.fullmatch(r"([0-9]{1,6})(s|m|h|d)", wait)
-    if found is None:
-        raise UsageError(f"--wait {wait}: a number and s, m, h or d   --wait 30m")
-    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
+    written = re.fullmatch(r"([0-9]{1,6})(s|m|h|d)", wait)
+    if written is None:
+        raise UsageError(f"--wait {wait}: expected a number and s, m, h or d\n  example   --wait 30m")
+    return float(written[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[written[2]]
 
 
 RunWord = Annotated[
-    str, typer.Argument(metavar="RUN", help="The start of a run's id, or of its last letters; or `last`.")
+    str, typer.Argument(metavar="RUN", help="A run's id, the start of it or of its last part; or `last`.")
 ]
 HostOption = Annotated[
-    str | None, typer.Option("--host", metavar="HOST", help="A name from launch.toml or ~/.ssh/config.")
+    str | None, typer.Option("--host", metavar="HOST", help="A host of launch.toml or ~/.ssh/config.")
 ]
 CardOption = Annotated[
     str | None,
-    typer.Option("--profile", metavar="PROFILE", help="The card; by default the one that is found."),
+    typer.Option("--profile", metavar="PROFILE", help="The card; by default the one that the host has."),
 ]
-JobOption = Annotated[str | None, typer.Option("--job", metavar="JOB", help="A job's name or TOML file.")]
+JobOption = Annotated[str | None, typer.Option("--job", metavar="JOB", help="A job's name or its TOML file.")]
 PrecisionOption = Annotated[
-    Literal["auto", "bf16", "fp16", "fp16-native", "fp32"], typer.Option(help="Begin the ladder here.")
+    Literal["auto", "bf16", "fp16", "fp16-native", "fp32"],
+    typer.Option(help="Start with this precision; `auto` takes the first of the ladder."),
 ]
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the job.")
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the job.")
 ]
 NameOption = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="The run's name, in place of the job's.")
+    str | None, typer.Option("--name", metavar="NAME", help="Name the run; by default it has the job's name.")
 ]
 WaitOption = Annotated[
     str | None,
-    typer.Option("--wait", metavar="TIME", help="Wait so long for a card that somebody has: 30m."),
+    typer.Option(
+        "--wait", metavar="TIME", help="Wait up to this long for an occupied card, for example 30m."
+    ),
 ]
-DetachFlag = Annotated[bool, typer.Option("--detach", help="Start, say how to attach, and leave.")]
-JsonFlag = Annotated[bool, typer.Option("--json", help="For scripts: JSON on standard output.")]
+DetachFlag = Annotated[bool, typer.Option("--detach", help="Start the run, print how to attach, and exit.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 AcceptFlag = Annotated[
     bool,
     typer.Option(
         "--accept-new-host-key",
         callback=_accept_new_host_keys,
-        help="Believe a host key that no known_hosts file holds yet, and note it; never a changed one.",
+        help="Accept and record a host key that no known_hosts file has yet; a changed key is still refused.",
     ),
 ]

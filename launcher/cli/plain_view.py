@@ -21,7 +21,7 @@ from launcher.values.record import Event, Parent
 
 LOG_TAIL = 15
 TAIL_CHARS = 8192
-_SUMMARY = ("train_", "total_", "epoch")  # a Trainer's closing metrics: recorded, not shown while watching
+_SUMMARY = ("train_", "total_", "epoch")  # a Trainer's closing metrics are recorded, but not shown here
 
 
 class Stage:
@@ -33,7 +33,7 @@ class Stage:
 
 
 class PlainView:
-    """Plain lines, for a pipe or a file; the terminal's view builds on it."""
+    """Plain lines, for a pipe or a file."""
 
     def __init__(self) -> None:
         self.progress = Progress("", None)
@@ -46,7 +46,7 @@ class PlainView:
         say(text)
 
     def head(self, plan: Plan) -> None:
-        """Show what will run where."""
+        """Show the headline of a plan."""
         self.write(headline(plan), "bold")
 
     @contextmanager
@@ -60,7 +60,7 @@ class PlainView:
 
     @contextmanager
     def busy(self, name: str) -> Iterator[Callable[[str], None]]:
-        """Show that something goes on: in a pipe, its steps. Yield how to show one."""
+        """Show that work is in progress. Yield a function that shows one step of it."""
         last = ""
 
         def show(step: str) -> None:
@@ -72,15 +72,15 @@ class PlainView:
         yield show
 
     def note(self, text: str) -> None:
-        """Say something worth knowing."""
+        """Show a note."""
         self.write(f"  · {text}", "dim")
 
     def finding(self, finding: Finding) -> None:
-        """Show what the gate says."""
+        """Show a finding of the checks before a launch."""
         self.write(f"  ! {finding.message}")
 
     def started(self, run: str) -> None:
-        """Say the run's id last, alone, for who reads the last line."""
+        """Print the run's id alone on the last line, for scripts."""
         self.write(run)
 
     def begin(self, run: str, steps: int | None, events: list[Event]) -> None:
@@ -90,20 +90,20 @@ class PlainView:
             self.progress.take(event)
 
     def continues(self, run: str, parent: Parent) -> None:
-        """Say which run this one goes on with."""
+        """Show which run this one continues."""
         self.write(f"  · continues {parent.run} from step {parent.step}", "dim")
 
     def news(self, news: News) -> None:
-        """Show what an answer brought."""
+        """Show the log and the events of an answer."""
         self._log = (self._log + news.log)[-TAIL_CHARS:]
         self.rehearsed = bool(news.state.get("rehearsed"))
         silence = evidence.why_silent(news.state)
         state = [news.state.get("state"), news.state.get("attempt"), silence]
-        is_told = bool(news.state.get("remedy"))  # by an event, in more words
+        has_remedy = bool(news.state.get("remedy"))  # an event describes it in full
         if (
             state != self._state
             and state[0] in ("resuming", "stopping", "waiting", "interrupted")
-            and not is_told
+            and not has_remedy
         ):
             self.note(f"{state[0]} {silence or news.state.get('reason') or ''}".rstrip())
         self._state = state
@@ -113,8 +113,8 @@ class PlainView:
     def event(self, event: Event) -> None:
         """Show one event."""
         if event.kind == "state" and event.values.get("state") == "running" and (event.attempt or 1) > 1:
-            begun = count(event.values.get("from"))
-            where = "" if begun is None else f" from step {begun}"
+            first_step = count(event.values.get("from"))
+            where = "" if first_step is None else f" from step {first_step}"
             self.write(f"  ✓ attempt {event.attempt} running{where}")
         if event.kind == "remedy":
             self.remedy(event)
@@ -125,16 +125,16 @@ class PlainView:
             self.phase()
 
     def remedy(self, event: Event) -> None:
-        """Show why an attempt ended, and what the next one does about it."""
-        told = event.values
+        """Show why an attempt ended, and what the next attempt changes."""
+        values = event.values
         where = "before its first step" if event.step is None else f"at step {event.step}"
         self.write(
-            f"  ! attempt {told.get('attempt')} ended {where}: {told.get('class')}  ({told.get('why')})"
+            f"  ! attempt {values.get('attempt')} ended {where}: {values.get('class')}  ({values.get('why')})"
         )
-        self.write(f"    remedy: {told.get('text')}")
+        self.write(f"    remedy: {values.get('text')}")
 
     def phase(self) -> None:
-        """Say that a phase without steps has begun."""
+        """Show that a phase without steps has begun."""
         self.write(f"  · {self.progress.phase}")
 
     def metric(self, event: Event) -> None:
@@ -143,40 +143,40 @@ class PlainView:
             self.write(f"    step {self.progress.where():>9}  {'  '.join(self.progress.words())}")
             return
         words = [
-            f"{one.name} {value_text(one.value)}"
-            for one in points(event)
-            if not one.name.startswith(_SUMMARY)
+            f"{point.name} {value_text(point.value)}"
+            for point in points(event)
+            if not point.name.startswith(_SUMMARY)
         ]
         if words:
             self.write(f"    step {self.progress.where():>9}  {'  '.join(words)}")
 
     def lost(self, error: HostError, tries: int, wait_s: float) -> None:
-        """Say that the link is lost."""
+        """Show that the link is lost."""
         why = str(error).splitlines()[0]
         self.write(
             f"  · no link to {error.host}: the run is not affected. Retrying ({tries}) in {wait_s:.0f} s … {why}"
         )
 
     def back(self) -> None:
-        """Say that the link is back."""
+        """Show that the link is back."""
         self.note("the link is back")
 
-    def end(self, run: str, state: dict[str, Any], found: Result) -> None:
+    def end(self, run: str, state: dict[str, Any], result: Result) -> None:
         """Show how the run ended and what it left."""
         short = run.rpartition("-")[2]
         name, reason = state.get("state"), state.get("reason")
-        took = clock_text(found.seconds) if found.seconds is not None else ""
+        took = clock_text(result.seconds) if result.seconds is not None else ""
         how = ", rehearsed on a CPU" if state.get("rehearsed") else ""
         if name == "succeeded":
-            self.write(f"  ✓ succeeded {took}   {', '.join(_outcome(self.progress, found))}{how}", "bold")
+            self.write(f"  ✓ succeeded {took}   {', '.join(_outcome(self.progress, result))}{how}", "bold")
             self.write(f"  run      {run}")
-            for label, path in (("adapter", found.adapter), ("curve", found.picture)):
+            for label, path in (("adapter", result.adapter), ("curve", result.picture)):
                 if path is not None:
                     self.write(f"  {label:<8} {path}")
             self.write(f"  metrics  launch metrics {short}      tensorboard --logdir runs")
             return
         where = f"step {self.progress.where()}{how}"
-        self.write(f"  ✗ {name} {took}   {reason or 'nobody holds it'}, {where}", "bold")
+        self.write(f"  ✗ {name} {took}   {reason or 'no process or container runs it'}, {where}", "bold")
         for label, text in evidence.diagnosis(state.get("evidence")).items():
             self.write(f"    {label:<6} {text}")
         if words := evidence.words(state.get("evidence")):
@@ -186,23 +186,23 @@ class PlainView:
                 self.write(f"    | {line[:200]}", "dim")
             self.write(f"  next     launch logs {short}")
         elif name == "interrupted":
-            self.write(f"  next     launch attach {short}     goes on from the last checkpoint")
+            self.write(f"  next     launch attach {short}     continues from the last checkpoint")
         elif name == "waiting":
             self.write(f"  next     launch attach {short}     tries again")
         if name in ("failed", "cancelled") and count(state.get("checkpoint")) is not None:
-            self.write(f"  go on    launch resume {short}     from step {state['checkpoint']}")
+            self.write(f"  resume   launch resume {short}     from step {state['checkpoint']}")
 
     def close(self) -> None:
-        """Lines leave nothing to end."""
+        """Do nothing: there is no live display to end."""
 
 
-def _outcome(progress: Progress, found: Result) -> list[str]:
+def _outcome(progress: Progress, result: Result) -> list[str]:
     words = [f"{progress.step} steps"] if progress.step is not None else []
-    if "loss" in found.metrics and found.first_loss is not None:
-        words.append(f"loss {value_text(found.first_loss)} → {value_text(found.metrics['loss'])}")
+    if "loss" in result.metrics and result.first_loss is not None:
+        words.append(f"loss {value_text(result.first_loss)} → {value_text(result.metrics['loss'])}")
     words += [
-        f"{name.replace('_', ' ')} {found.metrics[name]:.2f}"
+        f"{name.replace('_', ' ')} {result.metrics[name]:.2f}"
         for name in ("accuracy", "answer_rate")
-        if name in found.metrics
+        if name in result.metrics
     ]
     return words

@@ -7,7 +7,7 @@ from launcher.values.plan import Finding, Plan
 
 
 def headline(plan: Plan) -> str:
-    """Return what runs where and how, in one line."""
+    """Return in one line what runs where, and at which precision."""
     card = f"{plan.profile.title}, rehearsed on a CPU" if plan.rehearsed else plan.profile.title
     return f"{plan.job} on {plan.host} · {card} · {plan.ladder[0].title}"
 
@@ -23,12 +23,12 @@ def show_plan(plan: Plan, findings: tuple[Finding, ...]) -> None:
         f"  batch      {plan.split.title}",
         f"  command    {' '.join(plan.command)}",
         f"  env        {_environment(plan)}",
-        f"  plan       sha256 {plan.digest[:16]}   ({len(findings)} findings; the whole of it: --json)",
+        f"  plan       sha256 {plan.digest[:16]}   ({len(findings)} findings; complete plan: --json)",
     )
 
 
 def _environment(plan: Plan) -> str:
-    if plan.environment is None:
-        return plan.env or "the python that is found there"
-    one = plan.environment
-    return f"{one.name}, made there once   (Python {one.python}, torch {one.torch})"
+    environment = plan.environment
+    if environment is None:
+        return plan.env or "the Python found on the host"
+    return f"{environment.name}, made once on the host   (Python {environment.python}, torch {environment.torch})"

@@ -1,4 +1,4 @@
-"""plot: the loss as a picture."""
+"""plot: draw the loss curve."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from launcher.errors import RunError
 
 
 def plot(run: RunWord = "last", host: HostOption = None, _accept: AcceptFlag = False) -> None:
-    """Draw a run's loss, with that of the run that it continues, and say where the picture is.
+    """Draw a run's loss curve, including the run that it continues, and print the picture's path.
 
     Example:  launch plot last
     """
@@ -20,8 +20,6 @@ def plot(run: RunWord = "last", host: HostOption = None, _accept: AcceptFlag = F
     try:
         draw(mirror.run, [point for _, point in joined(mirror)], mirror.picture)
     except OSError as error:
-        where = error.filename or mirror.picture
-        raise RunError(
-            f"{where}: {error.strerror}\n  when that is mended   launch plot {mirror.short}"
-        ) from error
+        path = error.filename or mirror.picture
+        raise RunError(f"{path}: {error.strerror}\n  once fixed   launch plot {mirror.short}") from error
     say(str(mirror.picture))

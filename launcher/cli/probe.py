@@ -1,4 +1,4 @@
-"""probe: what a host is and has."""
+"""probe: a host's cards, space, engines and interpreters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def probe(host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonFlag = False) -> None:
-    """Ask a host what it is: cards, room, engines, interpreters.
+    """Show what a host has: cards, space, engines, interpreters.
 
     Examples:  launch probe --host lab     launch probe --host lab --json > lab.json
     """
@@ -36,33 +36,36 @@ def probe(host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonFla
     except UnknownNameError as error:
         profile, why, problem = None, "", str(error).split("\n")
     if as_json:
-        told = facts.model_dump(mode="json")
-        print(json.dumps({"version": PROBE_VERSION, "host": place.name, "profile": profile, **told}))
+        dumped = facts.model_dump(mode="json")
+        print(json.dumps({"version": PROBE_VERSION, "host": place.name, "profile": profile, **dumped}))
         return
-    shown = [
+    lines = [
         ("host", f"{place.name}   ({facts.user}@{facts.hostname}, {facts.platform} {facts.machine})"),
         ("ids", f"host {facts.host_id}, boot {facts.boot_id}"),
         ("profile", f"{profile or '-'}{f'   {why}' if why else ''}"),
         *rows(facts),
     ]
-    say(*(f"{name:<8} {value}" for name, value in shown), *problem)
+    say(*(f"{name:<8} {value}" for name, value in lines), *problem)
 
 
 def rows(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Yield what a host has, each thing with its name, for people."""
+    """Yield the label and the text of each thing that a host has."""
     from launcher.planning import whom_to_ask
 
     yield "cpus", f"{facts.cpus}, {facts.memory_gb} GB"
     disk, python = facts.file_system, facts.interpreter
     marks = {"shared": disk.is_shared, "read-only": disk.is_read_only, "noexec": disk.is_noexec}
-    kind = ", ".join([disk.kind or "file system not told", *(word for word, is_so in marks.items() if is_so)])
+    kind = ", ".join(
+        [disk.kind or "file system unknown", *(word for word, applies in marks.items() if applies)]
+    )
     inodes = f", {disk.free_inodes:,} inodes" if disk.free_inodes is not None else ""
     yield "root", f"{facts.root}   {room_text(facts)}{inodes}   ({kind})"
     if disk.error:
         yield "", f"cannot be used: {disk.error}"
     yield "env", f"{python.path}   {python.version or python.error}" if python else "-"
-    for one in facts.pythons or ():
-        yield "python", f"{one.path}   {one.version}{'' if one.has_ensurepip else '   (no ensurepip)'}"
+    for interpreter in facts.pythons or ():
+        ensurepip = "" if interpreter.has_ensurepip else "   (no ensurepip)"
+        yield "python", f"{interpreter.path}   {interpreter.version}{ensurepip}"
     if facts.uv is not None:
         yield "uv", f"{facts.uv.path}   {facts.uv.version}"
     for engine in facts.engines:
@@ -79,13 +82,13 @@ def rows(facts: Facts) -> Iterator[tuple[str, str]]:
     if not facts.gpus or facts.gpu_error:
         yield "gpu", facts.gpu_error or ("Apple GPU" if facts.has_apple_gpu else "none")
     if facts.holders_error:
-        yield "", f"who holds them is not known: {facts.holders_error}"
+        yield "", f"the processes on them are unknown: {facts.holders_error}"
     if facts.nvidia_mps:
-        yield "", "NVIDIA's MPS daemon runs: processes of one user share an exclusive card"
+        yield "", "NVIDIA's MPS daemon is running: processes of one user share an exclusive card"
 
 
 def _card(gpu: Gpu, facts: Facts) -> str:
-    memory = f"{gpu.memory_mib:,.0f} MiB" if gpu.memory_mib else "memory not told"
+    memory = f"{gpu.memory_mib:,.0f} MiB" if gpu.memory_mib else "memory unknown"
     words = [gpu.name, f"capability {gpu.capability}", memory, f"driver {gpu.driver}"]
     if gpu.memory_used_mib is not None:
         words.insert(3, f"{gpu.memory_used_mib:,.0f} used")
@@ -94,12 +97,12 @@ def _card(gpu: Gpu, facts: Facts) -> str:
     words += ["MIG"] if gpu.mig else []
     words += [f"{gpu.ecc_errors} uncorrected ECC errors"] if gpu.ecc_errors else []
     words += [f"Xid {', '.join(map(str, dict.fromkeys(gpu.xids)))}"] if gpu.xids else []
-    held = "held" if gpu.is_held else "holders not known" if facts.holders_error else "free"
+    held = "held" if gpu.is_held else "holders unknown" if facts.holders_error else "free"
     return f"{', '.join(words)}: {held}"
 
 
 def _holder(holder: Holder) -> str:
-    """Who it is, with its memory and age."""
+    """Return a holder with its memory and age."""
     more = [size_text(holder.memory_mib * 2**20)] if holder.memory_mib is not None else []
     more += [f"for {age_text(holder.age_s)}"] if holder.age_s is not None else []
-    return f"{holder.title.removesuffix(')')}{''.join(f', {one}' for one in more)})"
+    return f"{holder.title.removesuffix(')')}{''.join(f', {detail}' for detail in more)})"

@@ -10,7 +10,7 @@ _SHOWN = {"loss": "loss", "grad_norm": "grad", "learning_rate": "lr", "tokens_pe
 
 
 class Progress:
-    """Where a run stands, gathered from its events."""
+    """The step, the values and the pace of a run, gathered from its events."""
 
     def __init__(self, run: str, steps: int | None) -> None:
         self.run = run
@@ -23,7 +23,7 @@ class Progress:
         self._last_time = 0.0
 
     def take(self, event: Event) -> bool:
-        """Take an event; return whether it was a metric of the training itself."""
+        """Take an event; return whether it was a metric of the training."""
         if event.kind == "begin" and (steps := count(event.values.get("steps"))):
             self.steps = steps
             self._first = None
@@ -34,11 +34,11 @@ class Progress:
                 self.phase_share = min(1.0, done / total)
         if event.kind == "state" and event.values.get("state") == "running":
             self._first, self.phase = None, None
-        found = [point for point in points(event) if point.rank == 0]
-        if not found:
+        measured = [point for point in points(event) if point.rank == 0]
+        if not measured:
             return False
         self.step = event.step
-        self.values.update({point.name: point.value for point in found})
+        self.values.update({point.name: point.value for point in measured})
         if "loss" in event.values and event.step is not None:
             self.phase = None
             self._first = self._first or (event.time, event.step)
@@ -46,27 +46,27 @@ class Progress:
         return True
 
     def eta_s(self) -> float | None:
-        """Return the seconds to the last step at the pace so far, None where it cannot be told."""
+        """Return the seconds to the last step at the pace so far, None while unknown."""
         if self._first is None or self.step is None or not self.steps or self.step <= self._first[1]:
             return None
         pace = (self._last_time - self._first[0]) / (self.step - self._first[1])
         return max(0.0, pace * (self.steps - self.step))
 
     def words(self) -> list[str]:
-        """Return the values that matter while training, each in a word or two."""
-        found = [
+        """Return the values to watch while training, each with its label."""
+        words = [
             f"{label} {value_text(self.values[name])}"
             for name, label in _SHOWN.items()
             if name in self.values
         ]
         eta = self.eta_s()
-        return [*found, f"eta {clock_text(eta)}"] if eta is not None else found
+        return [*words, f"eta {clock_text(eta)}"] if eta is not None else words
 
     def where(self) -> str:
-        """Return the step, of how many where that is known."""
+        """Return the step, and the number of steps if known: 412/900."""
         return "-" if self.step is None else f"{self.step}/{self.steps}" if self.steps else str(self.step)
 
 
 def count(value: object) -> int | None:
-    """Return what a script reported as a number of things, None where it can be none."""
+    """Return a count that a script reported, None if the value cannot be one."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**53 else None

@@ -1,4 +1,4 @@
-"""ps: the runs, and what they do."""
+"""ps: the runs and their states."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ps(host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonFlag =
         print(json.dumps({"version": 1, "runs": runs}))
         return
     if not rows:
-        say("no runs yet", "  begin one   launch")
+        say("no runs yet", "  next   launch")
         return
     _show(rows)
 
@@ -60,7 +60,7 @@ def _show(rows: list[Row]) -> None:
 
 
 def _why(values: dict[str, Any]) -> str:
-    """Return why a run has failed or is in doubt, else what the attempt that goes on owes its values to."""
+    """Return why a run failed or is in doubt, else the remedy behind its current attempt."""
     from launcher.runs.evidence import diagnosis, words
 
     evidence, remedy = values.get("evidence"), values.get("remedy")

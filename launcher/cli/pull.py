@@ -1,4 +1,4 @@
-"""pull: bring a run's artifacts home."""
+"""pull: fetch a run's artifacts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from launcher.cli.signals import spinner
 
 
 def pull(run: RunWord = "last", host: HostOption = None, _accept: AcceptFlag = False) -> None:
-    """Fetch what a run has put into its artifacts, each file verified.
+    """Fetch a run's artifacts to this machine and verify each file.
 
     Example:  launch pull last
     """

@@ -1,4 +1,4 @@
-"""Commands that start quickly: typer reads the unset `--help` through pydantic (50 ms) unless its default is a bool."""
+"""Commands that start quickly: typer loads pydantic (50 ms) for an unset `--help` unless its default is a bool."""
 
 from __future__ import annotations
 

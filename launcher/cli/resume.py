@@ -1,4 +1,4 @@
-"""resume: go on from the last checkpoint of a run that has ended."""
+"""resume: start a new run from the last checkpoint of an ended one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def resume(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Change steps, save_every_steps, settings.NAME, batch.micro, attempts, …; never code, data or model.",
+            help="Change steps, save_every_steps, settings.NAME, batch.micro, attempts, …; not code, data or model.",
         ),
     ] = None,
     name: NameOption = None,
@@ -35,10 +35,10 @@ def resume(
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Go on from the newest whole checkpoint of a run that has ended, as a new run on the same host.
+    """Continue an ended run from its newest complete checkpoint, as a new run on the same host.
 
-    It has that run's own code, data, model and precisions as they lie there; nothing is sent. Its curves join that
-    run's. One that was interrupted goes on by itself: launch attach.
+    The new run uses the code, data, model and precisions that are already there; nothing is sent. Its curves continue
+    that run's. For a run that was interrupted, use launch attach.
 
     Examples:  launch resume w8q2 --set steps=600     launch resume last
     """

@@ -12,13 +12,15 @@ from launcher.cli.options import AcceptFlag, HostOption
 def rm(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN…", help="The start of a run's id, or of its last letters; or `last`."),
+        typer.Argument(metavar="RUN…", help="Runs: an id, the start of it or of its last part; or `last`."),
     ],
     host: HostOption = None,
     _accept: AcceptFlag = False,
-    force: Annotated[bool, typer.Option("--force", help="Even artifacts that were never pulled.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Remove artifacts that were never pulled too.")
+    ] = False,
 ) -> None:
-    """Remove runs that have ended, on their host and here. What they shared with others goes by `launch gc`.
+    """Remove ended runs from their host and from here. Files shared with other runs are removed by `launch gc`.
 
     Examples:  launch rm w8q2     launch rm --force p0x1 a77c
     """
@@ -27,7 +29,9 @@ def rm(
     from launcher.runs.cleaning import remove
     from launcher.runs.control import locate
 
-    for place, mirror in [locate(word, host) for word in runs]:  # all are known before the first one goes
+    for place, mirror in [
+        locate(word, host) for word in runs
+    ]:  # every name is resolved before the first removal
         with connect(place) as agent:
             left = remove(agent, mirror, even_artifacts=force)
         say(f"{mirror.run} removed from {place.name} and from here")

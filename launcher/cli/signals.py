@@ -1,4 +1,4 @@
-"""SIGTERM, and Ctrl-Z while the cursor is hidden."""
+"""Handle SIGTERM, and Ctrl-Z while the cursor is hidden."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SHOW, HIDE, CLEAR_LINE = b"\x1b[?25h", b"\x1b[?25l", b"\r\x1b[2K"
 
 
 class Terminated(BaseException):
-    """Raised by SIGTERM wherever the command stands, so that it ends as Ctrl-C would end it."""
+    """Raised by SIGTERM, so that a command ends as it does on Ctrl-C."""
 
     exit_code = 128 + signal.SIGTERM
 
 
 def heed_sigterm() -> None:
-    """Let SIGTERM raise Terminated, once; the next one ends us at once."""
+    """Make the first SIGTERM raise Terminated; the next one ends the process immediately."""
 
     def end(number: int, _frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)
@@ -33,10 +33,10 @@ def heed_sigterm() -> None:
 
 @contextlib.contextmanager
 def cursor_back_on_stop(console: Console) -> Iterator[None]:
-    """Give the cursor back for as long as Ctrl-Z stops us, while something live is drawn on the console.
+    """Show the cursor while Ctrl-Z stops the process, if something live is being drawn on the console.
 
-    What is drawn shows itself again once we go on. The terminal is written to directly: whoever draws may be in the
-    midst of it, and would keep our words until it is done.
+    The live display reappears when the process continues. This writes to the terminal directly, because the drawing
+    thread may hold the console's lock at that moment.
     """
     before = signal.getsignal(signal.SIGTSTP)
     if not console.file.isatty() or console.is_dumb_terminal or before == signal.SIG_IGN:
@@ -47,7 +47,7 @@ def cursor_back_on_stop(console: Console) -> Iterator[None]:
     def stop(number: int, _frame: object) -> None:
         os.write(descriptor, CLEAR_LINE + SHOW)
         signal.signal(number, signal.SIG_DFL)
-        signal.raise_signal(number)  # here we stand until SIGCONT
+        signal.raise_signal(number)  # stopped here until SIGCONT
         signal.signal(number, stop)
         os.write(descriptor, HIDE)
 
@@ -60,6 +60,6 @@ def cursor_back_on_stop(console: Console) -> Iterator[None]:
 
 @contextlib.contextmanager
 def spinner(console: Console, text: str, style: str = "status.spinner") -> Iterator[Status]:
-    """Show that something goes on; where it is no terminal, nothing."""
+    """Show a spinner; nothing if the console is not a terminal."""
     with cursor_back_on_stop(console), console.status(text, spinner_style=style) as status:
         yield status

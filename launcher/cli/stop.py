@@ -16,10 +16,10 @@ def stop(
     run: RunWord,
     host: HostOption = None,
     _accept: AcceptFlag = False,
-    now: Annotated[bool, typer.Option("--now", help="No checkpoint, no grace.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="End it immediately, without a checkpoint.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Stop a run: it saves a checkpoint if it can, then ends. Return when it has.
+    """Stop a run: it saves a checkpoint if it can, then ends. Wait until it has ended.
 
     Examples:  launch stop w8q2     launch stop --now last
     """
@@ -54,4 +54,4 @@ def stop(
     for line in filter(None, (", ".join(words(values.get("evidence"))), row.problem)):
         say(f"  {line}")
     if values.get("reason") == Reason.ENGINE_SILENT:
-        say(f"  what is left of it goes when its engine answers again   launch gc --host {place.name}")
+        say(f"  its container is removed once the engine answers again   launch gc --host {place.name}")

@@ -1,4 +1,4 @@
-"""sweep: end what dead runs have left on a host."""
+"""sweep: end what ended runs have left on a host."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from launcher.cli.options import AcceptFlag, HostOption, JsonFlag
 def sweep(
     host: HostOption = None,
     _accept: AcceptFlag = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List what would be done; change nothing.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """End and remove what runs that are over have left on a host; every launch does this by itself.
+    """End and remove processes, containers and files that ended runs have left on a host. Every launch does this too.
 
-    Only what is proven to be ours is touched: by a run's token, this host, this boot and start time, or by a container's
-    labels. What is not is left alone, with what it means; strangers that hold cards are listed with whom to ask.
+    Only what provably belongs to a run is touched: by the run's token, host, boot and start time, or by a container's
+    labels. Anything else is left alone and explained; for each foreign process on a card, the person to ask is named.
 
     Examples:  launch sweep --host lab     launch sweep --host lab --dry-run
     """
@@ -37,13 +39,13 @@ def sweep(
         facts = probe(agent, place, NO_JOB)
     items = [*ours, *strangers(facts)]
     if as_json:
-        told = [item.model_dump() for item in items]
-        print(json.dumps({"version": 1, "host": place.name, "dry_run": dry_run, "items": told}))
+        dumped = [item.model_dump() for item in items]
+        print(json.dumps({"version": 1, "host": place.name, "dry_run": dry_run, "items": dumped}))
         return
     if not ours:
-        say(f"{place.name}: nothing of ours is left over")
+        say(f"{place.name}: nothing is left over")
     if facts.holders_error:
-        say(f"{place.name}: who holds its cards is not known: {facts.holders_error}")
+        say(f"{place.name}: the processes on its cards are unknown: {facts.holders_error}")
     if not items:
         return
     from rich.console import Console

@@ -23,7 +23,7 @@ ACCENT = "cyan"
 
 
 class TerminalView(PlainView):
-    """Lines that stay, and below them a live bar."""
+    """Lines that stay, and a live bar below them."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class TerminalView(PlainView):
         self._drawn = ExitStack()
 
     def write(self, text: str, style: str = "") -> None:
-        """Write one line, above the bar where there is one."""
+        """Write one line, above the bar if it is shown."""
         line = Text(printable(text), style=style)
         if text.startswith("  ✓"):
             line.stylize(ACCENT, 2, 3)
@@ -39,7 +39,7 @@ class TerminalView(PlainView):
 
     @contextmanager
     def busy(self, name: str) -> Iterator[Callable[[str], None]]:
-        """Show a spinner, in the place of the bar."""
+        """Show a spinner instead of the bar."""
         self.close()
         with spinner(self._console, name, ACCENT) as status:
             yield lambda step: status.update(
@@ -54,20 +54,20 @@ class TerminalView(PlainView):
         self._drawn.enter_context(bar)
 
     def phase(self) -> None:
-        """The bar says it."""
+        """Do nothing: the bar shows the phase."""
 
     def metric(self, event: Event) -> None:
         """Show evaluations as lines; the bar shows the rest."""
         if "loss" not in event.values:
             super().metric(event)
 
-    def end(self, run: str, state: dict[str, Any], found: Result) -> None:
+    def end(self, run: str, state: dict[str, Any], result: Result) -> None:
         """End the bar and show the end."""
         self.close()
-        super().end(run, state, found)
+        super().end(run, state, result)
 
     def close(self) -> None:
-        """End the bar, which gives the cursor back."""
+        """End the bar, which shows the cursor again."""
         self._drawn.close()
 
     def _bar(self) -> Group:

@@ -25,7 +25,7 @@ def test_a_person_sees_each_rung_and_why_not_the_others(client):
     assert rows[0].split() == ["rung", "precision", "base", "trained", "scaler", "why", "here"]
     assert [row.split()[0] for row in rows[1:-1]] == ["1", "2", "3", "-", "-"]
     assert "excluded: capability 7.5 < 8.0 emulates it (torch says yes, the card says no)" in out
-    assert "the model is not known here" in rows[-1]
+    assert "the model's configuration is not known here" in rows[-1]
 
 
 def test_a_script_gets_rungs_and_what_is_excluded(client):

@@ -25,7 +25,7 @@ def refused(client, *words):
     "words", [("--host", "local", "python", "train.py"), ("--detach", "train.py"), ("--dry-run", "python")]
 )
 def test_words_without_the_dashes_print_both_right_forms(client, words):
-    """A command goes behind `--`, a verb comes first; both lines can be pasted."""
+    """A command goes after `--`, a verb comes first; both lines can be pasted."""
     said = refused(client, *words)
     stray = " ".join(words[2:] if words[0] == "--host" else words[1:])
     assert f"unexpected words: {stray}" in said
@@ -167,7 +167,7 @@ def test_words_behind_the_dashes_belong_to_the_job_alone(client):
 def test_dashes_without_a_command_show_the_form(client, words):
     """It is no wish for the demo; the line can be pasted."""
     said = refused(client, *words)
-    assert "no command behind --" in said
+    assert "no command after --" in said
     assert "-- python train.py" in said
 
 

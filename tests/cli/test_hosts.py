@@ -78,5 +78,5 @@ def test_aliases_are_named_with_all_and_never_asked(client):
     (client.home / ".ssh").mkdir()
     (client.home / ".ssh" / "config").write_text("Host far faraway *.pattern\n  Port 1\n")
     assert "far" not in client.ok("hosts")
-    assert "aliases of ~/.ssh/config, not asked: far, faraway" in client.ok("hosts", "--all")
+    assert "aliases of ~/.ssh/config, not probed: far, faraway" in client.ok("hosts", "--all")
     assert json.loads(client.ok("hosts", "--all", "--json"))["aliases"] == ["far", "faraway"]

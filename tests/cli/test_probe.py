@@ -102,7 +102,7 @@ def test_a_file_that_is_no_probe_says_how_one_is_made(tmp_path, text, said):
 def test_a_saved_probe_that_cannot_be_used_is_a_usage_error(client, saved):
     """A wrong file, and one for a launch, which asks its host itself: exit code 2, and nothing begins."""
     name = saved(cpus="two")
-    for words, said in ((["--dry-run"], 'probe.json: cpus = "two"'), ([], "--probe is for --dry-run")):
+    for words, said in ((["--dry-run"], 'probe.json: cpus = "two"'), ([], "--probe needs --dry-run")):
         done = client.run(*words, "--probe", name, "--", "true")
         assert (done.returncode, done.stdout) == (2, "")
         assert said in done.stderr
@@ -181,7 +181,7 @@ def test_a_probe_tells_whose_a_holder_is_and_what_its_state_means():
         "  pid 7 (eve, python x.py, container 0123456789ab, 1.3 GB, for 2 h) holds GPU 0: ask eve to end it",
         "  pid 8 (eve, python x.py, 1.3 GB, for 2 h) holds GPU 0: nobody can end it before what it waits for answers",
         "    waits",
-        "who holds them is not known: silence",
+        "the processes on them are unknown: silence",
         "NVIDIA's MPS daemon runs: processes of one user share an exclusive card",
     ]
 

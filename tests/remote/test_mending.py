@@ -325,7 +325,7 @@ def test_a_client_says_from_which_attempt_on_and_how_to_go_on_with_what_ended(cl
     assert "remedy: a new attempt; resuming from step 6" in lines
     assert "✓ attempt 2 running from step 6" in lines
     assert any(line.startswith("✗ failed") and "exit-nonzero" in line for line in lines)
-    assert lines[-1] == "go on    launch resume aaaa     from step 6"
+    assert lines[-1] == "resume   launch resume aaaa     from step 6"
 
 
 # checkpoints

@@ -168,7 +168,7 @@ def test_a_sweep_ends_what_is_ours_on_a_card_and_says_whom_to_ask_of_a_stranger(
     assert (item["kind"], item["did"]) == ("stranger", "left")
     assert item["name"].startswith(f"pid {stranger.pid} (root, ")
     assert stranger.poll() is None
-    assert holding.ok("sweep").startswith("local: nothing of ours is left over\n")
+    assert holding.ok("sweep").startswith("local: nothing is left over\n")
 
 
 @pytest.fixture

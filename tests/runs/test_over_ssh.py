@@ -181,7 +181,7 @@ def test_ctrl_c_detaches_over_ssh(client, lab):
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=30)
     assert process.returncode == 0
-    assert "detached; the run goes on" in out
+    assert "detached; the run continues" in out
     go_on(lab, only_run(client), 10, 20, 30)
     assert "succeeded" in client.ok("attach", "last")
 

@@ -110,7 +110,7 @@ def test_agent_and_keeper_killed_and_all_children_are_ended_by_the_next_launch(c
     assert proof["state"] == "interrupted"
     assert proof["host_id"] == process.host_id()
     assert proof["boot_id"] == process.boot_id()
-    assert client.ok("sweep") == "local: nothing of ours is left over\n"
+    assert client.ok("sweep") == "local: nothing is left over\n"
 
 
 def test_a_run_whose_agent_was_stopped_can_be_stopped(client, root):
