@@ -41,7 +41,7 @@ def show(
 
     Example:  launch image show --profile titan_rtx
     """
-    from launcher.planning import Place, image, torch_for
+    from launcher.planning import TorchTarget, image, torch_for
     from launcher.runs import resolve
 
     place = resolve.host(host)
@@ -52,7 +52,7 @@ def show(
     task = resolve.task(job, (), (), None)
     path, sources = resolve.template()[1], resolve.image_sources()
     chosen = image(card, task.job, place.build, sources)
-    torch = torch_for(task.job.requirements, Place(card), sources.wheels)
+    torch = torch_for(task.job.requirements, TorchTarget(card), sources.wheels)
     if as_json:
         wheels = torch._asdict() if chosen.dockerfile is not None else None
         print(json.dumps({"version": 1, "profile": card.name, "wheels": wheels, **chosen.model_dump()}))

@@ -30,5 +30,5 @@ def show_plan(plan: Plan, findings: tuple[Finding, ...]) -> None:
 def _environment(plan: Plan) -> str:
     environment = plan.environment
     if environment is None:
-        return plan.env or "the Python found on the host"
+        return plan.host_environment or "the Python found on the host"
     return f"{environment.name}, made once on the host   (Python {environment.python}, torch {environment.torch})"

@@ -50,7 +50,7 @@ def probe(host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonFla
 
 def rows(facts: Facts) -> Iterator[tuple[str, str]]:
     """Yield the label and the text of each thing that a host has."""
-    from launcher.planning import whom_to_ask
+    from launcher.planning import release_advice
 
     yield "cpus", f"{facts.cpus}, {facts.memory_gb} GB"
     disk, python = facts.file_system, facts.interpreter
@@ -76,7 +76,7 @@ def rows(facts: Facts) -> Iterator[tuple[str, str]]:
     for gpu in facts.gpus:
         yield f"gpu {gpu.index}", _card(gpu, facts)
         for holder in gpu.holders:
-            yield "", f"  {_holder(holder)} holds GPU {gpu.index}: {whom_to_ask(holder, facts)}"
+            yield "", f"  {_holder(holder)} holds GPU {gpu.index}: {release_advice(holder, facts)}"
             if holder.means:
                 yield "", f"    {holder.means}"
     if not facts.gpus or facts.gpu_error:

@@ -45,7 +45,7 @@ def show(
 
     Example:  launch profile show titan_rtx
     """
-    from launcher.planning import Case, ladder
+    from launcher.planning import LadderInputs, ladder
     from launcher.runs.resolve import profile
 
     card = profile(name)
@@ -55,7 +55,7 @@ def show(
         "fp16 tensor cores": card.has_fp16_tensor_cores,
         "torch.compile (Triton)": card.has_triton,
     }
-    rungs = ladder(Case(card, "lora")).rungs
+    rungs = ladder(LadderInputs(card, "lora")).rungs
     if as_json:
         ladder_json = [rung.model_dump(mode="json") for rung in rungs]
         print(json.dumps({"version": 1, **card.model_dump(mode="json"), "can": can, "ladder": ladder_json}))
