@@ -41,8 +41,8 @@ def test_an_image_of_the_jobs_own_is_named(client):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ((), 2, "name it   launch image show --profile PROFILE"),
-        (("--profile", "auto"), 2, "name it   launch image show --profile PROFILE"),
+        ((), 2, "next   launch image show --profile PROFILE"),
+        (("--profile", "auto"), 2, "next   launch image show --profile PROFILE"),
         (("--profile", "a100"), 2, "a100_40gb or a100_80gb"),
         (("--profile", "mps"), 3, "no container sees an Apple GPU"),
     ],
