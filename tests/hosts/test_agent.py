@@ -331,6 +331,17 @@ def test_the_real_agent_takes_no_path_for_a_run(agent, tmp_path, verb):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_the_real_agent_refuses_a_wrong_argument_by_its_name_and_goes_on(agent):
+    """A mistake in a request costs neither the connection nor what it holds."""
+    with pytest.raises(AgentError, match="sweep: dry_run must be true or false, not 'no'") as caught:
+        agent.call("sweep", dry_run="no")
+    assert caught.value.code == "bad-argument"
+    with pytest.raises(AgentError, match="the plan is not JSON") as caught:
+        agent.call("create", b"{", run="0101-sft-w8q2")
+    assert caught.value.code == "bad-payload"
+    assert agent.call("ping").values == {}
+
+
 @pytest.mark.parametrize("verb", ["ship", "start", "resume", "read", "wish", "pull"])
 def test_the_real_agent_says_that_a_run_is_not_there(agent, verb):
     """The id is one; the run is not."""

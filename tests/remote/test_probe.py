@@ -17,7 +17,8 @@ from testbed.client import until
 
 from launcher.remote.cards import nvidia
 from launcher.remote.host import probe_host
-from launcher.remote.serving.serve import Server
+from launcher.remote.serving.serve import answer
+from launcher.remote.serving.session import Session
 from launcher.values.facts import Facts
 
 UUID = "GPU-6c1b2a8e-0000-4000-8000-000000000000"
@@ -176,7 +177,7 @@ def test_a_root_that_hangs_costs_its_own_answer_alone(root, monkeypatch, call):
         60, gone.set
     )  # so that an agent that asks elsewhere fails here, and hangs nobody
     releases.start()
-    told, _ = Server(root, None).probe({"packages": ["pip"]}, b"")
+    told = answer(Session(root, None), "probe", {"packages": ["pip"]}).values
     is_in_time = not gone.is_set()
     gone.set()
     releases.cancel()

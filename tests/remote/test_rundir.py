@@ -12,7 +12,8 @@ from testbed.client import is_gone, until
 
 from launcher.remote.record import rundir
 from launcher.remote.record.rundir import Appender, Lock, Run, is_locked, write_durably
-from launcher.remote.serving.serve import Server, Wire
+from launcher.remote.serving.client_connection import ClientConnection
+from launcher.remote.serving.contact import end_keeper
 from launcher.remote.training.supervise import Supervisor
 
 MIB = 1024 * 1024
@@ -110,11 +111,11 @@ def test_an_attempt_that_never_started_its_command_is_not_counted(tmp_path, bega
 
 def test_a_client_that_reads_no_more_is_given_up(monkeypatch):
     """An agent whose client is frozen leaves after its silence, though it was in the middle of a word."""
-    monkeypatch.setattr("launcher.remote.serving.serve.SILENCE_S", 0.2)
+    monkeypatch.setattr("launcher.remote.serving.client_connection.SILENCE_S", 0.2)
     reader, writer = os.pipe()
     try:
         with pytest.raises(BrokenPipeError):
-            Wire(reader, writer).write({"ok": {}}, b"x" * MIB)
+            ClientConnection(reader, writer).write({"ok": {}}, b"x" * MIB)
     finally:
         os.close(reader)
         os.close(writer)
@@ -129,6 +130,6 @@ def test_a_keeper_whose_agent_does_not_come_up_is_ended_with_all_below_it(tmp_pa
     until(lambda: pid_file.exists() and pid_file.read_text(), "the child's pid")
     child = int(pid_file.read_text())
     keeper.returncode = 0  # collected by the one under test
-    Server(str(tmp_path), None)._end_keeper(keeper.pid)
+    end_keeper(keeper.pid)
     assert not Path(f"/proc/{keeper.pid}").exists()
     assert is_gone(child)

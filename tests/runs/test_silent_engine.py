@@ -10,9 +10,10 @@ from launcher.errors import EngineError
 from launcher.hosts.agent import Answer
 from launcher.remote.fate import docker
 from launcher.remote.fate.run_state import state_of
-from launcher.remote.host.garbage import RefusedError
 from launcher.remote.record.rundir import Run, write_durably
-from launcher.remote.serving.serve import Server
+from launcher.remote.serving import serve
+from launcher.remote.serving.requests import RequestError
+from launcher.remote.serving.session import Session
 from launcher.remote.serving.summary import summary
 from launcher.remote.system import process
 from launcher.runs import control
@@ -24,7 +25,7 @@ RUN = "0101-x-abcd"
 
 
 @pytest.fixture
-def server(tmp_path, monkeypatch):
+def session(tmp_path, monkeypatch):
     """A host's agent, and a run in a container of an engine that is not there, whose agent died."""
     monkeypatch.setattr(docker, "FATE", docker.Docker())
     run = Run(str(tmp_path / "runs" / RUN))
@@ -43,11 +44,11 @@ def server(tmp_path, monkeypatch):
         folder.release()
     write_durably(run.plan, "{}")
     write_durably(run.wish, "run")
-    return Server(str(tmp_path), None)
+    return Session(str(tmp_path), None)
 
 
-def run_of(server):
-    return server._name({"run": RUN})
+def run_of(session):
+    return session.run(RUN)
 
 
 class There:
@@ -55,18 +56,18 @@ class There:
 
     host = "there"
 
-    def __init__(self, server):
-        self._server = server
+    def __init__(self, session):
+        self._session = session
 
     def call(self, verb, payload=b"", deadline_s=0, **args):
         """Ask it."""
-        answer, back = self._server.verbs[verb](args, payload)
-        return Answer(json.loads(json.dumps(answer)), back)
+        reply = serve.answer(self._session, verb, args, payload)
+        return Answer(json.loads(json.dumps(reply.values)), reply.payload)
 
 
-def test_ps_and_attach_say_that_the_engine_does_not_answer(server, capsys):
+def test_ps_and_attach_say_that_the_engine_does_not_answer(session, capsys):
     """Not `resuming` alone, for ever; who follows is told once."""
-    (values,) = control.runs_of(There(server))
+    (values,) = control.runs_of(There(session))
     assert values["state"] == "resuming"
     ps._show([control.Row("there", values)])
     assert "its engine does not answer" in capsys.readouterr().out
@@ -78,7 +79,7 @@ def test_ps_and_attach_say_that_the_engine_does_not_answer(server, capsys):
     assert capsys.readouterr().out.count("its engine does not answer") == 1
 
 
-def test_stop_says_so_and_stop_now_gives_the_run_up(server, monkeypatch):
+def test_stop_says_so_and_stop_now_gives_the_run_up(session, monkeypatch):
     """In doubt: the engine may hold a container still, whose agent would find the end and leave."""
 
     def silent(*_):
@@ -86,17 +87,17 @@ def test_stop_says_so_and_stop_now_gives_the_run_up(server, monkeypatch):
 
     monkeypatch.setattr(control, "open_docker", silent)
     with pytest.raises(EngineError, match="launch stop --now abcd"):
-        control.stop(There(server), RUN, now=False, grace_s=0.1)
-    row = control.stop(There(server), RUN, now=True, grace_s=0.1)
+        control.stop(There(session), RUN, now=False, grace_s=0.1)
+    row = control.stop(There(session), RUN, now=True, grace_s=0.1)
     assert (row.values["state"], row.values["reason"]) == ("cancel-incomplete", "engine-silent")
     assert "does not answer" in ", ".join(words(row.values["evidence"]))
-    server.remove({"run": RUN}, b"")
-    assert not control.runs_of(There(server))
+    There(session).call("remove", run=RUN)
+    assert not control.runs_of(There(session))
 
 
-def test_a_run_that_ended_by_itself_has_ended_though_its_engine_is_silent(server, monkeypatch):
+def test_a_run_that_ended_by_itself_has_ended_though_its_engine_is_silent(session, monkeypatch):
     """Its agent read the wish; what the engine said instead is told, and is no failure of the stop."""
-    folder = run_of(server).new_folder()
+    folder = run_of(session).new_folder()
     folder.write_state("stopping")
 
     def silent(*_):
@@ -105,25 +106,26 @@ def test_a_run_that_ended_by_itself_has_ended_though_its_engine_is_silent(server
         raise EngineError("there", "there: its docker does not answer: gone\n  look")
 
     monkeypatch.setattr(control, "open_docker", silent)
-    row = control.stop(There(server), RUN, now=False, grace_s=0.1)
+    row = control.stop(There(session), RUN, now=False, grace_s=0.1)
     assert row.values["state"] == "cancelled"
     assert row.problem == "there: its docker does not answer: gone"
 
 
-def test_rm_takes_it_by_force_only(server):
+def test_rm_takes_it_by_force_only(session):
     """And writes the wish before, for an agent that comes back in the same moment."""
-    with pytest.raises(RefusedError, match="resuming"):
-        server.remove({"run": RUN}, b"")
-    server.remove({"run": RUN, "artifacts": True, "force": True}, b"")
-    assert not control.runs_of(There(server))
+    with pytest.raises(RequestError, match="resuming") as caught:
+        There(session).call("remove", run=RUN)
+    assert caught.value.code == "refused"
+    There(session).call("remove", run=RUN, artifacts=True, force=True)
+    assert not control.runs_of(There(session))
 
 
-def test_a_live_agent_is_no_matter_of_the_engines(server):
+def test_a_live_agent_is_no_matter_of_the_engines(session):
     """While it holds its lock nobody ends its run behind its back."""
-    folder = run_of(server).new_folder()
+    folder = run_of(session).new_folder()
     folder.write_state("running", attempt=2)
-    assert server.wish({"run": RUN, "wish": "cancel"}, b"")[0]["state"] == "running"
-    assert summary(run_of(server), state_of(run_of(server)))["evidence"] is None
+    assert There(session).call("wish", run=RUN, wish="cancel").values["state"] == "running"
+    assert summary(run_of(session), state_of(run_of(session)))["evidence"] is None
 
 
 @pytest.mark.parametrize(
@@ -145,10 +147,10 @@ def test_an_end_is_told_in_words(evidence, said, capsys):
     assert f"    {said}\n" in capsys.readouterr().out
 
 
-def test_a_run_is_taken_back_only_when_its_engine_says_that_it_has_no_container(server):
+def test_a_run_is_taken_back_only_when_its_engine_says_that_it_has_no_container(session):
     """What was never handed over is cleared away in any case."""
-    folder = run_of(server).new_folder()
-    server.handed_over[RUN] = folder
-    assert server.take_back({"run": RUN}, b"")[0] == {"taken": False}
-    server.prepared[RUN] = server.handed_over.pop(RUN)
-    assert server.take_back({"run": RUN}, b"")[0] == {"taken": True}
+    folder = run_of(session).new_folder()
+    session.handed_over[RUN] = folder
+    assert There(session).call("take_back", run=RUN).values == {"taken": False}
+    session.prepared[RUN] = session.handed_over.pop(RUN)
+    assert There(session).call("take_back", run=RUN).values == {"taken": True}

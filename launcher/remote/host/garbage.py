@@ -18,20 +18,20 @@ REMOVED = ".removed-"
 AGENT_AGE_S = 86_400.0
 
 
-class RefusedError(Exception):
+class NotRemovableError(Exception):
     """A removal that would take what somebody may still want."""
 
 
 def remove_run(run: Run, *, even_artifacts: bool) -> int:
     """Remove a run that has ended; return the bytes that this frees.
 
-    Raises RefusedError for one that has not ended, and for one with artifacts unless they may go.
+    Raises NotRemovableError for one that has not ended, and for one with artifacts unless they may go.
     """
     state = run_state.state_of(run)["state"]
     if state not in TERMINAL:
-        raise RefusedError("run %s is %s: it must be stopped before it is removed" % (run.id, state))
+        raise NotRemovableError("run %s is %s: it must be stopped before it is removed" % (run.id, state))
     if not even_artifacts and os.path.isdir(run.artifacts) and os.listdir(run.artifacts):
-        raise RefusedError("run %s has artifacts" % run.id)
+        raise NotRemovableError("run %s has artifacts" % run.id)
     away = os.path.join(os.path.dirname(run.path), REMOVED + run.id)
     os.rename(run.path, away)  # gone at once, whatever becomes of the rest
     return remove(away)

@@ -1,0 +1,86 @@
+"""The connection to the client: lines and raw bytes over two descriptors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from typing import Any
+
+from ..record import strict_json
+
+SILENCE_S = 60.0
+"""How long a client may be silent, or take nothing, before it is given up. It sends a ping well within this time."""
+MAX_LINE = 4 * 1024 * 1024
+
+
+class ClientConnection:
+    """Lines and raw bytes over two descriptors. EOFError and BrokenPipeError mean that the client has gone."""
+
+    def __init__(self, reader: int, writer: int) -> None:
+        """Use these descriptors."""
+        os.set_blocking(writer, False)
+        self._reader = reader
+        self._writer = writer
+        self._rest = b""
+        self._heard = time.monotonic()
+
+    def has_input(self, timeout_s: float) -> bool:
+        """Whether the client sends something, or leaves, within the time."""
+        return bool(self._rest) or bool(select.select([self._reader], [], [], timeout_s)[0])
+
+    def wait(self, sources: list[int], timeout_s: float) -> list[int] | None:
+        """Wait for the client, or for one of `sources`; return the sources that can be read.
+
+        `None` if the client takes no more output: what is read now could not be passed on. Raises EOFError when the
+        client has been silent for too long.
+        """
+        if time.monotonic() > self._heard + SILENCE_S:
+            raise EOFError
+        if not select.select([], [self._writer], [], 0.0)[1]:
+            select.select([self._reader], [self._writer], [], timeout_s)
+            return None
+        ready = select.select([self._reader, *sources], [], [], timeout_s)[0]
+        return [source for source in ready if source != self._reader]
+
+    def read_line(self) -> bytes:
+        """Return the next line. Raises EOFError when the client has gone."""
+        while b"\n" not in self._rest:
+            if len(self._rest) > MAX_LINE:
+                raise EOFError
+            self._fill()
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+    def read(self, size: int) -> bytes:
+        """Return exactly `size` bytes. Raises EOFError when the client has gone."""
+        pieces = []
+        while size:
+            if not self._rest:
+                self._fill()
+            piece, self._rest = self._rest[:size], self._rest[size:]
+            size -= len(piece)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def write(self, message: dict[str, Any], payload: bytes = b"") -> None:
+        """Send a message, followed by raw bytes. Raises BrokenPipeError when the client takes nothing for too long."""
+        if payload:
+            message = dict(message, size=len(payload))
+        for part in (strict_json.encode(message).encode() + b"\n", payload):
+            view = memoryview(part)
+            while view:
+                if not select.select([], [self._writer], [], SILENCE_S)[1]:
+                    raise BrokenPipeError
+                with contextlib.suppress(BlockingIOError):
+                    view = view[os.write(self._writer, view) :]
+
+    def _fill(self) -> None:
+        if not select.select([self._reader], [], [], SILENCE_S)[0]:
+            raise EOFError
+        piece = os.read(self._reader, 1 << 18)
+        if not piece:
+            raise EOFError
+        self._rest += piece
+        self._heard = time.monotonic()

@@ -1,0 +1,196 @@
+"""What a client's contact does to a run: judge one that nobody holds, wake its agent, end it, start its keeper.
+
+A contact is on record as a numbered folder of kind `contact`, written while its lock keeps other clients away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, Dict, Iterator, List
+
+from ..cards import lease
+from ..fate import run_state
+from ..record import secret, strict_json
+from ..record.rundir import TERMINAL, VERSION, Folder, Lock, Run, read_json, read_text, write_durably
+from ..system import process
+from .requests import RequestError
+
+START_S = 20.0
+CONTACT_S = 15.0  # a sweep may be ending what is left of the run
+KEEPER_GRACE_S = 3.0
+LEFTOVERS_GRACE_S = 5.0
+POLL_S = 0.005
+
+
+# judging a run that nobody holds
+
+
+def check_is_here(run: Run) -> None:
+    """Raise RequestError for a run whose record was made on another host, as in a home that is shared."""
+    host_id = run_state.host_of(run)
+    if host_id != process.host_id():
+        raise RequestError("other-host", "run %s belongs to another host (id %s)" % (run.id, host_id))
+
+
+@contextlib.contextmanager
+def contact(run: Run) -> Iterator[bool]:
+    """Let one client at a time judge a run that nobody holds; yield whether it is this one."""
+    lock = Lock.take(run.contact_lock, CONTACT_S)
+    run_state.fate_of(run).forget(run)
+    try:
+        yield lock is not None
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def settle(run: Run, state: str, reason: str, **more: Any) -> Folder:
+    """End what is left of a run that nobody holds, and write its new state; return the contact's folder, still held."""
+    last = run.last()
+    judged = run_state.state_of(run)
+    folder = run.new_folder()
+    ended = _end_leftovers(run)
+    previous = None if last is None else _previous(run, last, judged, ended)
+    write_durably(
+        folder.attempt, strict_json.encode(record_of(run, folder, "contact", previous=previous)) + "\n"
+    )
+    event = {
+        "version": VERSION,
+        "kind": "state",
+        "time": time.time(),
+        "values": {"state": state, "reason": reason, "ended": ended},
+    }
+    write_durably(folder.events, strict_json.encode(event) + "\n")
+    if state in TERMINAL:
+        secret.erase(run)
+    folder.write_state(state, reason, **more)
+    if state in TERMINAL:
+        with contextlib.suppress(OSError):  # a sweep removes them, and they count as free by the run's state
+            lease.give_back(run)
+    return folder
+
+
+def record_of(run: Run, folder: Folder, kind: str, **more: Any) -> Dict[str, Any]:
+    """Return what `serve` puts on record in a folder that it writes."""
+    return {
+        "version": VERSION,
+        "run": run.id,
+        "kind": kind,
+        "agent_folder": os.path.dirname(os.path.abspath(sys.argv[0])),
+        "folder": folder.number,
+        "time": time.time(),
+        "host_id": process.host_id(),
+        "boot_id": process.boot_id(),
+        **more,
+    }
+
+
+def _end_leftovers(run: Run) -> List[Dict[str, Any]]:
+    """End the processes that carry the run's token, if they can be seen from here; return the proofs."""
+    token = read_text(run.token) if run_state.fate_of(run).shows_processes else None
+    return process.end(lambda: process.with_token(token), "token", LEFTOVERS_GRACE_S) if token else []
+
+
+def _previous(run: Run, last: Folder, judged: run_state.State, ended: List[Dict[str, Any]]) -> Dict[str, Any]:
+    """Return what is on record of the folder before the contact: how it was found, and what was ended of it."""
+    found = {"folder": last.number, "state": last.read_state().get("state"), "ended": ended}
+    if not run_state.fate_of(
+        run
+    ).shows_processes:  # instead of processes, what keeps the run says how it ended
+        found["evidence"] = judged.get("evidence")
+    return found
+
+
+# stopping
+
+
+def stop(run: Run, wish: str) -> None:
+    """Write the wish `stop` or `cancel` and wake the agent; a run that nobody holds is ended here.
+
+    A run whose fate is silent may go on somewhere. Only `cancel` ends it, as `cancel-incomplete`; an agent that comes
+    back all the same finds that end, or the wish, and leaves.
+    """
+    write_durably(run.wish, wish)
+    _wake(run)
+    with contact(run) as is_ours:
+        judged = run_state.state_of(run)
+        if is_ours and judged["state"] in ("interrupted", "waiting"):
+            reason = "cancelled-by-user" if wish == "cancel" else "stopped-by-user"
+            settle(run, "cancelled", reason).release()
+        elif is_ours and wish == "cancel" and run_state.is_silent(judged):
+            evidence = judged.get("evidence")
+            settle(run, "cancel-incomplete", "engine-silent", evidence=evidence).release()
+
+
+def _wake(run: Run) -> None:
+    """Signal the run's agent, so that it reads the wish at once; the proof is its record and its lock."""
+    last = run.last()
+    if last is None or not last.is_locked() or not run_state.fate_of(run).shows_processes:
+        return  # an agent that cannot be signalled looks at the wish by itself
+    record = read_json(last.attempt)
+    agent = record.get("agent") or {}
+    current = process.find(int(agent.get("pid", 0)))
+    is_same_boot = record.get("boot_id") == process.boot_id()
+    if current is not None and is_same_boot and current.start == agent.get("start"):
+        process.send(current, signal.SIGTERM)
+        process.send(current, signal.SIGCONT)  # a stopped process handles nothing else
+
+
+# starting
+
+
+def is_taken_over(run: Run, after: int) -> bool:
+    """Whether an agent has put a folder on record that is newer than folder `after`."""
+    last = run.last()
+    return last is not None and last.number > after and os.path.exists(last.attempt)
+
+
+def start_keeper(run: Run, after: int) -> None:
+    """Start the run's keeper in a session of its own; return when its agent has a folder newer than `after`.
+
+    Raises RequestError, with the keeper's last words, if no agent appears; nothing of it is running then.
+    """
+    keeper = _open_keeper(run)
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if is_taken_over(run, after):
+            return
+        if keeper.poll() is not None:
+            break
+        time.sleep(POLL_S)
+    end_keeper(keeper.pid)
+    tail = (read_text(run.keeper_log) or "")[-500:] or "it printed nothing"
+    raise RequestError("no-start", "the agent of run %s did not start: %s" % (run.id, tail))
+
+
+def _open_keeper(run: Run) -> subprocess.Popen[bytes]:
+    variables = secret.without(dict(os.environ), read_json(run.plan))
+    variables["LAUNCH_TOKEN"] = (
+        read_text(run.token) or ""
+    )  # proves that it is ours, in whichever session it ends up
+    with open(run.keeper_log, "ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-I", sys.argv[0], "keep", run.path],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env=variables,
+            start_new_session=True,
+        )
+
+
+def end_keeper(pid: int) -> None:
+    """End a keeper whose agent did not come up, with everything below it, so that the run's folder may be removed."""
+
+    def targets() -> List[process.Process]:
+        keeper = process.find(pid)
+        alive = [keeper] if keeper is not None and keeper.letter != "Z" else []
+        return alive + process.descendants(pid)
+
+    process.end(targets, "child", KEEPER_GRACE_S)

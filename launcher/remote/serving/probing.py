@@ -1,0 +1,37 @@
+"""Verbs about the host itself."""
+
+from __future__ import annotations
+
+from typing import Any, List, NamedTuple, Optional
+
+from ..host import probe_host
+from .requests import NoArguments, Reply
+from .session import Session, Verb
+
+
+class Probe(NamedTuple):
+    """The job's interpreter and packages, the engine and the model to look for; see probe_host.py."""
+
+    env: Optional[str] = None
+    packages: Optional[List[str]] = None
+    engine: Optional[str] = None
+    model: Any = None
+    model_keys: Optional[List[str]] = None
+
+
+def ping(_session: Session, _request: NoArguments, _payload: bytes) -> Reply:
+    """Answer, so that the client knows that the connection lives."""
+    return Reply({})
+
+
+def probe(session: Session, request: Probe, _payload: bytes) -> Reply:
+    """Return the host's facts."""
+    return Reply(probe_host.probe(session.root, *request))
+
+
+def root(session: Session, _request: NoArguments, _payload: bytes) -> Reply:
+    """Return what marks a container or an image as belonging to this root."""
+    return Reply({"root": session.label})
+
+
+VERBS = {"ping": Verb(NoArguments, ping), "probe": Verb(Probe, probe), "root": Verb(NoArguments, root)}

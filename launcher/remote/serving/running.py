@@ -1,0 +1,111 @@
+"""Verbs about runs that exist: list, read, stop, run a command beside one."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from ..fate import run_state
+from ..record.rundir import RUN_ID, TERMINAL, Run
+from ..system import attending
+from . import command, contact, cursors
+from .client_connection import SILENCE_S
+from .requests import Reply, RequestError, RunId
+from .session import Session, Verb
+from .summary import summary
+
+POLL_S = 0.01
+
+
+class Runs(NamedTuple):
+    """The runs to list, all of them by default."""
+
+    runs: Optional[List[str]] = None
+
+
+def runs(session: Session, request: Runs, _payload: bytes) -> Reply:
+    """Return a summary of each run of this host, or of those asked for; an id without a run is left out."""
+    folder = os.path.join(session.root, "runs")
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    present = [
+        Run(os.path.join(folder, name))
+        for name in sorted(names)
+        if RUN_ID.fullmatch(name) and (request.runs is None or name in request.runs)
+    ]
+    states = run_state.states_of(present)
+    return Reply({"runs": [summary(run, states[run.id]) for run in present]})
+
+
+class Read(NamedTuple):
+    """A client's cursors in a run, and how long to wait for something new; see cursors.py."""
+
+    run: RunId
+    wait_s: float = 0.0
+    cursors: Optional[Dict[str, Any]] = None
+    from_: int = 0
+    state: Optional[List[Any]] = None
+    plan: bool = False
+
+
+def read(session: Session, request: Read, _payload: bytes) -> Reply:
+    """Return what is new in a run since the client's cursors, waiting a while for it."""
+    run = session.run(request.run)
+    positions = {
+        "cursors": request.cursors,
+        "from": request.from_,
+        "state": request.state,
+        "plan": request.plan,
+    }
+    deadline = time.monotonic() + min(request.wait_s, SILENCE_S / 2)
+    while True:
+        values, payload = cursors.read(run, positions)
+        if payload or values["changed"] or time.monotonic() >= deadline:
+            return Reply(values, payload)
+        if session.connection.has_input(POLL_S):
+            return Reply(values, payload)
+
+
+class Wish(NamedTuple):
+    """A run, and the wish for it: `stop` saves a checkpoint first, `cancel` does not."""
+
+    run: RunId
+    wish: str = ""
+
+
+def wish(session: Session, request: Wish, _payload: bytes) -> Reply:
+    """Write a wish to stop or cancel a run, and wake its agent; return the state that follows at once."""
+    run = session.run(request.run)
+    if request.wish not in ("stop", "cancel"):
+        raise RequestError("bad-wish", "wish: it must be stop or cancel, not %r" % request.wish)
+    state = run_state.state_of(run)["state"]
+    if state in TERMINAL:
+        return Reply({"state": state})
+    contact.check_is_here(run)
+    contact.stop(run, request.wish)
+    return Reply({"state": run_state.state_of(run)["state"]})
+
+
+class Execute(NamedTuple):
+    """A run, and the words of a command."""
+
+    run: RunId
+    command: List[str]
+
+
+def execute(session: Session, request: Execute, _payload: bytes) -> Reply:
+    """Run a command beside a run while the client listens; see command.py."""
+    run = session.run(request.run)
+    contact.check_is_here(run)
+    try:
+        return Reply(command.execute(run, request.command, session.connection))
+    except attending.CommandError as error:
+        raise RequestError(error.code, str(error)) from None
+
+
+VERBS = {
+    "runs": Verb(Runs, runs),
+    "read": Verb(Read, read),
+    "wish": Verb(Wish, wish),
+    "exec": Verb(Execute, execute),
+}

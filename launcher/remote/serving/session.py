@@ -1,0 +1,117 @@
+"""A session: what one client's connection holds on this host, and how it is cleared away when the client has gone.
+
+For example, a launch holds a prepared run and its cards. If the client dies before the start, both go with the session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from typing import Any, Callable, Dict, NamedTuple, Optional, Type
+
+from ..cards import lease, tickets
+from ..record.rundir import Folder, Lock, Run
+from ..store.manifest import Manifest
+from ..store.store import Store
+from ..system import process
+from .client_connection import ClientConnection
+from .requests import Reply, RequestError, RunId
+
+
+class Unsealed(NamedTuple):
+    """An environment that was made here and does not count yet, with what its Python says of its packages."""
+
+    path: str
+    packages: Dict[str, Any]
+
+
+class Session:
+    """What a connection holds. The verbs change it; `clear_away` leaves nothing half-done behind."""
+
+    def __init__(self, root: str, connection: ClientConnection) -> None:
+        """Serve runs below `root` to the client of this connection."""
+        self.root = root
+        self.connection = connection
+        self.store = Store(root)
+        self.prepared: Dict[str, Folder] = {}
+        """The first folders, held, of runs that were not started yet: they are removed with the session."""
+        self.handed_over: Dict[str, Folder] = {}
+        """The folders, held, of runs whose agent the client starts: they stay, and are let go of."""
+        self.manifests: Dict[str, Manifest] = {}
+        """The manifests that were offered for prepared runs."""
+        self.cards: Dict[str, lease.Taken] = {}
+        self.ticket: Optional[tickets.Ticket] = None
+        self.locks: Dict[str, Lock] = {}
+        self.unsealed: Dict[str, Unsealed] = {}
+        """The environments in the making, by the name of their lock."""
+
+    @property
+    def label(self) -> str:
+        """What marks a container or an image as belonging to this root: the host's id and the root's path."""
+        return "%s:%s" % (process.host_id(), self.root)
+
+    def path_of(self, run_id: RunId) -> str:
+        """Return the path of a run's folder."""
+        return os.path.join(self.root, "runs", run_id)
+
+    def run(self, run_id: RunId) -> Run:
+        """Return a run that exists. Raises RequestError."""
+        run = Run(self.path_of(run_id))
+        if not os.path.isdir(run.path):
+            raise RequestError("no-run", "there is no run %s below %s" % (run.id, self.root))
+        return run
+
+    def prepared_run(self, run_id: RunId) -> Run:
+        """Return a run that is being prepared on this connection. Raises RequestError."""
+        run = self.run(run_id)
+        if run.id not in self.prepared:
+            raise RequestError("not-prepared", "run %s is not being prepared on this connection" % run.id)
+        return run
+
+    def release_cards(self, run_id: str) -> None:
+        """Let go of a run's cards, which its agent holds by now, or nobody."""
+        taken = self.cards.pop(run_id, None)
+        if taken is not None:
+            taken.release()
+
+    def leave_queue(self) -> None:
+        """Give up the place in the queue for cards."""
+        if self.ticket is not None:
+            self.ticket.leave()
+            self.ticket = None
+
+    def drop_unsealed(self, name: str) -> None:
+        """Remove the environment that was made under a lock, if it was not sealed: it failed, or it does not work."""
+        if name in self.unsealed:
+            from ..making import (
+                environment_build,
+            )  # most sessions make none, and all would wait for it to load
+
+            environment_build.remove(self.unsealed[name].path)
+            del self.unsealed[name]
+
+    def clear_away(self) -> None:
+        """Remove what was prepared and never started, and let go of the rest. A sweep removes what cannot be removed."""
+        with contextlib.suppress(OSError):
+            self.leave_queue()
+        for folder in self.handed_over.values():
+            folder.release()
+        for run_id, folder in self.prepared.items():
+            folder.release()
+            path = self.path_of(RunId(run_id))
+            with contextlib.suppress(OSError):
+                lease.give_back(Run(path))
+            shutil.rmtree(path, ignore_errors=True)
+        for run_id in list(self.cards):
+            self.release_cards(run_id)
+        for name in list(self.unsealed):
+            with contextlib.suppress(OSError):
+                self.drop_unsealed(name)
+
+
+class Verb(NamedTuple):
+    """What answers a verb: the shape of its arguments, and a function of the session, the arguments and the payload."""
+
+    arguments: Type[Any]
+    answer: Callable[[Session, Any, bytes], Reply]

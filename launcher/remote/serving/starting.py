@@ -1,0 +1,150 @@
+"""Verbs that start a prepared run, or one that was interrupted: here under a keeper, or handed over to the client."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from typing import List, NamedTuple
+
+from ..cards import lease
+from ..fate import run_state
+from ..record.rundir import Run
+from ..store import worker_folder
+from . import contact
+from .container_place import container_place
+from .requests import OfRun, Reply, RequestError, RunId
+from .session import Session, Verb
+
+SPARE_FILES = 100  # fewer are copied in no time
+POLL_S = 0.01
+
+
+def start(session: Session, request: OfRun, _payload: bytes) -> Reply:
+    """Start a prepared run's keeper; return when its agent has taken over."""
+    run = session.prepared_run(request.run)
+    folder = session.prepared[run.id]
+    contact.start_keeper(run, folder.number)
+    del session.prepared[run.id]
+    session.release_cards(run.id)
+    folder.release()
+    _make_spare(session, run)
+    return Reply({"run": run.id})
+
+
+def hand_over(session: Session, request: OfRun, _payload: bytes) -> Reply:
+    """Leave a prepared run to what the client starts next, a container: it is no longer cleared away."""
+    run = session.prepared_run(request.run)
+    session.handed_over[run.id] = session.prepared.pop(run.id)
+    _make_spare(session, run)
+    return Reply({})
+
+
+def take_back(session: Session, request: OfRun, _payload: bytes) -> Reply:
+    """Take back a run whose container could not start and was removed: it is cleared away with this connection.
+
+    The answer says whether it is, which is also true of a run that was never handed over.
+    """
+    run = session.run(request.run)
+    fate = run_state.fate_of(run)
+    fate.forget(run)
+    if run.id in session.handed_over and fate.is_removed(run):
+        session.prepared[run.id] = session.handed_over.pop(run.id)
+    return Reply({"taken": run.id in session.prepared})
+
+
+class Await(NamedTuple):
+    """A run that was handed over, and how long to wait for its agent."""
+
+    run: RunId
+    wait_s: float = contact.START_S
+
+
+def await_agent(session: Session, request: Await, _payload: bytes) -> Reply:
+    """Wait for the agent of a run that was handed over; return whether it has come."""
+    run = session.run(request.run)
+    folder = session.handed_over.get(run.id)
+    if folder is None:
+        raise RequestError("not-prepared", "run %s was not handed over on this connection" % run.id)
+    deadline = time.monotonic() + min(request.wait_s, contact.START_S)
+    while not contact.is_taken_over(run, folder.number):
+        if time.monotonic() >= deadline or session.connection.has_input(POLL_S):
+            return Reply({"came": False})
+    del session.handed_over[run.id]
+    session.release_cards(run.id)
+    folder.release()
+    return Reply({"came": True})
+
+
+def place(session: Session, request: OfRun, _payload: bytes) -> Reply:
+    """Return what a container of the run needs to see."""
+    return Reply({"place": container_place(session, session.run(request.run))})
+
+
+def resume(session: Session, request: OfRun, _payload: bytes) -> Reply:
+    """Start a run again that was interrupted, or that waits: what is left of it is ended by proof first.
+
+    Its cards are leased anew; if another run has them by now, it waits. A run that the client starts is handed over: the
+    answer has its place, and `await` waits for its agent. A run whose code never arrived, because its client and our
+    `serve` died while it was sent, has failed.
+    """
+    run = session.run(request.run)
+    contact.check_is_here(run)
+    worker_folder.unpack(sys.argv[0])
+    with contact.contact(run) as is_ours:
+        state = run_state.state_of(run)["state"]
+        if is_ours and state in ("interrupted", "waiting"):
+            return _restart(session, run, state)
+    return Reply({"state": run_state.state_of(run)["state"]})
+
+
+def _restart(session: Session, run: Run, state: str) -> Reply:
+    if not os.path.isdir(run.code):
+        contact.settle(run, "failed", "never-started").release()
+        return Reply({"state": run_state.state_of(run)["state"]})
+    busy = _lease_again(session, run)
+    if busy:
+        if state != "waiting":
+            contact.settle(run, "waiting", "card", evidence=lease.evidence(busy)).release()
+        return Reply({"state": "waiting", "busy": [card._asdict() for card in busy]})
+    if run_state.fate_of(run).is_started_by_client:
+        session.handed_over[run.id] = contact.settle(run, "resuming", "agent-lost")
+        return Reply({"state": "resuming", "place": container_place(session, run), "gpus": run.cards()})
+    folder = contact.settle(run, "resuming", "agent-lost" if state == "interrupted" else "card")
+    contact.start_keeper(run, folder.number)
+    session.release_cards(run.id)
+    folder.release()
+    return Reply({"state": run_state.state_of(run)["state"]})
+
+
+def _lease_again(session: Session, run: Run) -> List[lease.Busy]:
+    """Lease cards for a run that starts again; return who holds them if there are not enough."""
+    taken = lease.take_again(run, wait_s=lease.LEAVING_S)
+    if taken.gpus:
+        session.cards[run.id] = taken
+        return []
+    return taken.busy
+
+
+def _make_spare(session: Session, run: Run) -> None:
+    """Start a process that copies the code once more, ahead of the next launch. Nobody waits for it."""
+    if len(session.manifests.pop(run.id, {})) >= SPARE_FILES:
+        subprocess.Popen(
+            [sys.executable, "-I", sys.argv[0], "spare", run.path],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+
+
+VERBS = {
+    "start": Verb(OfRun, start),
+    "hand_over": Verb(OfRun, hand_over),
+    "take_back": Verb(OfRun, take_back),
+    "await": Verb(Await, await_agent),
+    "place": Verb(OfRun, place),
+    "resume": Verb(OfRun, resume),
+}
