@@ -195,7 +195,7 @@ def copy_demo(demo: Path) -> Callable[[Path], None]:
 
 
 _ON_THE_BRIDGE = {
-    "hosts/test_behind.py", "hosts/test_hops.py", "runs/test_bad_links.py", "runs/test_containers.py",
+    "contract/test_contract.py", "hosts/test_behind.py", "hosts/test_hops.py", "runs/test_bad_links.py", "runs/test_containers.py",
     "runs/test_engine_ways.py", "runs/test_images.py", "runs/test_kills.py", "runs/test_leftovers.py",
     "runs/test_machines.py", "runtimes/test_container.py", "runtimes/test_engine.py", "testbed/test_engine.py",
 }  # fmt: skip

@@ -1,0 +1,132 @@
+"""The places that the contract is tested on, each with a witness that is not the launcher's own code.
+
+To add a place: write a fixture here that yields a `Place`, name it in `PLACES`, and list in `cannot` what it cannot do.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from testbed.client import Client, processes_of
+from testbed.engine import BASE, Engine
+from testbed.sshd import SshHost
+
+TESTBED = pytest.mark.testbed
+PLACES = (
+    pytest.param("local"),
+    pytest.param("ssh_native", marks=TESTBED),
+    pytest.param("ssh_docker", marks=TESTBED),
+)
+"""The names of the fixtures below; `place` of test_contract.py takes each in turn."""
+
+
+@dataclass
+class Place:
+    """A client and one place where its runs are kept.
+
+    `on_host` runs a command there as the user, by plain ssh or directly, and returns what it printed. It fails if the
+    command fails, unless it gets `check=False`.
+    """
+
+    client: Client
+    host: str
+    """The name that `--host` takes."""
+    root: str
+    """The launcher's folder on the host."""
+    on_host: Callable[..., str]
+    alive: Callable[[str], list[str]]
+    """Returns the processes or containers of a run that are alive."""
+    kept: Callable[[str], list[str]]
+    """Returns what the place keeps of a run outside its folder, dead or alive, e.g. a container."""
+    words: tuple[str, ...] = ()
+    """Further words of `launch`, e.g. `--runtime toy`."""
+    cannot: Mapping[str, str] = field(default_factory=dict)
+    """What this place cannot do, by the name of the test after `test_`, and why."""
+
+    def sums(self, run: str) -> dict[str, str]:
+        """Return the SHA-256 of each file in a run's folder on the host, by the host's own sha256sum."""
+        script = f"cd {self.root}/runs/{run} && find . -type f -exec sha256sum {{}} +"
+        return _by_path(self.on_host("sh", "-c", script))
+
+    def mirrored_sums(self, run: str) -> dict[str, str]:
+        """Return the SHA-256 of each file in the client's copy of a run."""
+        script = "find . -type f -exec sha256sum {} +"
+        done = subprocess.run(
+            ["sh", "-c", script], cwd=self.client.runs / run, check=True, capture_output=True
+        )
+        return _by_path(done.stdout.decode())
+
+    def traces(self, run: str) -> list[str]:
+        """Return the paths below the launcher's folder on the host that name a run, or files that mention it."""
+        script = f"cd {self.root} && {{ find . -path './*{run}*'; grep -rl --exclude=sweeps.jsonl {run} . || true; }} | sort -u"
+        return self.on_host("sh", "-c", script).split()
+
+
+def _by_path(text: str) -> dict[str, str]:
+    return {line[66:]: line[:64] for line in text.splitlines()}
+
+
+def _nothing(run: str) -> list[str]:
+    del run
+    return []
+
+
+def _here(*words: str, check: bool = True) -> str:
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    assert done.returncode == 0 or not check, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def local(client: Client) -> Place:
+    """This machine, as a process under a keeper."""
+    root = client.home / ".launch"
+    return Place(
+        client=client,
+        host="local",
+        root=str(root),
+        on_host=_here,
+        alive=lambda run: [str(pid) for pid in processes_of(root / "runs" / run)],
+        kept=_nothing,
+    )
+
+
+@pytest.fixture
+def ssh_native(client: Client, lab: SshHost) -> Place:
+    """A host behind a plain sshd, as a process under a keeper."""
+
+    def alive(run: str) -> list[str]:
+        lines = lab.ssh("ps", "-u", lab.user, "-o", "pid=,args=").splitlines()
+        return [line for line in lines if run in line or ".py" in line.split(None, 1)[1]]
+
+    return Place(
+        client=client,
+        host="A",
+        root=str(lab.root),
+        on_host=lab.ssh,
+        alive=alive,
+        kept=_nothing,
+    )
+
+
+@pytest.fixture
+def ssh_docker(client: Client, engine: Engine) -> Iterator[Place]:
+    """A host behind sshd, in a container of its Docker Engine."""
+    (client.project / "launch.toml").write_text(
+        f'{engine.machine.table("dock", user="ada", runtime="docker")}\n[hosts.dock.build]\nbase = "{BASE}"\n'
+    )
+    label = "label=launcher.run="
+    yield Place(
+        client=client,
+        host="dock",
+        root="/home/ada/.launch",
+        on_host=engine.machine.ssh,
+        alive=lambda run: engine.docker("ps", "-q", "--filter", label + run).split(),
+        kept=lambda run: engine.docker("ps", "-aq", "--filter", label + run).split(),
+    )
+    for container in engine.docker("ps", "-aq").split():
+        engine.docker("rm", "-f", container)
+    engine.machine.ssh("rm", "-rf", ".launch/runs")

@@ -1,0 +1,223 @@
+"""What every place promises, by the same assertions: submit, stream, fail, stop, mend, resume, pull, attach, remove.
+
+The command line is used as a user does. What happened is asked of the host: its sha256sum, find, ps, `docker ps`, and a
+ledger that the training writes outside the run's folder.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from contract.places import PLACES
+from testbed.client import until
+
+HERE = Path(__file__).parent
+LEDGER = "contract-ledger"
+STREAMED = {"plan.json", "attempt.json", "state.json", "events.jsonl", "log.txt"}
+JOB = f"""
+name = "counts"
+command = ["python", "train.py"]
+steps = 12
+save_every_steps = 5
+keep_checkpoints = 9
+[batch]
+global = 8
+micro = 4
+[settings]
+ledger = "{LEDGER}"
+crashes_at = 0
+waits_at = 0
+ignores_sigterm = false
+"""
+FAILS = "print('so far', flush=True)\nraise SystemExit(3)\n"
+
+
+@pytest.fixture(params=PLACES)
+def place(request):
+    """A place to run at, with the project of the contract and an empty ledger."""
+    chosen = request.getfixturevalue(request.param)
+    reason = chosen.cannot.get(request.function.__name__.removeprefix("test_"))
+    if reason:
+        pytest.skip(reason)
+    project = chosen.client.project
+    shutil.copy(HERE / "train.py", project)
+    (project / "fails.py").write_text(FAILS)
+    (project / "counts.toml").write_text(JOB)
+    (project / "fails.toml").write_text('name = "fails"\ncommand = ["python", "fails.py"]\n')
+    yield chosen
+    chosen.on_host("sh", "-c", f"rm -f {chosen.root}/cache/{LEDGER}*")
+
+
+def words(place, job="counts", **settings):
+    """The words of `launch` for a job of the contract."""
+    changed = [word for key, value in settings.items() for word in ("--set", f"settings.{key}={value}")]
+    return ["--host", place.host, *place.words, "--job", f"{job}.toml", *changed]
+
+
+def detached(place, **settings):
+    return place.client.detached(*words(place, **settings))
+
+
+def ledger(place):
+    """The steps in the order in which they were trained."""
+    return [int(line) for line in place.on_host("cat", f"{place.root}/cache/{LEDGER}", check=False).split()]
+
+
+def until_step(place, step):
+    until(lambda: step in ledger(place), f"step {step} at {place.host}", every=0.2)
+
+
+def go_on(place):
+    place.on_host("touch", f"{place.root}/cache/{LEDGER}.go")
+
+
+def ended(place, run):
+    """Follow a run to its end; return its row of `ps`."""
+    place.client.run("attach", run)
+    return row(place, run)
+
+
+def row(place, run):
+    rows = json.loads(place.client.ok("ps", "--json", "--host", place.host))["runs"]
+    return next(values for values in rows if values["run"] == run)
+
+
+def only_run(place):
+    (run,) = [path.name for path in place.client.runs.glob("[0-9]*")]
+    return run
+
+
+def saved_steps(place, run):
+    """The steps of the sealed checkpoints, as the host's own files tell it."""
+    script = f"find {place.root}/runs/{run} -path '*/checkpoints/*' -name step -exec cat {{}} +"
+    return sorted(map(int, place.on_host("sh", "-c", script).split()))
+
+
+def assert_mirrored(place, run):
+    """The client has what was streamed, byte for byte as it is on the host."""
+    on_host = place.sums(run)
+    mirrored = {
+        path: digest for path, digest in place.mirrored_sums(run).items() if Path(path).name in STREAMED
+    }
+    assert {Path(path).name for path in mirrored} == STREAMED
+    expected = sorted(
+        (Path(path).name, digest) for path, digest in on_host.items() if Path(path).name in STREAMED
+    )
+    assert sorted((Path(path).name, digest) for path, digest in mirrored.items()) == expected
+
+
+def test_submit_streams_the_run_and_brings_its_artifacts(place):
+    """It succeeds with exit code 0; record, log and artifacts are the host's, by sha256sum on both sides; nothing is left alive."""
+    said = place.client.ok(*words(place))
+    run = only_run(place)
+    assert "succeeded" in said
+    assert (row(place, run)["state"], row(place, run)["reason"]) == ("succeeded", "completed")
+    assert ledger(place) == list(range(1, 13))
+    assert_mirrored(place, run)
+    assert place.client.ok("logs", run) == "begin at 0 micro-batch 4\n"
+    metrics = [json.loads(line) for line in place.client.ok("metrics", run, "--json").splitlines()]
+    assert [(line["step"], line["value"]) for line in metrics] == [(step, 1 / step) for step in range(1, 13)]
+    until(lambda: not place.alive(run), "the agent to leave")
+
+
+def test_pull_verifies_each_file(place):
+    """A client that has nothing of the run gets its artifacts, equal by sha256sum on both sides."""
+    run = detached(place)
+    ended(place, run)
+    shutil.rmtree(place.client.runs)
+    place.client.ok("pull", run, "--host", place.host)
+    on_host = {
+        path.partition("/artifacts/")[2]: digest
+        for path, digest in place.sums(run).items()
+        if "/artifacts/" in path
+    }
+    pulled = {
+        path.partition("/artifacts/")[2]: digest
+        for path, digest in place.mirrored_sums(run).items()
+        if "/artifacts/" in path
+    }
+    assert set(on_host) == {"adapter/weights", "a name with spaces.txt"}
+    assert pulled == on_host
+
+
+def test_attach_continues_from_an_empty_client_folder(place):
+    """Another client catches up in the middle of the run and follows it to its end."""
+    run = detached(place, waits_at=7)
+    until_step(place, 7)
+    shutil.rmtree(place.client.runs)
+    go_on(place)
+    assert "succeeded" in place.client.ok("attach", run, "--host", place.host)
+    assert ledger(place) == list(range(1, 13))
+    assert_mirrored(place, run)
+
+
+def test_fail_says_the_exit_code_and_the_reason(place):
+    """The command leaves with 1, shows the last words and what to type next."""
+    done = place.client.run(*words(place, "fails"))
+    run = only_run(place)
+    assert done.returncode == 1
+    assert "so far" in done.stdout
+    assert "exit-nonzero" in done.stdout
+    assert "launch logs" in done.stdout
+    values = row(place, run)
+    assert (values["state"], values["reason"], values["evidence"]["exit"]) == ("failed", "exit-nonzero", 3)
+    until(lambda: not place.alive(run), "the agent to leave")
+
+
+def test_stop_lets_the_training_save(place):
+    """The last step is saved, nothing is left alive, and the state says who ended it."""
+    run = detached(place, waits_at=7)
+    until_step(place, 7)
+    assert "cancelled: stopped-by-user" in place.client.ok("stop", run)
+    until(lambda: not place.alive(run), "everything of it to end", 10)
+    assert ledger(place) == list(range(1, 8))
+    assert saved_steps(place, run) == [5, 7]
+    assert row(place, run)["reason"] == "stopped-by-user"
+
+
+def test_stop_now_does_not_wait(place):
+    """A training that ignores SIGTERM is ended at once and saves nothing more."""
+    run = detached(place, waits_at=7, ignores_sigterm="true")
+    until_step(place, 7)
+    assert "cancelled: cancelled-by-user" in place.client.ok("stop", "--now", run)
+    until(lambda: not place.alive(run), "everything of it to end", 10)
+    assert saved_steps(place, run) == [5]
+
+
+def test_mend_resumes_from_the_checkpoint(place):
+    """One crash: the next attempt has half the micro-batch and trains each step after the checkpoint exactly once."""
+    run = detached(place, crashes_at=7)
+    values = ended(place, run)
+    assert (values["state"], values["attempt"]) == ("succeeded", 2)
+    assert ledger(place) == [*range(1, 8), *range(6, 13)]
+    log = place.client.ok("logs", run)
+    assert log.startswith("begin at 0 micro-batch 4\n")
+    assert log.endswith("begin at 5 micro-batch 2\n")
+    assert_mirrored(place, run)
+
+
+def test_resume_makes_a_child_that_continues(place):
+    """The child begins at the parent's last checkpoint, and no step is trained twice."""
+    run = detached(place, waits_at=7)
+    until_step(place, 7)
+    place.client.ok("stop", run)
+    said = place.client.ok("resume", run, "--detach", "--set", "settings.waits_at=0", "--set", "steps=14")
+    child = said.split()[-1]
+    assert child != run
+    assert ended(place, child)["state"] == "succeeded"
+    assert ledger(place) == list(range(1, 15))
+    assert place.client.ok("logs", child) == "begin at 7 micro-batch 4\n"
+    assert_mirrored(place, child)
+
+
+def test_remove_leaves_nothing(place):
+    """No file names or mentions the run on the host or here, and the place keeps nothing of it."""
+    run = detached(place)
+    ended(place, run)
+    assert place.traces(run)
+    place.client.ok("rm", run)
+    place.client.ok("gc", "--host", place.host)
+    assert place.traces(run) == []
+    assert place.kept(run) == []
+    assert not (place.client.runs / run).exists()
