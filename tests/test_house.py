@@ -69,7 +69,21 @@ def module_of(path):
     return ".".join(["launcher", *path.relative_to(PACKAGE).with_suffix("").parts])
 
 
-MODULES = {module_of(path) for path in AGENT if path.name != "__init__.py"}
+def reachable(path, among):
+    """Every module that a file leads to by its imports of some others; a package stands for its `__init__`."""
+    modules = {module_of(other).removesuffix(".__init__"): other for other in among}
+    graph = {
+        module_of(other): {module_of(modules[name]) for name in imports(other) if name in modules}
+        - {module_of(other)}
+        for other in among
+    }
+    reached, pending = set(), list(graph.get(module_of(path), ()))
+    while pending:
+        name = pending.pop()
+        if name not in reached:
+            reached.add(name)
+            pending += graph[name]
+    return reached
 
 
 def floor(module):
@@ -107,26 +121,48 @@ def test_the_agent_imports_itself_and_the_standard_library_alone(path):
 @pytest.mark.parametrize("path", AGENT, ids=ids)
 def test_no_module_of_the_agent_imports_itself_by_a_detour(path):
     """Within a wing too, nothing that a module imports leads back to it."""
-    graph = {
-        module_of(other): {name for name in imports(other) if name in MODULES} - {module_of(other)}
-        for other in AGENT
-    }
-    reached, left = set(), list(graph[module_of(path)])
-    while left:
-        name = left.pop()
-        if name not in reached:
-            reached.add(name)
-            left += graph[name]
-    assert module_of(path) not in reached
+    assert module_of(path) not in reachable(path, [other for other in AGENT if other.name != "__init__.py"])
+
+
+def imports_when_loaded(path):
+    """Every module that a file imports outside its functions."""
+    pending = list(ast.parse(path.read_text()).body)
+    while pending:
+        node = pending.pop()
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            pending += ast.iter_child_nodes(node)
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield f"{'.' * node.level}{node.module or ''}"
+
+
+def test_the_worker_is_one_package():
+    """One folder on PYTHONPATH makes one name importable, and nothing else."""
+    assert {path.relative_to(PACKAGE).parts[1] for path in WORKER} == {"launcher_worker"}
+    assert PACKAGE / "worker" / "launcher_worker" / "__main__.py" in WORKER
 
 
 @pytest.mark.parametrize("path", WORKER, ids=ids)
 def test_the_worker_asks_for_torch_and_its_kin_inside_the_functions_that_need_it(path):
-    """When imported it needs the standard library alone."""
-    top = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
-    assert {(getattr(node, "module", None) or node.names[0].name).split(".")[0] for node in top} <= set(
-        sys.stdlib_module_names
-    )
+    """When imported, each module of it needs itself and the standard library alone."""
+    names = {name.split(".")[0] for name in imports_when_loaded(path) if not name.startswith(".")}
+    assert names <= set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize("path", WORKER, ids=ids)
+def test_the_worker_finds_its_own_modules_relative_to_itself(path):
+    """No module of it imports `launcher` or itself by an absolute name, so nothing else of that name is mixed in."""
+    tree = ast.walk(ast.parse(path.read_text()))
+    absolute = {node.module or "" for node in tree if isinstance(node, ast.ImportFrom) and not node.level}
+    assert not {name for name in absolute if name.startswith("launcher")}
+    assert "launcher_worker" not in imports(path)
+
+
+@pytest.mark.parametrize("path", WORKER, ids=ids)
+def test_no_module_of_the_worker_leads_back_to_itself(path):
+    """It imports without cycles."""
+    assert module_of(path) not in reachable(path, WORKER)
 
 
 def test_heavy_libraries_have_one_home_each():

@@ -83,7 +83,11 @@ def agent_file() -> AgentFile:
         for path in folder.rglob("*.py")
     }
     members["__main__.py"] = _MAIN.encode()
-    members["launcher_worker.py"] = _worker_source(folder)
+    worker = _worker_folder(folder)
+    members |= {
+        f"launcher_worker/{path.relative_to(worker).as_posix()}": path.read_bytes()
+        for path in worker.rglob("*.py")
+    }
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(members):
@@ -124,12 +128,9 @@ def shell_word(text: str) -> str:
     return "'" + re.sub(r"(['!\\])", r"'\\\1'", text) + "'"
 
 
-def _worker_source(folder: Path) -> bytes:
-    """Read the worker: beside the agent in a checkout, a top-level module in a wheel."""
-    for path in (
-        folder.parent / "worker" / "launcher_worker.py",
-        folder.parent.parent / "launcher_worker.py",
-    ):
-        if path.is_file():
-            return path.read_bytes()
-    raise FileNotFoundError("launcher_worker.py is missing: reinstall launcher")
+def _worker_folder(folder: Path) -> Path:
+    """Return the worker's package: beside the agent in a checkout, at the top level in a wheel."""
+    for path in (folder.parent / "worker" / "launcher_worker", folder.parent.parent / "launcher_worker"):
+        if (path / "__init__.py").is_file():
+            return path
+    raise FileNotFoundError("the package launcher_worker is missing: reinstall launcher")

@@ -44,7 +44,7 @@ def train(model: torch.nn.Module) -> Iterator[tuple[float, float]]:
     """Train; give for each step but the first, which chooses what to look at, its time and the guard's, in seconds."""
     model = worker.prepare(model)
     spent: list[float] = []
-    guard = worker._guard
+    guard = worker.guard.process_guard
     for name in WAYS_IN:
         setattr(guard, name, clocked(getattr(type(guard), name).__get__(guard), spent))
     optimizer = torch.optim.AdamW(

@@ -46,13 +46,18 @@ def test_the_same_sources_give_the_same_bytes_in_any_process(tmp_path):
 
 
 def test_it_holds_the_agent_and_the_worker_as_they_are_and_nothing_else():
-    """Every file of launcher/remote, the worker as a module of its own, and the line that starts it."""
+    """Every file of launcher/remote, the worker as a package of its own, and the line that starts it."""
     remote = REPOSITORY / "launcher" / "remote"
     wanted = {
         f"launch_agent/{path.relative_to(remote).as_posix()}": path.read_bytes()
         for path in remote.rglob("*.py")
     }
-    wanted["launcher_worker.py"] = (REPOSITORY / "launcher" / "worker" / "launcher_worker.py").read_bytes()
+    worker = REPOSITORY / "launcher" / "worker" / "launcher_worker"
+    wanted |= {
+        f"launcher_worker/{path.relative_to(worker).as_posix()}": path.read_bytes()
+        for path in worker.rglob("*.py")
+    }
+    assert {"launcher_worker/__main__.py", "launcher_worker/guard/judge.py"} < wanted.keys()
     with zipfile.ZipFile(io.BytesIO(agent_file().data)) as archive:
         found = {name: archive.read(name) for name in archive.namelist()}
         assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
@@ -80,7 +85,10 @@ def test_a_host_has_the_file_after_the_first_contact(installed):
     assert path.read_bytes() == agent_file().data
     assert path.parent.name == agent_file().digest[:16]
     assert path.parent.stat().st_mode & 0o077 == 0
-    assert sorted(one.name for one in path.parent.iterdir()) == ["agent.pyz", "worker"]
+    agent, worker = sorted(path.parent.iterdir())
+    assert agent.name == "agent.pyz"
+    assert re.fullmatch(r"worker-[0-9a-f]{16}", worker.name)
+    assert [inner.name for inner in worker.iterdir()] == ["launcher_worker"]
 
 
 @pytest.mark.parametrize(
@@ -107,13 +115,14 @@ def test_a_file_that_is_not_whole_is_replaced_at_the_next_contact(installed, spo
 
 
 def test_a_worker_that_is_not_whole_is_replaced_at_the_next_contact(installed):
-    """The module that scripts import is proven like the agent's own file."""
-    worker = place_of(installed.root).parent / "worker" / "launcher_worker.py"
-    whole = worker.read_bytes()
-    worker.write_bytes(whole[: len(whole) // 2])
+    """Every module that scripts import is proven like the agent's own file."""
+    (module,) = place_of(installed.root).parent.glob("worker-*/launcher_worker/guard/judge.py")
+    whole = module.read_bytes()
+    module.write_bytes(whole[: len(whole) // 2])
     with connect(installed) as agent:
         agent.call("ping")
-    assert worker.read_bytes() == whole
+    assert module.read_bytes() == whole
+    assert len(list(place_of(installed.root).parent.iterdir())) == 2
 
 
 def test_a_file_that_is_whole_is_not_sent_again(installed):

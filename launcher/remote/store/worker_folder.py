@@ -1,24 +1,121 @@
-"""The worker, unpacked from the agent's file into a folder of its own, which goes on a training's PYTHONPATH."""
+"""The folder that goes on PYTHONPATH, so that a training can `import launcher_worker`.
+
+The package travels inside the agent's file and is unpacked beside it, into a folder named by its content:
+
+    agent/<digest16>/agent.pyz
+    agent/<digest16>/worker-<digest16>/launcher_worker/__init__.py ...
+
+It is written into a temporary folder and renamed, so that a half-unpacked package is never used and two agents can
+unpack at once. A container sees the folder too, because the agent's folder is mounted there at the same path.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import hashlib
 import os
+import shutil
+import tempfile
+import time
 import zipfile
 
-from ..record.rundir import write_durably
+from ..record.rundir import paths_in, sync_folder
+
+PACKAGE = "launcher_worker/"
+TEMPORARY = ".worker-"
+ATTEMPTS = 5  # more than two are needed only if other agents unpack at the same time
+LEFTOVER_S = 3600.0  # a temporary folder this old belongs to an agent that was killed
 
 
-def unpack(agent: str) -> None:
-    """Put the worker beside the agent's file, unless it is there already."""
-    agent = os.path.abspath(agent)
-    target = os.path.join(os.path.dirname(agent), "worker", "launcher_worker.py")
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    with zipfile.ZipFile(agent) as archive:
-        source = archive.read("launcher_worker.py")
+def path_of(agent: str) -> str:
+    """Return the folder for PYTHONPATH that belongs to an agent's file, unpacked or not."""
+    return _path(agent, _members(agent))
+
+
+def unpack(agent: str) -> str:
+    """Unpack the worker beside an agent's file, unless it is there and complete; return the folder for PYTHONPATH.
+
+    Raises OSError if the disk refuses.
+    """
+    members = _members(agent)
+    path = _path(agent, members)
+    parent = os.path.dirname(path)
+    _sweep(parent)
+    if _is_complete(path, members):
+        return path
+    temporary = tempfile.mkdtemp(prefix=TEMPORARY, dir=parent)
     try:
-        with open(target, "rb") as file:
-            is_whole = file.read() == source
-    except FileNotFoundError:
-        is_whole = False
-    if not is_whole:
-        write_durably(target, source)
+        new = os.path.join(temporary, "new")
+        _write(new, members)
+        _publish(new, path, members)
+        sync_folder(parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return path
+
+
+def _members(agent: str) -> dict[str, bytes]:
+    """Return the package's files by their names in the agent's file."""
+    with zipfile.ZipFile(agent) as archive:
+        return {name: archive.read(name) for name in sorted(archive.namelist()) if name.startswith(PACKAGE)}
+
+
+def _path(agent: str, members: dict[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for name, data in members.items():
+        digest.update(b"%s %d\n" % (name.encode(), len(data)))
+        digest.update(data)
+    return os.path.join(os.path.dirname(os.path.abspath(agent)), "worker-" + digest.hexdigest()[:16])
+
+
+def _is_complete(path: str, members: dict[str, bytes]) -> bool:
+    """Return whether every file of the package is there with its whole content."""
+    try:
+        for name, data in members.items():
+            with open(os.path.join(path, name), "rb") as file:
+                if file.read() != data:
+                    return False
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _write(folder: str, members: dict[str, bytes]) -> None:
+    """Write the package into a new folder, and make sure that it is on the disk."""
+    folders = {folder}
+    for name, data in members.items():
+        path = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        folders.update((os.path.dirname(path), os.path.dirname(os.path.dirname(path))))
+        with open(path, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    for inner in folders:
+        sync_folder(inner)
+
+
+def _publish(new: str, path: str, members: dict[str, bytes]) -> None:
+    """Give the new folder its name; a damaged one is moved away, a complete one of another agent stays."""
+    for attempt in range(ATTEMPTS):
+        try:
+            os.rename(new, path)
+            return
+        except OSError as error:
+            is_taken = error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+            if not is_taken or attempt == ATTEMPTS - 1:
+                raise
+        if _is_complete(path, members):
+            return
+        with contextlib.suppress(FileNotFoundError):  # another agent has moved it away
+            os.rename(path, "%s.damaged.%d" % (new, attempt))
+
+
+def _sweep(parent: str) -> None:
+    """Remove the temporary folders of agents that were killed while they unpacked."""
+    for path in paths_in(parent):
+        if os.path.basename(path).startswith(TEMPORARY):
+            with contextlib.suppress(FileNotFoundError):  # its agent has finished
+                if time.time() - os.stat(path).st_mtime > LEFTOVER_S:
+                    shutil.rmtree(path, ignore_errors=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..record import secret
 from ..record.rundir import Run, read_json, read_text
+from ..store import worker_folder
 
 _STRAY = (
     "NVIDIA_TF32_OVERRIDE",
@@ -38,7 +39,7 @@ def variables(run: Run, runtime: dict[str, Any]) -> dict[str, str]:
         for name, value in inherited.items()
         if name not in _STRAY and not name.startswith(_STRAY_PREFIXES)
     }
-    worker = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "worker")
+    worker = worker_folder.path_of(sys.argv[0])
     for name, first in (("PYTHONPATH", worker), ("PATH", os.path.dirname(interpreter_of(runtime)))):
         rest = found.get(name)
         found[name] = first + os.pathsep + rest if rest else first

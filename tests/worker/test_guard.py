@@ -579,12 +579,14 @@ def test_a_frozen_base_in_eight_bits_is_left_alone(torch, worker, run_of, llama,
 
 def test_a_scaler_that_collapses_between_good_steps_is_a_divergence(worker):
     """Two of three steps skipped never make a run of four, and the scale goes to nothing."""
-    judge, scale = worker._Judge(), 65536.0
+    judge, scale = worker.guard.judge.Judge(), 65536.0
     for step in range(1, 60):
         skipped = step > 20 and step % 3 != 0
         scale = scale / 2 if skipped else scale
-        seen = worker._Figures(loss=2.0, moved=not skipped, skipped=skipped, scale=scale, is_rated=True)
-        trip = judge.see(step, seen)
+        seen = worker.guard.rules.Figures(
+            loss=2.0, moved=not skipped, skipped=skipped, scale=scale, is_rated=True
+        )
+        trip = judge.judge_step(step, seen)
         if trip:
             break
     assert (trip.rule, trip.kind) == ("collapse", "nan-divergence")
@@ -601,9 +603,11 @@ def test_a_norm_that_the_scaler_answered_is_not_charged_to_the_next_step(torch, 
 
 def test_an_explosion_gives_up_the_step_that_made_it(worker):
     """A loss shows the weights that the step before has made: a checkpoint of that one is as wild."""
-    judge = worker._Judge()
+    judge = worker.guard.judge.Judge()
     for step in range(1, 60):
-        trip = judge.see(step, worker._Figures(loss=2.0 if step < 51 else 1e6, moved=True, is_rated=True))
+        trip = judge.judge_step(
+            step, worker.guard.rules.Figures(loss=2.0 if step < 51 else 1e6, moved=True, is_rated=True)
+        )
         if trip:
             break
     assert (trip.rule, trip.since, trip.step) == ("explosion", 50, 53)

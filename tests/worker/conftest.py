@@ -1,7 +1,7 @@
-"""The worker in a run: a fresh copy of the module, a real Unix socket and a real attempt.json."""
+"""The worker in a run: a fresh copy of the package, a real Unix socket and a real attempt.json."""
 
 import functools
-import importlib.util
+import importlib
 import json
 import os
 import socket
@@ -9,25 +9,33 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-WORKER = Path(__file__).parents[2] / "launcher" / "worker" / "launcher_worker.py"
+WORKER = Path(__file__).parents[2] / "launcher" / "worker"
 
 
 @pytest.fixture
 def worker(monkeypatch):
-    """Load a fresh copy of the module, outside a run."""
+    """Load a fresh copy of the package, outside a run."""
     for name in ("LAUNCH_ATTEMPT", "LAUNCH_SOCKET", "RANK"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # the worker sets it, and other tests want theirs
-    spec = importlib.util.spec_from_file_location("launcher_worker", WORKER)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "launcher_worker", module)  # dataclasses look the module up
-    spec.loader.exec_module(module)
-    yield module
-    module._channel._close()
-    module._pace.leave()
+    monkeypatch.syspath_prepend(str(WORKER))
+    replaced = take_out_modules()
+    package = importlib.import_module("launcher_worker")
+    yield package
+    package.channel.process_channel.close()
+    package.pace.process_pace.leave()
+    take_out_modules()
+    sys.modules.update(replaced)
+
+
+def take_out_modules() -> dict[str, ModuleType]:
+    """Remove the package and its modules from those loaded, and return them."""
+    names = [name for name in sys.modules if name.partition(".")[0] == "launcher_worker"]
+    return {name: sys.modules.pop(name) for name in names}
 
 
 class Agent:

@@ -1,0 +1,83 @@
+"""The link between a training script and its run: values in, metrics and checkpoints out.
+
+    import launcher_worker as worker
+
+    plan = worker.knobs()                # the values in force: precision, split, steps, ...
+    model = AutoModelForCausalLM.from_pretrained(name, **worker.model_arguments())
+    model = worker.prepare(model)        # after adapters, before an optimizer: sets dtypes, starts the guard
+    args = TrainingArguments(**worker.training_arguments(learning_rate=2e-4))
+    trainer = Trainer(model, args, callbacks=[worker.trainer_callback()], ...)
+    trainer.train(resume_from_checkpoint=worker.resume_from())
+    if not worker.stopping():            # the run was not asked to end early
+        worker.done(trainer.state.global_step)  # call this last, when everything worth keeping is on disk
+
+A loop in plain torch uses `with worker.autocast():` and `scaler = worker.scaler()`. A loop with accelerate uses
+`worker.accelerator()`. Both end each step with
+
+    if worker.due(step):                 # every N steps or minutes, or when the run is asked to end
+        worker.save(step, write)
+    if worker.stopping():
+        sys.exit(0)                      # the next start resumes from this checkpoint
+
+A run sets two variables. `LAUNCH_ATTEMPT` names the folder with `attempt.json`, the only file of the run that is
+read here. `LAUNCH_SOCKET` is the agent's Unix stream socket: each process of the training opens one connection and
+sends one line of JSON per event. Without an agent nothing is sent, and the training continues.
+
+Outside a run every function does the plain thing, so a script that imports this package still works by hand.
+
+Reading a knob reports that the script uses it. The agent mends a crash only by changing knobs that were read.
+
+The guard checks every optimizer step of a prepared model, or of a Trainer with `trainer_callback`. A training that
+diverges or does not learn ends with `Tripped` within five steps, and no checkpoint of a bad step is sealed.
+
+The package runs on Python 3.8 and later, on Linux and macOS. Importing it needs the standard library only; torch,
+transformers and accelerate are imported inside the functions that need them. It does not choose the precision or the
+checkpoint to resume from, and it does not retry: the agent does.
+
+The modules, in the order in which they import each other:
+
+    json_values, channel   strict JSON; the connection to the agent
+    values                 what `attempt.json` holds: Knobs, Precision, Split, Peek
+    guard/                 judges optimizer steps, and how torch reports them to it
+    pace                   when to save, when to stop
+    manifests, checkpoints sealing, rotation, where to resume
+    events                 log, progress, begin, done
+    mixed_precision        from the plan to keywords, autocast, scaler, accelerator
+    preparation            makes a model safe to train at the plan's precision
+    trainer                the callback for a transformers.Trainer
+"""
+
+from __future__ import annotations
+
+from .checkpoints import resume_from, save
+from .events import begin, done, log, progress
+from .guard.rules import Tripped
+from .mixed_precision import accelerator, autocast, model_arguments, scaler, training_arguments
+from .pace import due, stopping
+from .preparation import prepare
+from .trainer import trainer_callback
+from .values import Knobs, Peek, Precision, Split, knobs
+
+__all__ = [
+    "Knobs",
+    "Peek",
+    "Precision",
+    "Split",
+    "Tripped",
+    "accelerator",
+    "autocast",
+    "begin",
+    "done",
+    "due",
+    "knobs",
+    "log",
+    "model_arguments",
+    "prepare",
+    "progress",
+    "resume_from",
+    "save",
+    "scaler",
+    "stopping",
+    "trainer_callback",
+    "training_arguments",
+]

@@ -1,0 +1,24 @@
+"""Turn this process into one rank of the job: `python -m launcher_worker train.py ...`, started by torchrun.
+
+Each rank sees its own card only, as number 0. `torchrun --virtual-local-rank` does the same, but older versions lack
+it. Only RANK identifies the main process then.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import List
+
+
+def become_rank(arguments: List[str]) -> None:
+    """Replace this process with `python ARGUMENTS`, limited to the card of its local rank."""
+    cards = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if cards:
+        os.environ["CUDA_VISIBLE_DEVICES"] = cards.split(",")[int(os.environ["LOCAL_RANK"])]
+        os.environ["LOCAL_RANK"] = "0"
+    os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - the command of the job
+
+
+if __name__ == "__main__":
+    become_rank(sys.argv[1:])

@@ -1,0 +1,124 @@
+"""Saving checkpoints, removing old ones, and where a training resumes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any, Callable, Optional, Union
+
+from .channel import rank, send
+from .guard import process_guard
+from .manifests import seal, sealed_checkpoints, sync_folder
+from .values import knobs
+
+
+def save(
+    step: int, source: Union[str, "os.PathLike[str]", Callable[[str], Any]], epoch: Optional[float] = None
+) -> None:
+    """Seal a checkpoint, report it, and remove the checkpoints that are no longer needed.
+
+    `source` is a complete folder inside the checkpoints folder, or a function that writes the files into the folder it
+    is given. The function's files appear as `step-N` only when sealed, replacing an older `step-N`. Kept are the last
+    `keep_checkpoints` and the one with the lowest `eval_loss`, if a loss was logged at its step.
+    Only rank 0 saves, and only there the function is called: gather sharded state before.
+    After a bad step nothing is sealed, and an event reports why, because a resume must not start from there.
+    Raises ValueError for a folder elsewhere, and OSError if the disk refuses.
+    """
+    if rank() != 0:
+        return
+    complaint = process_guard.complaint(step)
+    if complaint is not None:
+        send("evidence", step=step, values={"unsealed": complaint})
+        return
+    began_s = time.monotonic()
+    values = knobs()
+    checkpoints = Path(values.checkpoints)
+    if callable(source):
+        folder = _publish(checkpoints, step, source, epoch)
+    else:
+        folder = Path(source)
+        if folder.resolve().parent != checkpoints.resolve():
+            raise ValueError(
+                f"save() got the folder {folder}, but checkpoints are looked for in {checkpoints}: "
+                "write it there, or pass a function that writes the files"
+            )
+        seal(folder, step, epoch)
+    sync_folder(checkpoints)
+    send("checkpoint", step=step, values={"path": folder.name, "seconds": time.monotonic() - began_s})
+    if values.keep_checkpoints is not None:
+        _remove_old(checkpoints, values.keep_checkpoints)
+
+
+def resume_from() -> Optional[str]:
+    """Return the folder of the checkpoint to resume from, or None to start from the beginning.
+
+    In a run the agent has chosen it: the newest one whose files all have the size and SHA-256 of its manifest.
+    Outside a run it is the newest sealed one.
+    """
+    values = knobs()
+    values.consume("resume")
+    checkpoint = values.checkpoint
+    if values.run is None:
+        sealed = sealed_checkpoints(Path(values.checkpoints))
+        checkpoint = max(sealed, key=lambda manifest: manifest["step"], default=None)
+    if checkpoint is None:
+        return None
+    process_guard.locate(checkpoint["step"])
+    path = Path(checkpoint["path"])
+    return str(path) if values.peek.precision.scaler else _without_scaler(path)
+
+
+def _without_scaler(folder: Path) -> str:
+    """Return the checkpoint without the state of a gradient scaler, on which a Trainer without a scaler fails.
+
+    Such a checkpoint comes from an attempt at another precision. It is not changed: the result is a folder of links.
+    """
+    if not (folder / "scaler.pt").exists():
+        return str(folder)
+    view = folder.parent / ".without-scaler" / folder.name  # a script may read the step from the name
+    view.mkdir(parents=True, exist_ok=True)
+    for path in folder.iterdir():
+        if path.name != "scaler.pt":
+            with contextlib.suppress(FileExistsError):  # another rank was faster
+                (view / path.name).symlink_to(path.resolve())
+    return str(view)
+
+
+def _publish(checkpoints: Path, step: int, write: Callable[[str], Any], epoch: Optional[float]) -> Path:
+    """Let `write` fill a hidden folder and seal it; only then give it its name."""
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    final, hidden, older = (
+        checkpoints / name.format(step) for name in ("step-{}", ".step-{}.new", ".step-{}.old")
+    )
+    shutil.rmtree(hidden, ignore_errors=True)  # left behind by a crash
+    shutil.rmtree(older, ignore_errors=True)
+    hidden.mkdir()
+    try:
+        write(str(hidden))
+        seal(hidden, step, epoch)
+        if final.exists():
+            final.rename(older)
+        hidden.rename(final)
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+    shutil.rmtree(older, ignore_errors=True)
+    return final
+
+
+def _remove_old(checkpoints: Path, keep: int) -> None:
+    """Remove the sealed checkpoints before the last `keep`, except the best one.
+
+    Each is renamed first, so that an interrupted removal leaves nothing that looks like a checkpoint.
+    """
+    sealed = sorted(sealed_checkpoints(checkpoints), key=lambda manifest: manifest["step"])
+    rated = [manifest for manifest in sealed if isinstance(manifest.get("eval_loss"), float)]
+    best = min(rated, key=lambda manifest: manifest["eval_loss"], default=None)
+    for manifest in sealed[:-keep]:
+        if manifest is not best:
+            dropped = checkpoints / f".dropped-{os.path.basename(manifest['path'])}"
+            shutil.rmtree(dropped, ignore_errors=True)
+            os.rename(manifest["path"], dropped)
+            shutil.rmtree(dropped, ignore_errors=True)

@@ -1,0 +1,21 @@
+"""The guard: ends a training that diverges or does not learn, a few steps after the first bad one.
+
+Example: from step 40 on the loss is NaN. Step 40 is the first bad step and step 41 the second; the rule `loss` allows
+two, so the guard raises `Tripped("nan-divergence: the loss is not finite, 2 steps in a row, since step 40 (...)")`.
+No checkpoint of these steps is sealed. The agent starts the next attempt from an earlier one, at another precision.
+
+    torch_hooks      tells the guard about forward passes, optimizer steps, scaler updates and casts
+    step_guard       follows the steps: collects what is seen of each one, and acts on the verdict
+    watched_models   the models, and samples of their weights, gradients and frozen base
+    samples          a few thousand elements of a model: did they move, how far, are they finite
+    optimizers       of several optimizers, the one whose steps count; learning rates; a check of eps
+    readings         the figures of a step on their way from the device to the host
+    rules, judge     what makes a step bad, and how many bad steps in a row end the attempt; plain Python, no torch
+    evidence         what proves that a precision works for a model
+"""
+
+from __future__ import annotations
+
+from .step_guard import StepGuard
+
+process_guard = StepGuard()

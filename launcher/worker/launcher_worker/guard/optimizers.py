@@ -1,0 +1,109 @@
+"""Optimizers: the one whose steps the guard counts, its learning rates, and a check of its eps."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
+
+
+class FollowedOptimizer:
+    """Of several optimizers, the one whose steps count; preferably one that holds trainables of the watched models.
+
+    Example: a GAN has an optimizer for its generator, which is watched, and one for its critic, which is not. The
+    generator's is followed.
+    """
+
+    def __init__(self) -> None:
+        self._followed: Any = None  # a weak reference
+        self._is_ours: Any = weakref.WeakKeyDictionary()  # optimizer -> whether it holds a watched trainable
+        self._other_steps = 0  # steps of other optimizers since the followed one's last
+
+    def forget_trainables(self) -> None:
+        """Forget which optimizers hold watched trainables, because those have changed."""
+        self._is_ours.clear()
+
+    def is_known(self, optimizer: Any) -> bool:
+        """Return whether `learn` was called for an optimizer."""
+        return optimizer in self._is_ours
+
+    def learn(self, optimizer: Any, trainable: Sequence[Any]) -> None:
+        """Find out whether an optimizer holds a watched trainable."""
+        watched = {id(part) for part in trainable}
+        groups = optimizer.param_groups
+        self._is_ours[optimizer] = any(id(part) in watched for group in groups for part in group["params"])
+
+    def is_followed(self, optimizer: Any) -> bool:
+        """Return whether this is the optimizer whose steps count."""
+        return self._get() is optimizer
+
+    @property
+    def holds_trainables(self) -> bool:
+        """Whether the followed optimizer holds a watched trainable."""
+        followed = self._get()
+        return followed is not None and bool(self._is_ours.get(followed, False))
+
+    def note_step(self, optimizer: Any) -> bool:
+        """Note a step of a known optimizer; return whether this optimizer is followed from now on, but was not before.
+
+        It takes over if none is followed, if it holds trainables and the followed one does not, or if the followed one
+        has made no step for a long time.
+        """
+        if self.is_followed(optimizer):
+            self._other_steps = 0
+            return False
+        self._other_steps += 1
+        is_silent = self._other_steps > 10 * len(self._is_ours)
+        is_better = self._is_ours[optimizer] and not self.holds_trainables
+        if self._get() is not None and not is_silent and not is_better:
+            return False
+        self._followed = weakref.ref(optimizer)
+        self._other_steps = 0
+        return True
+
+    def _get(self) -> Any:
+        return None if self._followed is None else self._followed()
+
+
+class LearningRates:
+    """The learning rates of the last optimizer step, one per parameter group."""
+
+    def __init__(self) -> None:
+        self._rates: List[float] = []
+        self._highest = 0.0
+
+    def note(self, optimizer: Any) -> None:
+        """Keep the rates of an optimizer that is about to step."""
+        self._rates = [_rate(group) for group in optimizer.param_groups]
+
+    def at_step_end(self) -> Tuple[Optional[float], bool]:
+        """Return the largest rate, if known, and whether the step should have moved every group.
+
+        A rate below a thousandth of the highest so far is one at either end of a schedule, and need not move anything.
+        """
+        rate = max(self._rates, default=math.nan)
+        self._highest = max(self._highest, rate if math.isfinite(rate) else 0.0)
+        is_rated = min(self._rates, default=0.0) > 0 and rate >= self._highest / 1000
+        return (rate if math.isfinite(rate) else None), is_rated
+
+
+def check_eps(optimizer: Any) -> None:
+    """Raise RuntimeError if an optimizer divides float16 values by an eps that is zero there: its first step gives NaN."""
+    import torch
+
+    for group in optimizer.param_groups:
+        eps = group.get("eps")
+        has_half = any(part.dtype == torch.float16 for part in group["params"])
+        if isinstance(eps, float) and eps < 2**-14 and has_half:
+            raise RuntimeError(
+                f"eps {eps:g} vanishes in float16, and the update divides by it: "
+                "give the optimizer eps=worker.knobs().precision.adam_eps"
+            )
+
+
+def _rate(group: Mapping[str, Any]) -> float:
+    """Return a group's learning rate; NaN if it lies on a device, because reading it would wait for the device."""
+    rate = group.get("lr")
+    if rate is None or getattr(getattr(rate, "device", None), "type", "cpu") != "cpu":
+        return math.nan
+    return float(rate)

@@ -1,0 +1,90 @@
+"""What is observed during one optimizer step, and how its figures get from the device to the host.
+
+On CUDA they are copied without waiting, and read one step later, when they have arrived.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
+
+from .rules import Figures
+
+
+class OpenStep:
+    """What was observed since the last optimizer step; tensors stay on their device."""
+
+    def __init__(self) -> None:
+        self.forward_passes = 0
+        self.gradients: Optional[Tuple[Any, Any]] = None  # is one non-finite, are all zero
+        self.scaling: Optional[Tuple[Any, Any]] = None  # was the step skipped, the new scale
+        self._loss: Any = None
+
+    def add_loss(self, loss: Any) -> None:
+        """Add the loss of a forward pass."""
+        mean = loss.detach().float().mean()
+        self._loss = mean if self._loss is None else self._loss + mean.to(self._loss.device)
+
+    def measure(self) -> Dict[str, Any]:
+        """Return what was observed, as tensors on their device."""
+        numbers: Dict[str, Any] = {}
+        if self._loss is not None:
+            numbers["loss"] = self._loss / max(1, self.forward_passes)
+        if self.gradients is not None:
+            numbers["bad"], numbers["zero"] = self.gradients
+        if self.scaling is not None:
+            numbers["skipped"], numbers["scale"] = self.scaling
+        return numbers
+
+
+class Reading(NamedTuple):
+    """The figures of a step, possibly still on their way from the device."""
+
+    step: int
+    names: Tuple[str, ...]
+    numbers: Any
+    arrival: Any  # a CUDA event; None if the numbers are on the host already
+    rate: Optional[float]
+    is_rated: bool
+
+    def figures(self, *, is_norm_bad: bool) -> Figures:
+        """Wait for the numbers; return the figures of the step. `is_norm_bad` if Trainer logged a non-finite norm."""
+        if self.arrival is not None:
+            self.arrival.synchronize()
+        numbers = {name: self.numbers[index].item() for index, name in enumerate(self.names)}
+        is_bad = is_norm_bad or bool(numbers.get("bad"))
+        gradient = "bad" if is_bad else "zero" if numbers.get("zero") else "fine"
+        return Figures(
+            loss=numbers.get("loss"),
+            moved=bool(numbers["moved"]) if "moved" in numbers else None,
+            finite=bool(numbers.get("finite", True)),
+            leapt=bool(numbers.get("leapt", False)),
+            base_moved=bool(numbers.get("base", False)),
+            gradient=gradient if is_bad or "bad" in numbers else "",
+            skipped=bool(numbers.get("skipped", False)),
+            scale=numbers.get("scale"),
+            rate=self.rate,
+            is_rated=self.is_rated,
+        )
+
+
+def start_reading(step: int, numbers: Mapping[str, Any], rate: Optional[float], is_rated: bool) -> Reading:
+    """Start to bring a step's numbers to the host."""
+    return Reading(step, tuple(numbers), *_fetch(numbers), rate, is_rated)
+
+
+def _fetch(numbers: Mapping[str, Any]) -> Tuple[Any, Any]:
+    """Return the numbers as one tensor, and on CUDA the event after which that tensor is complete."""
+    import torch
+
+    if not numbers:
+        return None, None
+    tensors = list(numbers.values())
+    device = tensors[0].device
+    stacked = torch.stack([tensor.to(device, torch.float32, non_blocking=True) for tensor in tensors])
+    if device.type != "cuda":
+        return stacked, None
+    on_host = torch.empty(stacked.shape, dtype=stacked.dtype, pin_memory=True)
+    on_host.copy_(stacked, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    return on_host, event

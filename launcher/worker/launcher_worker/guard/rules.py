@@ -1,0 +1,83 @@
+"""What makes a step bad, and how many bad steps in a row end the attempt."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, NamedTuple, Optional
+
+
+class Tripped(RuntimeError):  # noqa: N818  # what happened, in the README's word
+    """Raised when the guard gives up an attempt; its text has the class, the reason and the figures."""
+
+
+Tripped.__module__ = "launcher_worker"  # its public name, which a traceback shows
+
+DIVERGED, NOT_LEARNING = "nan-divergence", "not-learning"
+SETTLING_SKIPS = 10  # a scaler starts far too high and halves at every skip: that many skips mean nothing
+SKIP_WINDOW = 20  # steps of which fewer than half may be skipped, once the scaler has settled
+FIRST_LOSSES = 5  # their median is where the loss began
+
+
+class Rule(NamedTuple):
+    """What makes a step bad, and how many bad steps in a row end the attempt."""
+
+    kind: str
+    steps: int
+    text: str
+
+
+# If several rules end an attempt, the first one here is reported. The limit is four bad steps, because on CUDA the
+# figures of a step are read one step later, so that the fifth is the last.
+RULES = {
+    "weights": Rule(DIVERGED, 1, "trainable weights became non-finite"),
+    "loss": Rule(DIVERGED, 2, "the loss is not finite"),
+    "gradients": Rule(DIVERGED, 4, "every gradient overflowed or was not finite"),
+    "collapse": Rule(
+        DIVERGED, 3, "the gradient scaler collapses: half of the steps overflow, or its scale is below 1"
+    ),
+    "explosion": Rule(DIVERGED, 3, "the loss is far above where it began"),
+    "leap": Rule(
+        DIVERGED, 3, "weights move by more than their own size in a step, while the loss does not fall"
+    ),
+    "still": Rule(NOT_LEARNING, 4, "no trainable weight moves, although the learning rate is above zero"),
+    "zero": Rule(
+        NOT_LEARNING, 4, "every gradient is exactly zero, or the loss where no gradient can be seen"
+    ),
+    # Not a divergence, because another precision would not mend it. A checkpoint holds the trainables only, and they
+    # were trained together with a base that cannot be loaded again.
+    "base": Rule(NOT_LEARNING, 3, "the frozen base moves, so what is saved without it is worthless"),
+}
+FINAL_STEP_RULES = (
+    "weights",
+    "loss",
+    "gradients",
+    "explosion",
+)  # one such step is enough if it is the last one
+SPOILING_RULES = ("weights", "loss", "explosion", "leap")  # no checkpoint is sealed after such a step
+
+
+class Figures(NamedTuple):
+    """What was seen of one optimizer step; None where it could not be seen."""
+
+    loss: Optional[float] = None  # the mean of its forward passes
+    moved: Optional[bool] = None
+    finite: bool = True  # the trainable weights after it
+    leapt: bool = False
+    base_moved: bool = False
+    gradient: str = ""  # fine, zero or bad
+    skipped: bool = False
+    scale: Optional[float] = None
+    rate: Optional[float] = None  # the largest learning rate
+    is_rated: bool = (
+        False  # every learning rate is above zero, and not negligible as at either end of a schedule
+    )
+
+
+class Trip(NamedTuple):
+    """Why an attempt is given up: `since` is the first bad step, `step` the one after which it was noticed."""
+
+    rule: str
+    kind: str
+    why: str
+    step: int
+    since: int
+    figures: Dict[str, Any]

@@ -1,0 +1,261 @@
+"""The guard of this process: follows the optimizer steps of the watched models, and acts on the judge's verdict.
+
+The end of a step is called a tick. Under a Trainer it is `on_step_end`. Otherwise it is a GradScaler's `update`,
+because a skipped step calls no optimizer; without a scaler it is the end of an optimizer's `step`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any, Dict, Mapping, Optional
+
+from ..channel import beat, rank, send
+from .evidence import PROVEN_STEPS, proof
+from .judge import Judge
+from .optimizers import FollowedOptimizer, LearningRates, check_eps
+from .readings import OpenStep, Reading, start_reading
+from .rules import RULES, Trip, Tripped
+from .torch_hooks import CAST_REFUSED, hook_forward, install
+from .watched_models import WatchedModels
+
+
+class StepGuard:
+    """Watches models, collects what is seen of each of their steps, and ends the attempt when the judge says so.
+
+    On CUDA the figures of a step are read one tick later, so that nothing waits for the device.
+    """
+
+    def __init__(self) -> None:
+        self.is_scaling = False  # inside GradScaler.step, whose end is not a tick
+        self._models = WatchedModels()
+        self._optimizer = FollowedOptimizer()
+        self._rates = LearningRates()
+        self._open_step = OpenStep()
+        self._reading: Optional[Reading] = None  # of the last step, if it was still on its way
+        self._judge = Judge()
+        self._step = 0
+        self._is_in_trainer = False
+        self._sees_loss = False
+        self._bad_norm_at: Optional[int] = None  # the last step with a logged norm that was not finite
+        self._is_proven = False
+        self._tripped: Optional[Tripped] = None
+
+    # -- what the script and Trainer say
+
+    def watch(self, model: Any) -> None:
+        """Follow a model from now on."""
+        if model in self._models:
+            return
+        install(self)
+        hook_forward(model)
+        self._models.add(model)
+        self._rates = LearningRates()
+
+    def follow_trainer(self, model: Any, step: int) -> None:
+        """Count a Trainer's steps, from after `step`."""
+        if model is not None and not self._models:
+            self.watch(model)
+        self._is_in_trainer = True
+        self.restart(step)
+
+    def leave_trainer(self) -> None:
+        """Count the steps of optimizers again."""
+        self._read_waiting()
+        self._is_in_trainer = False
+
+    def restart(self, step: int) -> None:
+        """Judge from the beginning, after `step`: each training has its own first loss, and its scaler settles anew."""
+        self._judge, self._reading = Judge(), None
+        self._models.forget()
+        self._rates = LearningRates()
+        self._open_step = OpenStep()
+        self._step = step
+
+    def locate(self, step: int) -> None:
+        """Note how many steps are done, as the script counts."""
+        if not self._is_in_trainer:
+            self._step = step
+
+    def hear(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Use what the script logs: the step, Trainer's gradient norm, and the loss if the guard sees none."""
+        norm, loss = _number(metrics.get("grad_norm")), _number(metrics.get("loss"))
+        if norm is not None and not math.isfinite(norm):
+            self._bad_norm_at = step
+        if loss is None:
+            return
+        if not self._is_in_trainer:  # after a forward pass, the tick of the logged step is still to come
+            self._step = step - 1 if self._open_step.forward_passes else step
+        if self._models and not self._sees_loss:
+            self._act(self._judge.judge_logged_loss(step, loss))
+
+    # -- what torch reports: see torch_hooks
+
+    def see_forward(self, module: Any, output: Any) -> None:
+        """Note a forward pass of a training, and its loss. Before the first step, samples are chosen."""
+        import torch
+
+        if module not in self._models or not module.training or not torch.is_grad_enabled():
+            return
+        self._open_step.forward_passes += 1
+        if not self._models.has_samples:
+            self._choose_samples()
+        loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+        if isinstance(loss, torch.Tensor) and loss.requires_grad:
+            self._open_step.add_loss(loss)
+            self._sees_loss = True
+
+    def before_step(self, optimizer: Any, has_closure: bool = False) -> None:
+        """Read gradients and learning rates, which a script may change right after the step.
+
+        With a closure the gradients are computed inside the step. Raises RuntimeError if a trainable's dtype has
+        changed, before the optimizer fails with a less clear message, and for an eps that is zero in float16.
+        """
+        if not self._models:
+            return
+        if not self._models.has_samples:
+            self._choose_samples()
+        if not self._is_counted(optimizer):
+            return
+        if self._models.has_new_dtypes:
+            raise RuntimeError(CAST_REFUSED)
+        check_eps(optimizer)
+        self._rates.note(optimizer)
+        if has_closure:
+            return
+        if self._judge.is_suspect("still"):
+            self._models.sample_largest_gradients(optimizer)
+        self._open_step.gradients = self._models.read_gradients(check_all=self._judge.is_suspect("zero"))
+
+    def after_step(self, optimizer: Any) -> None:
+        """Tick, unless a Trainer or a scaler does."""
+        is_counted = (
+            not self.is_scaling and not self._is_in_trainer and self._optimizer.is_followed(optimizer)
+        )
+        if self._models and is_counted:
+            self.tick()
+
+    def after_update(self, scale: Any, before: Any) -> None:
+        """Note whether a scaler skipped the step, which lowers its scale; tick, unless a Trainer does."""
+        self._open_step.scaling = (scale < before, scale)
+        if not self._is_in_trainer:
+            self.tick()
+
+    # -- a tick
+
+    def tick(self, step: Optional[int] = None) -> None:
+        """Judge the optimizer step that has just ended; `step` is the script's count. Raises Tripped."""
+        if not self._models:
+            return
+        self._step = self._step + 1 if step is None else step
+        beat(self._step)
+        numbers = self._measure()
+        reading = start_reading(self._step, numbers, *self._rates.at_step_end())
+        self._open_step = OpenStep()
+        if reading.arrival is None:
+            self._judge_reading(reading)
+        else:
+            waiting, self._reading = self._reading, reading
+            self._judge_reading(waiting)
+
+    def complaint(self, step: int) -> Optional[str]:
+        """Return why a checkpoint written now must not count, or None. This reads every trainable completely."""
+        self.locate(step)
+        if not self._models:
+            return None
+        self._read_waiting()
+        if self._tripped is not None:
+            return str(self._tripped)
+        if self._judge.spoiled_by is not None:
+            return self._judge.spoiled_by
+        return None if self._models.is_finite else RULES["weights"].text
+
+    def finish(self) -> None:
+        """Judge the end of the training, and report the proof if it is still due. Raises Tripped if it ends badly."""
+        self._read_waiting()
+        if self._tripped is not None:
+            raise self._tripped
+        judge = self._judge
+        self._act(judge.judge_end(self._step))
+        if judge.steps:
+            self._prove(self._step)
+            if rank() == 0:
+                values = {"guard": {"steps": judge.steps, "skipped": judge.skips}}
+                send("evidence", step=self._step, values=values)
+
+    def _choose_samples(self) -> None:
+        self._models.choose_samples()
+        self._optimizer.forget_trainables()
+
+    def _is_counted(self, optimizer: Any) -> bool:
+        """Return whether this optimizer's steps count."""
+        if self._is_in_trainer:
+            return True
+        if not self._optimizer.is_known(optimizer):
+            if not self._models.is_sample_current:
+                self._choose_samples()
+            self._optimizer.learn(optimizer, self._models.trainable)
+        if self._optimizer.note_step(optimizer):
+            self._judge.reset("still")
+        return self._optimizer.is_followed(optimizer)
+
+    def _measure(self) -> Dict[str, Any]:
+        """Return this step's figures as tensors on their device."""
+        import torch
+
+        is_fresh = not self._models.is_sample_trainable
+        if is_fresh:
+            self._choose_samples()
+        # A critic's step, for example, moves nothing of the generator.
+        has_gradients = self._open_step.gradients is not None
+        is_own_step = self._is_in_trainer or has_gradients or self._optimizer.holds_trainables
+        with torch.no_grad():
+            weights = self._models.measure(must_move=is_own_step and not is_fresh)
+            return {**weights, **self._open_step.measure()}
+
+    # -- the verdict
+
+    def _read_waiting(self) -> None:
+        waiting, self._reading = self._reading, None
+        self._judge_reading(waiting)
+
+    def _judge_reading(self, reading: Optional[Reading]) -> None:
+        if reading is None:
+            return
+        # Trainer logs a norm after its step was judged, so it counts with the next step, unless the scaler skipped.
+        is_norm_bad = self._bad_norm_at == reading.step - 1 and not self._judge.last.skipped
+        self._act(self._judge.judge_step(reading.step, reading.figures(is_norm_bad=is_norm_bad)))
+        if self._judge.good_steps >= PROVEN_STEPS:
+            self._prove(reading.step)
+
+    def _act(self, trip: Optional[Trip]) -> None:
+        """Report a recovery, or give up the attempt: raise Tripped."""
+        recovered, self._judge.recovered = self._judge.recovered, None
+        if trip is None:
+            if recovered is not None:
+                send("evidence", step=self._step, values={"recovered": recovered})
+            return
+        if trip.rule in ("still", "base") and not self._models.is_sample_current:
+            self._choose_samples()  # the sampled parameters were replaced, so they never move
+            self._judge.reset(trip.rule)
+            return
+        if self._tripped is None:
+            self._tripped = Tripped(trip.why)
+            values = {"class": trip.kind, "why": trip.why, "since": trip.since, **trip.figures}
+            send("trip", step=trip.step, values=values)
+            if "LAUNCH_ATTEMPT" not in os.environ:
+                print(trip.why, flush=True)
+        raise self._tripped
+
+    def _prove(self, step: int) -> None:
+        """Send, once, the proof that the precision works for this model."""
+        if not self._is_proven and rank() == 0 and self._models:
+            self._is_proven = True
+            send("evidence", step=step, values={"proof": proof(self._models.first(), self._judge)})
+
+
+def _number(value: Any) -> Optional[float]:
+    """Return a logged metric as a number, or None if it is not one. Non-finite numbers are strings in a log."""
+    if value in ("nan", "inf", "-inf"):
+        return float(value)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -1,0 +1,132 @@
+"""How torch reports to the guard: forward passes, optimizer steps, scaler updates and casts.
+
+`install` registers torch's global optimizer hooks and wraps three methods of torch for this process:
+
+    torch.amp.GradScaler.step and .update   as a class, because accelerate and Trainer make scalers themselves
+    torch.nn.Module._apply                  which every cast goes through: to, half, float, ...; it has no public name
+
+Each wrapper calls the original with the same arguments and returns its result.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any, Callable, List, Protocol
+
+CAST_REFUSED = (
+    "the dtype of a model in training must not change: the optimizer's state keeps the old dtype, and Adam fails at "
+    "the next step, where the two meet. Cast a copy instead: copy.deepcopy(model).to(...). Trainer's bf16_full_eval "
+    "and fp16_full_eval cast the live model too: evaluate without them"
+)
+
+_no_casts: "weakref.WeakSet[Any]" = weakref.WeakSet()  # models whose dtypes must not change
+
+
+class StepListener(Protocol):
+    """What is told about the steps of a training: the guard."""
+
+    is_scaling: bool
+
+    def see_forward(self, module: Any, output: Any) -> None:
+        """Note a forward pass of a model."""
+
+    def before_step(self, optimizer: Any, has_closure: bool = False) -> None:
+        """Note that an optimizer is about to step."""
+
+    def after_step(self, optimizer: Any) -> None:
+        """Note that an optimizer has made a step."""
+
+    def after_update(self, scale: Any, before: Any) -> None:
+        """Note a scaler's update, with its scale now and before."""
+
+
+_listeners: List[
+    StepListener
+] = []  # at most one; none in a process that only unpickled a model with our hook
+
+
+def install(listener: StepListener) -> None:
+    """Let torch report to a listener from now on; the first call of the process decides which."""
+    import torch
+
+    if _listeners:
+        return
+    _listeners.append(listener)
+    _hook_optimizers(listener)
+    _wrap_scalers(listener)
+    _wrap_casts()
+    # torch.compile must not trace it. It keeps its name, by which a pickled model finds it again.
+    globals()["see_forward"] = torch.compiler.disable(see_forward)
+
+
+def hook_forward(model: Any) -> None:
+    """Report the forward passes of a model to the listener."""
+    model.register_forward_hook(see_forward)
+
+
+def see_forward(module: Any, _arguments: Any, output: Any) -> None:
+    """Report a forward pass. One function for all models, because copies and pickles of a model keep its hooks."""
+    for listener in _listeners:
+        listener.see_forward(module, output)
+
+
+def forbid_casts(model: Any) -> None:
+    """Refuse every later cast of a model to another dtype."""
+    _no_casts.add(model)
+
+
+def allow_casts() -> None:
+    """Allow casts of every model again, after the training."""
+    _no_casts.clear()
+
+
+def _hook_optimizers(listener: StepListener) -> None:
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        closures = (*args[1:], kwargs.get("closure"))  # the first argument is the optimizer
+        listener.before_step(optimizer, has_closure=any(closure is not None for closure in closures))
+
+    register_optimizer_step_pre_hook(before)
+    register_optimizer_step_post_hook(lambda optimizer, _args, _kwargs: listener.after_step(optimizer))
+
+
+def _wrap_scalers(listener: StepListener) -> None:
+    import torch
+
+    scaler = torch.amp.GradScaler
+    step, update = scaler.step, scaler.update
+
+    @functools.wraps(step)
+    def watched_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        listener.is_scaling = self.is_enabled()
+        try:
+            return step(self, *args, **kwargs)
+        finally:
+            listener.is_scaling = False
+
+    @functools.wraps(update)
+    def watched_update(self: Any, *args: Any, **kwargs: Any) -> None:
+        before = self._scale.clone() if self.is_enabled() else None
+        update(self, *args, **kwargs)
+        if before is not None:
+            listener.after_update(self._scale, before)
+
+    scaler.step, scaler.update = watched_step, watched_update
+
+
+def _wrap_casts() -> None:
+    import torch
+
+    apply = torch.nn.Module._apply  # noqa: SLF001  # all casts go through it, and it has no public name
+
+    @functools.wraps(apply)
+    def watched_apply(self: Any, change: Callable[[Any], Any], *args: Any, **kwargs: Any) -> Any:
+        if self in _no_casts:
+            for dtype in {part.dtype for part in self.parameters() if part.is_floating_point()}:
+                if change(torch.empty(0, dtype=dtype)).dtype != dtype:
+                    raise RuntimeError(CAST_REFUSED)
+        return apply(self, change, *args, **kwargs)
+
+    torch.nn.Module._apply = watched_apply  # noqa: SLF001

@@ -1,0 +1,89 @@
+"""Manifests seal checkpoints: `manifest.json` lists every file of a folder with its size and SHA-256.
+
+It is written last, when all files are on the disk. A checkpoint without a matching manifest does not count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from .channel import beat
+from .pace import process_pace
+from .values import knobs
+
+MANIFEST = "manifest.json"
+
+
+def seal(folder: Path, step: int, epoch: Optional[float]) -> None:
+    """Write the manifest of a complete checkpoint, last and in one piece."""
+    temporary = folder / (MANIFEST + ".tmp")
+    files = {}
+    folders = [folder]
+    for path in sorted(folder.rglob("*")):
+        if path.is_dir():
+            folders.append(path)
+        elif path not in (folder / MANIFEST, temporary):
+            files[path.relative_to(folder).as_posix()] = _sync_and_hash(path)
+            beat(step)  # reading a large file takes time
+    for path in folders:
+        sync_folder(path)
+    values = knobs()
+    manifest = {
+        "version": 1,
+        "run": values.run,
+        "attempt": values.attempt,
+        "step": int(step),
+        "world_size": int(os.environ.get("WORLD_SIZE", "1")),
+        "precision": values.peek.precision.mode,
+        "data": {"examples": int(step) * values.peek.split.global_batch, "epoch": epoch},
+        "eval_loss": process_pace.eval_loss(step),
+        "files": files,
+    }
+    with open(temporary, "w", encoding="utf-8") as out:
+        json.dump(manifest, out, indent=1, allow_nan=False)
+        out.flush()
+        os.fsync(out.fileno())
+    os.replace(temporary, folder / MANIFEST)
+    sync_folder(folder)
+
+
+def sealed_checkpoints(checkpoints: Path) -> List[Dict[str, Any]]:
+    """Return the manifests of all sealed checkpoints, each with its `path`."""
+    manifests = []
+    for path in checkpoints.glob(f"[!.]*/{MANIFEST}"):
+        try:
+            manifest = json.loads(path.read_text(encoding="utf-8"))
+            manifests.append({**manifest, "path": str(path.parent), "step": int(manifest["step"])})
+        except (
+            OSError,
+            ValueError,
+            TypeError,
+            KeyError,
+        ):  # torn, or not a manifest of ours: left to the agent
+            continue
+    return manifests
+
+
+def sync_folder(folder: Path) -> None:
+    """Make sure that the names in a folder are on the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sync_and_hash(path: Path) -> Dict[str, Any]:
+    """Make sure that a file is on the disk; return its size (bytes) and SHA-256."""
+    digest = hashlib.sha256()
+    size = 0
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+            size += len(block)
+    return {"size": size, "sha256": digest.hexdigest()}

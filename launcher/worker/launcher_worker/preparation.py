@@ -1,0 +1,142 @@
+"""`prepare`: makes a model safe to train at the plan's precision, and puts it under the guard.
+
+It converts trainable parameters to the plan's dtype, compares frozen ones with the plan, switches tf32, and works
+around one slow attention kernel on old cards.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any, List, Sequence, Set
+
+from .channel import rank
+from .guard import process_guard
+from .guard.torch_hooks import forbid_casts
+from .mixed_precision import version
+from .values import Precision, knobs
+
+
+def prepare(model: Any) -> Any:
+    """Make a torch model safe to train at the plan's precision, in place; start the guard and return the model.
+
+    Trainable parameters get the plan's dtype: peft leaves modules_to_save, norms, biases and a new head in the base's
+    dtype, and a scaler refuses float16 gradients. From then on a cast of the live model is refused. Call it after
+    adapters are added and before an optimizer is built, whose state would keep the old dtype. Raises RuntimeError if
+    nothing is trainable, or if a frozen half-precision parameter has another dtype than the plan's base.
+    """
+    import torch
+
+    values = knobs()
+    precision = values.peek.precision
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not trainable:
+        raise RuntimeError(
+            "nothing in the model is trainable: before prepare(), add an adapter or set requires_grad"
+        )
+    values.announce()
+    half_dtypes = (torch.float16, torch.bfloat16)
+    target = torch.float32 if precision.scaler else getattr(torch, precision.trainable_dtype)
+    converted = _convert_trainables(trainable, target, half_dtypes)
+    base = getattr(torch, precision.base_dtype)
+    if base in half_dtypes and target == torch.float32:
+        _compute_in_base_dtype(model, converted, base)
+    if values.run is not None:  # outside a run there is no plan to compare the base with
+        _check_base(model, base, half_dtypes)
+    if precision.device == "cuda" and not values.rehearsed:
+        _switch_tf32(precision.tf32)
+    _repeat_grouped_heads(precision)
+    if hasattr(model, "gradient_checkpointing_enable") and values.activation_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    process_guard.watch(model)
+    forbid_casts(model)
+    return model
+
+
+def _convert_trainables(trainable: Sequence[Any], target: Any, half_dtypes: Sequence[Any]) -> Set[int]:
+    """Convert trainable parameters to the target dtype, in place; return the ids of those converted.
+
+    A float32 parameter is converted only if the target is half precision; float64 and integers stay.
+    """
+    import torch
+
+    converted = set()
+    for parameter in trainable:
+        if parameter.dtype in half_dtypes or (target in half_dtypes and parameter.dtype == torch.float32):
+            converted.add(id(parameter))
+            parameter.data = parameter.data.to(target)
+    return converted
+
+
+def _compute_in_base_dtype(model: Any, converted: Set[int], base: Any) -> None:
+    """Let modules whose weights became float32 compute in the base's dtype when autocast is off.
+
+    That is the case if the plan has no autocast, and in an evaluation outside of it. As under autocast, the weights
+    are cast for the duration of a forward pass.
+    """
+    import torch
+
+    def lower(names: List[str], module: Any, inputs: Any) -> None:
+        tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+        if any(torch.is_autocast_enabled(tensor.device.type) for tensor in tensors):
+            return
+        parameters = module._parameters  # noqa: SLF001  # the one dictionary that a module reads its parameters from
+        wide = {name: parameters[name] for name in names if parameters[name].dtype == torch.float32}
+        module._launch_wide = wide  # noqa: SLF001
+        parameters.update({name: parameter.to(base) for name, parameter in wide.items()})
+
+    def restore(module: Any, _inputs: Any, _output: Any) -> None:
+        module._parameters.update(module.__dict__.pop("_launch_wide", {}))  # noqa: SLF001
+
+    for module in model.modules():
+        named = module.named_parameters(recurse=False)
+        names = [name for name, parameter in named if id(parameter) in converted]
+        if names:
+            module.register_forward_pre_hook(functools.partial(lower, names))
+            module.register_forward_hook(restore, always_call=True)
+
+
+def _check_base(model: Any, base: Any, half_dtypes: Sequence[Any]) -> None:
+    """Compare the frozen parameters with the plan's base; integers are quantized weights and are not compared."""
+    fix = "load the model with from_pretrained(..., **worker.model_arguments())"
+    wider = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad or parameter.dtype == base:
+            continue
+        if parameter.dtype in half_dtypes:
+            raise RuntimeError(f"{name} is {parameter.dtype}, but the plan's base is {base}: {fix}")
+        if parameter.is_floating_point() and parameter.itemsize >= 4 and base in half_dtypes:
+            wider.append(name)
+    if wider and rank() == 0:
+        print(
+            f"precision: {len(wider)} frozen tensors are wider than the plan's {base}, the first is {wider[0]}; "
+            f"that is safe but takes more memory. To follow the plan, {fix}",
+            flush=True,
+        )
+
+
+def _switch_tf32(is_on: bool) -> None:
+    """Turn tf32 for float32 products on or off with the switch that transformers uses; torch forbids mixing two."""
+    import torch
+
+    if hasattr(torch.backends, "fp32_precision"):  # torch 2.9 and later
+        torch.backends.fp32_precision = "tf32" if is_on else "ieee"
+    else:
+        torch.backends.cuda.matmul.allow_tf32 = is_on
+        torch.backends.cudnn.allow_tf32 = is_on
+
+
+def _repeat_grouped_heads(precision: Precision) -> None:
+    """Let transformers repeat the keys of grouped heads where SDPA lacks a fast kernel for grouped ones.
+
+    Before capability 8.0 and torch 2.14 SDPA falls back to its math kernel, whose memory is quadratic in the length.
+    """
+    import torch
+
+    sdpa = sys.modules.get(
+        "transformers.integrations.sdpa_attention"
+    )  # loaded if transformers made the model
+    if precision.device != "cuda" or precision.capability is None or not hasattr(sdpa, "use_gqa_in_sdpa"):
+        return
+    if version(precision.capability) < (8, 0) and version(torch.__version__) < (2, 14):
+        sdpa.use_gqa_in_sdpa = lambda *_args, **_kwargs: False  # type: ignore[union-attr]
