@@ -29,16 +29,28 @@ if TYPE_CHECKING:
     from launcher.values.plan import Plan
 
 TAIL = 4096
-RUN_ID = re.compile(r"[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}")
-_MIRRORED = re.compile(r"plan\.json|[0-9]{4,9}/(attempt\.json|state\.json|events\.jsonl|log\.txt)")
+RUN_ID = re.compile(
+    r"[0-9]{6}-[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?-[a-z0-9]{6}|[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}"
+)
+"""The second form was given until 2026-11-22."""
+_NAME_LENGTH = 26
+_NODE = r"(?:[a-z0-9][a-z0-9-]{0,62}/)?"
+_MIRRORED = re.compile(
+    rf"plan\.json|[0-9]{{4,9}}/{_NODE}(?:attempt\.json|state\.json|events\.jsonl|log\.txt)"
+)
 _EVENT = TypeAdapter(Event)
-_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
+_CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 def new_run_id(name: str) -> str:
-    """Return a fresh run id, e.g. `1120-sft-w8q2`: month and day, the job's name, four random letters."""
-    day = time.strftime("%m%d")
-    return f"{day}-{name}-{''.join(secrets.choice(_LETTERS) for _ in range(4))}"
+    """Return a fresh run id, e.g. `261122-sft-k3f9w2`: the date, the job's name, six random characters.
+
+    It has at most 40 characters, all of them lower-case letters, digits and hyphens, and 31 random bits, so that it
+    can name a Slurm job, a Kaggle kernel or a cloud instance.
+    """
+    day = time.strftime("%y%m%d")
+    job = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_NAME_LENGTH].strip("-") or "run"
+    return f"{day}-{job}-{''.join(secrets.choice(_CHARACTERS) for _ in range(6))}"
 
 
 def runs_folder() -> Path:
@@ -174,7 +186,7 @@ class Mirror:
         """
         self._cursors, self._unread, self._from = {}, {}, 0
         events: list[Event] = []
-        for path in sorted(self.folder.glob("[0-9]*/*")):
+        for path in sorted([*self.folder.glob("[0-9]*/*"), *self.folder.glob("[0-9]*/*/*")]):
             name = path.relative_to(self.folder).as_posix()
             if _MIRRORED.fullmatch(name):
                 with self.disk_errors(path):
@@ -337,7 +349,7 @@ class Mirror:
 
     def events(self) -> Iterator[Event]:
         """Yield all fetched events, oldest folder first."""
-        for path in sorted(self.folder.glob("[0-9]*/events.jsonl")):
+        for path in self._of_all_nodes("events.jsonl"):
             with path.open("rb") as file:
                 for line in file:
                     event = parse_event(line)
@@ -346,7 +358,12 @@ class Mirror:
 
     def logs(self) -> list[Path]:
         """Return the fetched logs, oldest attempt first."""
-        return sorted(self.folder.glob("[0-9]*/log.txt"))
+        return self._of_all_nodes("log.txt")
+
+    def _of_all_nodes(self, name: str) -> list[Path]:
+        """Return a file of every numbered folder, oldest first; the leader's before those of the other nodes."""
+        paths = [*self.folder.glob(f"[0-9]*/{name}"), *self.folder.glob(f"[0-9]*/*/{name}")]
+        return sorted(paths, key=lambda path: path.relative_to(self.folder).parent.parts)
 
 
 def parent_of(folder: Path) -> Parent | None:

@@ -23,11 +23,12 @@ class EngineWay(Record):
 class Place(Record):
     """What a host tells of a run that it has made: the folders that its container needs, and as whom it is to run.
 
-    `root` marks what belongs to the host's root. `read` are folders and files that are only read; `written` belong to
+    `home` is the folder that the container's user has as HOME. `root` marks what belongs to the host's root. `read` are folders and files that are only read; `written` belong to
     the run's user.
     """
 
     path: Path
+    home: Path
     agent: Path
     host_id: str
     root: str

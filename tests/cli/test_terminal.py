@@ -90,13 +90,13 @@ def hostile(client):
     assert "printed" in done.stdout, "the log's tail"
     assert "not sent: link" in done.stdout
     (folder,) = (client.home / ".launch" / "runs").iterdir()
-    state = folder / "0002" / "state.json"
+    state = folder / "record" / "0002" / "state.json"
     state.write_text(
         json.dumps({**json.loads(state.read_text()), "reason": EVIL, "evidence": {EVIL: EVIL}, "step": EVIL})
     )
-    plan = json.loads((folder / "plan.json").read_text())
+    plan = json.loads((folder / "control" / "plan.json").read_text())
     plan.update(job=EVIL, steps=EVIL, profile={**plan["profile"], "title": EVIL})
-    (folder / "plan.json").write_text(json.dumps(plan))
+    (folder / "control" / "plan.json").write_text(json.dumps(plan))
     shutil.rmtree(client.runs)
     return folder.name
 

@@ -20,7 +20,11 @@ for i in range(1, 61):
     w.log(i, loss=1 / i)
 w.done(60)
 """
-SUMS = "sha256sum plan.json [0-9]*/*.json [0-9]*/*.jsonl [0-9]*/*.txt code/train.py"
+SUMS = "sha256sum [0-9]*/*.json [0-9]*/*.jsonl [0-9]*/*.txt && sha256sum plan.json && sha256sum code/train.py"
+HOST_SUMS = (
+    "cd record && sha256sum [0-9]*/*.json [0-9]*/*.jsonl [0-9]*/*"
+    ".txt && cd ../control && sha256sum plan.json && cd ../work && sha256sum code/train.py"
+)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +109,7 @@ def test_a_run_there_outlives_cuts_of_either_hop_and_leaves_nothing(
     assert process.returncode == 0, out + err
     assert out.count("the link is back") == 2
     run = next(client.runs.glob("[0-9]*"))
-    there = vault.ssh("sh", "-c", f"cd ~/.launch/runs/{run.name} && {SUMS}")
+    there = vault.ssh("sh", "-c", f"cd ~/.launch/runs/{run.name} && {HOST_SUMS}")
     (run / "code").mkdir()
     (run / "code" / "train.py").write_text(STEPS)
     here = subprocess.run(["sh", "-c", SUMS], cwd=run, capture_output=True, text=True, check=True).stdout

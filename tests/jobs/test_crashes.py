@@ -53,14 +53,14 @@ class Ended:
     @property
     def adapter(self) -> str:
         """The SHA-256 of the adapter's weights."""
-        path = self.folder / "artifacts" / "adapter" / "adapter_model.safetensors"
+        path = self.folder / "work" / "artifacts" / "adapter" / "adapter_model.safetensors"
         return hashlib.sha256(path.read_bytes()).hexdigest()
 
     def weights(self):
         """The adapter's weights, by name."""
         from safetensors.torch import load_file
 
-        return load_file(self.folder / "artifacts" / "adapter" / "adapter_model.safetensors")
+        return load_file(self.folder / "work" / "artifacts" / "adapter" / "adapter_model.safetensors")
 
     def events(self, kind):
         """The events of a kind, of all attempts."""
@@ -124,7 +124,11 @@ def test_what_crashed_ends_with_the_same_bits_as_what_did_not(sft_project):
     write_job(sft_project, "python", "sft.py")
     run = sft_project.detached(*WORDS)
     ended = sft_project.home / ".launch" / "runs" / run
-    until(lambda: (ended / "checkpoints" / "checkpoint-4" / "manifest.json").exists(), "a checkpoint", 120)
+    until(
+        lambda: (ended / "work" / "checkpoints" / "checkpoint-4" / "manifest.json").exists(),
+        "a checkpoint",
+        120,
+    )
     (pid,) = [int(one["values"]["pid"]) for one in states(ended) if one["values"].get("state") == "running"]
     os.kill(pid, signal.SIGKILL)
     assert Ended(sft_project, run).adapter == whole.adapter
@@ -166,11 +170,13 @@ def test_a_disk_that_fills_up_under_a_trainer_s_checkpoint_is_cleared(sft_projec
     )
     folder = small_disk / "runs" / run
     until(
-        lambda: (folder / "checkpoints" / "checkpoint-8" / "manifest.json").exists(), "two checkpoints", 120
+        lambda: (folder / "work" / "checkpoints" / "checkpoint-8" / "manifest.json").exists(),
+        "two checkpoints",
+        120,
     )
-    size = room_of(folder / "checkpoints" / "checkpoint-4")
+    size = room_of(folder / "work" / "checkpoints" / "checkpoint-4")
     disk = os.statvfs(small_disk)
-    others = (disk.f_blocks - disk.f_bfree) * disk.f_frsize - room_of(folder / "checkpoints")
+    others = (disk.f_blocks - disk.f_bfree) * disk.f_frsize - room_of(folder / "work" / "checkpoints")
     room = others + 300_000 + 7 * size // 2  # for three of them, and never for a fourth beside
     subprocess.run(["mount", "-o", f"remount,size={room}", small_disk], check=True)
     ended = Ended(sft_project, run, small_disk)

@@ -60,7 +60,7 @@ def test_ranks_that_are_asked_to_end_do_so_at_the_same_step_and_go_on_together(c
     assert first[-1] == "stopped"
     step = int(first[-2])
     folder = client.home / ".launch" / "runs" / run
-    (checkpoint,) = (folder / "checkpoints").iterdir()
+    (checkpoint,) = (folder / "work" / "checkpoints").iterdir()
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     assert (manifest["step"], manifest["world_size"]) == (step, 2)
     log = Path(folder, "0002", "log.txt").read_text()
@@ -78,7 +78,7 @@ def weights(client, run):
     from safetensors.torch import load_file
 
     folder = client.home / ".launch" / "runs" / run
-    return load_file(folder / "artifacts" / "adapter" / "adapter_model.safetensors")
+    return load_file(folder / "work" / "artifacts" / "adapter" / "adapter_model.safetensors")
 
 
 def losses(client, run):
@@ -100,7 +100,11 @@ def test_two_ranks_train_as_one_does_and_outlive_the_death_of_one(sft_project):
     one = ended(client, client.detached("--profile", "t4", *SFT))
     run = client.detached("--profile", "t4x2", *SFT)
     folder = client.home / ".launch" / "runs" / run
-    until(lambda: (folder / "checkpoints" / "checkpoint-4" / "manifest.json").exists(), "a checkpoint", 120)
+    until(
+        lambda: (folder / "work" / "checkpoints" / "checkpoint-4" / "manifest.json").exists(),
+        "a checkpoint",
+        120,
+    )
     told = {pid: environment(pid) for pid, words in commands() if words.endswith("sft.py")}
     ranks = {pid: text for pid, text in told.items() if str(folder) in text and "\0RANK=" in text}
     assert sorted(text.split("\0RANK=")[1][0] for text in ranks.values()) == ["0", "1"]
@@ -115,7 +119,7 @@ def test_two_ranks_train_as_one_does_and_outlive_the_death_of_one(sft_project):
     ]
     assert len(begins) == 2
     assert begins[1] >= 4
-    manifest = json.loads((folder / "checkpoints" / "checkpoint-12" / "manifest.json").read_text())
+    manifest = json.loads((folder / "work" / "checkpoints" / "checkpoint-12" / "manifest.json").read_text())
     assert manifest["world_size"] == 2
     alone = weights(client, one)
     for name, weight in weights(client, run).items():

@@ -168,7 +168,7 @@ def test_a_run_goes_from_start_to_end_under_this_interpreter(client, version, py
     assert "succeeded" in client.ok("--", "python", "train.py")
     assert "0.5" in client.ok("metrics", "last")
     (run,) = (client.home / ".launch" / "runs").iterdir()
-    assert (run / "keeper.log").read_text() == ""
+    assert (run / "record" / "keeper.log").read_text() == ""
 
 
 def boot(shell, home, python=None, root="~/.launch", path=None):

@@ -26,6 +26,7 @@ class Container:
         self.run = Run(str(folder / "runs" / "0101-x-aaaa"))
         self.agent = folder / "agent.pyz"
         self.agent.write_bytes(agent_file().data)
+        self.run.make()
         os.makedirs(self.run.code)
         self.script(TRAIN)
         self.plan(command=["python3", "train.py"], attempts=9, restart=True, stop_grace_s=5)
@@ -53,7 +54,7 @@ class Container:
         words = [sys.executable, "-I", str(self.agent), "contain", self.run.path]
         environment = {
             **os.environ,
-            "HOME": f"{self.run.path}/home",
+            "HOME": self.run.home,
             "LAUNCH_HOST_ID": "h",
             "TMPDIR": "/tmp",
         }

@@ -22,9 +22,9 @@ def make_run(tmp_path):
 
     def make(name, state="running", began=True, is_held=False, runtime=None, **changed):
         run = Run(str(tmp_path / "runs" / f"0101-{name}-aaaa"))
-        os.makedirs(run.path)
+        run.make()
         folder = run.new_folder()
-        told = {"host_id": process.host_id(), "boot_id": process.boot_id(), "kind": "prepare", **changed}
+        told = {"place_id": process.host_id(), "boot_id": process.boot_id(), "kind": "prepare", **changed}
         write_durably(folder.attempt, json.dumps({**told, "runtime": runtime or {"kind": "native"}}))
         folder.write_state(state, began=began)
         if is_held:
@@ -109,7 +109,7 @@ def test_a_run_that_is_gone_or_that_cannot_be_seen(make_run, tmp_path):
 
 def test_the_record_of_another_host_is_not_judged(make_run):
     """Its state is told as written, and that is no end."""
-    lease.take(make_run("one", "running", host_id="another"), CARDS[:1]).release()
+    lease.take(make_run("one", "running", place_id="another"), CARDS[:1]).release()
     assert lease.take(make_run("two", is_held=True), CARDS[:1]).gpus == []
 
 

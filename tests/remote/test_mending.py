@@ -243,7 +243,7 @@ def test_a_hang_is_told_with_its_stacks_and_tried_once_more(toy):
     run = Trained(toy, HANG, step_s=0.02, hang_minutes=2 / 60)
     assert toy.ended()["state"] == "succeeded"
     assert run.judge() == 2
-    log = Path(toy.run.path, "0002", "log.txt").read_text()
+    log = Path(toy.run.record, "0002", "log.txt").read_text()
     assert "train.py" in log
     assert " in train" in log
     (told,) = [one["values"]["hang"] for one in toy.events("evidence") if "hang" in one["values"]]
@@ -418,7 +418,7 @@ def test_who_starts_an_attempt_need_not_wait_until_its_checkpoint_is_proven(toy)
     }
     (folder / "manifest.json").write_text(json.dumps({"step": 3, "files": files}))
     toy.start()
-    attempt = Path(toy.run.path, "0002", "attempt.json")
+    attempt = Path(toy.run.record, "0002", "attempt.json")
     until(attempt.exists, "the attempt's record")
     assert toy.state()["state"] == "preparing"
     with (folder / "slow").open("w"):

@@ -116,7 +116,7 @@ def test_a_process_is_ours_by_the_token_of_its_run_alone(tmp_path, make_run, sta
 
 
 @pytest.mark.parametrize(
-    "changed", [{"host_id": "another"}, {"boot_id": "an earlier one"}, {"host_id": None}]
+    "changed", [{"place_id": "another"}, {"boot_id": "an earlier one"}, {"place_id": None}]
 )
 def test_a_record_of_another_host_or_boot_is_never_judged(tmp_path, make_run, start, changed):
     """Homes are shared, and a pid outlives no boot."""

@@ -31,12 +31,13 @@ def sealed(folder, step, files=FILES):
 def run_at(root, name, *states, runtime=None):
     """A run with a first folder and one for each of some states, which nobody holds."""
     run = Run(str(root / "runs" / name))
+    run.make()
     os.makedirs(run.checkpoints)
     for state in ({"state": "preparing"}, *states):
         folder = run.new_folder()
         with open(folder.attempt, "w") as file:
             kind = "prepare" if folder.number == 1 else "attempt"
-            json.dump({"host_id": host_id(), "kind": kind, "runtime": runtime}, file)
+            json.dump({"place_id": host_id(), "kind": kind, "runtime": runtime}, file)
         with open(folder.state, "w") as file:
             json.dump(state, file)
         folder.release()
@@ -143,13 +144,13 @@ def test_a_silent_engine_leaves_a_run_in_doubt(tmp_path):
 def given(tmp_path, *states, steps=100, asked=()):
     """A parent with three checkpoints and these states, a child that is being prepared, and how to inherit."""
     parent, child = run_at(tmp_path, "0101-a-aaaa", *states), Run(str(tmp_path / "runs" / "0101-b-bbbb"))
-    folder = tmp_path / "runs" / "0101-a-aaaa" / "checkpoints"
+    folder = tmp_path / "runs" / "0101-a-aaaa" / "work" / "checkpoints"
     for step in (5, 10, 15):
         sealed(folder, step)
     os.mkdir(parent.code)
     with open(parent.manifest, "w") as file:
         json.dump({}, file)
-    os.mkdir(child.path)
+    child.make()
     prepared = child.new_folder()
     for path, values in ((child.plan, {"steps": steps}), (prepared.attempt, {"kind": "prepare"})):
         with open(path, "w") as file:
@@ -158,7 +159,7 @@ def given(tmp_path, *states, steps=100, asked=()):
 
 
 def recorded(tmp_path):
-    return json.loads((tmp_path / "runs" / "0101-b-bbbb" / "0001" / "attempt.json").read_text())
+    return json.loads((tmp_path / "runs" / "0101-b-bbbb" / "record" / "0001" / "attempt.json").read_text())
 
 
 CHANGES = {"rung": 1, "micro_batch": 2, "accumulation": 4, "loader_workers": 0}
@@ -208,7 +209,10 @@ def test_what_would_do_nothing_or_everything_again_is_refused(tmp_path, consumed
         given(tmp_path, {**ENDED, "consumed": consumed}, steps=steps)()
     assert caught.value.code == code
     child = tmp_path / "runs" / "0101-b-bbbb"
-    assert sorted(path.name for path in child.iterdir()) == ["0001", "plan.json"]
+    assert sorted(path.relative_to(child).as_posix() for path in child.glob("*/*")) == [
+        "control/plan.json",
+        "record/0001",
+    ]
 
 
 def test_a_plan_without_steps_leaves_their_number_to_the_script(tmp_path):
@@ -223,9 +227,9 @@ def test_a_plan_without_steps_leaves_their_number_to_the_script(tmp_path):
 def test_only_a_folder_that_is_written_once_is_linked(tmp_path, name, is_linked):
     """One that a script saves into again and again, in place, would change the parent's files with its own."""
     inherits = given(tmp_path, ENDED)
-    folder = tmp_path / "runs" / "0101-a-aaaa" / "checkpoints"
+    folder = tmp_path / "runs" / "0101-a-aaaa" / "work" / "checkpoints"
     (folder / "step-15").rename(folder / name)
     assert inherits()["parent"] == {"run": "0101-a-aaaa", "checkpoint": name, "step": 15}
-    taken = tmp_path / "runs" / "0101-b-bbbb" / "checkpoints" / name
+    taken = tmp_path / "runs" / "0101-b-bbbb" / "work" / "checkpoints" / name
     assert tree(taken) == tree(folder / name)
     assert ((taken / "model").stat().st_nlink == 2) is is_linked

@@ -99,7 +99,7 @@ def fill(path):
 def test_an_attempt_that_never_started_its_command_is_not_counted(tmp_path, began, number):
     """An agent that died before the command began has used up nothing of the job's attempts."""
     run = Run(str(tmp_path / "0101-x-aaaa"))
-    os.mkdir(run.path)
+    run.make()
     write_durably(run.plan, json.dumps({"attempts": 1}))
     for kind in ("prepare", "attempt"):
         folder = run.new_folder()

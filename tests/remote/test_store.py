@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from launcher.remote.record.rundir import Lock, Run
+from launcher.remote.record.rundir import Lock, Run, write_durably
 from launcher.remote.store.manifest import ShippingError, check
 from launcher.remote.store.shipping import ChunkReader
 from launcher.remote.store.store import Store
@@ -62,9 +62,10 @@ def new_run(root):
 
     def make(letters="aaaa"):
         path = root / "runs" / f"0101-x-{letters}"
-        path.mkdir(parents=True)
-        (path / "plan.json").write_text("{}")
-        return Run(str(path))
+        run = Run(str(path))
+        run.make()
+        write_durably(run.plan, "{}")
+        return run
 
     return make
 
@@ -150,7 +151,7 @@ def test_what_passes_the_check_stays_below_its_tree(tmp_path_factory, manifest):
     """Any table of paths and links: refused, or nothing is ever made outside of the run and the store."""
     folder = tmp_path_factory.mktemp("any")
     run = Run(str(folder / "root" / "runs" / "0101-x-aaaa"))
-    os.makedirs(run.path)
+    run.make()
     store = Store(str(folder / "root"))
     try:
         check(manifest)
@@ -174,7 +175,7 @@ def test_a_link_that_leaves_by_way_of_others_is_refused(store, new_run):
     check(manifest)
     with pytest.raises(ShippingError, match="out of the tree"):
         store.place(manifest, run)
-    assert everything(Path(run.path)) == ["plan.json"]
+    assert everything(Path(run.path)) == ["control", "control/plan.json", "record", "work"]
 
 
 CONTENTS = {

@@ -27,7 +27,10 @@ while not os.path.exists(os.path.expanduser("~/{mark}")):
     w.log(i, loss=1 / i)
 w.done(i)
 """
-SUMS = "sha256sum plan.json [0-9]*/*.json [0-9]*/*.jsonl [0-9]*/*.txt"
+SUMS = "sha256sum [0-9]*/*.json [0-9]*/*.jsonl [0-9]*/*.txt && sha256sum plan.json"
+HOST_SUMS = (
+    "cd record && sha256sum [0-9]*/*.json [0-9]*/*.jsonl [0-9]*/*.txt && cd ../control && sha256sum plan.json"
+)
 TREE_SUMS = "find . -type f -print0 | sort -z | xargs -0 sha256sum"
 MB = 1_000_000
 UPLOAD_MB = 150
@@ -68,11 +71,13 @@ class Followed:
 
     def steps_there(self):
         """How many steps are in the host's record."""
-        return int(self.machine.ssh("grep", "-c", '"metric"', f".launch/runs/{self.run}/0002/events.jsonl"))
+        return int(
+            self.machine.ssh("grep", "-c", '"metric"', f".launch/runs/{self.run}/record/0002/events.jsonl")
+        )
 
     def is_over_there(self):
         """Whether the host's record says that it has ended."""
-        return "succeeded" in self.machine.ssh("cat", f".launch/runs/{self.run}/0002/state.json")
+        return "succeeded" in self.machine.ssh("cat", f".launch/runs/{self.run}/record/0002/state.json")
 
     def let_end(self):
         """Let the training end with its next step."""
@@ -81,7 +86,7 @@ class Followed:
     def end(self, record, done):
         """Wait for the end, which is the run's own; the mirror is the host's record by the host's own sha256sum."""
         out, err = self.process.communicate(timeout=150)
-        there = self.machine.ssh("sh", "-c", f"cd ~/.launch/runs/{self.run} && {SUMS}")
+        there = self.machine.ssh("sh", "-c", f"cd ~/.launch/runs/{self.run} && {HOST_SUMS}")
         here = subprocess.run(
             ["sh", "-c", SUMS], cwd=self.client.runs / self.run, capture_output=True, text=True, check=True
         ).stdout
@@ -149,7 +154,7 @@ class Upload:
         out = self.client.ok("--host", "A", "--", "true")
         sent, total = map(int, re.search(r"(\d+) of (\d+) files sent", out).groups())
         run = next(self.client.runs.glob("[0-9]*")).name
-        code = f".launch/runs/{run}/code"
+        code = f".launch/runs/{run}/work/code"
         there = self.machine.ssh("sh", "-c", f"cd {code} && {TREE_SUMS} | grep -v ./launch.toml")
         record("end", f"exit code 4; the next launch sent {sent} of {total} files, and succeeded")
         record("identical", "yes" if here == there else "no")

@@ -88,7 +88,7 @@ def test_artifacts_that_lie_nowhere_else_stay_unless_forced(client, root):
     done = client.run("rm", run)
     assert done.returncode == 1
     assert "launch pull" in done.stderr
-    assert (root / "runs" / run / "artifacts" / "w").read_text() == "x"
+    assert (root / "runs" / run / "work" / "artifacts" / "w").read_text() == "x"
     client.ok("rm", "--force", run)
     assert not (root / "runs" / run).exists()
 

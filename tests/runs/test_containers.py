@@ -72,12 +72,14 @@ def more_steps(engine, run, number=4):
 
 def steps(engine, run, user="ada"):
     """How many steps are on record, by plain ssh."""
-    text = engine.machine.ssh("sh", "-c", f"cat .launch/runs/{run}/*/events.jsonl", user=user, check=False)
+    text = engine.machine.ssh(
+        "sh", "-c", f"cat .launch/runs/{run}/record/*/events.jsonl", user=user, check=False
+    )
     return text.count('"metric"')
 
 
 def enough(engine, run, user="ada"):
-    engine.machine.ssh("touch", f".launch/runs/{run}/code/enough", user=user)
+    engine.machine.ssh("touch", f".launch/runs/{run}/work/code/enough", user=user)
 
 
 def test_a_run_in_a_container_is_as_the_design_says(client, box):
@@ -166,7 +168,7 @@ def running_attempt(client, run, attempt):
 
 
 def _steps_by_attempt(engine, run):
-    files = engine.machine.ssh("sh", "-c", f"ls .launch/runs/{run}/*/events.jsonl").split()
+    files = engine.machine.ssh("sh", "-c", f"ls .launch/runs/{run}/record/*/events.jsonl").split()
     found = []
     for file in files:
         events = [
@@ -213,7 +215,7 @@ def test_what_strangers_do_to_a_container_is_told_as_it_is(client, box):
         client_side.communicate()
     previous = [
         json.loads(line).get("previous")
-        for line in box.machine.ssh("sh", "-c", f"cat .launch/runs/{run}/*/attempt.json").splitlines()
+        for line in box.machine.ssh("sh", "-c", f"cat .launch/runs/{run}/record/*/attempt.json").splitlines()
     ]
     told = [one["evidence"]["container"] for one in previous if one and "evidence" in one]
     assert [one if one == "removed" else one["exit"] for one in told] == [137, "removed"]
@@ -267,7 +269,7 @@ def test_exec_runs_in_the_container_and_ends_with_its_client(client, box):
     run = detached(client)
     out = client.ok("exec", run, "--", "sh", "-c", "cat /proc/1/comm; id -u; pwd; echo $LAUNCH_RUN")
     assert out.split() == [
-        "docker-init", box.machine.ssh("id", "-u").strip(), f"/home/ada/.launch/runs/{run}/code", run,
+        "docker-init", box.machine.ssh("id", "-u").strip(), f"/home/ada/.launch/runs/{run}/work/code", run,
     ]  # fmt: skip
     assert client.run("exec", run, "--", "sh", "-c", "exit 7").returncode == 7
     sleeper = client.start("exec", run, "--", "sleep", "4321")
@@ -395,7 +397,7 @@ def test_of_two_attaches_at_once_one_starts_the_run(client, box):
         assert follower.returncode == 0, out + err
     kinds = [
         json.loads(line)["kind"]
-        for line in box.machine.ssh("sh", "-c", f"cat .launch/runs/{run}/*/attempt.json").splitlines()
+        for line in box.machine.ssh("sh", "-c", f"cat .launch/runs/{run}/record/*/attempt.json").splitlines()
     ]
     assert kinds == ["prepare", "attempt", "contact", "attempt"]
 

@@ -117,7 +117,7 @@ def test_an_environment_is_made_once_and_used_again(client, box, index):
     assert json.loads(box.ssh("cat", f"{path}/environment.json"))["packages"]["torch"] == "2.13.0+cpu"
     assert "tmp" not in box.ssh("ls", path).split()
     (run,) = box.ssh("ls", ".launch/runs").split()
-    record = json.loads(box.ssh("cat", f".launch/runs/{run}/0001/attempt.json"))
+    record = json.loads(box.ssh("cat", f".launch/runs/{run}/record/0001/attempt.json"))
     assert record["runtime"]["interpreter"] == f"{box.home}/{path}/bin/python"
     asked = len(index.requests)
     assert f"{name}, there" in client.ok(*LAUNCH)

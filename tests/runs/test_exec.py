@@ -98,22 +98,24 @@ def test_it_stands_where_the_training_stands_and_leaves_no_mark(client, monkeypa
     )
     run = client.detached("--secret", "HF_TOKEN", "--", "python", "train.py")
     folder = client.home / ".launch" / "runs" / run
-    log = folder / "0002" / "log.txt"
+    log = folder / "record" / "0002" / "log.txt"
     until(lambda: log.read_bytes().endswith(b"\n"), "the training's look around")
     before = {path: path.read_bytes() for path in folder.rglob("*.jsonl")}
     done = execute(client, run, "python", "train.py", "once")
     assert done.returncode == 0, done.stderr
     *places, there = json.loads(log.read_text())
     *same, here = json.loads(done.stdout.splitlines()[-1])
-    assert same == places == [str(folder / "code"), sys.executable, places[2]]
+    assert same == places == [str(folder / "work" / "code"), sys.executable, places[2]]
     assert set(there) - set(here) == {"HF_TOKEN", "LAUNCH_SOCKET", "LAUNCH_ATTEMPT"}
     assert here.pop("LAUNCH_EXEC")
     assert here == {name: there[name] for name in here}
     assert {"LAUNCH_RUN", "LAUNCH_TOKEN", "CUDA_VISIBLE_DEVICES"} <= set(here)
     assert before == {path: path.read_bytes() for path in folder.rglob("*.jsonl")}
-    assert sorted(os.listdir(folder / "checkpoints")) == []
-    (folder / "code" / "go").touch()
-    until(lambda: '"succeeded"' in (folder / "0002" / "state.json").read_text(), "the training's end")
+    assert sorted(os.listdir(folder / "work" / "checkpoints")) == []
+    (folder / "work" / "code" / "go").touch()
+    until(
+        lambda: '"succeeded"' in (folder / "record" / "0002" / "state.json").read_text(), "the training's end"
+    )
 
 
 def test_what_it_leaves_behind_is_ended_with_it(client, ended):
@@ -207,17 +209,17 @@ def test_a_terminal_sees_no_escapes(client, ended):
 def test_a_run_of_another_host_or_without_code_is_refused(client, ended):
     """A shared home shows runs whose processes are elsewhere; a run that never got its code has nowhere to stand."""
     folder = client.home / ".launch" / "runs" / ended
-    (folder / "code").rename(folder / "away")
+    (folder / "work" / "code").rename(folder / "away")
     done = client.run("exec", ended, "--", "true")
     assert (done.returncode, done.stdout) == (4, "")
     assert "has no code folder" in done.stderr
-    prepare = folder / "0001" / "attempt.json"
-    prepare.write_text(json.dumps({**json.loads(prepare.read_text()), "host_id": "another"}))
-    (folder / "away").rename(folder / "code")
+    prepare = folder / "record" / "0001" / "attempt.json"
+    prepare.write_text(json.dumps({**json.loads(prepare.read_text()), "place_id": "another"}))
+    (folder / "away").rename(folder / "work" / "code")
     done = client.run("exec", ended, "--", "touch", "mark")
     assert done.returncode == 4
     assert "another host" in done.stderr
-    assert not (folder / "code" / "mark").exists()
+    assert not (folder / "work" / "code" / "mark").exists()
 
 
 def test_words_without_the_dashes_show_the_form(client):

@@ -211,7 +211,7 @@ def test_an_artifact_that_the_host_cannot_read_is_named_and_the_others_come_home
     again = client.run("pull", run)
     assert again.returncode == 1
     assert "secret (Permission denied)" in again.stderr
-    lab.ssh("chmod", "600", f"{lab.root}/runs/{run}/artifacts/secret")
+    lab.ssh("chmod", "600", f"{lab.root}/runs/{run}/work/artifacts/secret")
     assert "2 files" in client.ok("pull", run)
 
 

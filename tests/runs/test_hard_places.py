@@ -45,11 +45,13 @@ def test_a_disk_that_is_full_for_a_while_costs_neither_run_nor_record(client, sm
     folder = small_disk / "runs" / run
     pid = client.home / "pid"
     until(lambda: pid.exists() and is_gone(int(pid.read_text() or os.getpid())), "the training's own end")
-    assert "running" in (folder / "0002" / "state.json").read_text()
+    assert "running" in (folder / "record" / "0002" / "state.json").read_text()
     (small_disk / "filler").unlink()
     until(lambda: client.summary(run)["state"] == "succeeded", "the end on record")
-    assert (folder / "0002" / "log.txt").read_text() == "".join(f"line {n}\n" for n in range(2000))
-    events = [json.loads(line) for line in (folder / "0002" / "events.jsonl").read_text().splitlines()]
+    assert (folder / "record" / "0002" / "log.txt").read_text() == "".join(f"line {n}\n" for n in range(2000))
+    events = [
+        json.loads(line) for line in (folder / "record" / "0002" / "events.jsonl").read_text().splitlines()
+    ]
     assert [event["step"] for event in events if event["kind"] == "metric"] == list(range(1, 200))
 
 

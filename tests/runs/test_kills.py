@@ -59,7 +59,7 @@ class Here:
 
     def fetch(self, run, folder):
         """Bring ledger and model here; they are."""
-        for path in (self.ledger, self.root / "runs" / run / "artifacts" / "model"):
+        for path in (self.ledger, self.root / "runs" / run / "work" / "artifacts" / "model"):
             if path.exists():
                 shutil.copy(path, folder)
 
@@ -103,7 +103,7 @@ class There:
 
     def fetch(self, run, folder):
         """Bring ledger and model here, by plain ssh."""
-        for path in (self.ledger, f"{self.root}/runs/{run}/artifacts/model"):
+        for path in (self.ledger, f"{self.root}/runs/{run}/work/artifacts/model"):
             (folder / Path(path).name).write_text(self.engine.machine.ssh("cat", path, check=False))
 
     def hurry(self):

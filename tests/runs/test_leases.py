@@ -180,7 +180,7 @@ def interrupted(client):
     folder = client.home / ".launch" / "runs" / run
     count = len(lines(client))
     until(lambda: len(lines(client)) > count or any(line[1] == "begin" for line in lines(client)), "it")
-    agent = json.loads((folder / "0002" / "attempt.json").read_text())["agent"]["pid"]
+    agent = json.loads((folder / "record" / "0002" / "attempt.json").read_text())["agent"]["pid"]
     keeper = process.find(agent).parent
     trained = [pid for pid in processes_of(folder) if pid not in (agent, keeper)]
     for pid in (keeper, agent):

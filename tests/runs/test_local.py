@@ -386,7 +386,9 @@ def test_several_processes_and_long_lines_reach_the_record_whole(client):
 
 def check_blobs(client, wanted):
     (run,) = (client.home / ".launch" / "runs").iterdir()
-    events = [json.loads(line) for line in (run / "0002" / "events.jsonl").read_text().splitlines()]
+    events = [
+        json.loads(line) for line in (run / "record" / "0002" / "events.jsonl").read_text().splitlines()
+    ]
     blobs = [one["values"]["blob"] for one in events if one["kind"] == "metric"]
     assert {blob[0] for blob in blobs} == set(wanted)
     assert all(len(blob) == 100_000 and len(set(blob)) == 1 for blob in blobs)
@@ -425,7 +427,7 @@ def test_a_run_of_another_host_in_a_shared_home_is_never_judged(aware):
     alive = processes_of(run_folder(aware, run))
     prepare = run_folder(aware, run) / "0001" / "attempt.json"
     record = json.loads(prepare.read_text())
-    prepare.write_text(json.dumps({**record, "host_id": "another"}))
+    prepare.write_text(json.dumps({**record, "place_id": "another"}))
     done = aware.run("stop", run)
     assert done.returncode == 4
     assert "another host" in done.stderr

@@ -67,14 +67,16 @@ def state(client, run, host):
 
 def steps(machine, run, file="*/events.jsonl"):
     """The steps on record, by plain ssh."""
-    text = machine.ssh("sh", "-c", f"cat .launch/runs/{run}/{file}", check=False)
+    text = machine.ssh("sh", "-c", f"cat .launch/runs/{run}/record/{file}", check=False)
     events = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
     return [event["step"] for event in events if event["kind"] == "metric"]
 
 
 def steps_by_attempt(machine, run):
     """The steps on record, a list for each start of the training."""
-    folders = machine.ssh("sh", "-c", f"cd .launch/runs/{run} && grep -l '\"metric\"' */events.jsonl").split()
+    folders = machine.ssh(
+        "sh", "-c", f"cd .launch/runs/{run}/record && grep -l '\"metric\"' */events.jsonl"
+    ).split()
     return [steps(machine, run, folder) for folder in folders]
 
 

@@ -48,7 +48,7 @@ def files_below(folder):
 NAMES = [
     "../x", "../../x", "/tmp/x", "0001/../x", "0001/../../x", "0001//log.txt", "./plan.json", "0001", "", ".", "..",
     "client.json", "0001/lock", "0001/heartbeat", "secrets.env", "artifacts/x", "0001/log.txt\n", "0001/log.txt\0",
-    "1/log.txt", "١٢٣٤/log.txt", "0001/x/log.txt", "plan.json/log.txt", "0001\\log.txt", "0000000001/log.txt",
+    "1/log.txt", "١٢٣٤/log.txt", "0001/X/log.txt", "0001/-x/log.txt", "0001/x/y/log.txt", "x/0001/log.txt", "plan.json/log.txt", "0001\\log.txt", "0000000001/log.txt",
 ]  # fmt: skip
 
 
@@ -122,10 +122,10 @@ class Place:
 
     def __init__(self, folder):
         self.run = Run(str(folder / "host" / "runs" / RUN))
-        self.there = Path(self.run.path)
+        self.there = Path(self.run.record)
         self.here = folder / "client"
-        self.there.mkdir(parents=True)
-        (self.there / "plan.json").write_text('{"steps":3}')
+        self.run.make()
+        Path(self.run.plan).write_text('{"steps":3}')
         self.new_client()
 
     def new_client(self):
@@ -166,6 +166,7 @@ class Place:
         """Hold the mirror to the host's bytes, file by file."""
         found = files_below(self.here / RUN)
         found.pop(".mirror.lock", None)
+        assert found.pop("plan.json") == Path(self.run.plan).read_bytes()
         assert found == files_below(self.there)
 
 

@@ -28,7 +28,7 @@ w.done(40)
 
 def go_on(lab, run, *steps):
     """Let a run that is held train on from these steps."""
-    lab.ssh("touch", *(f"{lab.root}/runs/{run}/code/go{step}" for step in steps))
+    lab.ssh("touch", *(f"{lab.root}/runs/{run}/work/code/go{step}" for step in steps))
 
 
 def remote_sums(lab, run):
@@ -36,7 +36,8 @@ def remote_sums(lab, run):
     said = lab.ssh(
         "sh",
         "-c",
-        f"cd {lab.root}/runs/{run} && sha256sum plan.json [0-9]*/*.json [0-9]*/*.jsonl [0-9]*/*.txt",
+        f"cd {lab.root}/runs/{run}/record && sha256sum [0-9]*/*.json [0-9]*/*.jsonl [0-9]*/*.txt"
+        " && cd ../control && sha256sum plan.json",
     )
     return {line.split(None, 1)[1]: line.split()[0] for line in said.splitlines()}
 
@@ -93,7 +94,7 @@ def test_a_tree_arrives_as_it_is(client, lab):
     out = client.ok("--host", "A", "--", "sh", "-c", "./tool.sh && deep/link")
     assert "not sent: outside -> /etc/passwd" in out
     run = only_run(client)
-    code = f"{lab.root}/runs/{run}/code"
+    code = f"{lab.root}/runs/{run}/work/code"
     there = sorted(lab.ssh("sh", "-c", f"cd {code} && find . ! -type d -print0").split("\0")[:-1])
     wanted = ["./.gitignore", "./absolute", "./deep/er/f", "./deep/link", "./empty", "./large.bin", "./launch.toml",
               "./tool.sh", "./tracked", "./größe naïve 名前.txt", "./-rf $(touch pwned); 'q' \"d\"\n.txt"]  # fmt: skip
@@ -154,7 +155,8 @@ def test_an_agent_killed_on_the_host_is_brought_back_and_its_orphan_is_ended(cli
         "the agent",
     )
     until(
-        lambda: lab.ssh("cat", f"{lab.root}/runs/{run}/0002/log.txt", check=False), "the script's first word"
+        lambda: lab.ssh("cat", f"{lab.root}/runs/{run}/record/0002/log.txt", check=False),
+        "the script's first word",
     )
     lab.ssh("kill", "-KILL", pid)
     done = client.run("attach", run)
@@ -254,7 +256,7 @@ def test_sft_trains_on_the_host_and_its_adapter_answers_fresh_prompts(client, st
     assert local_sums(client, run) == remote_sums(lab, run)
     adapter = client.runs / run / "artifacts" / "adapter"
     theirs = lab.ssh(
-        "sha256sum", f"{lab.root}/runs/{run}/artifacts/adapter/adapter_model.safetensors"
+        "sha256sum", f"{lab.root}/runs/{run}/work/artifacts/adapter/adapter_model.safetensors"
     ).split()[0]
     ours = subprocess.run(
         ["sha256sum", adapter / "adapter_model.safetensors"], capture_output=True, text=True, check=True
@@ -308,7 +310,7 @@ def test_a_run_on_the_host_trains_on_there_for_a_client_that_has_nothing_of_it(c
     client.ok("--host", "A", "--job", "job.toml")
     parent = only_run(client)
     before = lab.ssh(
-        "sh", "-c", f"cd {lab.root}/runs/{parent} && find code checkpoints -type f | xargs sha256sum"
+        "sh", "-c", f"cd {lab.root}/runs/{parent}/work && find code checkpoints -type f | xargs sha256sum"
     )
     shutil.rmtree(client.runs)
     (client.project / "train.py").unlink()
@@ -316,7 +318,7 @@ def test_a_run_on_the_host_trains_on_there_for_a_client_that_has_nothing_of_it(c
     assert f"continues {parent} from step 4" in said
     (child,) = {path.name for path in client.runs.glob("[0-9]*")} - {parent}
     assert lab.ssh("cat", "ledger") == "0 4\n4 7\n"
-    script = f"cd {lab.root}/runs/{child} && find code checkpoints/step-4 -type f | xargs sha256sum"
+    script = f"cd {lab.root}/runs/{child}/work && find code checkpoints/step-4 -type f | xargs sha256sum"
     there = lab.ssh("sh", "-c", script).splitlines()
     assert len(there) >= 4
     assert set(there) <= set(before.splitlines())

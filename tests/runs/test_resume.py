@@ -125,7 +125,7 @@ def sums(folder):
 
 
 def plan_of(client, run):
-    return json.loads((roots(client) / run / "plan.json").read_text())
+    return json.loads((roots(client) / run / "control" / "plan.json").read_text())
 
 
 def losses(client, run):
@@ -154,12 +154,14 @@ def test_a_run_that_has_succeeded_trains_on_and_its_parent_is_untouched(aware):
     after = sums(roots(aware) / parent)
     assert {name: after[name] for name in before} == before
     assert set(after) - set(before) <= {"./contact.lock"}
-    linked = sums(roots(aware) / child / "checkpoints" / "step-10")
-    assert linked == sums(roots(aware) / parent / "checkpoints" / "step-10")
+    linked = sums(roots(aware) / child / "work" / "checkpoints" / "step-10")
+    assert linked == sums(roots(aware) / parent / "work" / "checkpoints" / "step-10")
     assert set(linked) == {"./step", "./deep/weights", "./manifest.json"}
     assert {**plan_of(aware, parent), "steps": 20} == plan_of(aware, child)
     told = {"run": parent, "checkpoint": "step-10", "step": 10}
-    assert json.loads((roots(aware) / child / "0001" / "attempt.json").read_text())["parent"] == told
+    assert (
+        json.loads((roots(aware) / child / "record" / "0001" / "attempt.json").read_text())["parent"] == told
+    )
     assert said.count(f"continues {parent} from step 10") == 1
     assert aware.ok("attach", child).count(f"continues {parent} from step 10") == 1
     for words in ((), ("--host", "local")):
@@ -213,13 +215,16 @@ def test_what_was_changed_is_in_force_and_the_global_batch_stays(aware):
     )
     child, _ = resumed(aware, parent, *(word for one in words for word in ("--set", one)), "--name", "more")
     assert "-more-" in child
-    attempt = json.loads((roots(aware) / child / "0002" / "attempt.json").read_text())
+    attempt = json.loads((roots(aware) / child / "record" / "0002" / "attempt.json").read_text())
     assert attempt["split"] == {"global_batch": 8, "ranks": 1, "micro_batch": 2, "accumulation": 4}
     assert (attempt["settings"]["extra"], attempt["settings"]["pause"]) == ("x", 0.0)
     assert (attempt["save_every_steps"], attempt["loader_workers"]) == (3, 1)
-    kept = {path.name for path in (roots(aware) / child / "checkpoints").iterdir()}
+    kept = {path.name for path in (roots(aware) / child / "work" / "checkpoints").iterdir()}
     assert kept == {"step-18"}
-    assert {path.name for path in (roots(aware) / parent / "checkpoints").iterdir()} == {"step-5", "step-10"}
+    assert {path.name for path in (roots(aware) / parent / "work" / "checkpoints").iterdir()} == {
+        "step-5",
+        "step-10",
+    }
 
 
 SMALL_CARD = """
@@ -321,12 +326,12 @@ def test_a_script_that_never_resumed_is_not_begun_again(aware):
 def test_a_damaged_checkpoint_is_passed_over_aloud(aware):
     """One bit of the newest: the one before is taken; of that too: there is none."""
     run = launched(aware)
-    damage(roots(aware) / run / "checkpoints" / "step-10" / "deep" / "weights")
+    damage(roots(aware) / run / "work" / "checkpoints" / "step-10" / "deep" / "weights")
     child, said = resumed(aware, run, "--set", "steps=15")
     assert "step-10 passed over: deep/weights has other contents" in said
     assert ledger(aware)[1:] == [(5, list(range(6, 16)))]
     assert losses(aware, child)[4:6] == [(run, 5), (child, 6)]
-    (roots(aware) / run / "checkpoints" / "step-5" / "step").unlink()
+    (roots(aware) / run / "work" / "checkpoints" / "step-5" / "step").unlink()
     said = refused(aware, 1, run, "--set", "steps=15")
     assert "step-10 (deep/weights has other contents), step-5 (step: No such file" in said
 
@@ -360,8 +365,8 @@ def test_a_grandchild_stands_when_its_forebears_are_gone(aware):
     assert losses(aware, third) == expected[15:]
     fourth, _ = resumed(aware, third, "--set", "steps=24")
     assert ledger(aware)[-1] == (20, [21, 22, 23, 24])
-    assert sums(roots(aware) / fourth / "checkpoints" / "step-20") == sums(
-        roots(aware) / third / "checkpoints" / "step-20"
+    assert sums(roots(aware) / fourth / "work" / "checkpoints" / "step-20") == sums(
+        roots(aware) / third / "work" / "checkpoints" / "step-20"
     )
 
 
@@ -369,9 +374,9 @@ def test_the_code_is_the_one_that_was_sent(aware):
     """Not what somebody made of it on the host, nor what lies in the project by now."""
     run = launched(aware)
     aware.script("raise SystemExit('not the code of that run')")
-    (roots(aware) / run / "code" / "train.py").write_text("raise SystemExit('edited there')")
+    (roots(aware) / run / "work" / "code" / "train.py").write_text("raise SystemExit('edited there')")
     child, _ = resumed(aware, run, "--set", "steps=14")
-    assert (roots(aware) / child / "code" / "train.py").read_text() == STEPS
+    assert (roots(aware) / child / "work" / "code" / "train.py").read_text() == STEPS
 
 
 def test_what_the_store_has_lost_comes_from_the_parents_own_tree(aware):
@@ -383,12 +388,12 @@ def test_what_the_store_has_lost_comes_from_the_parents_own_tree(aware):
     files = aware.home / ".launch" / "store" / "files"
     subprocess.run(["rm", "-r", files], check=True)
     child, _ = resumed(aware, run, "--set", "steps=14")
-    code = roots(aware) / child / "code"
-    assert sums(code) == sums(roots(aware) / run / "code")
+    code = roots(aware) / child / "work" / "code"
+    assert sums(code) == sums(roots(aware) / run / "work" / "code")
     assert os.access(code / "tool.sh", os.X_OK)
     assert (code / "link").readlink().name == "tool.sh"
     subprocess.run(["rm", "-r", files], check=True)
-    (roots(aware) / run / "code" / "train.py").write_text("edited")
+    (roots(aware) / run / "work" / "code" / "train.py").write_text("edited")
     said = refused(aware, 1, run, "--set", "steps=14")
     assert "code/train.py" in said
     assert "not as it was sent" in said
@@ -400,13 +405,13 @@ def test_another_client_resumes_with_nothing_but_the_hosts_name(aware, tmp_path)
     run = launched(aware, "--set", "data.train=./train.jsonl")
     other = Client(tmp_path / "other")
     other.home = aware.home
-    before = sums(roots(aware) / run / "data" / "train")
+    before = sums(roots(aware) / run / "work" / "data" / "train")
     child, _ = resumed(other, run, "--host", "local", "--set", "steps=15")
     assert ledger(aware)[-1] == (10, [11, 12, 13, 14, 15])
     assert losses(other, child) == [(run, one) for one in range(1, 11)] + [
         (child, one) for one in range(11, 16)
     ]
-    assert sums(roots(aware) / child / "data" / "train") == before
+    assert sums(roots(aware) / child / "work" / "data" / "train") == before
 
 
 def test_secrets_are_asked_of_this_client_again(aware, monkeypatch):
@@ -419,14 +424,14 @@ def test_secrets_are_asked_of_this_client_again(aware, monkeypatch):
     monkeypatch.setenv("MY_WORD", "abracadabra")
     child, _ = resumed(aware, run, "--set", "steps=15")
     assert (aware.home / "ledger.word").read_text() == "abracadabra"
-    assert not (roots(aware) / child / "secrets.env").exists()
+    assert not (roots(aware) / child / "control" / "secrets.env").exists()
     assert subprocess.run(["grep", "-r", "abracadabra", roots(aware) / child], check=False).returncode == 1
 
 
 def test_ctrl_c_before_the_new_run_began_leaves_nothing(aware):
     """A large checkpoint takes a while to prove; exit code 130, and no trace once that is done."""
     run = launched(aware)
-    folder = roots(aware) / run / "checkpoints" / "step-10"
+    folder = roots(aware) / run / "work" / "checkpoints" / "step-10"
     manifest = json.loads((folder / "manifest.json").read_text())
     with (folder / "large").open("wb") as file:
         file.truncate(3 << 30)

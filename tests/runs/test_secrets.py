@@ -95,16 +95,18 @@ def test_the_training_alone_has_them(client, values, place, request):
     said = client.ok("--detach", "--host", place, *ASKED, "--", "python", "train.py")
     run = said.split()[-1]
     folder = root / "runs" / run
-    until(lambda: b"waits" in (folder / "0002" / "log.txt").read_bytes(), "the script's words")
-    running = [json.loads(line) for line in (folder / "0002" / "events.jsonl").read_text().splitlines()]
+    until(lambda: b"waits" in (folder / "record" / "0002" / "log.txt").read_bytes(), "the script's words")
+    running = [
+        json.loads(line) for line in (folder / "record" / "0002" / "events.jsonl").read_text().splitlines()
+    ]
     assert found_in(folder, values) == ["./secrets.env"]
-    assert stat.S_IMODE((folder / "secrets.env").stat().st_mode) == 0o600
+    assert stat.S_IMODE((folder / "control" / "secrets.env").stat().st_mode) == 0o600
     assert processes_with("cmdline", values) == []
     assert processes_with("environ", values) == [running[0]["values"]["pid"]]
-    (folder / "code" / "go").touch()
-    until(lambda: '"failed"' in (folder / "0002" / "state.json").read_text(), "the end")
+    (folder / "work" / "code" / "go").touch()
+    until(lambda: '"failed"' in (folder / "record" / "0002" / "state.json").read_text(), "the end")
     seen = client.ok("logs", run)
-    assert not (folder / "secrets.env").exists()
+    assert not (folder / "control" / "secrets.env").exists()
     for where in (folder, client.project, client.home):
         assert found_in(where, values) == []
     assert not [trace for trace in traces(values) if trace in said + seen]
@@ -113,11 +115,16 @@ def test_the_training_alone_has_them(client, values, place, request):
     assert "\n***|***\n" in log
     assert log.endswith("***")
     assert values["HF_TOKEN"][:8] in log, "only whole values are hidden"
-    events = [json.loads(line) for line in (folder / "0002" / "events.jsonl").read_text().splitlines()]
+    events = [
+        json.loads(line) for line in (folder / "record" / "0002" / "events.jsonl").read_text().splitlines()
+    ]
     (metric,) = [one["values"] for one in events if one["kind"] == "metric"]
     assert metric == {"***": 1.0, "said": "it is ***", "loss": "***"}
     assert [one for one in events if one["values"].get("not-an-event") == "x" * 190 + "***"]
-    assert json.loads((folder / "plan.json").read_text())["secrets"] == ["HF_TOKEN", "SIGNING_KEY"]
+    assert json.loads((folder / "control" / "plan.json").read_text())["secrets"] == [
+        "HF_TOKEN",
+        "SIGNING_KEY",
+    ]
 
 
 WAITS = """
@@ -149,12 +156,12 @@ def test_an_interrupted_run_keeps_them_until_it_ends(client, monkeypatch, verb):
             os.kill(pid, signal.SIGKILL)
     until(lambda: client.summary(run)["state"] == "interrupted", "the run to be seen as interrupted")
     monkeypatch.delenv("HF_TOKEN")
-    assert (folder / "secrets.env").exists()
-    (folder / "code" / "go").touch()
+    assert (folder / "control" / "secrets.env").exists()
+    (folder / "work" / "code" / "go").touch()
     assert "succeeded" in client.ok("attach", run) if verb == "attach" else client.ok("stop", run)
     wanted = [hashlib.sha256(os.fsencode(value)).hexdigest()] * (2 if verb == "attach" else 1)
     assert ledger.read_text().split() == wanted
-    assert not (folder / "secrets.env").exists()
+    assert not (folder / "control" / "secrets.env").exists()
 
 
 def test_an_attempt_without_its_secrets_does_not_start(client, values):
@@ -162,9 +169,9 @@ def test_an_attempt_without_its_secrets_does_not_start(client, values):
     client.script("import os, time; print('up', flush=True); time.sleep(600)")
     run = client.detached("--secret", "HF_TOKEN", "--set", "restart=true", "--", "python", "train.py")
     folder = client.home / ".launch" / "runs" / run
-    until(lambda: (folder / "0002" / "log.txt").read_bytes(), "the first attempt")
-    (folder / "secrets.env").unlink()
-    agent = json.loads((folder / "0002" / "attempt.json").read_text())["agent"]["pid"]
+    until(lambda: (folder / "record" / "0002" / "log.txt").read_bytes(), "the first attempt")
+    (folder / "control" / "secrets.env").unlink()
+    agent = json.loads((folder / "record" / "0002" / "attempt.json").read_text())["agent"]["pid"]
     os.kill(agent, signal.SIGKILL)
     seen = client.run("attach", run)
     assert seen.returncode == 1
@@ -180,15 +187,15 @@ def test_what_was_never_started_leaves_none(tmp_path):
         with pytest.raises(AgentError, match="there is no run"):
             agent.call("secrets", b'{"A": "never"}', run=run)
         agent.call("create", b"{}\n", run=run, env=None, gpus=None)
-        (folder / "secrets.env").symlink_to(tmp_path / "elsewhere")
+        (folder / "control" / "secrets.env").symlink_to(tmp_path / "elsewhere")
         with pytest.raises(AgentError):
             agent.call("secrets", b'{"A": "never"}', run=run)
-        (folder / "secrets.env").unlink()
+        (folder / "control" / "secrets.env").unlink()
         with pytest.raises(AgentError, match="no table of secrets") as told:
             agent.call("secrets", b'{"A": "never" and more', run=run)
         assert "never" not in str(told.value)
         agent.call("secrets", b'{"A": "never"}', run=run)
-        assert stat.S_IMODE((folder / "secrets.env").stat().st_mode) == 0o600
+        assert stat.S_IMODE((folder / "control" / "secrets.env").stat().st_mode) == 0o600
     until(lambda: not folder.exists(), "the agent to clear away")
     assert not (tmp_path / "elsewhere").exists()
 

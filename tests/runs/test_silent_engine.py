@@ -36,7 +36,7 @@ def session(tmp_path, monkeypatch):
         record = {
             "kind": kind,
             "runtime": runtime,
-            "host_id": process.host_id(),
+            "place_id": process.host_id(),
             "boot_id": process.boot_id(),
         }
         write_durably(folder.attempt, json.dumps(record))

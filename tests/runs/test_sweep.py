@@ -200,7 +200,7 @@ def test_what_was_left_half_done_on_the_disk_goes_after_an_hour(client, root):
     old = [
         root / "store" / "incoming" / "abcd" / "file",
         root / "store" / "data" / "part-x" / "file",
-        root / "runs" / ".removed-0101-job-dddd" / "plan.json",
+        root / "runs" / ".removed-0101-job-dddd" / "control" / "plan.json",
         root / "hosts" / process.host_id() / "evidence" / "x.json.4194999.tmp",
     ]
     kept = [

@@ -76,9 +76,9 @@ def rung(mode: str) -> dict[str, Any]:
 def recorded_run(root: Path, name: str, state: str = "running", **changed: Any) -> Run:
     """The record of a run below a root, made by hand: nobody holds it, so it is interrupted unless it has ended."""
     run = Run(str(root / "runs" / name))
-    os.makedirs(run.path)
+    run.make()
     folder = run.new_folder()
-    told = {"host_id": process.host_id(), "boot_id": process.boot_id(), "kind": "prepare", **changed}
+    told = {"place_id": process.host_id(), "boot_id": process.boot_id(), "kind": "prepare", **changed}
     write_durably(folder.attempt, json.dumps(told))
     folder.write_state(state)
     folder.release()
@@ -94,6 +94,7 @@ class Toy:
         self.run = Run(str(home / ".launch" / "runs" / RUN))
         self.agent = home / "agent.pyz"
         self.keepers: list[subprocess.Popen[bytes]] = []
+        self.run.make()
         os.makedirs(self.run.code)
         self.agent.write_bytes(agent_file().data)
         self.plan()
@@ -101,7 +102,7 @@ class Toy:
         write_durably(self.run.token, "toy")
         folder = self.run.new_folder()
         prepared = {
-            "version": 1, "run": RUN, "kind": "prepare", "folder": 1, "time": 1.0, "host_id": process.host_id(),
+            "version": 1, "run": RUN, "kind": "prepare", "folder": 1, "time": 1.0, "place_id": process.host_id(),
             "runtime": {"kind": "native", "interpreter": sys.executable},
         }  # fmt: skip
         write_durably(folder.attempt, json.dumps(prepared))
@@ -164,13 +165,13 @@ class Toy:
 
     def record(self, number: int, name: str = "state") -> dict[str, Any]:
         """A folder's state.json, or another of its small files."""
-        return read_json(os.path.join(self.run.path, f"{number:04}", f"{name}.json"))
+        return read_json(os.path.join(self.run.record, f"{number:04}", f"{name}.json"))
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """The events of a kind, of all folders."""
         lines = [
             json.loads(line)
-            for path in sorted(Path(self.run.path).glob("[0-9]*/events.jsonl"))
+            for path in sorted(Path(self.run.record).glob("[0-9]*/events.jsonl"))
             for line in path.read_text().splitlines()
         ]
         return [line for line in lines if line["kind"] == kind]

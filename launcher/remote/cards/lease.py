@@ -170,7 +170,7 @@ def is_over(run: Run) -> bool:
     """Whether a run that nobody holds a card for needs it no more: it has ended, waits, is gone, or never began."""
     if not os.path.isdir(run.path) or not run.numbers():
         return True
-    if run_state.host_of(run) != process.host_id():
+    if run.place_id() != process.host_id():
         return False
     if run_state.state_of(run)["state"] in _FREE:
         return True
@@ -259,7 +259,7 @@ def write_waiting(run: Run, busy: Sequence[Busy]) -> None:
         "kind": "contact",
         "folder": folder.number,
         "time": time.time(),
-        "host_id": process.host_id(),
+        "place_id": process.host_id(),
         "boot_id": process.boot_id(),
     }
     folder.write_state("waiting", "card", evidence=evidence(busy))

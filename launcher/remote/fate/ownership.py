@@ -168,7 +168,7 @@ def token_of(run: Run) -> Optional[str]:
 
 def is_of_this_boot(run: Run) -> bool:
     """Whether the record of a run was made on this host, and its last word on a boot since this one."""
-    if run_state.host_of(run) != process.host_id():
+    if run.place_id() != process.host_id():
         return False
     for number in reversed(run.numbers()):
         boot = read_json(run.folder(number).attempt).get("boot_id")

@@ -13,11 +13,6 @@ State = Dict[str, Any]
 """{"state", "reason", …} as in `state.json`. `fate` is there only if the state was derived from a verdict."""
 
 
-def host_of(run: Run) -> str | None:
-    """Return the id of the host that the run was prepared on."""
-    return run.prepared().get("host_id")
-
-
 def runtime_of(run: Run) -> dict[str, Any]:
     """Return the runtime that the run was prepared with: its kind, its interpreter or engine, its cards."""
     runtime = run.prepared().get("runtime")
@@ -83,15 +78,16 @@ def _recorded(run: Run) -> State | _Unheld:
     """Return the run's state if its record settles it, or what a verdict is needed for."""
     last = run.last()
     if last is None:
-        return {"state": "planned", "reason": None}
-    is_held = last.is_locked()
+        return {"state": "preparing", "reason": None}
+    is_ours = run.has_locks_here(process.host_id())
+    is_held = is_ours and last.is_locked()
     state = last.read_state() or {"state": "preparing", "reason": None}
     if state["state"] in (*TERMINAL, "waiting") or is_held:
         return state
+    if not is_ours:
+        return dict(state, elsewhere=True)
     if not os.path.exists(last.state) and run.folder(last.number - 1).is_locked():
         return state  # its writer holds the folder before until it holds this one
-    if host_of(run) != process.host_id():
-        return dict(state, elsewhere=True)
     return _Unheld(run, last, state)
 
 

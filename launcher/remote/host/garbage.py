@@ -45,7 +45,7 @@ def paths_of_runs(root: str) -> list[str]:
 
 def is_half_made(run: Run) -> bool:
     """Whether a run of this host never had its code, and nobody holds it: its client and our `serve` died."""
-    if run_state.host_of(run) != process.host_id() or os.path.isdir(run.code):
+    if run.place_id() != process.host_id() or os.path.isdir(run.code):
         return False
     kinds = {read_json(run.folder(number).attempt).get("kind") for number in run.numbers()}
     return kinds == {"prepare"} and run_state.state_of(run)["state"] == "interrupted"

@@ -1,9 +1,14 @@
-"""The run directory: the one place that names its paths, and how they are written.
+"""The run directory: the one module that names its paths and says how they are written.
 
-<root>/runs/<run-id>/
-  plan.json  manifest.json  wish  token  secrets.env  keeper.lock  contact.lock  keeper.log  container.json
-  code/  data/  artifacts/  checkpoints/
-  NNNN/  lock attempt.json state.json events.jsonl log.txt heartbeat
+    <root>/runs/<run-id>/
+      control/   what decides: plan.json  manifest.json  wish  token  secrets.env  contact.lock
+      record/    what the agent writes down: NNNN/  keeper.lock  keeper.log  container.json
+      work/      what the job may write: code/  data  artifacts/  checkpoints/  home/
+
+    NNNN/        one numbered folder, one writer: lock  attempt.json  state.json  events.jsonl  log.txt  heartbeat
+    NNNN/<node>/ the same, of one node of several; the leader writes into NNNN/ itself
+
+A run that was recorded before 2026-11-22 has all of it in one folder, and is read as it is.
 """
 
 from __future__ import annotations
@@ -20,8 +25,14 @@ from . import strict_json
 
 VERSION = 1
 TERMINAL = ("succeeded", "failed", "cancelled", "cancel-incomplete")
-RUN_ID = re.compile(r"[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}")
+RUN_ID = re.compile(
+    r"[0-9]{6}-[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?-[a-z0-9]{6}|[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}"
+)
+"""At most 40 characters, of which 31 bits are random; the second form was given until 2026-11-22."""
 FOLDER = re.compile(r"[0-9]{4,}")
+NODE = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+ONE_MACHINE, SHARED = "machine", "shared"
+"""Where the locks of a run count: on the machine that made its record, or on all that share its root."""
 SMALL_FILES = ("attempt.json", "state.json")
 GROWING_FILES = ("events.jsonl", "log.txt")
 LOOK_S = 1.0
@@ -33,33 +44,51 @@ class Run:
     """The paths of one run below a root."""
 
     def __init__(self, path: str) -> None:
-        """Name the paths below `path`; nothing is read or made."""
+        """Name the paths below `path`; nothing is made."""
         self.path = path
         self.id = os.path.basename(path)
-        self.plan = os.path.join(path, "plan.json")
-        self.wish = os.path.join(path, "wish")
-        self.token = os.path.join(path, "token")
-        self.secrets = os.path.join(path, "secrets.env")
-        self.manifest = os.path.join(path, "manifest.json")
-        self.keeper_lock = os.path.join(path, "keeper.lock")
-        self.contact_lock = os.path.join(path, "contact.lock")
-        self.container_end = os.path.join(path, "container.json")
-        self.keeper_log = os.path.join(path, "keeper.log")
-        self.code = os.path.join(path, "code")
-        self.data = os.path.join(path, "data")
-        self.artifacts = os.path.join(path, "artifacts")
-        self.checkpoints = os.path.join(path, "checkpoints")
-        self.incoming = os.path.join(path, "incoming")
+        is_flat = any(os.path.exists(os.path.join(path, name)) for name in ("plan.json", "0001"))
+        self.control, self.record, self.work = (
+            (path,) * 3 if is_flat else (os.path.join(path, name) for name in ("control", "record", "work"))
+        )
+        self.plan = os.path.join(self.control, "plan.json")
+        self.wish = os.path.join(self.control, "wish")
+        self.token = os.path.join(self.control, "token")
+        self.secrets = os.path.join(self.control, "secrets.env")
+        self.manifest = os.path.join(self.control, "manifest.json")
+        self.contact_lock = os.path.join(self.control, "contact.lock")
+        self.keeper_lock = os.path.join(self.record, "keeper.lock")
+        self.keeper_log = os.path.join(self.record, "keeper.log")
+        self.container_end = os.path.join(self.record, "container.json")
+        self.code = os.path.join(self.work, "code")
+        self.data = os.path.join(self.work, "data")
+        self.artifacts = os.path.join(self.work, "artifacts")
+        self.checkpoints = os.path.join(self.work, "checkpoints")
+        self.incoming = os.path.join(self.work, "incoming")
+        self.home = os.path.join(self.work, "home")
         self.root = os.path.dirname(os.path.dirname(path))
         self.cache = os.path.join(self.root, "cache")
 
+    def make(self) -> None:
+        """Make the run's folders. Raises FileExistsError if there is a run of this id already."""
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        os.mkdir(self.path, 0o755)
+        for folder in (self.control, self.record, self.work):
+            os.mkdir(folder, 0o755)
+
     def numbers(self) -> list[int]:
         """Return the numbers of the folders, oldest first."""
-        return sorted(int(name) for name in os.listdir(self.path) if FOLDER.fullmatch(name))
+        try:
+            names = os.listdir(self.record)
+        except FileNotFoundError:
+            if not os.path.isdir(self.path):
+                raise
+            return []
+        return sorted(int(name) for name in names if FOLDER.fullmatch(name))
 
     def folder(self, number: int) -> Folder:
         """Name the folder of this number."""
-        return Folder(os.path.join(self.path, "%04d" % number), number)
+        return Folder(os.path.join(self.record, "%04d" % number), number)
 
     def last(self) -> Folder | None:
         """Return the highest folder, None where there is none yet."""
@@ -91,6 +120,18 @@ class Run:
                 return [str(one) for one in told.get("gpus") or ()]
         return []
 
+    def place_id(self) -> str | None:
+        """Return the id of the place that keeps the run: of a machine, its host id."""
+        return place_of(self.prepared())
+
+    def has_locks_here(self, place_id: str) -> bool:
+        """Whether the locks of the run count in this place, by its own record.
+
+        A run whose record is not written yet is being made: its maker holds a lock, or has died.
+        """
+        record = self.prepared()
+        return place_of(record) in (None, place_id) or record.get("locks") == SHARED
+
     def evidence(self, host_id: str) -> str:
         """Return the folder of what a host knows of precisions."""
         return os.path.join(self.root, "hosts", host_id, "evidence")
@@ -115,6 +156,13 @@ class Folder:
         self.log = os.path.join(path, "log.txt")
         self.heartbeat = os.path.join(path, "heartbeat")
         self._held: Lock | None = None
+
+    def nodes(self) -> list[Folder]:
+        """Return the folders of the other nodes, by name; none where the run has one node."""
+        names = sorted(
+            entry.name for entry in os.scandir(self.path) if NODE.fullmatch(entry.name) and entry.is_dir()
+        )
+        return [Folder(os.path.join(self.path, name), self.number) for name in names]
 
     def take_lock(self) -> None:
         """Take the writer's lock; it is let go with `release` or by the writer's death."""
@@ -230,6 +278,12 @@ class Appender:
     def sync(self) -> None:
         """Make what was written durable."""
         os.fsync(self._descriptor)
+
+
+def place_of(record: dict[str, Any]) -> str | None:
+    """Return the id of the place in a folder's record; until 2026-11-22 it was always a host's, under that name."""
+    place = record.get("place_id") or record.get("host_id")
+    return place if isinstance(place, str) else None
 
 
 def is_locked(path: str) -> bool:

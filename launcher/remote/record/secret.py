@@ -36,7 +36,7 @@ def write(run: Run, payload: bytes) -> None:
         _write_all(descriptor, payload)
     finally:
         os.close(descriptor)
-    sync_folder(run.path)
+    sync_folder(run.control)
 
 
 def read(run: Run) -> dict[str, str]:
@@ -61,7 +61,7 @@ def erase(run: Run) -> None:
     finally:
         os.close(descriptor)
     os.unlink(run.secrets)
-    sync_folder(run.path)
+    sync_folder(run.control)
 
 
 def as_bytes(value: str) -> bytes:

@@ -32,9 +32,9 @@ POLL_S = 0.005
 
 def check_is_here(run: Run) -> None:
     """Raise RequestError for a run whose record was made on another host, as in a home that is shared."""
-    host_id = run_state.host_of(run)
-    if host_id != process.host_id():
-        raise RequestError("other-host", "run %s belongs to another host (id %s)" % (run.id, host_id))
+    place_id = run.place_id()
+    if place_id != process.host_id():
+        raise RequestError("other-host", "run %s belongs to another host (id %s)" % (run.id, place_id))
 
 
 @contextlib.contextmanager
@@ -84,7 +84,7 @@ def record_of(run: Run, folder: Folder, kind: str, **more: Any) -> Dict[str, Any
         "agent_folder": os.path.dirname(os.path.abspath(sys.argv[0])),
         "folder": folder.number,
         "time": time.time(),
-        "host_id": process.host_id(),
+        "place_id": process.host_id(),
         "boot_id": process.boot_id(),
         **more,
     }

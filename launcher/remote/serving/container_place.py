@@ -24,6 +24,7 @@ def container_place(session: Session, run: Run) -> Dict[str, Any]:
         os.makedirs(folder, exist_ok=True)
     return {
         "path": run.path,
+        "home": run.home,
         "agent": os.path.join(agent_folder, os.path.basename(agent)),
         "host_id": process.host_id(),
         "root": session.label,

@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from ..fate.run_state import state_of
-from ..record.rundir import GROWING_FILES, SMALL_FILES, Folder, Run
+from ..record.rundir import GROWING_FILES, SMALL_FILES, Run
 
 TAIL = 4096
 MAX_BYTES = 8 * 1024 * 1024
@@ -34,13 +34,18 @@ def read(run: Run, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     for number in numbers:
         if number < int(args.get("from", 0)):
             continue
-        folder = run.folder(number)
-        for name in SMALL_FILES:
-            key = "%04d/%s" % (number, name)
-            room -= _whole(os.path.join(folder.path, name), key, cursors.get(key), parts, pieces)
-        for name in GROWING_FILES:
-            if room > 0:
-                room -= _growth(folder, name, cursors.get("%04d/%s" % (number, name)), room, parts, pieces)
+        leader = run.folder(number)
+        for folder in (leader, *leader.nodes()):
+            prefix = os.path.relpath(folder.path, run.record)
+            for name in SMALL_FILES:
+                key = "%s/%s" % (prefix, name)
+                room -= _whole(os.path.join(folder.path, name), key, cursors.get(key), parts, pieces)
+            for name in GROWING_FILES:
+                key = "%s/%s" % (prefix, name)
+                if room > 0:
+                    room -= _growth(
+                        os.path.join(folder.path, name), key, cursors.get(key), room, parts, pieces
+                    )
     answer = {
         "state": state,
         "parts": parts,
@@ -70,9 +75,8 @@ def _whole(path: str, key: str, known: Any, parts: list[dict[str, Any]], pieces:
 
 
 def _growth(
-    folder: Folder, name: str, cursor: Any, room: int, parts: list[dict[str, Any]], pieces: list[bytes]
+    path: str, key: str, cursor: Any, room: int, parts: list[dict[str, Any]], pieces: list[bytes]
 ) -> int:
-    path = os.path.join(folder.path, name)
     offset = int(cursor["offset"]) if cursor else 0
     try:
         size = os.stat(path).st_size
@@ -86,7 +90,7 @@ def _growth(
     except FileNotFoundError:
         return 0
     if data or not cursor or offset != int(cursor["offset"]):  # an empty file is a file of the mirror too
-        parts.append({"path": "%04d/%s" % (folder.number, name), "offset": offset, "size": len(data)})
+        parts.append({"path": key, "offset": offset, "size": len(data)})
         pieces.append(data)
     return len(data)
 

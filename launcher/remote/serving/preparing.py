@@ -13,7 +13,7 @@ from ..fate import fate, run_state
 from ..host.probe_host import interpreter_path
 from ..making import environment_build
 from ..record import secret, strict_json
-from ..record.rundir import Lock, Run, read_json, write_durably
+from ..record.rundir import ONE_MACHINE, Lock, Run, read_json, write_durably
 from ..store import shipping, worker_folder
 from ..store.manifest import check
 from . import contact
@@ -47,9 +47,8 @@ def create(session: Session, request: Create, payload: bytes) -> Reply:
     plan = read_object(payload, "the plan")
     worker_folder.unpack(sys.argv[0])
     run = Run(session.path_of(request.run))
-    os.makedirs(os.path.dirname(run.path), exist_ok=True)
     try:
-        os.mkdir(run.path, 0o755)
+        run.make()
     except FileExistsError:
         raise RequestError("run-exists", "there is a run %s already" % run.id) from None
     folder = run.new_folder()
@@ -59,7 +58,7 @@ def create(session: Session, request: Create, payload: bytes) -> Reply:
     write_durably(run.wish, "run")
     write_durably(run.token, os.urandom(16).hex(), 0o600)
     runtime = _runtime(session, request, plan, gpus)
-    record = contact.record_of(run, folder, "prepare", runtime=runtime)
+    record = contact.record_of(run, folder, "prepare", runtime=runtime, locks=ONE_MACHINE)
     write_durably(folder.attempt, strict_json.encode(record) + "\n")
     folder.write_state("preparing")
     return Reply({"run": run.id, "place": container_place(session, run), "gpus": gpus})

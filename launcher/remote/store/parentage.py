@@ -201,7 +201,7 @@ def _found(parent: Run, manifest: Manifest, missing: list[str]) -> dict[str, tup
     """Return, by SHA-256, path and size of what the parent's own trees still hold as it was sent."""
     found: dict[str, tuple[str, int]] = {}
     for path, entry in manifest.items():
-        sha256, place = entry.get("sha256"), os.path.join(parent.path, path)
+        sha256, place = entry.get("sha256"), os.path.join(parent.work, path)
         if sha256 in missing and sha256 not in found:
             with contextlib.suppress(OSError):
                 if os.path.isfile(place) and checkpoints.sha256_of(place) == sha256:

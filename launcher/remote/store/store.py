@@ -215,7 +215,7 @@ class Store:
                 write_durably(run.manifest, strict_json.encode(manifest))
                 os.replace(data_part, run.data)
                 os.replace(part, run.code)  # last: a run without code has not begun
-                sync_folder(run.path)
+                sync_folder(run.work)
         finally:
             shutil.rmtree(run.incoming, ignore_errors=True)
         return missing

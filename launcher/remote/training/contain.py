@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     shutdown: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):  # one that comes before there is an agent waits for it
         signal.signal(number, lambda got, _frame: shutdown.append(got))
-    for folder in (run.path, os.environ["HOME"]):
+    for folder in (run.record, run.work, os.environ["HOME"]):
         try:
             os.makedirs(folder, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder) as file:

@@ -22,7 +22,17 @@ from ..diagnosis import remedy
 from ..diagnosis.logscan import Divergence, LogScanner
 from ..fate import run_state
 from ..record import precision_evidence, secret, strict_json
-from ..record.rundir import NO_ROOM, TERMINAL, VERSION, Appender, Folder, Run, read_json, write_durably
+from ..record.rundir import (
+    NO_ROOM,
+    TERMINAL,
+    VERSION,
+    Appender,
+    Folder,
+    Run,
+    place_of,
+    read_json,
+    write_durably,
+)
 from ..store import checkpoints
 from ..system import oom, process
 from ..system.attending import reap
@@ -295,7 +305,7 @@ class Supervisor:
             "folder": self.folder.number,
             "attempt": self.attempt,
             "time": time.time(),
-            "host_id": prepared.get("host_id") or process.host_id(),
+            "place_id": place_of(prepared) or process.host_id(),
             "boot_id": process.boot_id(),
             "agent": {"pid": os.getpid(), "start": me.start if me else ""},
             "runtime": runtime,
@@ -842,7 +852,7 @@ class Supervisor:
             "run": self.run.id,
             "time": time.time(),
         }
-        folder = self.run.evidence(self.attempt_record["host_id"])
+        folder = self.run.evidence(self.attempt_record["place_id"])
         try:
             precision_evidence.keep(folder, self.redactor.redact(record))
         except OSError as error:  # what it would have told later runs is not worth this one

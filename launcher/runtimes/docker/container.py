@@ -60,12 +60,11 @@ def container(
         for paths, is_read_only in (((place.path, *place.written), False), (place.read, True))
         for path in dict.fromkeys(paths)
     ]
-    home = f"{place.path}/home"
     environment = {
-        "HOME": home,
+        "HOME": place.home,
         "USER": place.user,
         "LOGNAME": place.user,
-        "XDG_CACHE_HOME": f"{home}/.cache",
+        "XDG_CACHE_HOME": f"{place.home}/.cache",
         "LAUNCH_HOST_ID": place.host_id,
     }
     host: dict[str, Any] = {
