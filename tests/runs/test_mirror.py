@@ -429,9 +429,9 @@ def test_the_last_words_of_a_folder_are_fetched_though_the_next_begins_meanwhile
     place.append("0001/log.txt", b"first\n")
     look = cursors._growth
 
-    def look_then_go_on(folder, name, *rest):
-        found = look(folder, name, *rest)
-        if (folder.number, name) == (1, "log.txt") and not (place.there / "0002").exists():
+    def look_then_go_on(path, name, *rest):
+        found = look(path, name, *rest)
+        if name == "0001/log.txt" and not (place.there / "0002").exists():
             place.append("0001/log.txt", b"last words\n")
             place.append("0002/log.txt", b"second\n")
         return found
