@@ -28,7 +28,6 @@ TURN_S = 0.02
 _FREE = (*TERMINAL, "waiting", "interrupted")
 _PASSING = (
     *_FREE,
-    "planned",
     "preparing",
 )  # its agent is leaving, or its client may be gone and `serve` about to see it
 
