@@ -272,7 +272,8 @@ def test_a_character_that_is_torn_comes_out_whole(client):
     """Between what was fetched and what is followed, and between two pieces of the latter."""
     client.script(TORN)
     run = client.detached("--", "python", "train.py")
-    host, mirror = (place / run / "0002" / "log.txt" for place in (client.home / ".launch/runs", client.runs))
+    host = client.home / ".launch" / "runs" / run / "record" / "0002" / "log.txt"
+    mirror = client.runs / run / "0002" / "log.txt"
     until(lambda: host.exists() and host.read_bytes().endswith(b"\xc3"), "the first half")
     process = client.start("logs", run, "-f")
     until(lambda: mirror.exists() and mirror.read_bytes().endswith(b"\xc3"), "it to be fetched")
@@ -304,7 +305,7 @@ def test_logs_of_a_live_run_with_several_attempts_are_the_hosts_byte_for_byte(cl
     client.script(ENDLESS)
     client.script('name = "endless"\ncommand = ["python", "train.py"]\nrestart = true\n', "job.toml")
     run = client.detached("--job", "job.toml")
-    folder = client.home / ".launch" / "runs" / run
+    folder = client.home / ".launch" / "runs" / run / "record"
 
     def lines(number):
         log = folder / number / "log.txt"
@@ -349,7 +350,8 @@ def test_the_tail_of_a_failed_run_has_whole_characters_and_lines(client):
     """The end of the log that is shown with a failure, begun where an earlier command had stopped fetching."""
     client.script(TORN + "sys.exit('the reason')\n")
     run = client.detached("--", "python", "train.py")
-    host, mirror = (place / run / "0002" / "log.txt" for place in (client.home / ".launch/runs", client.runs))
+    host = client.home / ".launch" / "runs" / run / "record" / "0002" / "log.txt"
+    mirror = client.runs / run / "0002" / "log.txt"
     until(lambda: host.exists() and host.read_bytes().endswith(b"\xc3"), "the first half")
     assert client.ok("logs", run) == "first "
     process = client.start("attach", run)

@@ -66,7 +66,7 @@ class Ended:
         """The events of a kind, of all attempts."""
         lines = [
             json.loads(line)
-            for path in sorted(self.folder.glob("[0-9]*/events.jsonl"))
+            for path in sorted(self.folder.glob("record/[0-9]*/events.jsonl"))
             for line in path.read_text().splitlines()
         ]
         return [line for line in lines if line["kind"] == kind]
@@ -137,7 +137,7 @@ def test_what_crashed_ends_with_the_same_bits_as_what_did_not(sft_project):
 def states(folder):
     lines = [
         json.loads(line)
-        for path in folder.glob("[0-9]*/events.jsonl")
+        for path in folder.glob("record/[0-9]*/events.jsonl")
         for line in path.read_text().splitlines()
     ]
     return [line for line in lines if line["kind"] == "state"]

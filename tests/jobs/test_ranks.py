@@ -63,7 +63,7 @@ def test_ranks_that_are_asked_to_end_do_so_at_the_same_step_and_go_on_together(c
     (checkpoint,) = (folder / "work" / "checkpoints").iterdir()
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     assert (manifest["step"], manifest["world_size"]) == (step, 2)
-    log = Path(folder, "0002", "log.txt").read_text()
+    log = Path(folder, "record", "0002", "log.txt").read_text()
     assert not re.search("Traceback|SIGKILL", log.partition("SignalException")[0].partition("Traceback")[0])
 
 
@@ -113,7 +113,7 @@ def test_two_ranks_train_as_one_does_and_outlive_the_death_of_one(sft_project):
     ended(client, run)
     begins = [
         json.loads(line)["values"]["step"]
-        for path in sorted(folder.glob("[0-9]*/events.jsonl"))
+        for path in sorted(folder.glob("record/[0-9]*/events.jsonl"))
         for line in path.read_text().splitlines()
         if '"begin"' in line
     ]

@@ -98,7 +98,11 @@ def sums(folder, *patterns):
 
 
 def record(folder):
-    return sums(folder, "plan.json", "[0-9]*/*")
+    return sums(folder, "[0-9]*/*"), sums(folder, "plan.json")
+
+
+def record_on_host(folder):
+    return sums(folder / "record", "[0-9]*/*"), sums(folder / "control", "plan.json")
 
 
 def there(client, run):
@@ -139,14 +143,14 @@ def test_two_who_follow_one_run_from_one_folder_do_not_hurt_each_other(client, h
     let(STEPS)
     code, said = fast.end()
     assert (code, "no link" in said) == (0, False), said
-    assert record(client.runs / run) == record(there(client, run))
+    assert record(client.runs / run) == record_on_host(there(client, run))
     for pid in agents:
         os.kill(pid, signal.SIGCONT)
     code, said = slow.end()
     assert (code, "no link" in said) == (0, False), said
     for one in (fast, slow):
         assert one.steps() == list(range(one.steps()[0], STEPS + 1))
-    assert record(client.runs / run) == record(there(client, run))
+    assert record(client.runs / run) == record_on_host(there(client, run))
 
 
 def waits_for_a_lock(pid):
@@ -176,7 +180,7 @@ def test_two_who_pull_one_run_at_once_both_have_all_of_it(client):
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, out + err
         assert "3 files" in out
-    assert sums(client.runs / run / "artifacts", "*") == sums(there(client, run) / "artifacts", "*")
+    assert sums(client.runs / run / "artifacts", "*") == sums(there(client, run) / "work" / "artifacts", "*")
     assert not (client.runs / run / "artifacts.part").exists()
 
 
@@ -189,7 +193,7 @@ def test_what_a_killed_client_had_pulled_is_removed_by_the_next(client):
     (client.runs / run / "artifacts.part" / "new").mkdir(parents=True)
     (client.runs / run / "artifacts.part" / "new" / "a").write_text("half")
     client.ok("pull", run)
-    assert sums(client.runs / run / "artifacts", "*") == sums(there(client, run) / "artifacts", "*")
+    assert sums(client.runs / run / "artifacts", "*") == sums(there(client, run) / "work" / "artifacts", "*")
     assert not (client.runs / run / "artifacts.part").exists()
 
 
@@ -229,7 +233,7 @@ def test_a_full_disk_here_ends_no_run_and_is_not_taken_for_a_lost_link(client, s
     assert "no link" not in out
     done = client.run("pull", run, timeout=60)
     assert (done.returncode, "large: No space left on device" in done.stderr) == (1, True)
-    assert record(client.runs / run) == record(there(client, run))
+    assert record(client.runs / run) == record_on_host(there(client, run))
 
 
 def test_a_log_that_does_not_fit_is_told_with_its_path(client, small_disk):

@@ -52,7 +52,7 @@ HELD = ("--set", "settings.hold=go")
 
 def go_on(client, run):
     """Let a run that is held train to its end."""
-    (run_folder(client, run) / "code" / "go").touch()
+    (run_folder(client, run) / "work" / "code" / "go").touch()
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def run_folder(client, run):
 def ledger(client, run):
     """What the training itself wrote of its steps, from the host's own files."""
     lines = []
-    for path in sorted(run_folder(client, run).glob("[0-9]*/events.jsonl")):
+    for path in sorted(run_folder(client, run).glob("record/[0-9]*/events.jsonl")):
         lines += [json.loads(line) for line in path.read_text().splitlines()]
     return [(one["attempt"], one["step"]) for one in lines if one["kind"] == "metric"]
 
@@ -184,7 +184,7 @@ def test_stop_lets_the_script_save_and_then_nothing_of_ours_is_left(aware):
     assert "cancelled: stopped-by-user" in aware.ok("stop", run)
     assert processes_of(run_folder(aware, run)) == []
     saved = sorted(
-        run_folder(aware, run).glob("checkpoints/*/manifest.json"), key=lambda path: path.stat().st_mtime
+        run_folder(aware, run).glob("work/checkpoints/*/manifest.json"), key=lambda path: path.stat().st_mtime
     )
     assert json.loads(saved[-1].read_text())["step"] == ledger(aware, run)[-1][1]
 
@@ -245,15 +245,18 @@ def test_a_client_killed_in_mid_run_costs_nothing(aware):
     os.rename(aware.runs, aware.project / "lost")
     go_on(aware, run)
     assert "succeeded" in aware.ok("attach", run, "--host", "local")
-    mirrored = [path for path in (aware.runs / run).glob("[0-9]*/*")] + [aware.runs / run / "plan.json"]
-    assert len(mirrored) > 5
+    mirrored = list((aware.runs / run).glob("[0-9]*/*"))
+    assert len(mirrored) > 4
     for path in mirrored:
-        assert path.read_bytes() == (run_folder(aware, run) / path.relative_to(aware.runs / run)).read_bytes()
+        recorded = run_folder(aware, run) / "record" / path.relative_to(aware.runs / run)
+        assert path.read_bytes() == recorded.read_bytes()
+    plan = run_folder(aware, run) / "control" / "plan.json"
+    assert (aware.runs / run / "plan.json").read_bytes() == plan.read_bytes()
     assert {attempt for attempt, _ in ledger(aware, run)} == {1}
 
 
 def agent_pid(client, run, attempt):
-    for path in run_folder(client, run).glob("[0-9]*/attempt.json"):
+    for path in run_folder(client, run).glob("record/[0-9]*/attempt.json"):
         record = json.loads(path.read_text())
         if record.get("attempt") == attempt:
             return record["agent"]["pid"]
@@ -270,7 +273,7 @@ def test_an_agent_killed_in_mid_run_is_brought_back_and_goes_on_from_the_checkpo
     assert_nothing_skipped(trained(aware), 20, lost_at_most=5)
     assert {attempt for attempt, _ in ledger(aware, run)} == {1, 2}
     assert len(set(before) & set(processes_of(run_folder(aware, run)))) == 0
-    second = json.loads((run_folder(aware, run) / "0003" / "attempt.json").read_text())
+    second = json.loads((run_folder(aware, run) / "record" / "0003" / "attempt.json").read_text())
     assert second["previous"]["keeper"]["signal"] == 9
     assert second["previous"]["keeper"]["ended"], "the orphan's end is not on record"
 
@@ -280,7 +283,7 @@ def test_a_script_that_cannot_resume_is_not_started_twice_by_itself(client):
     client.script("import time; print('up', flush=True); time.sleep(600)")
     run = client.detached("--", "python", "train.py")
     until(lambda: agent_pid(client, run, 1), "the agent")
-    until(lambda: (run_folder(client, run) / "0002" / "log.txt").read_text(), "the script")
+    until(lambda: (run_folder(client, run) / "record" / "0002" / "log.txt").read_text(), "the script")
     os.kill(agent_pid(client, run, 1), signal.SIGKILL)
     done = client.run("attach", run)
     assert done.returncode == 1
@@ -425,7 +428,7 @@ def test_a_run_of_another_host_in_a_shared_home_is_never_judged(aware):
     run = aware.detached("--job", "steps.toml", "--set", "steps=100000")
     until(step_reached(aware, run, 3), "three steps")
     alive = processes_of(run_folder(aware, run))
-    prepare = run_folder(aware, run) / "0001" / "attempt.json"
+    prepare = run_folder(aware, run) / "record" / "0001" / "attempt.json"
     record = json.loads(prepare.read_text())
     prepare.write_text(json.dumps({**record, "place_id": "another"}))
     done = aware.run("stop", run)

@@ -80,7 +80,7 @@ def ended(client, run):
     """Wait for the end of a run, as its own files on the host tell it."""
 
     def is_over():
-        last = max((roots(client) / run).glob("[0-9]*/state.json"))
+        last = max((roots(client) / run / "record").glob("[0-9]*/state.json"))
         return json.loads(last.read_text())["state"] in ("succeeded", "failed", "cancelled")
 
     until(is_over, f"the end of {run}")
@@ -153,7 +153,7 @@ def test_a_run_that_has_succeeded_trains_on_and_its_parent_is_untouched(aware):
     assert ledger(aware) == [(0, list(range(1, 13))), (10, list(range(11, 21)))]
     after = sums(roots(aware) / parent)
     assert {name: after[name] for name in before} == before
-    assert set(after) - set(before) <= {"./contact.lock"}
+    assert set(after) - set(before) <= {"./control/contact.lock"}
     linked = sums(roots(aware) / child / "work" / "checkpoints" / "step-10")
     assert linked == sums(roots(aware) / parent / "work" / "checkpoints" / "step-10")
     assert set(linked) == {"./step", "./deep/weights", "./manifest.json"}
