@@ -11,6 +11,7 @@ import pytest
 from testbed.client import processes_of, until
 from testbed.toy import RUN, Toy
 
+from launcher.remote.record import precision_evidence
 from launcher.remote.record.rundir import TERMINAL, write_durably
 
 AWARE = 'tell("consumed", knobs=["precision", "resume"])\n'
@@ -484,6 +485,24 @@ def test_a_trip_is_kept_as_what_its_precision_came_to(toy):
     toy.ended()
     (kept,) = evidence(toy)
     assert (kept["failed"], kept["proof"]["steps"]) == ("nan-divergence", 20)
+
+
+def test_a_crash_that_its_precision_caused_is_kept_without_a_proof(toy):
+    """With what is certain: of which plan the run was, and which precision was in force; the next rung adds nothing."""
+    toy.plan(modes=("fp16", "fp32"))
+    toy.script(f'tell("consumed", knobs=["precision"])\nif rung == 0: raise {UNSCALE}\n' + DONE)
+    assert toy.ended()["state"] == "succeeded"
+    (kept,) = evidence(toy)
+    assert (kept["failed"], kept["proof"], kept["run"]) == ("fp16-unscale", None, toy.run.id)
+    precision = precision_evidence.precision_digest(toy.record(2, "attempt")["precision"])
+    assert kept["key"] == {"torch": None, "model": None, "trainable": None, "precision": precision}
+
+
+def test_a_script_that_sets_its_own_precision_shows_nothing_of_ours(toy):
+    """It may have failed in another one."""
+    toy.script(f"raise {UNSCALE}\n")
+    assert toy.ended()["reason"] == "fp16-unscale"
+    assert evidence(toy) == []
 
 
 def test_a_rehearsal_proves_nothing_of_a_card_and_says_what_it_is(toy):

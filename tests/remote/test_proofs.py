@@ -4,7 +4,11 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
+from launcher.planning import LadderInputs, ladder
 from launcher.remote.record import precision_evidence
+from launcher.runs.resolve import profile
 
 RECORD = {
     "card": "t4",
@@ -58,3 +62,89 @@ def test_the_driver_is_that_of_the_kernel_s_own_word(tmp_path, monkeypatch):
         assert precision_evidence.driver() == words.split("  ")[1]
     monkeypatch.setattr(precision_evidence, "_DRIVER", str(tmp_path / "missing"))
     assert precision_evidence.driver() is None
+
+
+MODEL = {"kind": "name", "value": "org/model"}
+ENTRY = {
+    "card": "t4", "method": "lora", "job": "sft", "run": "sft-5k7p", "precision": "ab", "torch": "2.13.0",
+    "failed": None, "time": 5.0,
+}  # fmt: skip
+
+
+def kept(folder, number=0, **more):
+    """Keep a record of a run, for a key of its own."""
+    record = {
+        **RECORD, "driver": None, "model": MODEL, "method": "lora", "job": "sft", "run": "sft-5k7p", "time": 5.0,
+        "key": {"torch": "2.13.0", "model": str(number), "trainable": None, "precision": "ab"}, **more,
+    }  # fmt: skip
+    return precision_evidence.keep(str(folder), record)
+
+
+@pytest.fixture
+def without_driver(tmp_path, monkeypatch):
+    """A host without a card."""
+    monkeypatch.setattr(precision_evidence, "_DRIVER", str(tmp_path / "no driver"))
+
+
+@pytest.mark.usefixtures("without_driver")
+def test_what_is_recalled_is_of_the_model_and_of_the_present_driver(tmp_path):
+    """Another model's, another driver's, and what an older agent kept without saying of which job, are left out."""
+    folder = tmp_path / "evidence"
+    assert precision_evidence.recall(str(folder), MODEL) == []
+    kept(folder)
+    kept(folder, 1, model={**MODEL, "value": "org/other"})
+    kept(folder, 2, model=None)
+    kept(folder, 3, driver="580.65.06")
+    kept(folder, 4, job=None)
+    assert precision_evidence.recall(str(folder), MODEL) == [ENTRY]
+    assert len(precision_evidence.recall(str(folder), None)) == 1
+
+
+@pytest.mark.usefixtures("without_driver")
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"key": ["ab"]},
+        {"key": {"precision": None}},
+        {"key": {"precision": "a" * 101}},
+        {"key": {"precision": "ab", "torch": 2.13}},
+        {"card": 4},
+        {"failed": {"class": "fp16-unscale"}},
+        {"run": "r" * 101},
+        {"time": "yesterday"},
+        {"time": True},
+        {"time": -1},
+    ],
+)
+def test_a_record_with_a_value_that_is_not_ours_is_not_recalled(tmp_path, more):
+    """Whatever wrote it."""
+    kept(tmp_path, **more)
+    assert precision_evidence.recall(str(tmp_path), MODEL) == []
+
+
+@pytest.mark.usefixtures("without_driver")
+def test_what_is_recalled_is_bounded_and_no_file_can_hold_it_up(tmp_path, monkeypatch):
+    """A FIFO, a link, a folder, a huge file, deep JSON and no JSON at all; the newest records count."""
+    for number in range(5):
+        os.utime(kept(tmp_path, number, time=float(number)), (number, number))
+    os.mkfifo(tmp_path / "fifo.json")
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "link.json").symlink_to(kept(tmp_path / "elsewhere", 9))
+    (tmp_path / "huge.json").write_text('"' + "x" * (2 * precision_evidence.MOST_BYTES) + '"')
+    (tmp_path / "deep.json").write_text("[" * 60000)
+    (tmp_path / "none.json").write_bytes(b"\xff{")
+    (tmp_path / "list.json").write_text("[]")
+    times = [entry["time"] for entry in precision_evidence.recall(str(tmp_path), MODEL)]
+    assert times == [4.0, 3.0, 2.0, 1.0, 0.0]
+    monkeypatch.setattr(precision_evidence, "MOST_RECALLED", 2)
+    assert len(precision_evidence.recall(str(tmp_path), MODEL)) == 2
+    monkeypatch.setattr(precision_evidence, "MOST_READ", 1)
+    assert precision_evidence.recall(str(tmp_path), MODEL) == []
+
+
+def test_agent_and_client_give_a_precision_the_same_digest():
+    """And so does the worker: by it a record is known to be of a rung."""
+    for rung in ladder(LadderInputs(profile("t4"), "lora")).rungs:
+        values = json.loads(rung.model_dump_json())
+        assert precision_evidence.precision_digest(values) == rung.digest
+        assert precision_evidence.precision_digest({**values, "why": "another reason"}) == rung.digest

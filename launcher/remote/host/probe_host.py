@@ -21,7 +21,8 @@ from functools import partial
 from typing import Any, Callable
 
 from ..cards import nvidia
-from ..record.rundir import paths_in, read_json, read_text
+from ..record import precision_evidence
+from ..record.rundir import evidence_folder, paths_in, read_json, read_text
 from ..system import process
 from ..system.deadline import at_once, run
 from . import model_config
@@ -82,6 +83,9 @@ def probe(
         "interpreter": partial(_interpreter, path, packages or []),
         "model_told": partial(model_config.read, root, model, model_keys or []),
     }
+    if packages is not None:
+        evidence = evidence_folder(root, process.host_id())
+        questions["precision_evidence"] = partial(precision_evidence.recall, evidence, model)
     makers: dict[str, Callable[[], Any]] = {"pythons": pythons, "uv": _uv}
     if packages is None:
         questions.update(makers)
@@ -116,6 +120,7 @@ def probe(
         "uv": answers.get("uv"),
         "ends_with_logout": _ends_with_logout(),
         "model_told": answers.get("model_told"),
+        "precision_evidence": answers.get("precision_evidence", []),
     }
 
 

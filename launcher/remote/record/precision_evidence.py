@@ -1,8 +1,12 @@
-"""What a host knows of precisions: a file for each card, driver, torch build, model, trainables and precision.
+"""Precision evidence: how each precision did on this host, one file per card, driver, torch build, model and precision.
 
-    <root>/hosts/<host-id>/evidence/<sha256>.json    {"card", "driver", "key", "proof", "failed", "run", "time"}
+    <root>/hosts/<host-id>/evidence/<sha256>.json
+        {"card", "driver", "model", "method", "job", "key", "proof", "failed", "run", "time"}
 
-`proof` is what the worker saw in the first good steps, `failed` the class that it ended in later, or None.
+`key` is {"torch", "model", "trainable", "precision"}: torch's version and three digests, as the worker reports them.
+`proof` is what the worker saw in the first good steps, `failed` the class of a failure that came later, or None. If a
+run failed before its worker reported a key, only the digest of the precision is certain. A probe returns what was
+recorded about the job's model (`recall`), and the next plan starts with a precision that has not failed here.
 """
 
 from __future__ import annotations
@@ -10,8 +14,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import re
+import stat
 from typing import Any
 
 from . import strict_json
@@ -19,13 +25,19 @@ from .rundir import paths_in, read_text, write_durably
 
 MOST_BYTES = 64 * 1024
 MOST_FILES = 1000
+MOST_READ = 200  # files that one probe looks at
+MOST_RECALLED = 32  # records that one probe returns
+MOST_CHARS = 100  # of each text that one probe returns
+FAILURES = ("nan-divergence", "not-learning", "fp16-unscale", "bf16-unsupported", "bf16-dtype-mismatch")
+"""The classes of failure that a precision may cause."""
 _DRIVER = "/proc/driver/nvidia/version"
 
 
 def keep(folder: str, record: dict[str, Any]) -> str | None:
-    """Write a record in place of an older one of the same key, card and driver; return its path.
+    """Write a record, replacing an older one of the same key, card and driver; return its path.
 
-    One that is too large is not kept (None). Beyond MOST_FILES the oldest go. Raises OSError if the disk refuses.
+    A record that is too large is not kept (None). Beyond MOST_FILES the oldest are removed. Raises OSError if the disk
+    refuses.
     """
     record = strict_json.decode(strict_json.encode(record))  # a number too large for a float is a text now
     named = {name: record.get(name) for name in ("key", "card", "driver")}
@@ -36,24 +48,81 @@ def keep(folder: str, record: dict[str, Any]) -> str | None:
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, name + ".json")
     write_durably(path, text + "\n")
-    kept = [one for one in paths_in(folder) if one.endswith(".json")]
-    for one in sorted(kept, key=_age)[: max(0, len(kept) - MOST_FILES)]:
+    kept = [kept for kept in paths_in(folder) if kept.endswith(".json")]
+    for oldest in sorted(kept, key=_modified)[: max(0, len(kept) - MOST_FILES)]:
         with contextlib.suppress(FileNotFoundError):  # another run's agent was quicker
-            os.unlink(one)
+            os.unlink(oldest)
     return path
 
 
+def recall(folder: str, model: Any) -> list[dict[str, Any]]:
+    """Return what earlier runs showed about precisions with a model and the present driver, newest first.
+
+    `model` is the plan's, {"kind", "value"} or None. A file that cannot be a record of ours is skipped.
+    """
+    present = driver()
+    paths = [path for path in paths_in(folder) if path.endswith(".json")]
+    recalled: list[dict[str, Any]] = []
+    for path in sorted(paths, key=_modified, reverse=True)[:MOST_READ]:
+        record = _read(path)
+        if record.get("model") == model and record.get("driver") == present:
+            entry = _entry(record)
+            recalled += [] if entry is None else [entry]
+    return recalled[:MOST_RECALLED]
+
+
+def _read(path: str) -> dict[str, Any]:
+    """Return the record in a file; empty if it is not a regular file of ours: a FIFO would block, a link lead elsewhere."""
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return {}
+    try:
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            return {}
+        record = strict_json.decode(os.read(number, MOST_BYTES + 1))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    finally:
+        os.close(number)
+    return record if isinstance(record, dict) else {}
+
+
+def _entry(record: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what a probe reports of a record; None if a value has the wrong type or is too long."""
+    key = record.get("key")
+    if not isinstance(key, dict):
+        return None
+    required = {name: record.get(name) for name in ("card", "method", "job", "run")}
+    required["precision"] = key.get("precision")
+    optional = {"torch": key.get("torch"), "failed": record.get("failed")}
+    moment = record.get("time")
+    texts = [*required.values(), *(text for text in optional.values() if text is not None)]
+    if not all(isinstance(text, str) and len(text) <= MOST_CHARS for text in texts):
+        return None
+    if not isinstance(moment, (int, float)) or isinstance(moment, bool) or not 0 <= moment < math.inf:
+        return None
+    return {**required, **optional, "time": float(min(moment, 1e12))}
+
+
+def precision_digest(precision: dict[str, Any]) -> str:
+    """Return the digest of a plan's precision without `why`, as the worker and the client compute it."""
+    values = {name: value for name, value in precision.items() if name != "why"}
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def driver() -> str | None:
-    """Return the version of the NVIDIA driver that is loaded, None where there is none (Linux tells it in /proc)."""
-    found = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", read_text(_DRIVER) or "")
-    return found[0] if found else None
+    """Return the version of the loaded NVIDIA driver, None without one. Source: /proc, on Linux only."""
+    match = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", read_text(_DRIVER) or "")
+    return match[0] if match else None
 
 
 def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
-def _age(path: str) -> float:
+def _modified(path: str) -> float:
     try:
         return os.stat(path).st_mtime
     except FileNotFoundError:

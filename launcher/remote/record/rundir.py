@@ -133,8 +133,8 @@ class Run:
         return place_of(record) in (None, place_id) or record.get("locks") == SHARED
 
     def evidence(self, host_id: str) -> str:
-        """Return the folder of what a host knows of precisions."""
-        return os.path.join(self.root, "hosts", host_id, "evidence")
+        """Return the folder of a host's precision evidence."""
+        return evidence_folder(self.root, host_id)
 
     def read_wish(self) -> str:
         """Return `run`, `stop` or `cancel`."""
@@ -329,6 +329,11 @@ def sync_folder(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def evidence_folder(root: str, host_id: str) -> str:
+    """Return the folder of a host's precision evidence."""
+    return os.path.join(root, "hosts", host_id, "evidence")
 
 
 def paths_in(folder: str) -> list[str]:

@@ -786,7 +786,8 @@ class Supervisor:
             self._take_trip(step, values)
         elif kind == "evidence" and isinstance(values.get("proof"), dict) and self.proof is None:
             self.proof = values["proof"]
-            self._keep_proof(self.proof.get("key"), None)
+            if isinstance(self.proof.get("key"), dict):
+                self._keep_evidence(None)
 
     def _note_step(self, step: Any) -> None:
         if isinstance(step, int):
@@ -812,7 +813,6 @@ class Supervisor:
             },
             TRIP_GRACE_S,
         )
-        self._keep_proof((self.proof or values).get("key"), name)
 
     def _judge_loss(self, step: Any, loss: Any) -> None:
         """Take the attempt for failed where a script reports one lost loss after the other, and goes on."""
@@ -837,15 +837,23 @@ class Supervisor:
     def _note_failure(self, failure: dict[str, Any]) -> None:
         self.failure = {**failure, "step": self.step, "trained": self.has_trained or bool(self.step)}
         self._say(self.state)  # at once: should we die now, a successor answers it
+        if failure["class"] in precision_evidence.FAILURES and "precision" in self._consumed_so_far():
+            self._keep_evidence(failure["class"])
 
-    def _keep_proof(self, key: Any, failed: str | None) -> None:
-        """Keep on this host what the attempt shows of its precision; a rehearsal shows nothing of a card."""
-        if self.is_rehearsed or not isinstance(key, dict):
+    def _keep_evidence(self, failed: str | None) -> None:
+        """Keep on this host what the attempt shows about its precision; a rehearsal shows nothing about a card."""
+        if self.is_rehearsed:
             return
+        key = (self.proof or {}).get("key")
+        if not isinstance(key, dict):
+            packages = self.plan.get("environment") or self.plan.get("image") or {}
+            precision = precision_evidence.precision_digest(self.attempt_record["precision"])
+            key = {"torch": packages.get("torch"), "model": None, "trainable": None, "precision": precision}
         record = {
             "version": VERSION,
             "card": (self.plan.get("profile") or {}).get("name"),
             "driver": precision_evidence.driver(),
+            **{name: self.plan.get(name) for name in ("model", "method", "job")},
             "key": key,
             "proof": self.proof,
             "failed": failed,
