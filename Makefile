@@ -1,4 +1,5 @@
 # demo         train the demo on this machine
+# quick        the tests that need no training and no testbed: under 3 minutes on two cores
 # test         all tests
 # lint         format, lint, types
 # check        lint and test
@@ -11,7 +12,7 @@
 # testbed-up   leave two machines running
 # testbed-down end them
 # clean        remove what these targets made
-.PHONY: demo test check lint docs bench links kills precision mutants testbed-up testbed-down clean
+.PHONY: demo quick test check lint docs bench links kills precision mutants testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -25,6 +26,9 @@ BIN := .venv/bin
 
 demo: .venv/ready
 	$(BIN)/launch
+
+quick: .venv/ready
+	$(BIN)/python -m pytest -n 2 -m "not training and not testbed and not slow and not gpu"
 
 test: .venv/ready
 	$(BIN)/python -m pytest -n 2

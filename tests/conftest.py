@@ -1,4 +1,4 @@
-"""Fixtures: a client of its own for each test, this machine as a host, and an SSH host for the session."""
+"""Fixtures: a client for each test, this machine as a host, an SSH host and machines for the session."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from testbed.machine import Machine, remove_bridge
 from testbed.sshd import MissingPartError, SshHost
 from testbed.wheels import WheelServer, make_torch, make_wheel
 
-# No test is timed. CI tries the same examples every time; a person's run tries new ones.
+# Hypothesis times no test. CI tries the same examples every time; a person's run tries new ones.
 hypothesis.settings.register_profile("ours", deadline=None, derandomize=IS_REQUIRED)
 hypothesis.settings.load_profile("ours")
 
-# Beside another worker a training on every core would wait for the other one's at each step.
+# Two workers that train on all cores at once would wait for each other at each step.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A shell lets what it starts with `&` ignore Ctrl-C, and our clients would inherit that.
+# A shell makes a background job ignore Ctrl-C, and the clients that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
-    """A client with an empty home; whatever its runs left alive on this machine is ended afterwards."""
+    """A client with an empty home. Processes of its runs that are left on this machine are ended afterwards."""
     person = Client(tmp_path)
     yield person
     for run in (person.home / ".launch" / "runs").glob("*"):
@@ -48,9 +48,8 @@ def client(tmp_path: Path) -> Iterator[Client]:
 @pytest.fixture(scope="session")
 def ssh_host() -> Iterator[SshHost]:
     """An sshd on loopback with an ordinary user, up for the session."""
-    host = SshHost(
-        Path(tempfile.mkdtemp(prefix="launch-testbed-"))
-    )  # pytest's own folders are closed to that user
+    # Not below pytest's own folders: that user may not enter them.
+    host = SshHost(Path(tempfile.mkdtemp(prefix="launch-testbed-")))
     try:
         host.up()
         yield host
@@ -63,7 +62,7 @@ def ssh_host() -> Iterator[SshHost]:
 
 @pytest.fixture(scope="session")
 def machines() -> Iterator[tuple[Machine, Machine]]:
-    """Two hosts of their own, up for the session: pids, names, networks, ids and users apart."""
+    """Two hosts, up for the session, each with its own pids, names, network, ids and users."""
     folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
     folder.chmod(0o755)
     first, second = (Machine(name, number, folder / name) for name, number in (("outer", 40), ("inner", 41)))
@@ -83,7 +82,7 @@ def machines() -> Iterator[tuple[Machine, Machine]]:
 
 @pytest.fixture(scope="session")
 def say(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Tell the person something at once, past pytest's capture."""
+    """Show a message at once, in spite of pytest's capture."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
 
     def tell(text: str) -> None:
@@ -95,7 +94,7 @@ def say(request: pytest.FixtureRequest) -> Callable[[str], None]:
 
 @pytest.fixture(scope="session")
 def engine(say: Callable[[str], None]) -> Iterator[Engine]:
-    """A Docker Engine with the base image, in a machine of its own, up for the session; see engine_in_a_machine."""
+    """A Docker Engine with the base image in its own machine, up for the session; see engine_in_a_machine."""
     try:
         with engine_in_a_machine("dock", 42, say) as made:
             yield made
@@ -111,7 +110,7 @@ def engine_machine(engine: Engine) -> Machine:
 
 @pytest.fixture(scope="session")
 def rootless_engine(engine_machine: Machine) -> Iterator[RootlessEngine]:
-    """An engine of user rae's own in the same machine, with the base image, which her docker client uses."""
+    """User rae's rootless engine in the same machine, with the base image; her docker client uses it."""
     try:
         made = RootlessEngine(engine_machine, "rae")
         made.start()
@@ -125,7 +124,7 @@ def rootless_engine(engine_machine: Machine) -> Iterator[RootlessEngine]:
 
 @pytest.fixture(scope="session")
 def wheels(say: Callable[[str], None]) -> Iterator[WheelServer]:
-    """An index with torch and its kin for the base image's Python, on the bridge."""
+    """A package index with torch and related packages for the base image's Python, on the bridge."""
     try:
         server = WheelServer(wheelhouse(say))
     except MissingPartError as error:
@@ -137,7 +136,7 @@ def wheels(say: Callable[[str], None]) -> Iterator[WheelServer]:
 
 @pytest.fixture(scope="session")
 def small_wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a wheel `small`, and one that stands for torch: a build of them takes seconds."""
+    """A folder with a wheel `small` and a stand-in for torch's: a build with them takes seconds."""
     folder = tmp_path_factory.mktemp("small-wheels")
     make_torch(folder, "2.13.0+cpu")
     make_wheel(folder, "small", "1.0")
@@ -165,7 +164,7 @@ def small_disk() -> Iterator[Path]:
 
 @pytest.fixture
 def cards(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cards]:
-    """Simulated cards of this machine, none at first; their nvidia-smi stands first on PATH."""
+    """Simulated cards of this machine, none at first. Their nvidia-smi is first on PATH."""
     folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
     folder.chmod(0o755)  # other users hold cards too
     made = Cards(folder)
@@ -176,7 +175,7 @@ def cards(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cards]:
 
 @pytest.fixture(scope="session")
 def demo(say: Callable[[str], None]) -> Path:
-    """The demo model and data; a cache folder to copy from."""
+    """A cache folder with the demo model and data."""
     pytest.importorskip("torch")
     try:
         return demo_parts(say)
@@ -194,66 +193,82 @@ def copy_demo(demo: Path) -> Callable[[Path], None]:
     return put
 
 
+_TESTBED = {"ssh_host", "machines", "engine", "rootless_engine", "wheels", "ssh_native", "ssh_docker"}
+_TRAINING = {"demo"}
+"""Fixtures that mark each test that uses them as `testbed` or `training`."""
+_BRIDGED = {"machines", "pair", "engine", "wheels"}
+"""Fixtures that need the bridge between machines, which has one set of addresses."""
 _ON_THE_BRIDGE = {
-    "contract/test_contract.py", "hosts/test_behind.py", "hosts/test_hops.py", "runs/test_bad_links.py", "runs/test_containers.py",
+    "hosts/test_behind.py", "hosts/test_hops.py", "runs/test_bad_links.py", "runs/test_containers.py",
     "runs/test_engine_ways.py", "runs/test_images.py", "runs/test_kills.py", "runs/test_leftovers.py",
     "runs/test_machines.py", "runtimes/test_container.py", "runtimes/test_engine.py", "testbed/test_engine.py",
 }  # fmt: skip
-"""Files whose tests stand machines up: these share one bridge and its addresses, so they run one after the other."""
-_LONG = (
+"""The files with such tests. They run one after the other, in one worker, which starts each machine once."""
+_LONGEST_FIRST = (
     "bridge", "jobs/test_field_reports.py", "runs/test_over_ssh.py", "jobs/test_poisoned.py", "jobs/test_crashes.py",
     "runs/test_leases.py", "runs/test_local.py", "runs/test_following.py", "runs/test_resume.py",
-    "jobs/test_rungs.py", "cli/test_terminal.py", "runs/test_cleaning.py", "remote/test_attempts.py",
-    "runs/test_hard_places.py", "runs/test_sweep.py", "jobs/test_ranks.py",
+    "contract/test_contract.py", "jobs/test_rungs.py", "cli/test_terminal.py", "runs/test_cleaning.py",
+    "remote/test_mending.py", "remote/test_attempts.py", "runs/test_recorded_runs.py", "runs/test_hard_places.py",
+    "runs/test_sweep.py", "jobs/test_ranks.py", "remote/test_torn.py", "remote/test_probe.py",
 )  # fmt: skip
-"""What takes longest, longest first: whoever came to it last would be waited for."""
+"""The groups that take longest, longest first, so that the workers end at the same time."""
 
 
-def _unit(path: str) -> str:
-    """What a file below tests/ is run with: itself, or all that need the bridge."""
-    return "bridge" if path in _ON_THE_BRIDGE else path
+def _group(nodeid: str) -> str:
+    """Return what a test is run together with: its file, or `bridge`."""
+    path = nodeid.partition("::")[0].removeprefix("tests/")
+    return "bridge" if path in _ON_THE_BRIDGE or "[ssh_docker" in nodeid else path
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Give each of `pytest -n 2`'s workers whole files, and the files on the bridge to one of them.
+    """Give whole groups to each worker of `pytest -n 2`.
 
-    Not by xdist's marks for groups: they need a node's id to be written, which pytest 9.2 forbids.
+    xdist's own marker for groups does not work with pytest 9.2, which forbids it to change a test's id.
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    config.option.loadscopereorder = False  # by the number of tests, which puts the longest of few tests last
+    config.option.loadscopereorder = False  # it orders by the number of tests, not by their time
 
-    class ByFile(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
+    class ByGroup(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
         def _split_scope(self, nodeid: str) -> str:
-            return _unit(nodeid.partition("::")[0].removeprefix("tests/"))
+            return _group(nodeid)
 
-    return ByFile(config, log)
+    return ByGroup(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile the launcher once, as an installation does: else each of the thousands of clients may do it anew.
+    """Compile the launcher once, as an installation does, so that not every client that a test starts compiles it.
 
-    Where no bytecode is written (PYTHONDONTWRITEBYTECODE) that is half of a client's time. Held against the source's
-    content, not its age: a mutant may be as old and as long as what it replaces.
+    Where PYTHONDONTWRITEBYTECODE is set, compiling is half of a client's time. Bytecode is checked by the source's hash,
+    not by its time: a mutant may have the time and the size of the file that it replaces.
     """
     if not hasattr(config, "workerinput"):
         mode = py_compile.PycInvalidationMode.CHECKED_HASH
         compileall.compile_dir(REPOSITORY / "launcher", quiet=2, invalidation_mode=mode)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Hold the list of those files against what their tests use; let what takes longest begin first."""
-    paths = {item: item.path.relative_to(REPOSITORY / "tests").as_posix() for item in items}
-    for item, path in paths.items():
-        if {"machines", "pair", "engine", "wheels"} & set(getattr(item, "fixturenames", ())):
-            assert path in _ON_THE_BRIDGE, f"{path} uses machines: name it in tests/conftest.py"
-    places = {unit: place for place, unit in enumerate(_LONG)}
-    items.sort(key=lambda item: places.get(_unit(paths[item]), len(places)))
+    """Mark tests by their fixtures, check what the markers and lists above claim, and put the longest groups first."""
+    for item in items:
+        path = item.path.relative_to(REPOSITORY / "tests").as_posix()
+        fixtures = set(getattr(item, "fixturenames", ()))
+        assert not fixtures & _BRIDGED or path in _ON_THE_BRIDGE, (
+            f"{path} uses machines: name it in tests/conftest.py"
+        )
+        if fixtures & _TESTBED:
+            item.add_marker(pytest.mark.testbed)
+        if fixtures & _TRAINING:
+            item.add_marker(pytest.mark.training)
+        for marker in item.iter_markers("slow"):
+            assert marker.kwargs.get("reason"), f"{item.nodeid}: slow(reason=...) says why it takes long"
+    places = {group: place for place, group in enumerate(_LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(_group(item.nodeid), len(places)))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let golden files be written anew on purpose."""
+    """Add the option that writes the golden files anew."""
     parser.addoption(
         "--rewrite-cases", action="store_true", help="write the golden plans of tests/cases anew"
     )

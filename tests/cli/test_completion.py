@@ -11,6 +11,8 @@ import subprocess
 import pytest
 from testbed.client import LAUNCH, missing, until
 
+pytestmark = pytest.mark.slow(reason="starts real shells and a client for each word that they complete")
+
 
 @pytest.fixture
 def ends(client):

@@ -20,6 +20,8 @@ from launcher.cli.terminal_view import TerminalView
 from launcher.errors import AgentError
 from launcher.runs.mirror import Mirror, News
 
+pytestmark = pytest.mark.slow(reason="each test starts a client on a terminal and a run")
+
 EVIL = "\x1b]0;title\x07\x1b[2J\x9b2J\u202eevil\u2066"
 STEERS = ("\x1b]0;", "\x07", "\x1b[2J", "\x9b", "\u202e", "\u2066")
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"

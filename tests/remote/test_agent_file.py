@@ -156,6 +156,7 @@ def interpreters():
 SCRIPT = "import launcher_worker as w\nw.log(1, loss=0.5)\nw.done(1)\n"
 
 
+@pytest.mark.slow(reason="a run under each interpreter from 3.8 on")
 @pytest.mark.parametrize(
     ("version", "python"), interpreters(), ids=lambda value: value if value[0].isdigit() else ""
 )

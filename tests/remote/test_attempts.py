@@ -525,6 +525,7 @@ def test_a_proof_that_cannot_be_kept_costs_the_run_nothing(toy):
 # the client's words
 
 
+@pytest.mark.slow(reason="several clients and two attempts")
 def test_a_client_shows_the_end_the_remedy_and_the_next_attempt(client):
     """Line by line as it happened; `ps` says what the run owes its values to, `--json` has an event of the kind."""
     toy = Toy(client.home)
@@ -547,6 +548,7 @@ def test_a_client_shows_the_end_the_remedy_and_the_next_attempt(client):
         toy.clear_away()
 
 
+@pytest.mark.slow(reason="several clients and two attempts")
 def test_a_client_shows_class_line_cause_and_mend_of_a_failed_run_and_that_it_was_rehearsed(client):
     """And the next command; in JSON the same, and `rehearsed` on every line of the run."""
     toy = Toy(client.home)

@@ -311,6 +311,7 @@ def test_a_limit_of_time_is_kept_with_a_checkpoint_in_time(toy):
     assert run.begins() == [0, 6]
 
 
+@pytest.mark.slow(reason="several clients and two runs")
 def test_a_client_says_from_which_attempt_on_and_how_to_go_on_with_what_ended(client):
     """What followed a crash, and what a person may do after the end."""
     toy = Toy(client.home)

@@ -11,6 +11,8 @@ from testbed import trainer
 from testbed.client import missing
 from testbed.toy import Toy
 
+pytestmark = pytest.mark.slow(reason="traces a trainer and kills it at every single write")
+
 STEPS, EVERY = 12, 3
 CALLS = "mkdir,rename,fsync,write,unlink,unlinkat,rmdir"
 

@@ -8,6 +8,8 @@ import pytest
 from testbed.cards import uuid_of
 from testbed.client import until
 
+pytestmark = pytest.mark.slow(reason="each test starts several clients and runs")
+
 HOLDS = """
 import sys, time
 sys.path.insert(0, {folder!r})

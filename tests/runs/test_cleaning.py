@@ -10,6 +10,8 @@ from testbed.client import processes_of, until
 
 from launcher.remote.store.store import Store
 
+pytestmark = pytest.mark.slow(reason="each test starts several clients and runs")
+
 
 @pytest.fixture
 def root(client):

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from testbed.client import LAUNCH, is_gone, processes_of, until
 
+pytestmark = pytest.mark.slow(reason="each test starts clients and a run")
+
 FAMILY = """
 import os, signal, subprocess, sys, time
 mark, how = sys.argv[1:]

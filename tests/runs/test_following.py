@@ -24,6 +24,8 @@ from launcher.remote.store.shipping import send_artifacts
 from launcher.runs.following import pull
 from launcher.runs.mirror import Mirror, runs_folder
 
+pytestmark = pytest.mark.slow(reason="each test starts several clients and a run")
+
 RUN = "0101-sft-w8q2"
 STEPS = 2000
 IN_STEP = """

@@ -13,6 +13,8 @@ from testbed.client import is_gone, processes_of, until
 from launcher.runs.launching import Request, launch
 from launcher.runtimes.native import Native
 
+pytestmark = pytest.mark.slow(reason="runs on full disks and with long paths, each from start to end")
+
 FILLS_THE_DISK = """
 import os, sys, time
 import launcher_worker as worker

@@ -11,6 +11,8 @@ import pytest
 from testbed import trainer
 from testbed.client import until
 
+pytestmark = pytest.mark.slow(reason="kills a trainer and its agent again and again")
+
 KILLS = int(os.environ.get("LAUNCH_KILLS", "10"))
 """In each place; `make kills` asks for more."""
 EVERY = 5

@@ -10,6 +10,8 @@ from testbed.client import is_gone, processes_of, until
 
 from launcher.remote.system import process
 
+pytestmark = pytest.mark.slow(reason="each test starts several clients and runs that compete")
+
 SMI = """#!/bin/sh
 i=0
 while [ $i -lt {cards} ]; do

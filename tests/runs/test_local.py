@@ -8,6 +8,8 @@ from itertools import pairwise
 import pytest
 from testbed.client import processes_of, until
 
+pytestmark = pytest.mark.slow(reason="each test starts clients and a run, from start to end")
+
 AWARE = """
 import os, signal, sys, time
 import launcher_worker as worker

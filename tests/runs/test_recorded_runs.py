@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from testbed.client import REPOSITORY
 
+pytestmark = pytest.mark.slow(reason="each test starts several clients")
+
 FIXTURE = REPOSITORY / "tests" / "fixtures" / "runs_of_a27ccd6"
 RUNS = json.loads((FIXTURE / "runs.json").read_text())
 STATES = {

@@ -15,6 +15,8 @@ from launcher.runs.mirror import Mirror
 from launcher.runs.resuming import check_settings
 from launcher.values.host import Host
 
+pytestmark = pytest.mark.slow(reason="each test starts several clients and runs")
+
 STEPS = """
 import os, signal, sys, time
 import launcher_worker as worker

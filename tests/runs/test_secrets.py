@@ -17,6 +17,8 @@ from launcher.errors import AgentError
 from launcher.hosts import connect
 from launcher.values.host import Host
 
+pytestmark = pytest.mark.slow(reason="each test starts clients and a run")
+
 SAYS_IT = """
 import atexit, base64, json, os, socket, time, urllib.parse
 import launcher_worker as worker

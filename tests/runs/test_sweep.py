@@ -18,6 +18,8 @@ from testbed.toy import recorded_run
 from launcher.remote.record.rundir import read_json, write_durably
 from launcher.remote.system import process
 
+pytestmark = pytest.mark.slow(reason="each test starts several clients and runs")
+
 HANGS = """
 import os, sys, time
 {before}
