@@ -1,4 +1,4 @@
-"""What becomes of a host key that no known_hosts file holds: refused, unless a person said otherwise."""
+"""Whether to accept a host key that no known_hosts file has: no, unless the user passed --accept-new-host-key."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import Callable
 
 
 class NewKeys:
-    """The answer of this process to unknown host keys. A changed or revoked one is refused whatever it says."""
+    """This process's decision on unknown host keys. Changed and revoked keys are always refused."""
 
     def __init__(self) -> None:
-        """Refuse."""
-        self._tell: Callable[[str], None] | None = None
+        """Refuse unknown keys until `accept` is called."""
+        self._report: Callable[[str], None] | None = None
 
     @property
     def are_accepted(self) -> bool:
-        """Whether a person said to accept them."""
-        return self._tell is not None
+        """Whether the user asked to accept them."""
+        return self._report is not None
 
-    def accept(self, tell: Callable[[str], None]) -> None:
-        """Accept them from now on; `tell` is called with the fingerprint of each."""
-        self._tell = tell
+    def accept(self, report: Callable[[str], None]) -> None:
+        """Accept unknown keys from now on; `report` is called with a message about each."""
+        self._report = report
 
-    def tell(self, text: str) -> None:
-        """Say what has been accepted."""
-        if self._tell is not None:
-            self._tell(text)
+    def report(self, text: str) -> None:
+        """Report an accepted key."""
+        if self._report is not None:
+            self._report(text)
 
 
 NEW_KEYS = NewKeys()
-"""This process's."""
+"""The decision of this process."""

@@ -1,4 +1,4 @@
-"""A host over SSH, on Fabric: one connection, one channel for the agent. Host keys are checked, always."""
+"""A host over SSH, by Fabric: one connection with one channel for the agent. Host keys are always checked."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from launcher.hosts.ssh_trust import Trust
 from launcher.hosts.ssh_wire import CONNECT_S, SilentResolverError, TurnedAwayError, Wire, open_wire
 from launcher.values.host import Host
 
-logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its threads' last words are ours to tell
+logging.getLogger("paramiko").addHandler(logging.NullHandler())  # we report its errors ourselves
 
 KEEPALIVE_S = 10
 WINDOW_BYTES = 16 * 1024 * 1024
-FORBIDDEN, NO_WAY = 1, 2  # why a server opens no channel: RFC 4254, 5.1
+FORBIDDEN, UNREACHED = 1, 2  # reasons why a server refuses a channel: RFC 4254, 5.1
 
 
 class SshLink:
-    """The agent's channel on a connection of its own. `about` says as whom and by which key."""
+    """The agent's channel on its own connection. `about` names the user, the address and the host key."""
 
     def __init__(self, host: Host) -> None:
         """Connect, check every hop's key, and start the agent.
@@ -46,10 +46,10 @@ class SshLink:
         self._wires: list[Wire] = []
         self._clients: list[paramiko.SSHClient] = []
         self._is_closed = threading.Event()
-        way = hops(host)
+        route = hops(host)
         try:
-            for number, hop in enumerate(way):
-                transport = self._open(hop, way[number - 1] if number else None, is_last=hop is way[-1])
+            for number, hop in enumerate(route):
+                transport = self._open(hop, route[number - 1] if number else None, is_last=hop is route[-1])
             with _errors(host, hop, _who(host, hop, is_last=True)), _deadline(transport):
                 channel = transport.open_session(window_size=WINDOW_BYTES, timeout=CONNECT_S)
                 channel.exec_command(shell_command(host.python, host.root))
@@ -61,8 +61,8 @@ class SshLink:
         self._hop = hop
         key = transport.get_remote_server_key()
         self.about = f"{hop.user}@{hop.address}, key {key.fingerprint}"
-        if len(way) > 1:
-            self.about += f", through {', '.join(one.alias for one in way[:-1])}"
+        if len(route) > 1:
+            self.about += f", through {', '.join(jump.alias for jump in route[:-1])}"
         threading.Thread(
             target=self._keep_alive, args=(transport,), name=f"alive {host.name}", daemon=True
         ).start()
@@ -74,7 +74,7 @@ class SshLink:
         self._channel.settimeout(timeout)
 
     def recv(self, size: int, /) -> bytes:
-        """Return some bytes; none at the end of the stream."""
+        """Return some bytes; b"" at the end of the stream."""
         with _channel_errors(self._host, self._transport):
             return bytes(self._channel.recv(size))
 
@@ -84,29 +84,29 @@ class SshLink:
             self._channel.sendall(data)
 
     def by_hand(self, command: str) -> str:
-        """Return the line by which ssh itself runs a command there."""
-        return f"{_by_hand(self._host, self._hop, is_last=True).removesuffix('true')}{command}"
+        """Return the shell command that runs a command there with ssh itself."""
+        return f"{_ssh_command(self._host, self._hop, is_last=True).removesuffix('true')}{command}"
 
     def open_socket(self, path: str) -> paramiko.Channel:
-        """Open a stream to a Unix socket over there, beside sshd's sessions.
+        """Open a stream to a Unix socket on the host; it does not count as one of sshd's sessions.
 
-        Raises RefusedStreamError where sshd forbids it or nobody listens, ConnectionLostError when the link is gone.
+        Raises RefusedStreamError if sshd forbids it or nothing listens there, ConnectionLostError if the link is lost.
         """
         with _channel_errors(self._host, self._transport), _deadline(self._transport):
             try:
                 return open_streamlocal(self._transport, path, CONNECT_S)
             except paramiko.ChannelException as error:
                 forbidden = "sshd forbids it (AllowStreamLocalForwarding no)"
-                why = {FORBIDDEN: forbidden, NO_WAY: f"nobody listens there, or {forbidden}"}.get(
+                why = {FORBIDDEN: forbidden, UNREACHED: f"nothing listens there, or {forbidden}"}.get(
                     error.code, error.text
                 )
                 raise RefusedStreamError(self._host.name, f"{self._host.name}: {path}: {why}") from error
             except AttributeError as error:
-                words = "this paramiko opens no such channel"
+                words = "this version of paramiko cannot open such a channel"
                 raise RefusedStreamError(self._host.name, f"{self._host.name}: {path}: {words}") from error
 
     def open_program(self, words: Sequence[str]) -> paramiko.Channel:
-        """Open a stream to the standard input and output of a program; it takes one of sshd's sessions.
+        """Open a stream to the standard input and output of a program; it counts as one of sshd's sessions.
 
         Raises ConnectionLostError.
         """
@@ -121,7 +121,7 @@ class SshLink:
         self._hang_up()
 
     def _open(self, hop: Hop, before: Hop | None, *, is_last: bool) -> paramiko.Transport:
-        """Connect to a hop, believe it or not, and log in."""
+        """Connect to a hop, check its host key, and log in."""
         host, who = self._host, _who(self._host, hop, is_last=is_last)
         with _errors(host, hop, who):
             wire = open_wire(hop, self._clients[-1].get_transport() if self._clients else None)
@@ -134,12 +134,12 @@ class SshLink:
             connect_timeout=CONNECT_S,
             connect_kwargs={
                 "sock": wire,
-                "auth_strategy": Login(who, host.name, hop, _by_hand(host, hop, is_last=is_last)),
+                "auth_strategy": Login(who, host.name, hop, _ssh_command(host, hop, is_last=is_last)),
                 "channel_timeout": CONNECT_S,
                 "banner_timeout": CONNECT_S,
                 "auth_timeout": AUTH_S,
             },
-            config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),  # ssh has read it already
+            config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),  # ssh_config.py has read it
         )
         self._clients.append(connection.client)
         trust = Trust(who, host.name, hop, before, connection.client)
@@ -149,40 +149,39 @@ class SshLink:
         return transport
 
     def _hang_up(self) -> None:
-        """Close everything, and the nearest first: what goes through it has nobody to say goodbye to then.
-
-        A goodbye on a link that takes nothing would wait.
-        """
+        """Close all connections, the nearest hop first: a farewell through a stuck link would wait for it."""
         for client in self._clients:
             client.close()
         for wire in self._wires:
             wire.close()
 
     def _keep_alive(self, transport: paramiko.Transport) -> None:
-        """Give the server cause to speak, whatever the agent does: a wire that hears nothing ends by itself."""
+        """Make the server answer regularly, even if the agent is silent: a wire that receives nothing closes itself."""
         while not self._is_closed.wait(KEEPALIVE_S) and transport.is_active():
-            with contextlib.suppress(paramiko.SSHException, EOFError, OSError):  # whoever reads is told
+            with contextlib.suppress(
+                paramiko.SSHException, EOFError, OSError
+            ):  # the reader gets the error too
                 transport.global_request("keepalive@openssh.com", wait=True)
 
 
 def _who(host: Host, hop: Hop, *, is_last: bool) -> str:
-    """Return what a hop is called in a message."""
+    """Return a hop's name for messages."""
     return host.name if is_last else f"{host.name}, hop {hop.alias}"
 
 
-def _by_hand(host: Host, hop: Hop, *, is_last: bool) -> str:
-    """Return the line by which ssh itself goes to a hop."""
+def _ssh_command(host: Host, hop: Hop, *, is_last: bool) -> str:
+    """Return the shell command that reaches a hop with ssh itself."""
     if not is_last:
         return f"ssh {shlex.quote(hop.alias)} true"
     key = f"-i {shlex.quote(host.identity_file)} " if host.identity_file else ""
     port = f"-p {host.port} " if host.port else ""
-    place = f"{host.user}@{hop.alias}" if host.user else hop.alias
-    return f"ssh {key}{port}{shlex.quote(place)} true"
+    login = f"{host.user}@{hop.alias}" if host.user else hop.alias
+    return f"ssh {key}{port}{shlex.quote(login)} true"
 
 
 @contextlib.contextmanager
 def _deadline(transport: paramiko.Transport) -> Iterator[None]:
-    """End the connection when what is done takes longer than CONNECT_S: paramiko waits for some answers for ever."""
+    """Close the connection if the block takes longer than CONNECT_S: paramiko waits for some answers without a limit."""
     timer = threading.Timer(CONNECT_S, transport.close)
     timer.start()
     try:
@@ -193,9 +192,9 @@ def _deadline(transport: paramiko.Transport) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _errors(host: Host, hop: Hop, who: str, trust: Trust | None = None) -> Iterator[None]:
-    """The one place where Fabric's, paramiko's and the system's words become ours."""
+    """Turn errors of Fabric, paramiko and the system into ours."""
     began = time.monotonic()
-    mend = f"\n  try   {_by_hand(host, hop, is_last=who == host.name)}"
+    mend = f"\n  try   {_ssh_command(host, hop, is_last=who == host.name)}"
     silent = f"{who}: {hop.where} does not answer within {CONNECT_S} s{mend}"
     try:
         yield
@@ -206,42 +205,45 @@ def _errors(host: Host, hop: Hop, who: str, trust: Trust | None = None) -> Itera
             raise
         raise trust.refusal(error.key, error.expected_key) from error
     except SilentResolverError as error:
-        words = f"no resolver says within {CONNECT_S} s what address '{hop.address}' is; is the network up?"
+        words = f"no resolver answers within {CONNECT_S} s for '{hop.address}'; is the network up?"
         raise UnreachableError(host.name, f"{who}: {words}{mend}") from error
     except socket.gaierror as error:
         if error.errno == socket.EAI_AGAIN:
-            words = f"the address of '{hop.address}' cannot be asked for now ({error.strerror}); is the network up?"
+            words = f"'{hop.address}' cannot be resolved at the moment ({error.strerror}); is the network up?"
             raise UnreachableError(host.name, f"{who}: {words}{mend}") from error
         words = f"no such address '{hop.address}' ({error.strerror})\n  see ~/.ssh/config or launch.toml"
         raise UnreachableError(host.name, f"{who}: {words}") from error
     except TurnedAwayError as error:
-        words = f"{hop.where} hangs up before it says a word; has sshd too many at once (MaxStartups)?"
+        words = f"{hop.where} hangs up without a greeting; has sshd too many logins at once (MaxStartups)?"
         raise UnreachableError(host.name, f"{who}: {words}{mend}") from error
     except ConnectionError as error:
-        words = f"{hop.where} refuses the connection; is sshd up?"
+        words = f"{hop.where} refuses the connection; is sshd running?"
         raise UnreachableError(host.name, f"{who}: {words}{mend}") from error
     except TimeoutError as error:
         raise UnreachableError(host.name, silent) from error
     except paramiko.ChannelException as error:
-        why = {FORBIDDEN: "forbids it (AllowTcpForwarding)", NO_WAY: "gets no connection; is sshd up there?"}
+        why = {
+            FORBIDDEN: "forbids it (AllowTcpForwarding)",
+            UNREACHED: "gets no connection; is sshd running there?",
+        }
         words = f"the hop before it {why.get(error.code, error.text)}"
         raise UnreachableError(host.name, f"{who}: {hop.where}: {words}{mend}") from error
-    except (paramiko.SSHException, OSError, EOFError, ValueError) as error:  # ValueError: no text, no address
+    except (paramiko.SSHException, OSError, EOFError, ValueError) as error:  # ValueError: an invalid address
         if time.monotonic() - began >= CONNECT_S:
             raise UnreachableError(host.name, silent) from error
         raise UnreachableError(
-            host.name, f"{who}: {hop.where}: {error or 'the connection ended'}{mend}"
+            host.name, f"{who}: {hop.where}: {error or 'the connection was closed'}{mend}"
         ) from error
 
 
 @contextlib.contextmanager
 def _channel_errors(host: Host, transport: paramiko.Transport) -> Iterator[None]:
-    """Say why the connection broke: a channel knows only that it is closed."""
+    """Name the reason why the connection broke: a channel only knows that it is closed."""
     try:
         yield
     except TimeoutError:
         raise
     except (paramiko.SSHException, OSError, EOFError) as error:
         why: BaseException = transport.saved_exception or error
-        words = (why.strerror if isinstance(why, OSError) else None) or str(why) or "it ended"
+        words = (why.strerror if isinstance(why, OSError) else None) or str(why) or "it was closed"
         raise ConnectionLostError(host.name, f"{host.name}: the connection broke: {words}") from error

@@ -1,4 +1,4 @@
-"""What ssh's configuration makes of a name: as OpenSSH's own `ssh -G` says, by paramiko's parser where there is no ssh."""
+"""Look up a name in ssh's configuration, with OpenSSH's own `ssh -G`, or with paramiko's parser if ssh is missing."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ MOST_INCLUDES = 16
 
 
 class Hop(NamedTuple):
-    """One machine on the way to a host; the last is the host itself."""
+    """One machine on the route to a host; the last one is the host itself."""
 
     alias: str
     address: str
     port: int
     user: str
     key_name: str
-    """The name by which known_hosts files know its key."""
+    """The name of its key in known_hosts files."""
     known_hosts: tuple[str, ...]
     hashes_names: bool
     identity_files: tuple[str, ...]
@@ -54,11 +54,11 @@ class Hop(NamedTuple):
 
 
 def hops(host: Host) -> list[Hop]:
-    """Return the way to a host that has an address. What its table says wins over ssh's configuration.
+    """Return the route to a host that has an address. The host's own table overrides ssh's configuration.
 
-    Raises BadFileError for a configuration that ssh would not take either.
+    Raises BadFileError for a configuration that ssh would reject too.
     """
-    *before, last = _way(str(host.address), host.user, host.port, (), MOST_HOPS)
+    *before, last = _route(str(host.address), host.user, host.port, (), MOST_HOPS)
     if host.identity_file:
         last = last._replace(identity_files=(os.path.expanduser(host.identity_file),), certificates=())
     if host.known_hosts:
@@ -67,9 +67,9 @@ def hops(host: Host) -> list[Hop]:
 
 
 def names_and_patterns() -> tuple[list[str], list[str]]:
-    """Return the plain names behind `Host` in ssh's configuration, its included files too, and the patterns.
+    """Return the plain names and the patterns of the `Host` lines in ssh's configuration and its included files.
 
-    A pattern that means every host is left out. What they mean is for `hops` to find out.
+    The pattern `*` is left out. Use `hops` to resolve a name.
     """
     files = [Path(file).expanduser() for file in (USER_CONFIG, SYSTEM_CONFIG)]
     lines = [line for file in files for line in _lines(file, MOST_INCLUDES)]
@@ -79,7 +79,7 @@ def names_and_patterns() -> tuple[list[str], list[str]]:
 
 
 def _lines(path: Path, depth: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield key and words of each line of a file and of those that it includes; what cannot be read has none."""
+    """Yield the keyword and the words of each line of a file and of its included files; skip unreadable files."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -93,27 +93,31 @@ def _lines(path: Path, depth: int) -> Iterator[tuple[str, list[str]]]:
                 yield from _lines(Path(name), depth - 1)
 
 
-def _way(name: str, user: str | None, port: int | None, jumps: tuple[str, ...], hops_left: int) -> list[Hop]:
-    """Return the hops to a name, itself last; `jumps` stand before it in place of those that the configuration says."""
+def _route(
+    name: str, user: str | None, port: int | None, jumps: tuple[str, ...], hops_left: int
+) -> list[Hop]:
+    """Return the hops to a name, ending with it; `jumps` replace the jump hosts of the configuration."""
     values = _lookup(name, user, port, jumps)
     hop = _hop(name, values)
     through = values.get("proxyjump", "none")
     if through == "none":
         return [hop]
     if not hops_left:
-        raise BadFileError(f"{USER_CONFIG}: the way to {name} has more than {MOST_HOPS} hops{_by_hand(name)}")
+        raise BadFileError(
+            f"{USER_CONFIG}: the route to {name} has more than {MOST_HOPS} hops{_look_up_hint(name)}"
+        )
     *before, last = through.split(",")
-    found = re.fullmatch(r"(?:ssh://)?(?:(.+)@)?(?:\[([^]]+)\]|([^:@]+))(?::(\d+))?", last)
-    if found is None:
-        raise BadFileError(f"{USER_CONFIG}: ProxyJump {through}: '{last}' is no host")
-    jump_user, bracketed, plain, jump_port = found.groups()
+    written = re.fullmatch(r"(?:ssh://)?(?:(.+)@)?(?:\[([^]]+)\]|([^:@]+))(?::(\d+))?", last)
+    if written is None:
+        raise BadFileError(f"{USER_CONFIG}: ProxyJump {through}: '{last}' is not a host")
+    jump_user, bracketed, plain, jump_port = written.groups()
     jump_port = int(jump_port) if jump_port else None
-    return [*_way(bracketed or plain, jump_user, jump_port, tuple(before), hops_left - 1), hop]
+    return [*_route(bracketed or plain, jump_user, jump_port, tuple(before), hops_left - 1), hop]
 
 
 def _hop(name: str, values: dict[str, str]) -> Hop:
     address, port, user = values["hostname"], int(values["port"]), values["user"]
-    place = address if port == 22 else f"[{address}]:{port}"
+    key_name = address if port == 22 else f"[{address}]:{port}"
     here = socket.gethostname()
     tokens = {
         "%": "%", "d": str(Path.home()), "h": address, "i": str(os.getuid()), "k": values.get("hostkeyalias", name),
@@ -121,7 +125,7 @@ def _hop(name: str, values: dict[str, str]) -> Hop:
     }  # fmt: skip
 
     def expand(text: str) -> str:
-        return re.sub("%(.)", lambda found: tokens.get(found[1], found[0]), text)
+        return re.sub("%(.)", lambda token: tokens.get(token[1], token[0]), text)
 
     def paths(key: str) -> tuple[str, ...]:
         return tuple(
@@ -143,7 +147,7 @@ def _hop(name: str, values: dict[str, str]) -> Hop:
         address=address,
         port=port,
         user=user,
-        key_name=values.get("hostkeyalias", place).lower(),
+        key_name=values.get("hostkeyalias", key_name).lower(),
         known_hosts=tuple(files),
         hashes_names=values.get("hashknownhosts") == "yes",
         identity_files=paths("identityfile"),
@@ -155,17 +159,17 @@ def _hop(name: str, values: dict[str, str]) -> Hop:
 
 
 def _files(written: str) -> list[str]:
-    """Split a list of files as `ssh -G` writes it: without quotes, so a space in a name is one that no path follows."""
+    """Split a list of files as `ssh -G` prints it: unquoted, so a space separates only before a / or ~."""
     return [] if written == "none" else re.split(r" +(?=[/~])", written)
 
 
 def _lookup(name: str, user: str | None, port: int | None, jumps: tuple[str, ...]) -> dict[str, str]:
-    """Return the configuration of a name, keys in small letters; lines of a key that comes twice are joined."""
+    """Return the configuration of a name by lower-case keyword; the lines of a repeated keyword are joined."""
     ssh = shutil.which("ssh")
     try:
         home = pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
-        ssh, home = None, ""  # ssh runs for nobody whom the system does not know
+        ssh, home = None, ""  # ssh does not run for a user without a passwd entry
     if ssh is None:
         return _by_paramiko(name, user, port, jumps)
     own = [] if Path(home) == Path.home() else ["-F", "/dev/stdin"]
@@ -177,7 +181,7 @@ def _lookup(name: str, user: str | None, port: int | None, jumps: tuple[str, ...
         *("--", name),
     ]
     try:
-        said = subprocess.run(
+        answer = subprocess.run(
             words,
             input=_config_of(Path.home()) if own else "",
             capture_output=True,
@@ -188,28 +192,28 @@ def _lookup(name: str, user: str | None, port: int | None, jumps: tuple[str, ...
         )
     except subprocess.TimeoutExpired as error:
         raise BadFileError(
-            f"{USER_CONFIG}: ssh does not make sense of {name} within {READ_S} s (Match exec?){_by_hand(name)}"
+            f"{USER_CONFIG}: ssh -G {name} takes longer than {READ_S} s (Match exec?){_look_up_hint(name)}"
         ) from error
-    if said.returncode != 0:
-        lines = said.stderr.strip().replace("/dev/stdin", USER_CONFIG).splitlines()
+    if answer.returncode != 0:
+        lines = answer.stderr.strip().replace("/dev/stdin", USER_CONFIG).splitlines()
         problem = "; ".join(line for line in lines if ": terminating" not in line)
         where = "" if USER_CONFIG in problem else f"{USER_CONFIG}: "
-        raise BadFileError(f"{where}{problem}{_by_hand(name)}")
+        raise BadFileError(f"{where}{problem}{_look_up_hint(name)}")
     values: dict[str, str] = {}
-    for line in said.stdout.splitlines():
+    for line in answer.stdout.splitlines():
         key, _, value = line.partition(" ")
         values[key] = f"{values[key]}\n{value}" if key in values else value
     return values
 
 
-def _by_hand(name: str) -> str:
-    return f"\n  what ssh makes of it   ssh -G {shlex.quote(name)}"
+def _look_up_hint(name: str) -> str:
+    return f"\n  look it up   ssh -G {shlex.quote(name)}"
 
 
 def _config_of(home: Path) -> str:
-    """Return ssh's configuration as it would be if this were its home: ssh takes the one of the system's list of users.
+    """Return the user's ssh configuration with its paths below this home.
 
-    All else of ours goes by $HOME, and so does this where the two differ.
+    ssh takes the home from the system's user database, everything else here from $HOME; this is for when they differ.
     """
     path = home / ".ssh" / "config"
     with _config_errors(USER_CONFIG, "ssh -G localhost"):
@@ -219,8 +223,8 @@ def _config_of(home: Path) -> str:
 
 
 def _by_paramiko(name: str, user: str | None, port: int | None, jumps: tuple[str, ...]) -> dict[str, str]:
-    """Return what paramiko's own parser makes of a name. It knows no Include and not every Match."""
-    import paramiko  # loaded where it is used: names are looked up without it
+    """Look up a name with paramiko's own parser, which lacks Include and some kinds of Match."""
+    import paramiko  # loaded here because `ssh -G` works without it
 
     config = paramiko.SSHConfig()
     for file in (USER_CONFIG, SYSTEM_CONFIG):
@@ -229,26 +233,26 @@ def _by_paramiko(name: str, user: str | None, port: int | None, jumps: tuple[str
             if path.is_file():
                 config.parse(io.StringIO(path.read_text(encoding="utf-8", errors="replace")))
     with _config_errors(USER_CONFIG, "install openssh-client"):
-        found = {
+        values = {
             key: "\n".join(value) if isinstance(value, list) else str(value)
             for key, value in config.lookup(name).items()
         }
-        int(found.get("port", 22))
-    found.setdefault("user", getpass.getuser())
-    found.setdefault("port", "22")
-    found.setdefault("identityfile", "\n".join(IDENTITY_FILES))
-    found.setdefault("userknownhostsfile", KNOWN_HOSTS)
-    found.setdefault("globalknownhostsfile", "/etc/ssh/ssh_known_hosts")
+        int(values.get("port", 22))
+    values.setdefault("user", getpass.getuser())
+    values.setdefault("port", "22")
+    values.setdefault("identityfile", "\n".join(IDENTITY_FILES))
+    values.setdefault("userknownhostsfile", KNOWN_HOSTS)
+    values.setdefault("globalknownhostsfile", "/etc/ssh/ssh_known_hosts")
     given = {"user": user, "port": str(port) if port else None, "proxyjump": ",".join(jumps) or None}
-    return {**found, **{key: value for key, value in given.items() if value}}
+    return {**values, **{key: value for key, value in given.items() if value}}
 
 
 @contextlib.contextmanager
 def _config_errors(where: str, command: str) -> Iterator[None]:
-    """The one place where what is wrong in ssh's configuration becomes ours: paramiko raises what comes."""
+    """Turn errors in ssh's configuration into BadFileError: paramiko raises many types."""
     from paramiko import SSHException
 
     try:
         yield
     except (ValueError, LookupError, RecursionError, SSHException, OSError) as error:
-        raise BadFileError(f"{where}: {error}\n  what ssh makes of it   {command}") from error
+        raise BadFileError(f"{where}: {error}\n  look it up   {command}") from error

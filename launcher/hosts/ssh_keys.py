@@ -1,4 +1,4 @@
-"""Who we are: the keys offered to a hop, from ssh-agent and from files, each unlocked once in a process."""
+"""The keys offered to a hop, from ssh-agent and from files. Each is unlocked once per process."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ _asking = threading.Lock()
 
 
 class Login:
-    """How we log in to a hop. ssh-agent's keys that the configuration names come first, locked files last.
+    """Logs in to a hop by public key.
 
-    So nobody is asked for a passphrase while another key would do.
+    ssh-agent's keys named by the configuration come first and locked files last, so that a passphrase is only asked for
+    when no other key works.
     """
 
-    def __init__(self, who: str, host: str, hop: Hop, by_hand: str) -> None:
-        """`who` is what the hop is called in messages, `by_hand` the ssh line that shows the same."""
+    def __init__(self, who: str, host: str, hop: Hop, ssh_command: str) -> None:
+        """`who` is the hop's name in messages, `ssh_command` the shell command that reproduces a failure."""
         self._who = who
         self._host = host
         self._hop = hop
-        self._by_hand = by_hand
+        self._ssh_command = ssh_command
         self._unusable: list[str] = []
 
     def authenticate(self, transport: paramiko.Transport) -> None:
-        """Offer one key after the other until one is taken. Raises AuthRefusedError or TimeoutError."""
+        """Offer one key after another until one is accepted. Raises AuthRefusedError or TimeoutError."""
         tries = 0
         with contextlib.closing(_Agent(self._hop.agent)) as agent:
             for key in self._offers(agent):
@@ -54,19 +55,19 @@ class Login:
                     more = transport.auth_publickey(self._hop.user, key)
                 except paramiko.BadAuthenticationType as error:
                     wants = ", ".join(error.allowed_types)
-                    raise self._refusal(f"takes no keys, but {wants}") from error
+                    raise self._refusal(f"accepts no keys, only {wants}") from error
                 except (paramiko.SSHException, ValueError) as error:
                     if time.monotonic() - began >= AUTH_S:
                         raise TimeoutError from error
                     if not transport.is_active():
                         self._check_tries(tries)
                         raise
-                    continue  # this key is not for it, or cannot sign
+                    continue  # the server rejects this key, or it cannot sign
                 if more:
-                    raise self._refusal(f"takes the key, and wants {', '.join(more)} beside it")
+                    raise self._refusal(f"accepts the key, but requires {', '.join(more)} too")
                 return
         raise self._refusal(
-            "refuses every key we may offer" if tries else "wants a key, and there is none to offer"
+            "refuses every key that we may offer" if tries else "requires a key, and there is none to offer"
         )
 
     def _check_tries(self, tries: int) -> None:
@@ -74,10 +75,10 @@ class Login:
             raise self._refusal(f"hung up at the {tries}th wrong key: set identity_file, or IdentitiesOnly,")
 
     def _refusal(self, what: str) -> AuthRefusedError:
-        told = "".join(f"\n  not usable: {one}" for one in self._unusable)
+        unusable = "".join(f"\n  not usable: {problem}" for problem in self._unusable)
         return AuthRefusedError(
             self._host,
-            f"{self._who} ({self._hop.where}) {what} as {self._hop.user}{told}\n  try   {self._by_hand}",
+            f"{self._who} ({self._hop.where}) {what} as {self._hop.user}{unusable}\n  try   {self._ssh_command}",
         )
 
     def _offers(self, agent: _Agent) -> Iterator[paramiko.PKey]:
@@ -104,17 +105,17 @@ class Login:
                 yield from self._certified(path, self._unlock(path))
 
     def _certified(self, path: str, key: paramiko.PKey) -> Iterator[paramiko.PKey]:
-        """Yield a key as its certificates name it, then as it is."""
+        """Yield a key with each of its certificates, then without."""
         for certificate in (f"{path}-cert.pub", *self._hop.certificates):
             signed = copy.copy(key)
-            with contextlib.suppress(OSError, ValueError):  # none there, or another key's
+            with contextlib.suppress(OSError, ValueError):  # missing, or of another key
                 signed.load_certificate(Path(certificate).read_text(encoding="utf-8"))
                 if signed.public_blob is not None and _is_of(signed.public_blob.key_blob, key):
                     yield signed
         yield key
 
     def _unlock(self, path: str) -> paramiko.PKey:
-        """Ask for a key's passphrase on the terminal, once in this process. Raises AuthRefusedError."""
+        """Ask for a key's passphrase on the terminal, once per process. Raises AuthRefusedError."""
         mend = f"unlock it once   ssh-add {path}"
         with _asking:
             if path in _unlocked:
@@ -128,7 +129,7 @@ class Login:
                 ) from error
             for _ in range(ASKED_TIMES):
                 try:
-                    # A line of its own: a spinner may be drawn where the cursor stands.
+                    # On its own line: a spinner may be drawn at the cursor.
                     phrase = getpass.getpass(f"\rPassphrase of {path} (not shown):\n")
                 except EOFError:
                     break
@@ -139,7 +140,7 @@ class Login:
 
 
 class _Agent(paramiko.agent.AgentSSH):
-    """The user's ssh-agent, if one answers at a socket."""
+    """The user's ssh-agent, empty if none answers at the socket."""
 
     def __init__(self, path: str | None) -> None:
         super().__init__()
@@ -151,14 +152,14 @@ class _Agent(paramiko.agent.AgentSSH):
             connection.connect(path)
             self._connect(connection)  # type: ignore[attr-defined]
         except (OSError, paramiko.SSHException):
-            connection.close()  # no agent is no error: ssh goes on without one, too
+            connection.close()  # not an error: ssh continues without an agent too
             self._close()  # type: ignore[attr-defined]
         for key in self.get_keys():
             if "-cert-" in key.name:  # paramiko would offer the bare key under the certificate's name
                 key.public_blob = paramiko.pkey.PublicBlob(key.name, key.blob, key.comment)  # type: ignore[assignment]
 
     def close(self) -> None:
-        """Let it go."""
+        """Close the connection to the agent."""
         self._close()  # type: ignore[attr-defined]
 
 
@@ -171,17 +172,17 @@ def _load(path: str, phrase: str | None) -> paramiko.PKey:
             raise
         except (paramiko.SSHException, ValueError, IndexError, TypeError):
             continue
-    raise paramiko.SSHException("no private key that we can read")
+    raise paramiko.SSHException("not a private key of a supported type")
 
 
 def _public(path: str) -> Iterator[bytes]:
-    """Yield what the public files beside a key, or the file itself, say it is."""
+    """Yield the public keys in the public files of a private key, and in the file itself."""
     for name in (path, f"{path}.pub", f"{path}-cert.pub"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             yield base64.b64decode(Path(name).read_text(encoding="ascii").split()[1], validate=True)
 
 
 def _is_of(blob: bytes, key: paramiko.PKey) -> bool:
-    """Tell whether a certificate is one of this key: it holds the key's numbers."""
+    """Return whether a certificate belongs to this key: it contains the key's numbers."""
     name = key.get_name()
     return key.asbytes()[4 + len(name) :] in blob

@@ -1,7 +1,7 @@
-"""A channel to a Unix socket of the other side: OpenSSH's `direct-streamlocal@openssh.com`, which paramiko has no call for.
+"""A channel to a Unix socket on the host: OpenSSH's `direct-streamlocal@openssh.com`, which paramiko does not offer.
 
-PROTOCOL section 2.4 of OpenSSH: an open request with the socket's path, an empty string and the number 0. What follows
-is paramiko's own `Transport.open_channel` (5.1) for another kind of channel; only here its internals are used.
+PROTOCOL section 2.4 of OpenSSH: an open request with the socket's path, an empty string and the number 0. The code
+follows paramiko's own `Transport.open_channel` (5.1). This is the only module that uses paramiko's internals.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ POLL_S = 0.1
 def open_streamlocal(transport: Any, path: str, timeout_s: float) -> paramiko.Channel:
     """Open a channel to the socket at `path` on the server.
 
-    Raises paramiko.ChannelException where the server forbids it or nobody listens there, paramiko.SSHException on the
-    deadline, and AttributeError where paramiko has become another.
+    Raises paramiko.ChannelException if the server forbids it or nothing listens there, paramiko.SSHException at the
+    deadline, and AttributeError if paramiko's internals have changed.
     """
     with transport.lock:
         number = transport._next_channel()  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""Whom we believe: each hop's key is held against that hop's own known_hosts files."""
+"""Check each hop's host key against that hop's own known_hosts files."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _HASHED_NAME = re.compile(r"\|1\|[A-Za-z0-9+/]{27}=\|[A-Za-z0-9+/]{27}=")
 
 
 class Trust(paramiko.MissingHostKeyPolicy):
-    """The keys that a hop may show: those that known_hosts files hold for it, and none else.
+    """Accepts only the keys that known_hosts files have for a hop.
 
-    Fabric by itself accepts any. A refusal says which key it is, and how it is accepted.
+    Fabric itself accepts any key. A refusal names the key and the command that accepts it.
     """
 
     def __init__(self, who: str, host: str, hop: Hop, before: Hop | None, client: paramiko.SSHClient) -> None:
-        """Read the files, and set the hop's client to refuse all other keys. Raises HostKeyError.
+        """Read the files, and make the hop's client refuse all other keys. Raises HostKeyError.
 
-        `who` is what the hop is called in messages, `before` the hop that it is reached through.
+        `who` is the hop's name in messages, `before` the hop through which it is reached.
         """
         self._who = who
         self._host = host
@@ -34,60 +34,62 @@ class Trust(paramiko.MissingHostKeyPolicy):
         self._before = before
         self._file = next(iter(hop.known_hosts), KNOWN_HOSTS)
         entries = [entry for file in hop.known_hosts for entry in self._entries(file)]
-        # A key that was revoked is in a stranger's hands: here it is refused whatever host it was revoked for.
+        # Someone else may hold a revoked key, so it is refused for every host.
         self._revoked = {key.asbytes() for marker, _, key in entries if marker == "@revoked"}
         known = client.get_host_keys()
-        place = hop.address if hop.port == 22 else f"[{hop.address}]:{hop.port}"  # by which paramiko asks
+        name = hop.address if hop.port == 22 else f"[{hop.address}]:{hop.port}"  # as paramiko looks it up
         for marker, names, key in entries:
-            # @cert-authority marks who may sign a key, which paramiko does not check; it is no host's own.
-            if marker or key.asbytes() in self._revoked or not self._is_meant(names):
+            # A @cert-authority key signs host keys and is not one. paramiko does not check such signatures.
+            if marker or key.asbytes() in self._revoked or not self._matches_hop(names):
                 continue
-            if key.get_name() not in (known.lookup(place) or ()):
-                known.add(place, key.get_name(), key)
+            if key.get_name() not in (known.lookup(name) or ()):
+                known.add(name, key.get_name(), key)
         client.set_missing_host_key_policy(self)
 
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
-        """Refuse, or note a new key where a person said so. Raises HostKeyError."""
+        """Refuse a new key, or record it if the user asked for that. Raises HostKeyError."""
         if not NEW_KEYS.are_accepted or key.asbytes() in self._revoked:
             raise self.refusal(key, None)
-        self._note(key)
-        NEW_KEYS.tell(f"{self._who}'s host key is new, and accepted:  {_shown(key)}\n  noted in {self._file}")
+        self._record(key)
+        NEW_KEYS.report(
+            f"{self._who}'s host key is new, and accepted:  {_shown(key)}\n  recorded in {self._file}"
+        )
 
     def refusal(self, key: paramiko.PKey, expected: paramiko.PKey | None) -> HostKeyError:
-        """Return why a key that was shown is refused; `expected` is the one that is known, if any is."""
+        """Return the error for a refused key; `expected` is the known key of this hop, or None."""
         again = "the same command with --accept-new-host-key"
         scan = self._keyscan(_kind(key))
         file = _pasteable(self._file)
         if key.asbytes() in self._revoked:
             text = (
                 f"host key is REVOKED: it shows {_shown(key)}, which a @revoked line of known_hosts forbids\n"
-                "  whoever shows it may be somebody else; ask the machine's owner"
+                "  this may be another machine; ask the host's owner"
             )
         elif expected is None:
             text = f"host key is not known:  {_shown(key)}\n  if you trust it   {scan or again}"
-            text += f"\n  or                {again}" if scan else f", which notes it in {file}"
+            text += f"\n  or                {again}" if scan else f", which records it in {file}"
         else:
             remove = f"ssh-keygen -R {shlex.quote(self._hop.key_name)} -f {file}"
             text = (
-                f"host key has CHANGED: it shows {_shown(key)}, known is {expected.fingerprint}\n"
-                "  either the machine was made anew, or somebody stands in between; ask its owner first\n"
+                f"host key has CHANGED: it shows {_shown(key)}, expected {expected.fingerprint}\n"
+                "  either the machine was reinstalled, or someone intercepts the connection; ask its owner first\n"
                 f"  if you trust it   {remove}" + (f" && {scan}" if scan else f", then {again}")
             )
         return HostKeyError(self._host, f"{self._who}'s {text}")
 
     def _keyscan(self, kind: str) -> str | None:
-        """Return the line that notes the hop's key, run where the hop can be reached; None where no line does it."""
+        """Return the command that records the hop's key, run where the hop is reachable; None if no command can."""
         hop = self._hop
         if hop.proxy_command or (self._before and self._before.proxy_command):
             return None
         if hop.key_name not in (hop.address.lower(), f"[{hop.address.lower()}]:{hop.port}"):
-            return None  # a scan writes the address, not the alias
+            return None  # ssh-keyscan writes the address, not the alias
         at = f"-p {hop.port} " if hop.port != 22 else ""
         through = f"ssh {shlex.quote(self._before.alias)} " if self._before else ""
         return f"{through}ssh-keyscan {at}-t {kind} {shlex.quote(hop.address)} >> {_pasteable(self._file)}"
 
-    def _note(self, key: paramiko.PKey) -> None:
-        """Add a key to the hop's file, as ssh does."""
+    def _record(self, key: paramiko.PKey) -> None:
+        """Append a key to the hop's known_hosts file, as ssh does."""
         name = self._hop.key_name
         if self._hop.hashes_names:
             name = paramiko.hostkeys.HostKeys.hash_host(name)
@@ -101,11 +103,11 @@ class Trust(paramiko.MissingHostKeyPolicy):
                 file.write(f"{chr(10) * lacks_end}{name} {key.get_name()} {key.get_base64()}\n".encode())
         except OSError as error:
             raise HostKeyError(
-                self._host, f"{self._who}: its new key cannot be noted in {path}: {error.strerror}"
+                self._host, f"{self._who}: its new key cannot be recorded in {path}: {error.strerror}"
             ) from error
 
     def _entries(self, file: str) -> Iterator[tuple[str, list[str], paramiko.PKey]]:
-        """Read a file as ssh does: yield marker, names and key of each line, and pass over what is no such line."""
+        """Read a file as ssh does: yield marker, names and key of each line; skip any other line."""
         path = Path(os.path.expanduser(file))
         try:
             lines = path.read_bytes().split(b"\n") if path.is_file() else []
@@ -125,22 +127,22 @@ class Trust(paramiko.MissingHostKeyPolicy):
             if entry is not None:
                 yield marker, entry.hostnames, entry.key
 
-    def _is_meant(self, names: list[str]) -> bool:
-        """Tell whether a line's names, plain, hashed or patterns, mean this hop; one with a ! before it excludes it."""
-        wanted = self._hop.key_name
-        is_meant = False
+    def _matches_hop(self, names: list[str]) -> bool:
+        """Return whether a line's names (plain, hashed or patterns) match this hop; a matching ! pattern excludes it."""
+        key_name = self._hop.key_name
+        is_match = False
         for name in names:
             if _HASHED_NAME.fullmatch(name):
-                is_meant |= paramiko.hostkeys.HostKeys.hash_host(wanted, name) == name
-            elif _matches(wanted, name.removeprefix("!")):
+                is_match |= paramiko.hostkeys.HostKeys.hash_host(key_name, name) == name
+            elif _matches(key_name, name.removeprefix("!")):
                 if name.startswith("!"):
                     return False
-                is_meant = True
-        return is_meant
+                is_match = True
+        return is_match
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Tell whether a name is one of a pattern's, in which only * and ? are special."""
+    """Return whether a name matches a pattern, in which only * and ? are special."""
     letters = {"*": ".*", "?": "."}
     return bool(re.fullmatch("".join(letters.get(char, re.escape(char)) for char in pattern.lower()), name))
 
@@ -154,5 +156,5 @@ def _kind(key: paramiko.PKey) -> str:
 
 
 def _pasteable(path: str) -> str:
-    """Quote a path for a shell, and leave a leading ~ to it."""
+    """Quote a path for a shell, except a leading ~/."""
     return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)

@@ -1,4 +1,4 @@
-"""The stream to a hop's sshd: over TCP, through the hop before it, or by a ProxyCommand; no wait on it lasts for ever."""
+"""The stream to a hop's sshd: over TCP, through the previous hop, or by a ProxyCommand. Every wait has a limit."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ LEAVE_S = 1
 TURNED_AWAY = (
     b"Exceeded MaxStartups",
     b"Not allowed at this time",
-)  # sshd's words at the door; older ones say nothing
+)  # what sshd sends when it is full; older versions send nothing
 RETRY_S = 0.2, 1.2
 
 
 class TurnedAwayError(ConnectionError):
-    """Raised when a server hangs up before it has said a word."""
+    """Raised when a server hangs up without a greeting."""
 
 
 class SilentResolverError(OSError):
-    """Raised when nobody says in time what address a name has."""
+    """Raised when a name is not resolved in time."""
 
 
 class Wire:
-    """What carries one SSH connection, with a socket's manners as paramiko needs them.
+    """The stream below one SSH connection, with the parts of a socket's interface that paramiko needs.
 
-    A piece that is not taken within SILENCE_S ends it; so does silence, once `watch` has been called.
+    It closes itself if a piece is not accepted within SILENCE_S, and, once `watch` has been called, on silence.
     """
 
     def __init__(self, carrier: Any, proxy: _Proxy | None = None) -> None:
-        """Take over a socket or a channel, and the ProxyCommand behind it, if there is one."""
+        """Take over a socket or a channel, and the ProxyCommand at its other end, if any."""
         self._carrier = carrier
         self._proxy = proxy
         self._early = b""
@@ -51,9 +51,9 @@ class Wire:
         self._closed = False  # paramiko reads this of its sockets
 
     def greet(self, timeout_s: float) -> None:
-        """Wait for the server's first bytes, which stay to be read.
+        """Wait for the server's first bytes, and keep them for `recv`.
 
-        Raises TimeoutError, TurnedAwayError when it hangs up, or OSError where its ProxyCommand has failed.
+        Raises TimeoutError, TurnedAwayError if the server hangs up, or OSError if its ProxyCommand has failed.
         """
         self._carrier.settimeout(max(0.001, timeout_s))
         with contextlib.suppress(ConnectionError):
@@ -64,7 +64,7 @@ class Wire:
             raise TurnedAwayError
 
     def watch(self) -> None:
-        """From now on, take silence for the end: whoever calls this sees to it that the server has cause to speak."""
+        """Treat silence as the end from now on. The caller must make the server answer regularly."""
         self._heard = time.monotonic()
 
     def settimeout(self, timeout: float | None) -> None:
@@ -72,7 +72,7 @@ class Wire:
         self._carrier.settimeout(timeout)
 
     def recv(self, size: int) -> bytes:
-        """Return some bytes; none at the end of the stream."""
+        """Return some bytes; b"" at the end of the stream."""
         if self._early:
             piece, self._early = self._early[:size], self._early[size:]
             return piece
@@ -80,27 +80,27 @@ class Wire:
             piece = bytes(self._carrier.recv(size))
         except TimeoutError:
             if self._heard is not None and time.monotonic() - self._heard > SILENCE_S:
-                raise _ended(f"nothing was heard for {SILENCE_S} s") from None
+                raise _ended(f"nothing was received for {SILENCE_S} s") from None
             raise
         if self._heard is not None:
             self._heard = time.monotonic()
         return piece
 
     def send(self, data: bytes) -> int:
-        """Send some bytes; return how many."""
+        """Send some bytes and return their number."""
         try:
             size = int(self._carrier.send(data))
         except TimeoutError:
             now = time.monotonic()
             self._stuck_since = self._stuck_since or now
             if now - self._stuck_since > SILENCE_S:
-                raise _ended(f"nothing was taken for {SILENCE_S} s") from None
+                raise _ended(f"nothing was accepted for {SILENCE_S} s") from None
             raise
         self._stuck_since = None
         return size
 
     def close(self) -> None:
-        """Close the stream and what carries it."""
+        """Close the stream and its carrier."""
         self._closed = True
         self._carrier.close()
         if self._proxy is not None:
@@ -108,14 +108,14 @@ class Wire:
 
 
 def _ended(why: str) -> ConnectionAbortedError:
-    """Return an error that has a number too: without one paramiko's thread fails over it, with a traceback."""
+    """Return an error with a number: paramiko's thread prints a traceback for one without."""
     return ConnectionAbortedError(errno.ECONNABORTED, why)
 
 
 def open_wire(hop: Hop, before: paramiko.Transport | None) -> Wire:
-    """Open the stream to a hop, through the one before it if there is one, and wait until its server speaks.
+    """Open the stream to a hop, through the previous hop if there is one, and wait for its server's greeting.
 
-    A busy sshd turns people away at random, so that is tried again, for CONNECT_S in all.
+    A busy sshd refuses connections at random, so this tries again, for CONNECT_S in total.
     Raises TimeoutError, TurnedAwayError, SilentResolverError, OSError or paramiko.SSHException.
     """
     deadline = time.monotonic() + CONNECT_S
@@ -143,12 +143,12 @@ def _dial(hop: Hop, before: paramiko.Transport | None, deadline: float) -> Wire:
     if before is not None:
         left_s = max(0.1, deadline - time.monotonic())
         return Wire(before.open_channel("direct-tcpip", (hop.address, hop.port), ("", 0), timeout=left_s))
-    found = _resolve(hop, deadline)
+    addresses = _resolve(hop, deadline)
     problem: OSError | None = None
-    for number, (family, kind, protocol, _, address) in enumerate(found):
+    for number, (family, kind, protocol, _, address) in enumerate(addresses):
         carrier = socket.socket(family, kind, protocol)
         try:
-            carrier.settimeout(max(0.1, (deadline - time.monotonic()) / (len(found) - number)))
+            carrier.settimeout(max(0.1, (deadline - time.monotonic()) / (len(addresses) - number)))
             carrier.connect(address)
             carrier.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
@@ -159,13 +159,13 @@ def _dial(hop: Hop, before: paramiko.Transport | None, deadline: float) -> Wire:
             raise
         else:
             return Wire(carrier)
-    raise problem or OSError(f"no address of {hop.address} is for TCP")
+    raise problem or OSError(f"{hop.address} has no TCP address")
 
 
 def _resolve(hop: Hop, deadline: float) -> list[Any]:
-    """Return what `getaddrinfo` says of a hop, in a thread that is left behind at the deadline.
+    """Return the answer of `getaddrinfo` for a hop, from a thread that is abandoned at the deadline.
 
-    The C library's own limit is five seconds for each server, try and search domain, and hears nobody meanwhile.
+    The C library allows five seconds for each server, attempt and search domain, and cannot be interrupted.
     """
     answer: Future[list[Any]] = Future()
 
@@ -183,30 +183,30 @@ def _resolve(hop: Hop, deadline: float) -> list[Any]:
 
 
 class _Proxy:
-    """A ProxyCommand on one end of a socket pair, so that its stream has deadlines as any other has."""
+    """A ProxyCommand on one end of a socket pair, so that its stream has time limits like any other."""
 
     def __init__(self, command: str) -> None:
         """Start it."""
         self.ours, theirs = socket.socketpair()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
         with theirs:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", f"exec {command}"],
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
-                stderr=self._said,
+                stderr=self._errors,
             )
 
     def check(self) -> None:
-        """Raise OSError, with its last words, where it has failed."""
+        """Raise OSError with the last line of its errors if it has failed."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if code := self._process.wait(LEAVE_S):
-                self._said.seek(0)
-                words = self._said.read().decode(errors="replace").strip().rpartition("\n")[2]
-                raise OSError(f"its ProxyCommand ended with {code}: {words}")
+                self._errors.seek(0)
+                words = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+                raise OSError(f"its ProxyCommand ended with exit code {code}: {words}")
 
     def end(self) -> None:
-        """Make it leave."""
+        """Kill the program and wait for its end."""
         self._process.kill()
         self._process.wait()
-        self._said.close()
+        self._errors.close()

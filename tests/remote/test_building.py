@@ -5,19 +5,19 @@ import time
 
 import pytest
 
-from launcher.remote.making import image_build
+from launcher.remote.making import scratch_folder
 from launcher.remote.record.rundir import Lock
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """Where the folders lie."""
-    monkeypatch.setattr(image_build, "MEMORY", str(tmp_path))
+    monkeypatch.setattr(scratch_folder, "MEMORY", str(tmp_path))
     return tmp_path
 
 
 def made(place, name, age_s, *, has_lock=True):
-    folder = place / f"{image_build.PREFIX}{os.getuid()}-{name}"
+    folder = place / f"{scratch_folder.PREFIX}{os.getuid()}-{name}"
     folder.mkdir()
     (folder / "secret-pip").write_text("x")
     if has_lock:
@@ -31,7 +31,7 @@ def test_what_a_killed_builder_left_goes_with_the_next_build(place):
     left, held, young = made(place, "left", 100), made(place, "held", 100), made(place, "young", 1)
     unlocked = made(place, "unlocked", 1, has_lock=False)
     lock = Lock.take(str(held / "lock"))
-    folder, own = image_build._folder()
+    folder, own = scratch_folder.new_folder()
     assert [one.exists() for one in (left, held, young, unlocked)] == [False, True, True, True]
     assert os.path.isdir(folder)
     for one in (lock, own):
@@ -40,5 +40,7 @@ def test_what_a_killed_builder_left_goes_with_the_next_build(place):
 
 def test_a_folder_that_another_sweep_takes_meanwhile_is_no_error(place, monkeypatch):
     """It is listed, and gone when it is looked at."""
-    monkeypatch.setattr(image_build.os, "listdir", lambda _: [f"{image_build.PREFIX}{os.getuid()}-gone"])
-    image_build._folder()[1].release()
+    monkeypatch.setattr(
+        scratch_folder.os, "listdir", lambda _: [f"{scratch_folder.PREFIX}{os.getuid()}-gone"]
+    )
+    scratch_folder.new_folder()[1].release()

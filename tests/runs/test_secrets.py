@@ -193,7 +193,7 @@ def test_what_was_never_started_leaves_none(tmp_path):
         with pytest.raises(AgentError):
             agent.call("secrets", b'{"A": "never"}', run=run)
         (folder / "control" / "secrets.env").unlink()
-        with pytest.raises(AgentError, match="no table of secrets") as told:
+        with pytest.raises(AgentError, match="not a table of secrets") as told:
             agent.call("secrets", b'{"A": "never" and more', run=run)
         assert "never" not in str(told.value)
         agent.call("secrets", b'{"A": "never"}', run=run)

@@ -14,7 +14,7 @@ from typing import Any, Collection, Dict, Iterator, List, Optional, Tuple
 
 from ..cards import lease
 from ..fate import ownership, run_state
-from ..making import environment_build, image_build
+from ..making import environment_build, scratch_folder
 from ..record import strict_json
 from ..record.rundir import TERMINAL, Lock, Run, is_locked
 from ..store.manifest import ShippingError
@@ -287,7 +287,7 @@ def _temporary(root: str) -> Iterator[Tuple[str, str, str]]:
         found = _TEMPORARY.fullmatch(os.path.basename(path))
         if found and _is_old(path) and process.find(int(found[1])) is None:
             yield "temporary file", path, "whoever wrote it died"
-    for path in image_build.dead_folders():
+    for path in scratch_folder.dead_folders():
         yield "build folder", path, "its builder died"
 
 

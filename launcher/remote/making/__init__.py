@@ -1,1 +1,1 @@
-"""Images and environments, made on this host for a plan."""
+"""Making of images and environments on this host."""

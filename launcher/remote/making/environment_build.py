@@ -1,12 +1,13 @@
-"""Environments for native runs: made once on this host, by venv or uv, and filled by pip in the steps of our Dockerfile.
+"""Environments for native runs: made once on this host by venv or uv, and filled by pip in the steps of our Dockerfile.
 
 <root>/envs/<host-id>/<name>/
-  bin/python ...        it holds absolute paths, so it is made where it stays
-  environment.json      what is in it, written last: a folder without it is half-made
-  tmp/                  pip's own while it is made, on the disk that needs the room anyway
+  bin/python ...        scripts hold absolute paths, so an environment is made in its final place
+  environment.json      its packages, written last: a folder without this file is incomplete
+  tmp/                  pip's temporary files while it is made, on the same disk
 
-The host's id is in the path because a home may be shared: an environment is of its host's Python. Whoever makes or removes one
-holds the lock of its name, and so does each program that fills it, should the agent be killed before it.
+The host's id is in the path because a home may be shared between hosts, and an environment belongs to its host's Python.
+To make or remove an environment, a process holds the lock of its name. The programs that fill it hold the lock too, in
+case the agent is killed before they end.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import os
 import pkgutil
 import re
 import shutil
-import subprocess
-from functools import partial
 from typing import Any, Iterator
 
 from ..record import strict_json
 from ..record.rundir import Lock, is_locked, paths_in, write_durably
 from ..system import attending, process
-from . import image_build, torch_check
+from . import torch_check
+from .image_build import NAME as FILE_NAME
+from .scratch_folder import scratch_folder, write_base64
 
 NAME = re.compile(r"[0-9a-f]{12}")
 MARKER = "environment.json"
@@ -38,18 +39,18 @@ _NOT_INHERITED = (
 
 
 class MakingError(Exception):
-    """An environment that cannot be begun."""
+    """A request for an environment that is invalid."""
 
 
 def folder_of(root: str) -> str:
-    """Return where the environments of this host lie."""
+    """Return the folder of this host's environments."""
     return os.path.join(root, "envs", process.host_id())
 
 
 def path_of(root: str, name: Any) -> str:
-    """Return an environment's folder. Raises MakingError for what is no name of one."""
+    """Return an environment's folder. Raises MakingError for an invalid name."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise MakingError("%r is no environment" % (name,))
+        raise MakingError("%r is not the name of an environment" % (name,))
     return os.path.join(folder_of(root), name)
 
 
@@ -59,56 +60,57 @@ def python_of(path: str) -> str:
 
 
 def lock_of(name: str) -> str:
-    """Return the name of the lock that is held while an environment is made or removed."""
+    """Return the name of the lock for making or removing an environment."""
     return "environment-" + name
 
 
 def is_whole(path: str) -> bool:
-    """Whether an environment was made to its end, and its Python is still there."""
+    """Return whether an environment is complete, and its Python still exists."""
     return os.path.exists(os.path.join(path, MARKER)) and os.access(python_of(path), os.X_OK)
 
 
 def make(path: str, args: dict[str, Any], payload: bytes, lock: Lock, wire: Any) -> dict[str, Any]:
-    """Make an environment while the client listens to what its steps print; `seal` makes it count.
+    """Make an environment while the client listens to the output of the steps. It is complete once `seal` is called.
 
-    `args`: {"maker": {"kind", "program", "interpreter"}, "index", "no_index"}; the payload is JSON, {"files": {name: base64}, "secrets": {name:
-    base64}, "settings": {variable: value}}. Return {"step", "exit", "signal"} of the step that failed, else {"step": None,
-    "packages"}: what its Python says of itself. Raises MakingError, attending.CommandError, and what the wire raises
-    when the client has gone. Whatever is left half-made is the caller's to remove.
+    `args`: {"maker": {"kind", "program", "interpreter"}, "index", "no_index"}; the payload is JSON, {"files": {name:
+    base64}, "secrets": {name: base64}, "settings": {variable: value}}. Return {"step", "exit", "signal"} of the step that
+    failed, else {"step": None, "packages"}, the report of torch_check.py. Raises MakingError, attending.CommandError,
+    OSError, and what the wire raises when the client has gone. The caller removes an incomplete environment.
     """
-    told = strict_json.decode(payload)
-    files, secrets = told.get("files") or {}, told.get("secrets") or {}
-    settings = {str(name): str(value) for name, value in (told.get("settings") or {}).items()}
-    is_named = all(image_build.NAME.fullmatch(name) for name in (*files, *secrets))
-    if not is_named or not all(_VARIABLE.fullmatch(name) for name in settings):
-        raise MakingError("this is no environment to make")
+    contents = strict_json.decode(payload)
+    files, secrets = contents.get("files") or {}, contents.get("secrets") or {}
+    variables = {str(name): str(value) for name, value in (contents.get("settings") or {}).items()}
+    are_names_valid = all(FILE_NAME.fullmatch(name) for name in (*files, *secrets))
+    if not are_names_valid or not all(_VARIABLE.fullmatch(name) for name in variables):
+        raise MakingError("invalid file name or variable in the request for an environment")
     remove(path)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with image_build.scratch() as folder:
+    with scratch_folder() as folder:
         for name, text in (*files.items(), *secrets.items()):
-            image_build.write(os.path.join(folder, name), text)
-        settings = _settings(folder, settings)
+            write_base64(os.path.join(folder, name), text)
+        variables = _variables(folder, variables)
+        held = (lock.fileno(),)
         for step, words in _steps(folder, path, args):
-            ended = attending.attend(partial(_start, words, folder, settings, lock), wire)
+            ended = attending.attend(attending.Program(words, folder, variables, held), wire)
             if ended["exit"] != 0:
                 return dict(ended, step=step)
             if step == "venv":
-                settings["TMPDIR"] = os.path.join(path, "tmp")
-                os.mkdir(settings["TMPDIR"])
+                variables["TMPDIR"] = os.path.join(path, "tmp")
+                os.mkdir(variables["TMPDIR"])
         check = (pkgutil.get_data(__package__, "torch_check.py") or b"").decode()
-        listening = _Aside(wire)
+        capture = _OutputCapture(wire)
         words = [python_of(path), "-I", "-c", check]
-        ended = attending.attend(partial(_start, words, folder, settings, lock), listening)
-        lines = listening.said.decode("utf-8", "replace").splitlines()
-        said = [line[len(torch_check.MARK) :] for line in lines if line.startswith(torch_check.MARK)]
-        if ended["exit"] != 0 or not said:
+        ended = attending.attend(attending.Program(words, folder, variables, held), capture)
+        lines = capture.output.decode("utf-8", "replace").splitlines()
+        reports = [line[len(torch_check.MARK) :] for line in lines if line.startswith(torch_check.MARK)]
+        if ended["exit"] != 0 or not reports:
             return dict(ended, step="check")
-        shutil.rmtree(settings["TMPDIR"])
-        return {"step": None, "packages": strict_json.decode(said[-1])}
+        shutil.rmtree(variables["TMPDIR"])
+        return {"step": None, "packages": strict_json.decode(reports[-1])}
 
 
 def _steps(folder: str, path: str, args: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the steps by name: the empty environment, torch and its kin from the index of its build, and the rest."""
+    """Yield the name and command of each step: the empty environment, torch from its index, the other requirements."""
     maker = args.get("maker") or {}
     program, interpreter = str(maker.get("program")), str(maker.get("interpreter"))
     if maker.get("kind") == "uv":
@@ -124,46 +126,30 @@ def _steps(folder: str, path: str, args: dict[str, Any]) -> Iterator[tuple[str, 
         yield "requirements", [*pip, "-r", torch, "-r", others]
 
 
-def _settings(folder: str, given: dict[str, str]) -> dict[str, str]:
-    """Return the environment of every step: this host's own, less what would lead it astray."""
-    found = {
+def _variables(folder: str, given: dict[str, str]) -> dict[str, str]:
+    """Return the variables of every step: this host's, without those that redirect pip or Python, and the given ones."""
+    variables = {
         name: value
         for name, value in os.environ.items()
         if name not in _NOT_INHERITED and not name.startswith(("PYTHON", "LAUNCH_"))
     }
-    found.update(PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_NO_INPUT="1", PIP_PROGRESS_BAR="off", PIP_USER="0")
-    found.update(given, UV_NO_PROGRESS="1", NO_COLOR="1")
+    variables.update(
+        PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_NO_INPUT="1", PIP_PROGRESS_BAR="off", PIP_USER="0"
+    )
+    variables.update(given, UV_NO_PROGRESS="1", NO_COLOR="1")
     pip_conf, ca_bundle = (os.path.join(folder, name) for name in ("pip_conf", "ca_bundle"))
     if os.path.exists(pip_conf):
-        found["PIP_CONFIG_FILE"] = pip_conf
-    if os.path.exists(ca_bundle):  # a variable counts more than what its pip_conf says of a container's paths
-        found.update(PIP_CERT=ca_bundle, SSL_CERT_FILE=ca_bundle)
-    return found
+        variables["PIP_CONFIG_FILE"] = pip_conf
+    if os.path.exists(ca_bundle):  # overrides paths of a container in pip_conf
+        variables.update(PIP_CERT=ca_bundle, SSL_CERT_FILE=ca_bundle)
+    return variables
 
 
-def _start(
-    words: list[str], folder: str, settings: dict[str, str], lock: Lock, token: str
-) -> subprocess.Popen[bytes]:
-    try:
-        return subprocess.Popen(
-            words,
-            cwd=folder,
-            env={**settings, attending.MARK: token},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            pass_fds=[lock.fileno()],
-        )
-    except OSError as error:
-        raise attending.CommandError("no-maker", "%s: %s" % (words[0], error.strerror)) from None
-
-
-class _Aside:
-    """A wire that keeps to itself what a program prints to its standard output; all else goes to the client."""
+class _OutputCapture:
+    """A wire that captures a program's standard output; everything else goes to the client."""
 
     def __init__(self, wire: Any) -> None:
-        self.said = b""
+        self.output = b""
         self._wire = wire
         self.wait = wire.wait
         self.has_input = wire.has_input
@@ -171,19 +157,19 @@ class _Aside:
 
     def write(self, message: dict[str, Any], payload: bytes = b"") -> None:
         if message.get("stream") == 1:
-            self.said += payload
+            self.output += payload
         else:
             self._wire.write(message, payload)
 
 
 def seal(path: str, packages: dict[str, Any]) -> None:
-    """Make an environment count: everything in it is on the disk before the marker says so."""
+    """Mark an environment as complete, after everything in it is on the disk."""
     os.sync()
     write_durably(os.path.join(path, MARKER), strict_json.encode({"version": 1, "packages": packages}) + "\n")
 
 
 def remove(path: str) -> None:
-    """Remove an environment, if it is there. It counts no more from the first moment on, whatever becomes of the rest."""
+    """Remove an environment if it exists. Its marker goes first, so that an interrupted removal leaves it incomplete."""
     if os.path.exists(os.path.join(path, MARKER)):
         os.unlink(os.path.join(path, MARKER))
     if os.path.isdir(path):
@@ -191,22 +177,22 @@ def remove(path: str) -> None:
 
 
 def unnamed(root: str, plans: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the paths of this host's environments that none of the plans names, and that nobody is at."""
-    named = {str((plan.get("environment") or {}).get("name")) for plan in plans}
+    """Yield the paths of this host's environments that no plan names and no process holds."""
+    names = {str((plan.get("environment") or {}).get("name")) for plan in plans}
     for path in paths_in(folder_of(root)):
-        if os.path.basename(path) not in named and not _is_held(root, path):
+        if os.path.basename(path) not in names and not _is_held(root, path):
             yield path
 
 
 def half_made(root: str) -> Iterator[str]:
-    """Yield the paths of what was broken off while it was made or removed: nobody holds its lock."""
+    """Yield the paths of incomplete environments that no process holds."""
     for path in paths_in(folder_of(root)):
         if not os.path.exists(os.path.join(path, MARKER)) and not _is_held(root, path):
             yield path
 
 
 def remove_half_made(root: str, path: str) -> bool:
-    """Remove such a one, unless somebody is at it by now; return whether it is gone."""
+    """Remove an incomplete environment unless a process holds it by now; return whether it is gone."""
     lock = Lock.take(_lock_file(root, path), 0.0)
     if lock is None:
         return False

@@ -1,6 +1,6 @@
-"""What a Python says of its packages without any card: asked in an image, or an environment, before a run uses it.
+"""Report the packages of a Python, without using a card. It checks an image or an environment before a run uses it.
 
-It is a program of its own: the agent runs it with an environment's interpreter, and an image is handed its text.
+This is a program of its own: the agent runs it with an environment's interpreter, and passes its text to an image.
 """
 
 from __future__ import annotations
@@ -18,29 +18,27 @@ MOST_LINES = 20
 
 def main() -> int:
     """Print one line: MARK, and a JSON object with python, torch, cuda, architectures, conflicts, and error; return 0."""
-    told: Dict[str, Any] = {
+    report: Dict[str, Any] = {
         "python": "%d.%d" % sys.version_info[:2],
         "torch": None,
         "cuda": None,
         "error": None,
     }
-    told["architectures"] = []
+    report["architectures"] = []
     try:
-        torch = importlib.import_module(
-            "torch"
-        )  # the one thing that is asked about, and no part of the agent
-        told["torch"], told["cuda"] = str(torch.__version__), torch.version.cuda
-        flags = getattr(torch._C, "_cuda_getArchFlags", None)  # noqa: SLF001 # public nowhere; without CUDA there is none
-        told["architectures"] = (flags() or "").split() if flags is not None else []
-    except Exception as error:  # noqa: BLE001 # a torch that breaks on import may raise anything
-        told["error"] = "%s: %s" % (type(error).__name__, error)
-    told["conflicts"] = _conflicts()
-    print(MARK + json.dumps(told))
+        torch = importlib.import_module("torch")  # not imported at the top: the agent has no torch
+        report["torch"], report["cuda"] = str(torch.__version__), torch.version.cuda
+        flags = getattr(torch._C, "_cuda_getArchFlags", None)  # noqa: SLF001 # not public; missing without CUDA
+        report["architectures"] = (flags() or "").split() if flags is not None else []
+    except Exception as error:  # noqa: BLE001 # a broken torch may raise anything on import
+        report["error"] = "%s: %s" % (type(error).__name__, error)
+    report["conflicts"] = _conflicts()
+    print(MARK + json.dumps(report))
     return 0
 
 
 def _conflicts() -> Any:
-    """Return what `pip check` has to say, line by line; None where there is no pip to ask."""
+    """Return the lines of `pip check`, None if there is no pip."""
     words = [sys.executable, "-m", "pip", "--disable-pip-version-check", "check"]
     try:
         done = subprocess.run(

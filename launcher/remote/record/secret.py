@@ -1,7 +1,7 @@
-"""A run's secrets: the file that holds them on the host, and `***` in the place of each in all that is written.
+"""A run's secrets: the file that holds them on the host, and their replacement by `***` in everything that is written.
 
-`secrets.env` is one JSON object from name to value, so that a value may hold any byte but NUL; a byte that is no UTF-8
-is a lone surrogate in it, as in Python's own os.environ.
+`secrets.env` is one JSON object from name to value, so that a value may contain any byte but NUL. A byte that is not
+valid UTF-8 becomes a lone surrogate, as in Python's own os.environ.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from .rundir import Run, sync_folder
 
 MODE = 0o600
 STARS = "***"
-SHORTEST = 4  # characters; a shorter text stands in too many places
+SHORTEST = 4  # characters; a shorter text would occur by chance
 SHORTEST_LINE = 8
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def write(run: Run, payload: bytes) -> None:
-    """Put the secrets (the payload: a JSON object) beside a run's plan, where there are none yet.
+    """Write the secrets, a JSON object, beside a run's plan. The file must not exist yet.
 
-    Raises ValueError, which tells nothing of them, for anything else; OSError.
+    Raises OSError, and ValueError for any other payload; its message contains nothing of the payload.
     """
     _parse(payload)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
@@ -40,23 +40,23 @@ def write(run: Run, payload: bytes) -> None:
 
 
 def read(run: Run) -> dict[str, str]:
-    """Return the secrets of a run by name; none where there is no such file, or none of ours."""
+    """Return the secrets of a run by name; empty if the file is missing or invalid."""
     try:
         descriptor = os.open(run.secrets, os.O_RDONLY | os.O_NOFOLLOW)
         with open(descriptor, "rb") as file:
             return _parse(file.read())
-    except (OSError, ValueError):  # what the plan names is missing then, and that is told
+    except (OSError, ValueError):  # the caller reports the names that the plan lists and this lacks
         return {}
 
 
 def erase(run: Run) -> None:
-    """Overwrite the secrets of a run and remove them, if there are any. Raises OSError when they could not be removed."""
+    """Overwrite and remove the secrets of a run, if any. Raises OSError if the file cannot be removed."""
     try:
         descriptor = os.open(run.secrets, os.O_WRONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
         return
     try:
-        with contextlib.suppress(OSError):  # a full disk that copies on write: the name goes all the same
+        with contextlib.suppress(OSError):  # a full copy-on-write disk: the file is removed anyway
             _write_all(descriptor, b"\0" * os.fstat(descriptor).st_size)
     finally:
         os.close(descriptor)
@@ -65,14 +65,14 @@ def erase(run: Run) -> None:
 
 
 def as_bytes(value: str) -> bytes:
-    """Return a value as a process's environment holds it."""
+    """Encode a value as a process's variables hold it."""
     return value.encode("utf-8", "surrogateescape")
 
 
-def without(environment: dict[str, str], plan: dict[str, Any]) -> dict[str, str]:
-    """Return an environment without the secrets that a plan names: a local agent inherits its client's own."""
+def without(variables: dict[str, str], plan: dict[str, Any]) -> dict[str, str]:
+    """Return variables without the secrets that a plan names: a local agent inherits its client's variables."""
     names = set(plan.get("secrets") or ())
-    return {name: value for name, value in environment.items() if name not in names}
+    return {name: value for name, value in variables.items() if name not in names}
 
 
 def _parse(payload: bytes) -> dict[str, str]:
@@ -84,7 +84,7 @@ def _parse(payload: bytes) -> dict[str, str]:
         _NAME.fullmatch(name) and isinstance(value, str) and "\0" not in value
         for name, value in values.items()
     ):
-        raise ValueError("no table of secrets") from None
+        raise ValueError("not a table of secrets") from None
     return values
 
 
@@ -96,10 +96,10 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 class Redactor:
-    """Finds the values in text, as they are and in the encodings in which programs print them."""
+    """Replaces secret values in text, verbatim and in the encodings in which programs print them."""
 
     def __init__(self, values: Iterable[str]) -> None:
-        """Know these values; with none, nothing is ever changed."""
+        """Prepare the search for these values."""
         forms = {form for value in values for form in _forms(value)}
         self._text = sorted(forms, key=len, reverse=True)
         self._bytes = [as_bytes(form) for form in self._text]
@@ -114,20 +114,20 @@ class Redactor:
                 self._heads.setdefault(form[:size], []).append(form)
 
     def is_in_json(self, text: str) -> bool:
-        """Whether a value may stand in text that is JSON: a quick look, so backslashes do not count."""
+        """Return whether JSON text may contain a value: a quick check that ignores backslashes."""
         bare = text.replace("\\", "") if "\\" in text else text
         return any(form in bare for form in self._bare)
 
     def redact(self, value: Any) -> Any:
-        """Return a JSON value with stars in its strings, keys among them."""
+        """Return a JSON value with stars in its strings and keys."""
         if not self._text:
             return value
         if isinstance(value, str):
             return self._in_text.sub(STARS, value)
         if isinstance(value, dict):
-            return {self.redact(key): self.redact(one) for key, one in value.items()}
+            return {self.redact(key): self.redact(element) for key, element in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self.redact(one) for one in value]
+            return [self.redact(element) for element in value]
         return value
 
     def redact_bytes(self, data: bytes) -> bytes:
@@ -135,7 +135,7 @@ class Redactor:
         return self._in_bytes.sub(STARS.encode(), data) if self._bytes else data
 
     def redact_but_end(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return bytes with stars in them, and the end in which a value may have begun that is not whole yet."""
+        """Return bytes with stars in them, and the unredacted end, which may be the start of a value."""
         end = self._open_end(data)
         if not any(form in data for form in self._bytes):
             return data[:end], data[end:]
@@ -150,7 +150,7 @@ class Redactor:
         return b"".join([*pieces, data[done:end]]), data[end:]
 
     def _open_end(self, data: bytes) -> int:
-        """Return where the first value begins that the next bytes may complete."""
+        """Return the position of the first value that the next bytes may complete."""
         for match in self._first.finditer(data, max(0, len(data) - self._longest + 1)):
             start = match.start()
             for form in self._heads.get(data[start : start + SHORTEST], ()):
@@ -160,26 +160,26 @@ class Redactor:
 
 
 class Redaction:
-    """A stream of bytes with stars in it, also where a value arrives in pieces."""
+    """Redacts a stream of bytes, including values that arrive in pieces."""
 
     def __init__(self, redactor: Redactor) -> None:
-        """Begin before the first byte."""
+        """Start at the first byte of a stream."""
         self._redactor = redactor
         self._rest = b""
 
     def feed(self, piece: bytes) -> bytes:
-        """Take the next bytes; return what can be told by now."""
+        """Take the next bytes; return those that are redacted by now."""
         data, self._rest = self._redactor.redact_but_end(self._rest + piece)
         return data
 
     def finish(self) -> bytes:
-        """Return what was held back: no more will come."""
+        """Return the bytes held back: the stream has ended."""
         rest, self._rest = self._rest, b""
         return self._redactor.redact_bytes(rest)
 
 
 def _forms(value: str) -> set[str]:
-    """Return how a value may look when a program prints it; each line of a long one counts by itself."""
+    """Return the forms in which a program may print a value; each line of a long value counts as one too."""
     lines = [line.strip() for line in value.splitlines()]
     whole = {value, value.strip()}
     forms: set[str] = set()
@@ -189,5 +189,5 @@ def _forms(value: str) -> set[str]:
         forms |= {quote(raw), quote(raw, safe=""), quote_plus(raw)}
         if text in whole:
             encoded = (base64.b64encode(raw), base64.urlsafe_b64encode(raw))
-            forms |= {one.decode().rstrip("=") for one in encoded}
+            forms |= {code.decode().rstrip("=") for code in encoded}
     return {form for form in map(str.strip, forms) if len(form) >= SHORTEST}

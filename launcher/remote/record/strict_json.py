@@ -1,4 +1,4 @@
-"""JSON as every file and every line of ours is written: no NaN tokens; a non-finite number is a string."""
+"""Strict JSON, the format of all files and lines that we write: no NaN tokens, a non-finite number is a string."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def encode(value: Any) -> str:
 
 
 def decode(text: str | bytes) -> Any:
-    """Read strict JSON, in UTF-8. Raises ValueError for anything else, the tokens NaN and Infinity included."""
+    """Read strict JSON, in UTF-8. Raises ValueError for anything else, including the tokens NaN and Infinity."""
     return _DECODER.decode(text if isinstance(text, str) else text.decode())
 
 
@@ -24,9 +24,9 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, dict):
-        return {str(key): _finite(one) for key, one in value.items()}
+        return {str(key): _finite(element) for key, element in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(one) for one in value]
+        return [_finite(element) for element in value]
     return value
 
 
@@ -34,6 +34,6 @@ def _refuse(token: str) -> Any:
     raise ValueError("not strict JSON: " + token)
 
 
-# Made once: json.dumps and json.loads make one a call where anything but their defaults is asked for.
+# Made once: json.dumps and json.loads make a new one for each call with options.
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _DECODER = json.JSONDecoder(parse_constant=_refuse)

@@ -1,12 +1,11 @@
 """Attend to a program for a client: report what it prints until it and everything it started have ended.
 
-The client sends "ping" while it listens and "end" when it has seen enough. It receives the program's output, stream by
-stream, and finally how the program ended. Nothing of this is recorded, and nothing that the program started outlives the
-connection: all of it, in whichever session, is below this process, which adopts its orphans (Linux; on macOS an orphan
-escapes).
+The client sends "ping" while it listens and "end" to end the program. It receives the program's output, stream by
+stream, and finally how the program ended. Nothing is recorded, and nothing that the program started outlives the
+connection: all of it descends from this process, which adopts orphans (on Linux; on macOS an orphan escapes).
 
-If this process is killed, its guard ends the program: a small process that waits for exactly that, and recognizes what it
-may end by a token of this one program in their variables (Linux).
+If this process is killed, its guard ends the program: a small process that waits for that, and recognizes the program's
+processes by a token in their variables (on Linux).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import subprocess
 import sys
 import time
 from functools import partial
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from ..record import strict_json
 from . import process
@@ -25,46 +24,55 @@ TURN_S = 0.05
 GRACE_S = 3.0
 QUIET_S = 1.0
 MARK = "LAUNCH_EXEC"
-PIECE = 3900  # bytes: with its line no more than what a pipe that can be written takes at once
+PIECE = 3900  # bytes: with its header line at most what a writable pipe accepts at once
 
 
 def main(arguments: list[str]) -> int:
-    """Guard a command: wait for the end of whoever holds our standard input, then end what carries its token; return 0."""
+    """Guard a program: wait until our standard input closes, then end the processes that carry the token; return 0."""
     sys.stdin.buffer.read()
     process.end(lambda: process.with_token(arguments[0], MARK), "token", GRACE_S)
     return 0
 
 
 class CommandError(Exception):
-    """A command that cannot be started; its code is a word for programs, its text for people."""
+    """A program that cannot be started. `code` is for programs, the message for people."""
 
     def __init__(self, code: str, message: str) -> None:
-        """Hold both."""
+        """Store the code with the message."""
         super().__init__(message)
         self.code = code
 
 
+class Program(NamedTuple):
+    """A program to run: its command line, its working folder, its variables, and descriptors that it inherits."""
+
+    words: list[str]
+    folder: str
+    variables: dict[str, str]
+    held: tuple[int, ...] = ()
+
+
 def reap(child: subprocess.Popen[bytes]) -> int | None:
-    """Collect ended children, adopted orphans too; return the command's wait status once it has ended."""
+    """Reap ended children, adopted orphans too; return the program's wait status once it has ended."""
     for pid, status in process.reap_children():
         if pid == child.pid:
-            child.returncode = status  # reaped here, behind Popen's back
+            child.returncode = status  # Popen does not notice by itself
             return status
     return None
 
 
-def attend(start: Callable[[str], subprocess.Popen[bytes]], wire: Any) -> dict[str, Any]:
-    """Start a program with pipes for its output and tell the client what it prints, until it has ended with all below it.
+def attend(program: Program, wire: Any) -> dict[str, Any]:
+    """Start a program, and send the client what it prints until it and all its descendants have ended.
 
-    `start` gets the token that the program must carry in its environment as MARK, so that a guard can end it when this
-    process dies. Return {"exit", "signal"}, one of them None. Raises as `execute` does.
+    The program gets a token in its variables as MARK, so that the guard can end it if this process dies. Return {"exit",
+    "signal"}, one of them None. Raises CommandError, and what the wire raises when the client has gone.
     """
-    if process.own_descendants():  # a keeper, say: it must not be taken for one of the command's
+    if process.own_descendants():  # a keeper, for example: it does not belong to the program
         raise CommandError("busy", "this connection has started something else")
     process.become_subreaper()
     token = os.urandom(16).hex()
     with _start_guard(token) as guard:
-        child = start(token)
+        child = _start(program, token)
         find_all = partial(_descendants_but, guard.pid)
         try:
             code, number = process.exit_of(_Listening(child, wire, find_all).run())
@@ -77,8 +85,27 @@ def attend(start: Callable[[str], subprocess.Popen[bytes]], wire: Any) -> dict[s
     return {"exit": code, "signal": number}
 
 
+def _start(program: Program, token: str) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            program.words,
+            cwd=program.folder,
+            env={**program.variables, MARK: token},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            pass_fds=program.held,
+        )
+    except FileNotFoundError:
+        raise CommandError("not-found", "there is no program %s" % program.words[0]) from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte in a word
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CommandError("not-executable", "%s: %s" % (program.words[0], reason)) from None
+
+
 def _start_guard(token: str) -> subprocess.Popen[bytes]:
-    """Start the guard of a command that is about to begin. Its input ends with us, however we end."""
+    """Start the guard before the program. Its input closes when this process ends, in any way."""
     return subprocess.Popen(
         [sys.executable, "-I", sys.argv[0], "guard", token],
         stdin=subprocess.PIPE,
@@ -90,12 +117,12 @@ def _start_guard(token: str) -> subprocess.Popen[bytes]:
 
 
 def _descendants_but(guard: int) -> list[process.Process]:
-    """Return every process below this one but the guard, which stays to the last."""
-    return [one for one in process.own_descendants() if one.pid != guard]
+    """Return every descendant of this process except the guard, which ends last."""
+    return [child for child in process.own_descendants() if child.pid != guard]
 
 
 class _Listening:
-    """A command and the client that listens to it. What the client does not take yet stays in the command's pipes."""
+    """A program and the client that listens to it. Output that the client does not accept yet stays in the pipes."""
 
     def __init__(
         self, child: subprocess.Popen[bytes], wire: Any, find_all: Callable[[], list[process.Process]]
@@ -111,31 +138,31 @@ class _Listening:
         self._is_ended = False
 
     def run(self) -> int:
-        """Return the command's wait status, once it has ended with all that it started and all was told."""
+        """Return the program's wait status once all that it started has ended and all output was sent."""
         quiet_since = time.monotonic()
         while True:
             ready = self._wire.wait(list(self._streams), TURN_S)
             self._hear()
             for descriptor in ready or ():
-                self._tell(descriptor)
-            if ready or ready is None:  # None: the client is busy, and what waits for it is not silence
+                self._forward(descriptor)
+            if ready or ready is None:  # None: the client is busy, so waiting for it is not silence
                 quiet_since = time.monotonic()
             if self._status is None:
                 self._status = reap(self._child)
             self._end_what_is_left()
-            # A process that cannot be ended, or one that is not ours, may hold a pipe open for ever.
-            is_told = not self._streams or time.monotonic() > quiet_since + QUIET_S
-            if self._status is not None and self._is_ended and is_told:
+            # A process that cannot be ended, or is not ours, may hold a pipe open indefinitely.
+            is_sent = not self._streams or time.monotonic() > quiet_since + QUIET_S
+            if self._status is not None and self._is_ended and is_sent:
                 return self._status
 
     def _hear(self) -> None:
         while self._wire.has_input(0.0):
             if strict_json.decode(self._wire.read_line()).get("verb") == "end":
                 self._ending = self._ending or process.Ending(self._find_all, "descendant", GRACE_S)
-            elif self._wire.wait([], 0.0) is not None:  # there is room for an answer
+            elif self._wire.wait([], 0.0) is not None:  # the client accepts an answer
                 self._wire.write({"stream": 0})
 
-    def _tell(self, descriptor: int) -> None:
+    def _forward(self, descriptor: int) -> None:
         piece = os.read(descriptor, PIECE)
         if piece:
             self._wire.write({"stream": self._streams[descriptor]}, piece)

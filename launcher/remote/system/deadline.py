@@ -1,4 +1,4 @@
-"""Questions that may hang: each has a thread or a process of its own, and a deadline."""
+"""Calls that may hang: each runs in its own thread or process, with a deadline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 def at_once(questions: Mapping[Name, Callable[[], Any]], timeout_s: float) -> dict[Name, Any]:
-    """Ask every question in a thread of its own; return, by name, the answers that came within the time."""
+    """Call every function in its own thread; return, by name, the answers that arrive in time."""
     answers: dict[Name, Any] = {}
 
     def ask(name: Name) -> None:
@@ -29,9 +29,9 @@ def at_once(questions: Mapping[Name, Callable[[], Any]], timeout_s: float) -> di
 
 
 def run(words: list[str], timeout_s: float) -> tuple[int, str, str]:
-    """Run a program; return its exit code and what it printed, as text.
+    """Run a program; return its exit code, its output and its errors as text.
 
-    Raises OSError, or TimeoutExpired when it did not end in time; then all of its session is ended.
+    Raises OSError, or TimeoutExpired if it does not end in time; its whole session is killed then.
     """
     with subprocess.Popen(
         words,
@@ -44,8 +44,8 @@ def run(words: list[str], timeout_s: float) -> tuple[int, str, str]:
             out, err = child.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             try:
-                os.killpg(child.pid, signal.SIGKILL)  # a wrapper's children hold the pipes as well
+                os.killpg(child.pid, signal.SIGKILL)  # a wrapper's children hold the pipes too
             except (ProcessLookupError, PermissionError):
-                pass  # it has ended in this moment
+                pass  # it has ended meanwhile
             raise
     return child.returncode, out.decode("utf-8", "replace").strip(), err.decode("utf-8", "replace").strip()

@@ -1,4 +1,4 @@
-"""What the kernel ended for want of memory."""
+"""Processes that the kernel killed because memory ran out."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from ..record.rundir import read_text
 
 
 def kills() -> int | None:
-    """Return how many processes of ours the kernel has ended for want of memory, ever; None where that is not told.
+    """Return how many processes the kernel has killed so far because memory ran out, None if unknown.
 
-    By our own cgroup, else by the whole host.
+    Counts our own cgroup if it has a counter, else the whole host.
     """
     for path in _memory_files():
         try:
             pairs = [line.split() for line in (read_text(path) or "").splitlines()]
         except OSError:
             continue
-        found = [int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0] == "oom_kill"]
-        if found:
-            return found[0]
+        counts = [int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0] == "oom_kill"]
+        if counts:
+            return counts[0]
     return None
 
 
 def _memory_files() -> list[str]:
-    """Return where the kernel may count: cgroup v2, v1, both also as seen from inside a container, the whole host."""
+    """Return the files that may have the counter: cgroup v2 and v1, both inside a container, and the whole host."""
     own = []
     for line in (read_text("/proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)

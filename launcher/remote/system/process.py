@@ -1,7 +1,7 @@
-"""Who is who on this host, and the one choke point that sends signals.
+"""The processes of this host, and the only function that sends signals.
 
-A process is ended only on proof that it is ours: our own descendant, or one that carries the run's token in its
-environment, checked again by start time in the moment before the signal.
+A process is ended only on proof that it is ours: it descends from this process, or carries the run's token in its
+variables. Its start time is checked again right before the signal.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def host_id() -> str:
-    """Return 16 hex digits that stand for this host: its machine id and its name, hashed.
+    """Return 16 hex digits that identify this host: a hash of its machine id and its name.
 
-    A Mac has a hardware UUID, and a name that changes with its network: the UUID alone stands for it. A container has
-    an id and a name of its own, so there it is told which host it is on.
+    On a Mac it is the hardware UUID alone, because the name changes with the network. A container has its own machine
+    id and name, so there the host's id is passed in LAUNCH_HOST_ID.
     """
-    told = os.environ.get("LAUNCH_HOST_ID")
-    if told:
-        return told
+    given = os.environ.get("LAUNCH_HOST_ID")
+    if given:
+        return given
     if not IS_LINUX:
-        told = _output_of(["ioreg", "-rd1", "-c", "IOPlatformExpertDevice"])
-        found = re.search(r'"IOPlatformUUID" = "([^"]+)"', told)
-        return hashlib.sha256((found[1] if found else platform.node()).encode()).hexdigest()[:16]
+        listing = _output_of(["ioreg", "-rd1", "-c", "IOPlatformExpertDevice"])
+        uuid = re.search(r'"IOPlatformUUID" = "([^"]+)"', listing)
+        return hashlib.sha256((uuid[1] if uuid else platform.node()).encode()).hexdigest()[:16]
     machine = ""
     for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
         if not machine and os.path.exists(path):
@@ -45,7 +45,7 @@ def host_id() -> str:
 
 
 def boot_id() -> str:
-    """Return a text that changes with every boot of the host."""
+    """Return a text that is different after every boot of the host."""
     if IS_LINUX:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -57,27 +57,27 @@ def _output_of(command: list[str]) -> str:
         return subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=10, check=False
         ).stdout
-    except OSError:  # no such program here
+    except OSError:  # the program is missing
         return ""
 
 
 class Process:
-    """A process of this host's table: pid, parent, start (a text that no reused pid shares), state letter."""
+    """An entry of the process table: pid, parent, start time (a text that differs if the pid is reused), state letter."""
 
     def __init__(self, pid: int, parent: int, start: str, letter: str) -> None:
-        """Hold what the table said."""
+        """Store the entry."""
         self.pid = pid
         self.parent = parent
         self.start = start
         self.letter = letter
 
     def proof(self, why: str) -> dict[str, Any]:
-        """Return what is put on record when this process is sent a signal."""
+        """Return what is recorded when this process gets a signal."""
         return {"pid": self.pid, "start": self.start, "proof": why}
 
 
 def keep_awake() -> None:
-    """Keep a Mac from falling asleep while this process lives; no other host does that by itself."""
+    """Keep a Mac awake while this process lives; other hosts do not fall asleep on their own."""
     if sys.platform == "darwin":
         words = ["caffeinate", "-i", "-w", str(os.getpid())]
         with contextlib.suppress(OSError):
@@ -87,23 +87,23 @@ def keep_awake() -> None:
 
 
 def find(pid: int) -> Process | None:
-    """Return a process of the table, None where there is none of this pid."""
+    """Return the process with this pid, None if there is none."""
     if not IS_LINUX:
-        return next((one for one in table() if one.pid == pid), None)
+        return next((process for process in table() if process.pid == pid), None)
     try:
         with open("/proc/%d/stat" % pid, "rb") as file:
             text = file.read().decode("ascii", "replace")
-    except OSError:  # gone, or hidden from us (hidepid), and then not ours
+    except OSError:  # gone, or hidden by hidepid, and then not ours
         return None
-    fields = text[text.rindex(")") + 2 :].split()  # the command in brackets may hold anything
+    fields = text[text.rindex(")") + 2 :].split()  # the command in brackets may contain anything
     return Process(pid, int(fields[1]), fields[19], fields[0])
 
 
 def table() -> list[Process]:
-    """Return all processes of this host that we may see."""
+    """Return all visible processes of this host."""
     if IS_LINUX:
-        found = (find(int(name)) for name in os.listdir("/proc") if name.isdigit())
-        return [one for one in found if one is not None]
+        entries = (find(int(name)) for name in os.listdir("/proc") if name.isdigit())
+        return [entry for entry in entries if entry is not None]
     with subprocess.Popen(
         ["ps", "-axo", "pid=,ppid=,state=,lstart="], stdout=subprocess.PIPE, text=True
     ) as ps:
@@ -112,17 +112,17 @@ def table() -> list[Process]:
 
 
 def read_listing(listing: str, without: int) -> list[Process]:
-    """Return the processes of a BSD `ps` listing (pid, parent, state, start), but for `ps` itself."""
+    """Return the processes of a BSD `ps` listing (pid, parent, state, start), except `ps` itself."""
     rows = (line.split(None, 3) for line in listing.splitlines())
-    found = (Process(int(row[0]), int(row[1]), row[3].strip(), row[2][0]) for row in rows if len(row) == 4)
-    return [one for one in found if one.pid != without]
+    entries = (Process(int(row[0]), int(row[1]), row[3].strip(), row[2][0]) for row in rows if len(row) == 4)
+    return [entry for entry in entries if entry.pid != without]
 
 
 def descendants(pid: int) -> list[Process]:
-    """Return every process below `pid`, zombies left out."""
+    """Return every descendant of `pid` except zombies."""
     children: dict[int, list[Process]] = {}
-    for one in table():
-        children.setdefault(one.parent, []).append(one)
+    for process in table():
+        children.setdefault(process.parent, []).append(process)
     found: list[Process] = []
     queue = [pid]
     while queue:
@@ -134,41 +134,41 @@ def descendants(pid: int) -> list[Process]:
 
 
 def with_token(token: str, variable: str = "LAUNCH_TOKEN") -> list[Process]:
-    """Return our own user's processes whose environment carries a token, the run's unless another variable is named.
+    """Return our own user's processes with this token in their variables, by default the run's token.
 
-    Linux; elsewhere none is seen.
+    Empty except on Linux: other systems do not show the variables.
     """
     if not IS_LINUX:
         return []
     needle = (variable + "=" + token).encode()
     found = []
-    for one in table():
-        if one.letter == "Z" or one.pid == os.getpid():
+    for process in table():
+        if process.letter == "Z" or process.pid == os.getpid():
             continue
         try:
-            with open("/proc/%d/environ" % one.pid, "rb") as file:
+            with open("/proc/%d/environ" % process.pid, "rb") as file:
                 carries = needle in file.read().split(b"\0")
         except OSError:  # another user's, or gone meanwhile: not provably ours
             continue
         if carries:
-            found.append(one)
+            found.append(process)
     return found
 
 
 def send(target: Process, number: int) -> bool:
-    """Send a signal, if the pid is still the process that was proven to be ours. The only place that does."""
+    """Send a signal if the pid still is the process that was proven to be ours. Nothing else sends signals."""
     now = find(target.pid)
     if now is None or now.start != target.start:
         return False
     try:
         os.kill(target.pid, number)
-    except (ProcessLookupError, PermissionError):  # gone, or become another user's (setuid)
+    except (ProcessLookupError, PermissionError):  # gone, or now another user's (setuid)
         return False
     return True
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal, which would end it otherwise. Linux; elsewhere no."""
+    """Return whether a process handles a signal instead of being ended by it. False except on Linux."""
     try:
         with open("/proc/%d/status" % pid, encoding="ascii", errors="replace") as file:
             masks = [line.split()[1] for line in file if line.startswith("SigCgt:")]
@@ -178,7 +178,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 def waits_for(pid: int) -> str | None:
-    """Return the kernel's name of what a process waits for; None where it waits for nothing or that is not told."""
+    """Return the kernel function that a process waits in, None if it is not waiting or unknown."""
     try:
         with open("/proc/%d/wchan" % pid, encoding="ascii", errors="replace") as file:
             name = file.read().strip()
@@ -188,15 +188,15 @@ def waits_for(pid: int) -> str | None:
 
 
 class Ending:
-    """Ends every process that `find_targets` names, step by step, so that the caller can go on reading their pipes.
+    """Ends every process that `find_targets` returns, step by step, so that the caller can keep reading their pipes.
 
-    SIGTERM at first, SIGKILL once the grace is over. Children are not reaped here: a zombie counts as ended. What is
-    still there some time after SIGKILL (waiting for a disk or a driver in the kernel, or another user's by setuid) is
-    waited for no longer: `remaining` names it.
+    It sends SIGTERM first and SIGKILL after the grace period. Children are not reaped here: a zombie counts as ended.
+    Processes that survive SIGKILL for KILL_WAIT_S (in the kernel for a disk or a driver, or another user's by setuid)
+    are given up and listed in `remaining`.
     """
 
     def __init__(self, find_targets: Callable[[], list[Process]], why: str, grace_s: float) -> None:
-        """Begin the grace now; `why` is the proof put on record."""
+        """Start the grace period now; `why` is the proof that is recorded."""
         self._find_targets = find_targets
         self._why = why
         self._deadline = time.monotonic() + grace_s
@@ -205,11 +205,11 @@ class Ending:
 
     @property
     def proofs(self) -> list[dict[str, Any]]:
-        """What was sent to whom, and why it was ours."""
+        """The signals sent: to which process, and the proof that it was ours."""
         return list(self._sent.values())
 
     def step(self) -> bool:
-        """Look once and signal whoever is left; return whether there is no more to wait for."""
+        """Look once and signal the remaining processes; return True when there is nothing left to wait for."""
         targets = self._find_targets()
         now = time.monotonic()
         number = signal.SIGTERM if now < self._deadline else signal.SIGKILL
@@ -219,19 +219,19 @@ class Ending:
                 self._sent[key] = dict(target.proof(self._why), signal=int(number))
         if now < self._deadline + KILL_WAIT_S:
             return not targets
-        self.remaining = [dict(one.proof(self._why), state=one.letter) for one in targets]
+        self.remaining = [dict(target.proof(self._why), state=target.letter) for target in targets]
         return True
 
 
 def own_descendants() -> list[Process]:
-    """Return every process below this one: ours by descent, if this process is a subreaper."""
+    """Return every descendant of this process, which must be a subreaper to have them all."""
     return descendants(os.getpid())
 
 
 def end(find_targets: Callable[[], list[Process]], why: str, grace_s: float) -> list[dict[str, Any]]:
-    """End every process that `find_targets` names, reaping children on the way; return the proofs.
+    """End every process that `find_targets` returns, reaping children meanwhile; return the proofs.
 
-    One that could not be ended is among them, without a signal, with its state in the process table.
+    A process that could not be ended is included without a signal, but with its state in the process table.
     """
     ending = Ending(find_targets, why, grace_s)
     while not ending.step():
@@ -242,7 +242,7 @@ def end(find_targets: Callable[[], list[Process]], why: str, grace_s: float) -> 
 
 
 def reap_children() -> list[tuple[int, int]]:
-    """Collect the children that have ended; return their (pid, wait status)."""
+    """Reap the children that have ended; return their (pid, wait status)."""
     ended: list[tuple[int, int]] = []
     while True:
         try:
@@ -255,7 +255,7 @@ def reap_children() -> list[tuple[int, int]]:
 
 
 def become_subreaper() -> None:
-    """Make orphans below this process its children, whatever they forked through. Linux; elsewhere nothing."""
+    """Make this process adopt all orphans among its descendants. Does nothing except on Linux."""
     if IS_LINUX:
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
@@ -263,7 +263,7 @@ def become_subreaper() -> None:
 
 
 def exit_of(status: int) -> tuple[int | None, int | None]:
-    """Return (exit code, signal) of a wait status; one of the two is None."""
+    """Return (exit code, signal) of a wait status. One of them is None."""
     if os.WIFSIGNALED(status):
         return None, os.WTERMSIG(status)
     return os.WEXITSTATUS(status), None
