@@ -25,9 +25,14 @@ def diagnose(
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Explain why a log, or a run's last failed attempt, failed: the class, the line that shows it, the reason, the fix.
+    """Explain why a log or a run failed, and what fixes it.
 
-    Examples:  launch diagnose crash.log     ssh lab cat train.log | launch diagnose -     launch diagnose last
+    The answer has the class of the failure, the line that shows it, the reason and the fix. Of a run it explains the
+    last attempt that failed.
+
+    Examples:  launch diagnose crash.log     launch diagnose last
+
+    Example:  ssh lab cat train.log | launch diagnose -
     """
     from launcher.cli.say import say
 

@@ -37,12 +37,14 @@ def execute(
     host: HostOption = None,
     _accept: AcceptFlag = False,
 ) -> None:
-    """Run a command on a run's host, in the run's code folder and environment, without input and without secrets.
+    """Run a command on a run's host, in its code folder.
 
-    Output is shown as it is printed, and the exit code is the command's. Ctrl-C ends the command, and so does a lost
+    The command has the run's environment, but no input and no secrets. Output is shown as it is printed, and the exit code is the command's. Ctrl-C ends the command, and so does a lost
     link: nothing that it started stays behind.
 
-    Examples:  launch exec last -- nvidia-smi     launch exec w8q2 -- ls -la ../artifacts
+    Example:  launch exec last -- nvidia-smi
+
+    Example:  launch exec w8q2 -- ls -la ../artifacts
     """
     words: list[str] = ctx.obj or []
     if stray or not words:

@@ -25,9 +25,13 @@ def explain(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Print the precisions for a card and a job: the ladder in the order they are tried, then why the others are excluded.
+    """Show the precisions for a card and a job, and why.
 
-    Examples:  launch explain --profile titan_rtx --job sft     launch explain --host lab --set method=full
+    The ladder comes first, in the order in which its precisions are tried, then the excluded ones.
+
+    Example:  launch explain --profile titan_rtx --job sft
+
+    Example:  launch explain --host lab --set method=full
     """
     from launcher.cli.say import say
     from launcher.runs.launching import Request, saved_probe

@@ -19,9 +19,9 @@ def gc(
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Remove from a host what none of its runs uses: files, broken uploads, old agents, containers, environments.
+    """Free the space on a host that none of its runs needs.
 
-    Runs stay until `launch rm`; model caches stay as well.
+    This removes unused files, broken uploads, old agents, containers and environments. Runs stay until `launch rm`; model caches stay as well.
 
     Example:  launch gc --host lab --dry-run
     """

@@ -25,7 +25,9 @@ def hosts(
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Probe this machine and the hosts of launch.toml and ~/.config/launch/hosts.toml, all at once, and list them.
+    """Probe the configured hosts and list what they have.
+
+    These are this machine and the hosts of launch.toml and ~/.config/launch/hosts.toml. All are probed at once.
 
     Examples:  launch hosts     launch hosts --json
     """

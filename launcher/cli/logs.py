@@ -16,7 +16,9 @@ def logs(
     _accept: AcceptFlag = False,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Continue until the run ends.")] = False,
 ) -> None:
-    """Print the log of all attempts of a run, without terminal escapes.
+    """Print a run's log, without terminal escapes.
+
+    The log has all attempts, one after another.
 
     Examples:  launch logs last     launch logs w8q2 -f
     """

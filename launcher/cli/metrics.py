@@ -19,9 +19,9 @@ def metrics(
     as_json: JsonFlag = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
 ) -> None:
-    """Print a run's metrics; where several attempts passed a step, the latest attempt counts.
+    """Print a run's metrics.
 
-    If the run continues another, that run's metrics come first, under its own id.
+    Where several attempts passed a step, the latest attempt counts. If the run continues another, that run's metrics come first, under its own id.
 
     Examples:  launch metrics last     launch metrics w8q2 --csv > w8q2.csv
     """

@@ -168,7 +168,8 @@ class PlainView:
         took = clock_text(result.seconds) if result.seconds is not None else ""
         how = ", rehearsed on a CPU" if state.get("rehearsed") else ""
         if name == "succeeded":
-            self.write(f"  ✓ succeeded {took}   {', '.join(_outcome(self.progress, result))}{how}", "bold")
+            outcome = ", ".join(_outcome(self.progress, result))
+            self.write(f"  ✓ succeeded {took}   {outcome}{how}".rstrip(), "bold")
             self.write(f"  run      {run}")
             for label, path in (("adapter", result.adapter), ("curve", result.picture)):
                 if path is not None:

@@ -8,7 +8,9 @@ from launcher.errors import RunError
 
 
 def plot(run: RunWord = "last", host: HostOption = None, _accept: AcceptFlag = False) -> None:
-    """Draw a run's loss curve, including the run that it continues, and print the picture's path.
+    """Draw a run's loss curve and print the picture's path.
+
+    If the run continues another, the curve includes that run.
 
     Example:  launch plot last
     """

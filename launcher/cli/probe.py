@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def probe(host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonFlag = False) -> None:
     """Show what a host has: cards, space, engines, interpreters.
 
-    Examples:  launch probe --host lab     launch probe --host lab --json > lab.json
+    Example:  launch probe --host lab
+
+    Example:  launch probe --host lab --json > lab.json
     """
     from launcher.errors import UnknownNameError
     from launcher.hosts import connect

@@ -35,9 +35,9 @@ def resume(
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Continue an ended run from its newest complete checkpoint, as a new run on the same host.
+    """Continue an ended run from its last checkpoint, as a new run.
 
-    The new run uses the code, data, model and precisions that are already there; nothing is sent. Its curves continue
+    The new run is on the same host and starts from the newest complete checkpoint. It uses the code, data, model and precisions that are already there; nothing is sent. Its curves continue
     that run's. For a run that was interrupted, use launch attach.
 
     Examples:  launch resume w8q2 --set steps=600     launch resume last

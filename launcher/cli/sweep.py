@@ -18,9 +18,9 @@ def sweep(
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """End and remove processes, containers and files that ended runs have left on a host. Every launch does this too.
+    """End and remove what ended runs have left on a host.
 
-    Only what provably belongs to a run is touched: by the run's token, host, boot and start time, or by a container's
+    Every launch does this for processes, containers and files. Only what provably belongs to a run is touched: by the run's token, host, boot and start time, or by a container's
     labels. Anything else is left alone and explained; for each foreign process on a card, the person to ask is named.
 
     Examples:  launch sweep --host lab     launch sweep --host lab --dry-run
