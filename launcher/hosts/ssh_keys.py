@@ -72,14 +72,14 @@ class Login:
 
     def _check_tries(self, tries: int) -> None:
         if tries >= MOST_TRIES:
-            raise self._refusal(f"hung up at the {tries}th wrong key: set identity_file, or IdentitiesOnly,")
+            mend = "offer fewer keys   identity_file in launch.toml, or IdentitiesOnly yes in ~/.ssh/config"
+            raise self._refusal(f"hung up after {tries} wrong keys", mend)
 
-    def _refusal(self, what: str) -> AuthRefusedError:
+    def _refusal(self, what: str, mend: str = "") -> AuthRefusedError:
         unusable = "".join(f"\n  not usable: {problem}" for problem in self._unusable)
-        return AuthRefusedError(
-            self._host,
-            f"{self._who} ({self._hop.where}) {what} as {self._hop.user}{unusable}\n  try   {self._ssh_command}",
-        )
+        mends = "".join(f"\n  {line}" for line in (mend, f"try   {self._ssh_command}") if line)
+        where = f"{self._who} ({self._hop.where})"
+        return AuthRefusedError(self._host, f"{where} {what} as {self._hop.user}{unusable}{mends}")
 
     def _offers(self, agent: _Agent) -> Iterator[paramiko.PKey]:
         named = {blob for path in self._hop.identity_files for blob in _public(path)}
