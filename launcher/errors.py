@@ -12,6 +12,7 @@ LaunchError                    exit 1
 │   ├── AuthRefusedError                it does not let us in
 │   ├── HostKeyError                    it is not (yet) known to be itself
 │   ├── AgentError                      our agent there said no
+│   ├── MalformedAnswerError            our agent there said something that it never says
 │   ├── RefusedStreamError              its sshd, or nobody at a socket, lets us through
 │   └── EngineError                     its container engine said no
 ├── RunError                   exit 1   the run's own
@@ -93,6 +94,10 @@ class AgentError(HostError):
         super().__init__(host, message)
         self.code = code
         self.values = values or {}
+
+
+class MalformedAnswerError(HostError):
+    """Raised when an agent's answer is not of the declared type."""
 
 
 class RefusedStreamError(HostError):

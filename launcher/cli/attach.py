@@ -20,13 +20,13 @@ def attach(
 
     view = make_view(as_json)
     place, mirror = locate(run, host)
-    agent = None
+    desk = None
     try:
-        agent = connect(place)
-        if resume_if_interrupted(agent, mirror, view):
+        desk = connect(place)
+        if resume_if_interrupted(desk, mirror, view):
             view.note(
                 f"{mirror.run} was interrupted or waiting; its leftover processes have been ended, and it continues"
             )
     except UnreachableError as error:
         view.lost(error, 1, 0.0)  # following retries for as long as it takes
-    follow_to_end(place, mirror, view, agent)
+    follow_to_end(place, mirror, view, desk)

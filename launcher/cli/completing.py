@@ -26,6 +26,12 @@ def _profile_names() -> list[str]:
     return ["auto", *files("profiles")]
 
 
+def _runtime_names() -> list[str]:
+    from launcher.runtimes import names
+
+    return ["auto", *names()]
+
+
 def _job_names() -> list[str]:
     from launcher.runs.catalogue import files
 
@@ -36,6 +42,7 @@ _NAMES = {
     "HOST": _host_names,
     "PROFILE": _profile_names,
     "JOB": _job_names,
+    "RUNTIME": _runtime_names,
     "RUN": _run_ids,
     "FILE|-|RUN": _run_ids,
 }

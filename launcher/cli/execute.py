@@ -57,8 +57,8 @@ def execute(
     place, mirror = locate(run, host)
     outputs = {1: _Output(sys.stdout), 2: _Output(sys.stderr)}
     try:
-        with connect(place) as agent:
-            code = run_there(agent, mirror.run, words, lambda stream, data: outputs[stream].write(data))
+        with connect(place) as desk:
+            code = run_there(desk, mirror.run, words, lambda stream, data: outputs[stream].write(data))
     except AgentError as error:
         if error.code not in _CODES:
             raise

@@ -34,8 +34,9 @@ def explain(
     Example:  launch explain --host lab --set method=full
     """
     from launcher.cli.say import say
-    from launcher.runs.launching import Request, saved_probe
+    from launcher.runs.launching import Request
     from launcher.runs.launching import explain as explain_request
+    from launcher.runs.probing import saved_probe
 
     request = Request(host=host, profile=profile, job=job, precision=precision, settings=settings or ())
     case, (rungs, excluded) = explain_request(request, saved_probe(probe) if probe else None)

@@ -14,8 +14,8 @@ def fetch(run: str, host: str | None) -> Mirror:
     """Return a run's mirror, brought up to date; unchanged if the host cannot be reached."""
     place, mirror = locate(run, host)
     try:
-        with connect(place) as agent:
-            refresh(agent, mirror)
+        with connect(place) as desk:
+            refresh(desk, mirror)
     except (UnreachableError, AgentError) as error:  # the host is away, or has removed the run
         complain(f"{error}\n  · showing what was fetched earlier")
     return mirror

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from launcher.values.facts import Facts
 
 
 def size_text(size: float) -> str:
@@ -14,14 +10,6 @@ def size_text(size: float) -> str:
     from rich import filesize  # `launch --help` starts without rich
 
     return filesize.decimal(round(size))
-
-
-def room_text(facts: Facts) -> str:
-    """Format how much may be written below a host's root folder."""
-    if facts.room_gb is None:
-        return "free space unknown"
-    has_quota = facts.room_gb == facts.file_system.quota_free_gb
-    return f"{facts.room_gb:,.0f} GB free{' by quota' if has_quota else ''}"
 
 
 def age_text(seconds: float) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from launcher.cli.signals import Terminated
-from launcher.hosts import Agent
+from launcher.hosts import Desk
 from launcher.runs.following import finish, follow
 from launcher.runs.mirror import Mirror
 from launcher.runs.view import View
@@ -32,24 +32,24 @@ def start_and_follow(start: Callable[[], Started], view: View, *, detach: bool) 
         raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 130) from None
     mirror = started.mirror
     if detach or started.interrupted_by:
-        started.agent.close()
+        started.desk.close()
         view.note(f"detached; the run continues.   launch attach {mirror.short} · launch stop {mirror.short}")
         view.started(mirror.run)
         raise typer.Exit(Terminated.exit_code if started.interrupted_by == signal.SIGTERM else 0)
-    follow_to_end(started.host, mirror, view, started.agent)
+    follow_to_end(started.host, mirror, view, started.desk)
 
 
-def follow_to_end(host: Host, mirror: Mirror, view: View, agent: Agent | None) -> None:
+def follow_to_end(host: Host, mirror: Mirror, view: View, desk: Desk | None) -> None:
     """Follow a run to its end and exit with its code. Ctrl-C detaches and exits with 0, SIGTERM with 143."""
     with contextlib.closing(view):
         try:
-            state = follow(host, mirror, view, agent)
+            state = follow(host, mirror, view, desk)
         except (KeyboardInterrupt, Terminated) as error:
             view.note(
                 f"detached; the run continues.   launch attach {mirror.short} · launch stop {mirror.short}"
             )
             raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 0) from None
         finish(mirror, state, view)
-    code = _EXIT.get(state.get("state", ""), 1)
+    code = _EXIT.get(state.state, 1)
     if code:
         raise typer.Exit(code)

@@ -32,8 +32,8 @@ def gc(
     from launcher.runs.cleaning import collect_garbage
 
     place = resolve.host(host)
-    with connect(place) as agent:
-        items = collect_garbage(agent, place, dry_run=dry_run)
+    with connect(place) as desk:
+        items = collect_garbage(desk, place, dry_run=dry_run)
     total = sum(item.bytes for item in items)
     if as_json:
         dumped = [item.model_dump() for item in items]

@@ -15,7 +15,7 @@ from launcher.cli.options import AcceptFlag, JsonFlag
 from launcher.cli.say import say
 
 if TYPE_CHECKING:
-    from launcher.runs.launching import Probed
+    from launcher.runs.probing import Probed
 
 PATIENCE_S = 1.0
 
@@ -32,7 +32,7 @@ def hosts(
     Examples:  launch hosts     launch hosts --json
     """
     from launcher.runs import resolve
-    from launcher.runs.launching import probe_all
+    from launcher.runs.probing import probe_all
 
     configured = resolve.hosts()
     aliases = [name for name in resolve.aliases() if name not in configured] if every else []
@@ -78,7 +78,7 @@ def _show(rows: list[Probed]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from launcher.hosts.agent import printable
+    from launcher.values.text import printable
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("HOST", "CARDS", "EACH", "DRIVER", "MEMORY", "FREE", ""):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from launcher.cli.options import AcceptFlag, CardOption, HostOption, JobOption, 
 from launcher.cli.quick import QuickCommand, QuickGroup
 from launcher.cli.say import say
 from launcher.errors import UsageError
+
+if TYPE_CHECKING:
+    from launcher.runtimes.runtime import Supply
 
 app = typer.Typer(
     help="Container images: show, build, list, prune.",
@@ -101,15 +104,15 @@ def listing(host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonF
     Example:  launch image list --host lab
     """
     from launcher.hosts import connect
-    from launcher.hosts.agent import printable
     from launcher.runs import resolve
     from launcher.runs.cleaning import images_of
+    from launcher.values.text import printable
 
     place = resolve.host(host)
-    with connect(place) as agent:
-        images = images_of(agent, place)
+    with connect(place) as desk:
+        images = images_of(desk, place)
     if as_json:
-        print(json.dumps({"version": 1, "host": place.name, "images": [entry._asdict() for entry in images]}))
+        print(json.dumps({"version": 1, "host": place.name, "images": [_listed(image) for image in images]}))
         return
     if not images:
         say(
@@ -117,8 +120,17 @@ def listing(host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonF
         )
     for entry in images:
         age = datetime.fromtimestamp(entry.created).astimezone().strftime("%Y-%m-%d %H:%M")
-        used = f"{entry.containers} containers" if entry.containers else "unused"
+        used = f"{entry.users} containers" if entry.users else "unused"
         say(f"  {printable(entry.name):<40} {size_text(entry.bytes):>9}   {age}   {used}")
+
+
+def _listed(image: Supply) -> dict[str, object]:
+    return {
+        "name": image.name,
+        "bytes": image.bytes,
+        "created": image.created,
+        "containers": image.users,
+    }
 
 
 @app.command("prune", cls=QuickCommand)
@@ -135,13 +147,13 @@ def prune(
     Example:  launch image prune --host lab --dry-run
     """
     from launcher.hosts import connect
-    from launcher.hosts.agent import printable
     from launcher.runs import resolve
     from launcher.runs.cleaning import prune_images
+    from launcher.values.text import printable
 
     place = resolve.host(host)
-    with connect(place) as agent:
-        items = prune_images(agent, place, dry_run=dry_run)
+    with connect(place) as desk:
+        items = prune_images(desk, place, dry_run=dry_run)
     total = sum(item.bytes for item in items)
     if as_json:
         images = [{"name": item.path, "bytes": item.bytes} for item in items]

@@ -17,7 +17,7 @@ from launcher.runs.curves import as_json, points, record
 from launcher.runs.mirror import News
 from launcher.runs.view import Result
 from launcher.values.plan import Finding, Plan
-from launcher.values.record import Event, Parent
+from launcher.values.record import Event, Parent, RunState
 
 
 class JsonView(PlainView):
@@ -84,16 +84,16 @@ class JsonView(PlainView):
         """Put the link's return."""
         self._put(kind="link", state="back")
 
-    def end(self, run: str, state: dict[str, Any], result: Result) -> None:
+    def end(self, run: str, state: RunState, result: Result) -> None:
         """Put the end."""
         metrics = {name: as_json(value) for name, value in result.metrics.items()}
         paths = {"adapter": result.adapter, "picture": result.picture}
         self._put(
             kind="end",
             run=run,
-            state=state.get("state"),
-            reason=state.get("reason"),
-            evidence=state.get("evidence"),
+            state=state.state,
+            reason=state.reason,
+            evidence=state.evidence,
             metrics=metrics,
             **{name: str(path) if path else None for name, path in paths.items()},
         )

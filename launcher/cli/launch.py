@@ -121,7 +121,8 @@ def launch(
 
 
 def _preview(request: Request, probe: Path | None, as_json: bool) -> None:
-    from launcher.runs.launching import preview, saved_probe
+    from launcher.runs.launching import preview
+    from launcher.runs.probing import saved_probe
 
     plan, findings = preview(request, saved_probe(probe) if probe else None)
     if as_json:

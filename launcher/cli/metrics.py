@@ -26,9 +26,9 @@ def metrics(
     Examples:  launch metrics last     launch metrics w8q2 --csv > w8q2.csv
     """
     from launcher.cli.fetch import fetch
-    from launcher.hosts.agent import printable
     from launcher.runs import curves
     from launcher.runs.lineage import joined
+    from launcher.values.text import printable
 
     mirror = fetch(run, host)
     measured = joined(mirror)

@@ -17,7 +17,7 @@ from launcher.runs.curves import points
 from launcher.runs.mirror import News
 from launcher.runs.view import Result
 from launcher.values.plan import Finding, Plan
-from launcher.values.record import Event, Parent
+from launcher.values.record import Event, Parent, RunState
 
 LOG_TAIL = 15
 TAIL_CHARS = 8192
@@ -96,16 +96,16 @@ class PlainView:
     def news(self, news: News) -> None:
         """Show the log and the events of an answer."""
         self._log = (self._log + news.log)[-TAIL_CHARS:]
-        self.rehearsed = bool(news.state.get("rehearsed"))
+        self.rehearsed = news.state.rehearsed
         silence = evidence.why_silent(news.state)
-        state = [news.state.get("state"), news.state.get("attempt"), silence]
-        has_remedy = bool(news.state.get("remedy"))  # an event describes it in full
+        state = [news.state.state, news.state.attempt, silence]
+        has_remedy = bool(news.state.remedy)  # an event describes it in full
         if (
             state != self._state
             and state[0] in ("resuming", "stopping", "waiting", "interrupted")
             and not has_remedy
         ):
-            self.note(f"{state[0]} {silence or news.state.get('reason') or ''}".rstrip())
+            self.note(f"{state[0]} {silence or news.state.reason or ''}".rstrip())
         self._state = state
         for event in news.events:
             self.event(event)
@@ -161,12 +161,12 @@ class PlainView:
         """Show that the link is back."""
         self.note("the link is back")
 
-    def end(self, run: str, state: dict[str, Any], result: Result) -> None:
+    def end(self, run: str, state: RunState, result: Result) -> None:
         """Show how the run ended and what it left."""
         short = run.rpartition("-")[2]
-        name, reason = state.get("state"), state.get("reason")
+        name, reason = state.state, state.reason
         took = clock_text(result.seconds) if result.seconds is not None else ""
-        how = ", rehearsed on a CPU" if state.get("rehearsed") else ""
+        how = ", rehearsed on a CPU" if state.rehearsed else ""
         if name == "succeeded":
             outcome = ", ".join(_outcome(self.progress, result))
             self.write(f"  ✓ succeeded {took}   {outcome}{how}".rstrip(), "bold")
@@ -178,9 +178,9 @@ class PlainView:
             return
         where = f"step {self.progress.where()}{how}"
         self.write(f"  ✗ {name} {took}   {reason or 'no process or container runs it'}, {where}", "bold")
-        for label, text in evidence.diagnosis(state.get("evidence")).items():
+        for label, text in evidence.diagnosis(state.evidence).items():
             self.write(f"    {label:<6} {text}")
-        if words := evidence.words(state.get("evidence")):
+        if words := evidence.words(state.evidence):
             self.write(f"    {', '.join(words)}")
         if name == "failed":
             for line in without_escapes(self._log).splitlines()[-LOG_TAIL:]:
@@ -190,8 +190,8 @@ class PlainView:
             self.write(f"  next     launch attach {short}     continues from the last checkpoint")
         elif name == "waiting":
             self.write(f"  next     launch attach {short}     tries again")
-        if name in ("failed", "cancelled") and count(state.get("checkpoint")) is not None:
-            self.write(f"  resume   launch resume {short}     from step {state['checkpoint']}")
+        if name in ("failed", "cancelled") and count(state.checkpoint) is not None:
+            self.write(f"  resume   launch resume {short}     from step {state.checkpoint}")
 
     def close(self) -> None:
         """Do nothing: there is no live display to end."""

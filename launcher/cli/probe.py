@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from launcher.cli.figures import age_text, room_text, size_text
+from launcher.cli.figures import age_text, size_text
 from launcher.cli.options import AcceptFlag, HostOption, JsonFlag
 from launcher.cli.say import say
 
@@ -25,12 +25,12 @@ def probe(host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonFla
     from launcher.errors import UnknownNameError
     from launcher.hosts import connect
     from launcher.runs import resolve
-    from launcher.runs.launching import PROBE_VERSION, choose_profile
-    from launcher.runs.launching import probe as ask
+    from launcher.runs.probing import PROBE_VERSION, choose_profile
+    from launcher.runs.probing import probe as ask
 
     place = resolve.host(host)
-    with connect(place) as agent:
-        facts = ask(agent, place)
+    with connect(place) as desk:
+        facts = ask(desk, place)
     problem: list[str] = []
     try:
         chosen, why = choose_profile((), facts)
@@ -61,7 +61,7 @@ def rows(facts: Facts) -> Iterator[tuple[str, str]]:
         [disk.kind or "file system unknown", *(word for word, applies in marks.items() if applies)]
     )
     inodes = f", {disk.free_inodes:,} inodes" if disk.free_inodes is not None else ""
-    yield "root", f"{facts.root}   {room_text(facts)}{inodes}   ({kind})"
+    yield "root", f"{facts.root}   {facts.room_title}{inodes}   ({kind})"
     if disk.error:
         yield "", f"cannot be used: {disk.error}"
     yield "env", f"{python.path}   {python.version or python.error}" if python else "-"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher.cli.figures import age_text
 from launcher.cli.options import AcceptFlag, HostOption, JsonFlag
@@ -12,6 +12,7 @@ from launcher.cli.say import say
 
 if TYPE_CHECKING:
     from launcher.runs.control import Row
+    from launcher.values.record import Summary
 
 
 def ps(host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonFlag = False) -> None:
@@ -23,7 +24,7 @@ def ps(host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonFlag =
 
     rows = listing(host)
     if as_json:
-        runs = [{**row.values, "host": row.host, "problem": row.problem} for row in rows]
+        runs = [{**row.summary.model_dump(), "host": row.host, "problem": row.problem} for row in rows]
         print(json.dumps({"version": 1, "runs": runs}))
         return
     if not rows:
@@ -37,33 +38,33 @@ def _show(rows: list[Row]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from launcher.hosts.agent import printable
+    from launcher.values.text import printable
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("RUN", "JOB", "HOST", "CARD", "STATE", "STEP", "LOSS", "AGE", ""):
         table.add_column(title, overflow="ellipsis", no_wrap=title in ("RUN", "STEP", "LOSS", "AGE"))
     for row in rows:
-        values = row.values
+        run = row.summary
         cells = (
-            str(values["run"]).rpartition("-")[2],
-            values.get("job") or "-",
+            run.short,
+            run.job or "-",
             row.host,
-            f"{values.get('card') or '-'}{', rehearsed' if values.get('rehearsed') else ''}",
+            f"{run.card or '-'}{', rehearsed' if run.rehearsed else ''}",
             _state(row),
-            _step(values),
-            _loss(values.get("loss")),
-            _age(values.get("time")),
-            f"last seen {values.get('state')}; {row.problem}" if row.problem else _why(values),
+            _step(run),
+            _loss(run.loss),
+            _age(run.time),
+            f"last seen {run.state}; {row.problem}" if row.problem else _why(run),
         )
         table.add_row(*(Text(printable(str(cell))) for cell in cells))
     Console(highlight=False).print(table)
 
 
-def _why(values: dict[str, Any]) -> str:
+def _why(run: Summary) -> str:
     """Return why a run failed or is in doubt, else the remedy behind its current attempt."""
     from launcher.runs.evidence import diagnosis, words
 
-    evidence, remedy = values.get("evidence"), values.get("remedy")
+    evidence, remedy = run.evidence, run.remedy
     if why := diagnosis(evidence).get("why"):
         return why
     if remedy and not evidence:
@@ -74,15 +75,13 @@ def _why(values: dict[str, Any]) -> str:
 def _state(row: Row) -> str:
     if row.problem:
         return "unreachable"
-    state, attempt = str(row.values.get("state")), row.values.get("attempt") or 1
-    reason = row.values.get("reason")
+    state, attempt, reason = row.summary.state, row.summary.attempt or 1, row.summary.reason
     words = state if attempt == 1 else f"{state}, attempt {attempt}"
     return f"{words}: {reason}" if reason and state in ("failed", "waiting", "resuming") else words
 
 
-def _step(values: dict[str, Any]) -> str:
-    step, steps = values.get("step"), values.get("steps")
-    return "-" if step is None else f"{step}/{steps}" if steps else str(step)
+def _step(run: Summary) -> str:
+    return "-" if run.step is None else f"{run.step}/{run.steps}" if run.steps else str(run.step)
 
 
 def _loss(loss: object) -> str:

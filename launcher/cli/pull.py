@@ -20,7 +20,7 @@ def pull(run: RunWord = "last", host: HostOption = None, _accept: AcceptFlag = F
     from launcher.runs.following import refresh
 
     place, mirror = locate(run, host)
-    with connect(place) as agent, spinner(Console(stderr=True), f"fetching from {place.name}"):
-        refresh(agent, mirror)
-        files = fetch(agent, mirror)
+    with connect(place) as desk, spinner(Console(stderr=True), f"fetching from {place.name}"):
+        refresh(desk, mirror)
+        files = fetch(desk, mirror)
     say(f"{files} files   {mirror.artifacts}" if files else f"{mirror.run} has no artifacts")

@@ -44,10 +44,12 @@ def resume(
     """
     from launcher.cli.follow import start_and_follow
     from launcher.cli.screens import make_view
-    from launcher.runs.resuming import Asked
+    from launcher.runs.resuming import ResumeRequest
     from launcher.runs.resuming import resume as start
 
     view = make_view(as_json)
     start_and_follow(
-        lambda: start(run, host, Asked(settings or (), name, seconds(wait)), view), view, detach=detach
+        lambda: start(run, host, ResumeRequest(settings or (), name, seconds(wait)), view),
+        view,
+        detach=detach,
     )

@@ -32,8 +32,8 @@ def rm(
     for place, mirror in [
         locate(word, host) for word in runs
     ]:  # every name is resolved before the first removal
-        with connect(place) as agent:
-            left = remove(agent, mirror, even_artifacts=force)
+        with connect(place) as desk:
+            left = remove(desk, mirror, even_artifacts=force)
         say(f"{mirror.run} removed from {place.name} and from here")
         if left is not None:
             complain(left)

@@ -6,6 +6,8 @@ import re
 import sys
 from typing import TextIO
 
+from launcher.values.text import printable
+
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, the cursor
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # titles, links
@@ -15,8 +17,6 @@ _ESCAPE = re.compile(
 
 def say(*lines: str, file: TextIO | None = None) -> None:
     """Print lines, by default on standard output. Control characters and line breaks in them are made harmless."""
-    from launcher.hosts.agent import printable  # loads pydantic; `launch --help` starts without it
-
     print(*map(printable, lines), sep="\n", file=file, flush=True)
 
 

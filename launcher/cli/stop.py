@@ -33,25 +33,25 @@ def stop(
     from rich.console import Console
 
     grace_s = mirror.plan().stop_grace_s
-    with connect(place) as agent, spinner(Console(stderr=True), f"stopping {mirror.run} on {place.name}"):
-        row = ask(agent, mirror.run, now=now, grace_s=grace_s)
-    values = row.values
+    with connect(place) as desk, spinner(Console(stderr=True), f"stopping {mirror.run} on {place.name}"):
+        row = ask(desk, mirror.run, now=now, grace_s=grace_s)
+    ended = row.summary
     if as_json:
         print(
             json.dumps(
                 {
                     "version": 1,
                     "run": mirror.run,
-                    "state": values.get("state"),
-                    "reason": values.get("reason"),
-                    "rehearsed": values.get("rehearsed"),
+                    "state": ended.state,
+                    "reason": ended.reason,
+                    "rehearsed": ended.rehearsed,
                     "problem": row.problem,
                 }
             )
         )
         return
-    say(f"{mirror.run} {values.get('state')}: {values.get('reason')}, step {values.get('step') or '-'}")
-    for line in filter(None, (", ".join(words(values.get("evidence"))), row.problem)):
+    say(f"{mirror.run} {ended.state}: {ended.reason}, step {ended.step or '-'}")
+    for line in filter(None, (", ".join(words(ended.evidence)), row.problem)):
         say(f"  {line}")
-    if values.get("reason") == Reason.ENGINE_SILENT:
+    if ended.reason == Reason.ENGINE_SILENT:
         say(f"  its container is removed once the engine answers again   launch gc --host {place.name}")

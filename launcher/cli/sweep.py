@@ -28,15 +28,15 @@ def sweep(
     from launcher.cli.say import say
     from launcher.hosts import connect
     from launcher.runs import resolve
-    from launcher.runs.cleaning import open_engine
-    from launcher.runs.launching import NO_JOB, probe
+    from launcher.runs.cleaning import open_runtimes
+    from launcher.runs.probing import NO_JOB, probe
     from launcher.runs.sweeping import strangers
     from launcher.runs.sweeping import sweep as clean
 
     place = resolve.host(host)
-    with connect(place) as agent, open_engine(agent, place) as engine:
-        ours = clean(agent, engine, dry_run=dry_run)
-        facts = probe(agent, place, NO_JOB)
+    with connect(place) as desk, open_runtimes(desk, place) as runtimes:
+        ours = clean(desk, runtimes, dry_run=dry_run)
+        facts = probe(desk, place, NO_JOB)
     items = [*ours, *strangers(facts)]
     if as_json:
         dumped = [item.model_dump() for item in items]
@@ -52,7 +52,7 @@ def sweep(
     from rich.table import Table
     from rich.text import Text
 
-    from launcher.hosts.agent import printable
+    from launcher.values.text import printable
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("WHAT", "RUN", "WOULD BE" if dry_run else "", "WHY"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -15,9 +14,9 @@ from rich.text import Text
 
 from launcher.cli.plain_view import PlainView
 from launcher.cli.signals import cursor_back_on_stop, spinner
-from launcher.hosts.agent import printable
 from launcher.runs.view import Result
-from launcher.values.record import Event
+from launcher.values.record import Event, RunState
+from launcher.values.text import printable
 
 ACCENT = "cyan"
 
@@ -61,7 +60,7 @@ class TerminalView(PlainView):
         if "loss" not in event.values:
             super().metric(event)
 
-    def end(self, run: str, state: dict[str, Any], result: Result) -> None:
+    def end(self, run: str, state: RunState, result: Result) -> None:
         """End the bar and show the end."""
         self.close()
         super().end(run, state, result)

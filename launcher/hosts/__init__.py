@@ -1,6 +1,6 @@
-"""Where: one module a place. Only here fabric and paramiko; the rest sees a `Link` and an `Agent`."""
+"""Where: one module a place. Only here fabric and paramiko; everything else uses a `Desk`."""
 
-from launcher.hosts.agent import Agent
 from launcher.hosts.connecting import connect
+from launcher.hosts.desk import Desk
 
-__all__ = ["Agent", "connect"]
+__all__ = ["Desk", "connect"]

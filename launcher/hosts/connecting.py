@@ -1,20 +1,22 @@
-"""From a host to an agent on it."""
+"""From a host to its desk."""
 
 from __future__ import annotations
 
-from launcher.hosts.agent import Agent
+from launcher.hosts.agent_desk import AgentDesk
+from launcher.hosts.channel import Channel
+from launcher.hosts.desk import Desk
 from launcher.values.host import Host
 
 
-def connect(host: Host) -> Agent:
-    """Connect to a host and return its agent; close it, or use it in a `with`.
+def connect(host: Host) -> Desk:
+    """Connect to a host and return its desk; close it, or use it in a `with`.
 
-    Raises HostError, with what to do about it.
+    Raises HostError that says what to do.
     """
     if host.is_local:
         from launcher.hosts.local import LocalLink
 
-        return Agent(host.name, LocalLink(host))
-    from launcher.hosts.ssh import SshLink  # fabric and paramiko cost 0.15 s: only those who need them pay
+        return AgentDesk(Channel(host.name, LocalLink(host)))
+    from launcher.hosts.ssh import SshLink  # fabric and paramiko take 0.15 s to import
 
-    return Agent(host.name, SshLink(host))
+    return AgentDesk(Channel(host.name, SshLink(host)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Literal
 
 from launcher.planning.image_plan import Sources, image
 from launcher.planning.ladder import TOKENS, LadderInputs, PrecisionRequest, ladder
@@ -23,7 +22,7 @@ def plan(
     host: Host,
     job: Job,
     asked: PrecisionRequest = "auto",
-    runtime: Literal["docker", "native"] = "native",
+    runtime: str = "native",
     sources: Sources | None = None,
     *,
     site: Site = UNKNOWN,

@@ -208,7 +208,7 @@ def _chosen_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Finding]
 def _installed_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Finding]:
     """Refuse a torch of the interpreter's whose build is known not to run on the card; note one that is taken for PyPI's."""
     installed = (facts.interpreter.packages.get("torch") if facts.interpreter else None) or ""
-    is_used = plan.runtime == "native" and plan.environment is None
+    is_used = plan.image is None and plan.environment is None
     if not is_used or plan.rehearsed or not installed or facts.interpreter is None:
         return []
     version = numbers(facts.interpreter.version or "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
 
 from launcher.errors import UnknownNameError, UsageError
 from launcher.values.facts import Engine, Facts, Gpu, Holder
@@ -145,7 +144,7 @@ def card_choice_reason(profile: Profile, facts: Facts) -> str:
     return f"{profile.title} (GPU {best[1].index}) is taken: the most memory of those that we know"
 
 
-def runtime(profile: Profile, host: Host, job: Job, facts: Facts) -> Literal["docker", "native"]:
+def runtime(profile: Profile, host: Host, job: Job, facts: Facts) -> str:
     """Return how a job runs on a host: as the host says; where it leaves that open, in a container if one can be had.
 
     This machine and Apple's GPU are used natively, as is an environment that the host names, and as are jobs for which

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from launcher.errors import AgentError, CardBusyError
-from launcher.hosts.agent import printable
 from launcher.planning import (
     cards_of,
     choose_gpus,
@@ -20,6 +19,7 @@ from launcher.runs.view import View
 from launcher.values.facts import Facts
 from launcher.values.plan import Finding, Plan
 from launcher.values.profile import Profile
+from launcher.values.text import printable
 
 POLL_S = 2.0
 LEASED = "card-leased"
@@ -29,7 +29,7 @@ WAIT = "wait for it   --wait 30m     with the same command"
 T = TypeVar("T")
 
 
-class Wanted(NamedTuple):
+class CardChoice(NamedTuple):
     """The cards that will do now (UUIDs), how many of them are needed, and what they are called.
 
     `any_of` are those that would do if whoever holds them left: what a run may move to later.
@@ -51,7 +51,7 @@ def profile_for(asked: str | None, profile: Profile) -> Profile:
     return profile if profile.kind != "cuda" or count == profile.count else profile.of_cards(count)
 
 
-def wanted(asked: str | None, plan: Plan, facts: Facts) -> Wanted:
+def card_choice(asked: str | None, plan: Plan, facts: Facts) -> CardChoice:
     """Return the cards that a plan may have: those of its profile, or those of them that `--gpus` names."""
     _, named = requested_gpus(asked, plan.split.ranks)
     by_profile = () if plan.rehearsed else choose_gpus(plan.profile, facts, len(facts.gpus))
@@ -59,7 +59,7 @@ def wanted(asked: str | None, plan: Plan, facts: Facts) -> Wanted:
     taken = {gpu.uuid for gpu in facts.gpus if is_unavailable(gpu, facts)}
     gpus = tuple(gpu for gpu in any_of if gpu not in taken)
     titles = {gpu.uuid: f"GPU {gpu.index}" for gpu in facts.gpus}
-    return Wanted(gpus, any_of, plan.split.ranks if gpus else 0, titles)
+    return CardChoice(gpus, any_of, plan.split.ranks if gpus else 0, titles)
 
 
 def findings(asked: str | None, plan: Plan, facts: Facts | None) -> list[Finding]:
@@ -126,7 +126,7 @@ def waiting_for(make: Callable[[], T], wait_s: float, view: View) -> T:
                 return made
 
 
-def leased(error: AgentError, plan: Plan, cards: Wanted) -> CardBusyError:
+def leased(error: AgentError, plan: Plan, cards: CardChoice) -> CardBusyError:
     """Return as an error of its own that other runs have leased the cards that a run needs."""
     told = error.values.get("busy")
     busy = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
@@ -138,7 +138,7 @@ def leased(error: AgentError, plan: Plan, cards: Wanted) -> CardBusyError:
     return CardBusyError("\n".join(lines), holders)
 
 
-def _holder(told: dict[str, Any], cards: Wanted) -> str:
+def _holder(told: dict[str, Any], cards: CardChoice) -> str:
     gpu = str(told.get("gpu"))
     title = cards.titles.get(gpu, gpu)
     if told.get("state") == "queued":

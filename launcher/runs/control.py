@@ -8,23 +8,22 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import EngineError, HostError, LaunchError, RunError, UnknownNameError
-from launcher.hosts import Agent, connect
+from launcher.hosts import Desk, connect
 from launcher.runs import resolve
 from launcher.runs.evidence import diagnosis, why_silent
 from launcher.runs.mirror import RUN_ID, Mirror, find, mirrors, runs_folder
-from launcher.values.engine_access import EngineWay
+from launcher.runtimes import open_for_run
+from launcher.runtimes.runtime import Resumption
 from launcher.values.host import Host
-from launcher.values.image import BuildOptions
-from launcher.values.record import State, Summary, is_terminal
+from launcher.values.record import RunState, State, Summary, is_terminal
 
 if TYPE_CHECKING:
     from launcher.runs.view import Stage, View
-    from launcher.runtimes.docker.runtime import Docker
+    from launcher.values.image import BuildOptions
+    from launcher.values.plan import Plan
 
 MOST_HOSTS_AT_ONCE = 16
 STOP_SLACK_S = 30.0
@@ -34,84 +33,82 @@ class Row(NamedTuple):
     """One line of `launch ps`. `problem` is why the host was not asked, or could not be."""
 
     host: str
-    values: dict[str, Any]
+    summary: Summary
     problem: str | None = None
 
 
 def listing(host_name: str | None) -> list[Row]:
     """Return the runs of this client, or all runs of one host; hosts with live runs are asked, all at once.
 
-    A host that does not answer costs nothing but its rows' freshness: they say so.
+    The rows of a host that does not answer show the last known state, and say so.
     """
     if host_name is not None:
         host = resolve.host(host_name)
-        with connect(host) as agent:
-            return [Row(host.name, values) for values in runs_of(agent)]
+        with connect(host) as desk:
+            return [Row(host.name, summary) for summary in runs_of(desk)]
     rows: list[Row] = []
     open_runs: dict[str, tuple[Host, list[Mirror]]] = {}
     for mirror in mirrors():
         try:
             host = mirror.host()
         except RunError as error:
-            rows.append(Row("-", _remembered(mirror), str(error).splitlines()[0]))
+            rows.append(Row("-", remembered(mirror), str(error).splitlines()[0]))
             continue
-        if is_terminal(mirror.state().get("state")):
-            rows.append(Row(host.name, _remembered(mirror)))
+        state = mirror.state()
+        if state is not None and is_terminal(state.state):
+            rows.append(Row(host.name, remembered(mirror)))
         else:
             open_runs.setdefault(host.model_dump_json(), (host, []))[1].append(mirror)
     with ThreadPoolExecutor(MOST_HOSTS_AT_ONCE) as pool:
-        for found in pool.map(lambda pair: _ask(*pair), open_runs.values()):
-            rows += found
-    return sorted(rows, key=lambda row: row.values.get("time") or 0)
+        for answered in pool.map(lambda pair: _ask(*pair), open_runs.values()):
+            rows += answered
+    return sorted(rows, key=lambda row: row.summary.time or 0)
 
 
-def runs_of(agent: Agent, *wanted: str) -> list[dict[str, Any]]:
-    """Return the summaries of a host's runs, or of those wanted. What is none is left out."""
-    told = agent.call("runs", runs=list(wanted) or None).values.get("runs")
-    found = [_summary(one) for one in told] if isinstance(told, list) else []
-    return [one.model_dump() for one in found if one is not None and RUN_ID.fullmatch(one.run)]
+def runs_of(desk: Desk, *runs: str) -> list[Summary]:
+    """Return the summaries of these runs, or of all runs of a host."""
+    return [summary for summary in desk.runs.summaries(*runs) if RUN_ID.fullmatch(summary.run)]
 
 
-def _summary(told: object) -> Summary | None:
-    try:
-        return Summary.lenient(told)
-    except ValidationError:
-        return None
+def summary_of(desk: Desk, run: str) -> Summary | None:
+    """Return the summary of a run; `None` if its host has no such run."""
+    return next(iter(runs_of(desk, run)), None)
 
 
 def _ask(host: Host, asked: list[Mirror]) -> list[Row]:
     try:
-        with connect(host) as agent:
-            found = {values["run"]: values for values in runs_of(agent, *(mirror.run for mirror in asked))}
+        with connect(host) as desk:
+            summaries = {summary.run: summary for summary in runs_of(desk, *(mirror.run for mirror in asked))}
     except LaunchError as error:
         problem = str(error).splitlines()[0]
-        return [Row(host.name, _remembered(mirror), problem) for mirror in asked]
+        return [Row(host.name, remembered(mirror), problem) for mirror in asked]
     gone = "gone: the host has no such run"
     return [
-        Row(host.name, found[mirror.run])
-        if mirror.run in found
-        else Row(host.name, _remembered(mirror), gone)
+        Row(host.name, summaries[mirror.run])
+        if mirror.run in summaries
+        else Row(host.name, remembered(mirror), gone)
         for mirror in asked
     ]
 
 
-def _remembered(mirror: Mirror) -> dict[str, Any]:
-    plan, state, parent = mirror.plan(), mirror.state(), mirror.parent()
-    return {
-        "run": mirror.run,
-        "state": state.get("state", State.PREPARING),
-        "reason": state.get("reason"),
-        "attempt": state.get("attempt"),
-        "step": state.get("step"),
-        "steps": plan.steps,
-        "loss": state.get("loss"),
-        "job": plan.job,
-        "card": plan.card,
-        "evidence": state.get("evidence") if diagnosis(state.get("evidence")) else None,
-        "rehearsed": plan.rehearsed,
-        "parent": parent.model_dump() if parent is not None else None,
-        "time": mirror.launched(),
-    }
+def remembered(mirror: Mirror) -> Summary:
+    """Return what this client knows of a run without asking its host."""
+    plan, state = mirror.plan(), mirror.state() or RunState(state=State.PREPARING)
+    return Summary(
+        run=mirror.run,
+        state=state.state,
+        reason=state.reason,
+        attempt=state.attempt,
+        step=state.step,
+        steps=plan.steps,
+        loss=state.loss,
+        job=plan.job,
+        card=plan.card,
+        evidence=state.evidence if diagnosis(state.evidence) else None,
+        rehearsed=plan.rehearsed,
+        parent=mirror.parent(),
+        time=mirror.launched(),
+    )
 
 
 def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
@@ -123,129 +120,117 @@ def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
         mirror = Mirror(find(word, [mirror.run for mirror in mirrors()]), runs_folder())
         return mirror.host(), mirror
     host = resolve.host(host_name)
-    with connect(host) as agent:
-        found = sorted(runs_of(agent), key=lambda values: values.get("time") or 0)
+    with connect(host) as desk:
+        summaries = sorted(runs_of(desk), key=lambda summary: summary.time or 0)
     try:
-        run = find(word, [values["run"] for values in found])
+        run = find(word, [summary.run for summary in summaries])
     except UnknownNameError as error:
         raise UnknownNameError(f"{host.name}: {error}") from error
     mirror = Mirror(run, runs_folder())
-    began = next(values.get("time") for values in found if values["run"] == run)
-    mirror.bind(host, began if isinstance(began, float) else None)
+    mirror.bind(host, next(summary.time for summary in summaries if summary.run == run))
     return host, mirror
 
 
-def resume_if_interrupted(agent: Agent, mirror: Mirror, view: View) -> bool:
-    """Go on with a run that was interrupted: its leftovers are ended by proof, its agent starts again.
+def resume_if_interrupted(desk: Desk, mirror: Mirror, view: View) -> bool:
+    """Resume a run that was interrupted: its leftovers are ended by proof, its agent starts again.
 
-    So does one that waits for a card, if it is free by now; else it is said who has it. An image that must be made again
-    is shown as a stage. Return whether it goes on by this.
+    A run that waits for a card is resumed if the card is free by now. An image that must be made again is shown as a
+    stage. Return whether the run continues by this.
     """
-    values = runs_of(agent, mirror.run)
-    if not values:
-        raise RunError(f"{agent.host} has no run {mirror.run}: removed there?")
-    if values[0].get("state") not in (State.INTERRUPTED, State.WAITING):
+    summary = summary_of(desk, mirror.run)
+    if summary is None:
+        raise RunError(f"{desk.host} has no run {mirror.run}: removed there?")
+    if summary.state not in (State.INTERRUPTED, State.WAITING):
         return False
-    way = values[0].get("engine")
-    if way is None:
-        return agent.call("resume", run=mirror.run, deadline_s=60.0).values.get("state") != State.WAITING
-    from launcher.runs import build_settings
-    from launcher.runs.following import refresh
+    from launcher.runs import build_settings, following  # `ps` and `stop` do not need them
 
-    refresh(agent, mirror)
-    plan = mirror.whole_plan()
-    settings = build_settings.read(mirror.host(), os.environ)
-    with contextlib.ExitStack() as shown, open_docker(agent, way, settings) as docker:
+    def plan() -> Plan:
+        following.refresh(desk, mirror)
+        return mirror.whole_plan()
+
+    with contextlib.ExitStack() as shown, open_for_run(desk, summary) as runtime:
         stages: list[Stage] = []
 
         def say(step: str) -> None:
-            if not stages:  # only an image that is not there has anything to say
+            if not stages:  # something is shown only if it takes time
                 stages.append(shown.enter_context(view.stage("image")))
-                stages[0].text = plan.image.name if plan.image else None
+                image = mirror.whole_plan().image
+                stages[0].text = image.name if image else None
             stages[0].progress(step)
 
-        return docker.resume(mirror.run, plan, (values[0].get("attempt") or 1) + 1, say)
+        def build() -> BuildOptions:
+            return build_settings.read(mirror.host(), os.environ)
+
+        return runtime.resume(mirror.run, Resumption((summary.attempt or 1) + 1, plan, build, say))
 
 
-def open_docker(agent: Agent, way: dict[str, Any], settings: BuildOptions | None = None) -> Docker:
-    """Return the runtime of a run that is in a container: `way` is its summary's `engine`. Raises EngineError."""
-    from launcher.runtimes.docker.runtime import Docker  # docker-py costs 0.15 s: only those who need it pay
-
-    return Docker(agent, EngineWay.model_validate(way), settings)
-
-
-def stop(agent: Agent, run: str, *, now: bool, grace_s: float) -> Row:
+def stop(desk: Desk, run: str, *, now: bool, grace_s: float) -> Row:
     """Ask a run to stop, or to stop now, and wait until it has and nothing of it is left; return its last summary.
 
-    What is left all the same is the row's `problem`. A run that has ended without its engine's help has ended: the row's `problem` says what the engine's was.
-    Raises RunError when the run still lives after its grace and some slack, EngineError when nobody can say.
+    The row's `problem` is what is left all the same, or what the engine of a run said that ended without its help.
+    Raises RunError if the run still lives after its grace and some slack, EngineError if nobody can say.
     """
-    short = run.rpartition("-")[2]
     problem: EngineError | None = None
     wish = "cancel" if now else "stop"
-    agent.call("wish", run=run, wish=wish, deadline_s=60.0)
-    values = next(iter(runs_of(agent, run)), {})
+    desk.runs.wish(run, wish)
+    summary = summary_of(desk, run)
     # At least as long as a step and a save were seen to take.
-    grace_s = 0.0 if now else max(grace_s, values.get("grace_s") or 0.0)
-    if values.get("engine") is not None and not is_terminal(values.get("state")):
+    grace_s = 0.0 if now or summary is None else max(grace_s, summary.grace_s or 0.0)
+    if summary is not None and not is_terminal(summary.state):
+        must_ask_again = True
         try:
-            with open_docker(agent, values["engine"]) as docker:
-                docker.stop(run, grace_s)
+            with open_for_run(desk, summary) as runtime:
+                must_ask_again = runtime.stop(run, grace_s)
         except EngineError as error:
             problem = error
-        agent.call("wish", run=run, wish=wish, deadline_s=60.0)  # a container that was killed wrote no end
+        if must_ask_again:
+            desk.runs.wish(run, wish)
     deadline = time.monotonic() + grace_s + STOP_SLACK_S
     while time.monotonic() < deadline:
-        values = next(iter(runs_of(agent, run)), {})
-        if not values or is_terminal(values.get("state")):
-            words = [str(problem).splitlines()[0]] if problem else _still_there(agent, run, values)
-            return Row(agent.host, values, "; ".join(words) or None)
-        if problem is not None and why_silent(values):
+        summary = summary_of(desk, run)
+        if summary is None:
+            raise RunError(f"{desk.host} has no run {run}: removed there?")
+        if is_terminal(summary.state):
+            left = [f"still there: {thing}" for thing in desk.runs.remaining(run)] if problem is None else []
+            words = [str(problem).splitlines()[0]] if problem else left
+            return Row(desk.host, summary, "; ".join(words) or None)
+        if problem is not None and why_silent(summary):
             break
         time.sleep(0.1)
     if problem is not None:
-        mend = f"without it   launch stop --now {short}"
-        raise EngineError(agent.host, str(problem) if now else f"{problem}\n  {mend}") from problem
+        mend = f"without it   launch stop --now {run.rpartition('-')[2]}"
+        raise EngineError(desk.host, str(problem) if now else f"{problem}\n  {mend}") from problem
     raise RunError(
-        f"{run} on {agent.host} has not ended yet\n  now   launch stop --now {run}     look   launch ps"
+        f"{run} on {desk.host} has not ended yet\n  now   launch stop --now {run}     look   launch ps"
     )
 
 
-def _still_there(agent: Agent, run: str, values: dict[str, Any]) -> list[str]:
-    """Return what is left of a run that has ended, once its agent has had its moment to leave: it may hold the card."""
-    left = agent.call("remains", run=run, deadline_s=60.0).values.get("left") if values else None
-    return [f"still there: {one}" for one in left] if isinstance(left, list) else []
+def execute(desk: Desk, run: str, command: Sequence[str], take: Callable[[int, bytes], None]) -> int:
+    """Run a command beside a run, in its container if it has one; return its exit code, as a shell reports it.
 
-
-def execute(agent: Agent, run: str, command: Sequence[str], take: Callable[[int, bytes], None]) -> int:
-    """Run a command beside a run; `take` gets what it prints as (1 or 2, bytes). Return its exit code, as a shell tells it.
-
-    A run in a container has it run in there. Ctrl-C ends it, and returns 130 when it has ended; a second one does not
-    wait for that. Raises HostError.
+    `take` gets its output as (1 or 2, bytes). Ctrl-C ends the command, and 130 is returned when it has ended; a second
+    Ctrl-C does not wait for that. Raises HostError.
     """
-    found = runs_of(agent, run)
-    way = found[0].get("engine") if found else None
+    summary = summary_of(desk, run)
     with contextlib.ExitStack() as stack:
-        if way is not None:
-            docker = stack.enter_context(open_docker(agent, way))
-            agent = stack.enter_context(docker.agent_inside(run))
+        inside = desk
+        if summary is not None:
+            runtime = stack.enter_context(open_for_run(desk, summary))
+            inside = stack.enter_context(runtime.inside(run))
         interrupts = stack.enter_context(_interrupt_noted())
-        values = agent.execute(
-            "exec", b"", take, lambda: bool(interrupts), run=run, command=list(command)
-        ).values
+        end = inside.runs.execute(run, command, take, lambda: bool(interrupts))
     if interrupts:
         return 128 + signal.SIGINT
-    code, number = values.get("exit"), values.get("signal")
-    if isinstance(number, int):
-        return 128 + number
-    if not isinstance(code, int):
-        raise HostError(agent.host, f"{agent.host}: the agent did not say how the command ended")
-    return code
+    if end.signal is not None:
+        return 128 + end.signal
+    if end.exit is None:
+        raise HostError(desk.host, f"{desk.host}: the agent did not report how the command ended")
+    return end.exit
 
 
 @contextlib.contextmanager
 def _interrupt_noted() -> Iterator[list[int]]:
-    """Note the first Ctrl-C; the second one interrupts."""
+    """Collect the first Ctrl-C; the second one interrupts."""
     noted: list[int] = []
     before = signal.getsignal(signal.SIGINT)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from launcher.values.record import RunState, State, Summary
+
 KILLED = 137
 _DIAGNOSIS = ("line", "why", "mend")
 
@@ -23,12 +25,11 @@ def diagnosis(evidence: object) -> dict[str, str]:
     return {name: str(evidence[name]) for name in _DIAGNOSIS if evidence.get(name)}
 
 
-def why_silent(state: dict[str, Any]) -> str | None:
-    """Return why nobody knows what becomes of a run, None where somebody does."""
-    evidence = state.get("evidence")
-    if state.get("state") != "resuming" or not isinstance(evidence, dict) or "engine" not in evidence:
+def why_silent(run: Summary | RunState) -> str | None:
+    """Return why the fate of a run is not known, e.g. because its engine does not answer; `None` if it is known."""
+    if run.state != State.RESUMING or run.evidence is None or "engine" not in run.evidence:
         return None
-    return ", ".join(words(evidence))
+    return ", ".join(words(run.evidence))
 
 
 def _clauses(key: str, value: Any) -> list[str]:

@@ -10,67 +10,52 @@ import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO
 
-from pydantic import ValidationError
-
-from launcher.errors import AgentError, RunError, UnreachableError
-from launcher.hosts import Agent, connect
+from launcher.errors import AgentError, MalformedAnswerError, RunError, UnreachableError
+from launcher.hosts import Desk, connect
 from launcher.runs.lineage import joined
 from launcher.runs.mirror import Mirror
 from launcher.runs.picture import draw
 from launcher.runs.tensorboard import TensorBoard
 from launcher.runs.view import Result, View
-from launcher.values.base import Record
 from launcher.values.host import Host
-from launcher.values.record import State, is_terminal
+from launcher.values.record import RunState, State, is_terminal
 
 WAIT_S = 5.0
-LATE_S = 10.0  # so late an answer is none: the link is half open
 CHUNK = 1 << 18
 BACK_OFF_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 
-class _Artifact(Record):
-    sha256: str
-
-
-class _Artifacts(Record):
-    """What the agent answers to `pull`, behind the files: what they were, and why which others were not sent."""
-
-    files: dict[str, _Artifact]
-    left_out: dict[str, str] = {}
-
-
 def follow(
-    host: Host, mirror: Mirror, view: View, agent: Agent | None = None, *, pulls: bool = True
-) -> dict[str, Any]:
+    host: Host, mirror: Mirror, view: View, desk: Desk | None = None, *, pulls: bool = True
+) -> RunState:
     """Fetch and show a run until it ends, waits or is interrupted; return its state.
 
-    With `pulls`, the artifacts of a run that has succeeded are brought home over the same link.
+    With `pulls`, the artifacts of a run that has succeeded are pulled over the same link.
 
-    `agent` is an open one, taken over. A lost link is tried again for ever: silence never ends a run.
-    Raises HostError only where a person must act (a key, a login) or the host does not know the run.
+    `desk` is an open one, taken over. A lost link is opened again, without limit: silence never ends a run.
+    Raises HostError only if a person must act (a key, a login) or the host does not have the run.
     """
-    known = mirror.load()
+    fetched = mirror.load()
     with _board(mirror, view) as board:
-        board.add(known)
-        view.begin(mirror.run, mirror.plan().steps, known)
+        board.add(fetched)
+        view.begin(mirror.run, mirror.plan().steps, fetched)
         _tell_parent(mirror, view)
         tries = 0
         while True:
             try:
-                with agent or connect(host) as link:
-                    agent = None
+                with desk or connect(host) as link:
+                    desk = None
                     if tries:
                         view.back()
                     tries = 0
                     state = _until_end(link, mirror, view, board)
-                    if pulls and state.get("state") == State.SUCCEEDED:
+                    if pulls and state.state == State.SUCCEEDED:
                         _bring_home(link, mirror, view)
                     return state
             except UnreachableError as error:
-                agent = None
+                desk = None
                 wait_s = BACK_OFF_S[min(tries, len(BACK_OFF_S) - 1)] * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
                 tries += 1
                 view.lost(error, tries, wait_s)
@@ -103,15 +88,12 @@ def _tell_parent(mirror: Mirror, view: View) -> bool:
     return parent is not None or mirror.began() is not None
 
 
-def _until_end(agent: Agent, mirror: Mirror, view: View, board: TensorBoard) -> dict[str, Any]:
+def _until_end(desk: Desk, mirror: Mirror, view: View, board: TensorBoard) -> RunState:
     wait_s = WAIT_S
-    is_known = mirror.began() is not None  # and was told, if it goes on with another run
+    is_shown = mirror.began() is not None  # and was shown, if it continues another run
     while True:
-        answer = agent.call(
-            "read", deadline_s=wait_s + LATE_S, run=mirror.run, wait_s=wait_s, **mirror.request()
-        )
-        news = mirror.apply(answer)
-        is_known = is_known or _tell_parent(mirror, view)
+        news = mirror.apply(desk.runs.read(mirror.run, mirror.request(), wait_s))
+        is_shown = is_shown or _tell_parent(mirror, view)
         wait_s = WAIT_S if _goes_on(news.state) else 0.0
         board.add(news.events)
         view.news(news)
@@ -120,51 +102,50 @@ def _until_end(agent: Agent, mirror: Mirror, view: View, board: TensorBoard) -> 
             return news.state
 
 
-def _bring_home(agent: Agent, mirror: Mirror, view: View) -> None:
+def _bring_home(desk: Desk, mirror: Mirror, view: View) -> None:
     """Pull a run's artifacts. What a second try would find again is said: the run has succeeded all the same."""
     try:
         with view.stage("pull") as stage:
-            files = pull(agent, mirror)
+            files = pull(desk, mirror)
             stage.text = f"{files} files" if files else "no artifacts"
-    except (AgentError, RunError) as error:
+    except (AgentError, MalformedAnswerError, RunError) as error:
         view.note(f"not pulled: {str(error).splitlines()[0]}   launch pull {mirror.short}")
 
 
-def refresh(agent: Agent, mirror: Mirror) -> None:
+def refresh(desk: Desk, mirror: Mirror) -> None:
     """Fetch what is new of a run, without waiting for more."""
     mirror.load()
-    while not mirror.apply(agent.call("read", run=mirror.run, **mirror.request())).is_all:
+    while not mirror.apply(desk.runs.read(mirror.run, mirror.request())).is_all:
         continue
 
 
-def _goes_on(state: dict[str, Any]) -> bool:
-    name = state.get("state")
-    return not is_terminal(name) and name not in (State.WAITING, State.INTERRUPTED)
+def _goes_on(state: RunState) -> bool:
+    return not is_terminal(state.state) and state.state not in (State.WAITING, State.INTERRUPTED)
 
 
-def finish(mirror: Mirror, state: dict[str, Any], view: View) -> None:
+def finish(mirror: Mirror, state: RunState, view: View) -> None:
     """Draw a run's loss and show how it ended."""
-    found = [point for _, point in joined(mirror)]
+    measured = [point for _, point in joined(mirror)]
     picture: Path | None = mirror.picture
     try:
-        draw(mirror.run, found, mirror.picture)
+        draw(mirror.run, measured, mirror.picture)
     except RunError:
         picture = None  # a run without a loss has no picture, which is no error here
     except OSError as error:
         picture = None
         view.note(f"{mirror.picture}: {error.strerror}   launch plot {mirror.short}")
-    losses = [point.value for point in found if point.name == "loss"]
-    metrics = {point.name: point.value for point in found}
+    losses = [point.value for point in measured if point.name == "loss"]
+    metrics = {point.name: point.value for point in measured}
     weights = next(
         (path for path in (mirror.artifacts / "adapter", mirror.artifacts / "model") if path.is_dir()), None
     )
-    began, ended = mirror.began(), state.get("time")
-    seconds = ended - began if isinstance(ended, float) and began is not None else None
+    began, ended = mirror.began(), state.time
+    seconds = ended - began if ended is not None and began is not None else None
     first_loss = losses[0] if losses else None
     view.end(mirror.run, state, Result(weights, picture, metrics, first_loss, seconds))
 
 
-def pull(agent: Agent, mirror: Mirror) -> int:
+def pull(desk: Desk, mirror: Mirror) -> int:
     """Fetch the run's artifacts, verify each, and put them in place as a whole; return the number of files.
 
     One client at a time; another waits. Raises RunError when what arrives is not what the host says it sent, when the
@@ -174,36 +155,30 @@ def pull(agent: Agent, mirror: Mirror) -> int:
     with mirror.alone("pull"), mirror.disk_errors(part):
         shutil.rmtree(part, ignore_errors=True)  # of a client that was killed
         try:
-            return _pull(agent, mirror, part)
+            return _pull(desk, mirror, part)
         finally:
             shutil.rmtree(part, ignore_errors=True)
 
 
-def _pull(agent: Agent, mirror: Mirror, part: Path) -> int:
+def _pull(desk: Desk, mirror: Mirror, part: Path) -> int:
     fresh = part / "new"
     fresh.mkdir(parents=True)
     digests: dict[str, str] = {}
-    answer = agent.receive_stream(
-        "pull", lambda stream: _unpack(stream, mirror, fresh, digests), run=mirror.run
-    )
-    try:
-        told = _Artifacts.model_validate(answer.values)
-    except ValidationError as error:
-        raise RunError(f"{agent.host} sent what is no list of artifacts") from error
-    sent = {name: one.sha256 for name, one in told.files.items()}
+    artifacts = desk.runs.pull(mirror.run, lambda stream: _unpack(stream, mirror, fresh, digests))
+    sent = {name: file.sha256 for name, file in artifacts.files.items()}
     if sent != digests:
         wrong = min(set(sent.items()) ^ set(digests.items()))[0]
         raise RunError(
-            f"{agent.host}: artifact {wrong!r} arrived changed\n  again   launch pull {mirror.short}"
+            f"{desk.host}: artifact {wrong!r} arrived changed\n  again   launch pull {mirror.short}"
         )
     if digests:
         if mirror.artifacts.exists():
             mirror.artifacts.rename(part / "old")
         fresh.rename(mirror.artifacts)
-    if told.left_out:
-        reasons = ", ".join(f"{name} ({why})" for name, why in sorted(told.left_out.items())[:5])
+    if artifacts.left_out:
+        reasons = ", ".join(f"{name} ({why})" for name, why in sorted(artifacts.left_out.items())[:5])
         raise RunError(
-            f"{agent.host} cannot read {len(told.left_out)} of its artifacts: {reasons}\n"
+            f"{desk.host} cannot read {len(artifacts.left_out)} of its artifacts: {reasons}\n"
             f"  the other {len(digests)} are in {mirror.artifacts}; when that is mended   launch pull {mirror.short}"
         )
     return len(digests)

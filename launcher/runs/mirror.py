@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
 from pydantic import Field, TypeAdapter, ValidationError
 
 from launcher.errors import ConnectionLostError, RunError, UnknownNameError, UsageError
-from launcher.hosts.agent import Answer
+from launcher.hosts.channel import Reply
 from launcher.runs.json_file import read_json
 from launcher.runs.whole_file import write_whole
 from launcher.values.base import Record
@@ -70,7 +70,7 @@ def runs_folder() -> Path:
 class News(NamedTuple):
     """What one answer brought: the run's state, complete events, and pieces of the log as text."""
 
-    state: dict[str, Any]
+    state: RunState
     events: list[Event]
     log: str
     is_all: bool
@@ -218,7 +218,7 @@ class Mirror:
         has_plan = (self.folder / "plan.json").exists()
         return {"cursors": wanted, "from": self._from, "state": self._seen_state, "plan": has_plan}
 
-    def apply(self, answer: Answer) -> News:
+    def apply(self, answer: Reply) -> News:
         """Write an answer's parts to the disk, and return what they say.
 
         Raises ConnectionLostError when the answer is none of ours: a path that no mirror has, a gap; RunError where
@@ -226,7 +226,7 @@ class Mirror:
         """
         try:
             told = _Reading.model_validate(answer.values, strict=True)
-            state = RunState.lenient(told.state).model_dump(exclude_none=True)
+            state = RunState.lenient(told.state)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
@@ -249,8 +249,8 @@ class Mirror:
                     log.append(self._text(name, data))
         if is_taken and not told.is_full and told.last:
             self._from = told.last[0]
-        self._seen_state = [state.get("state"), state.get("reason"), state.get("attempt")]
-        state["rehearsed"] = self.plan().rehearsed
+        self._seen_state = [state.state, state.reason, state.attempt]
+        state = state.model_copy(update={"rehearsed": self.plan().rehearsed})
         return News(state, events, "".join(log), is_all=not told.is_full and not told.parts)
 
     def _cut(self, parts: list[_Part], payload: bytes) -> list[tuple[str, int, bytes]]:
@@ -334,10 +334,10 @@ class Mirror:
 
         return build(Plan, read_json(self.folder / "plan.json"), file=f"the plan of {self.run}")
 
-    def state(self) -> dict[str, Any]:
-        """Return the last state that was fetched, empty where none is told."""
+    def state(self) -> RunState | None:
+        """Return the last state that was fetched; `None` if there is none."""
         numbers = sorted(self.folder.glob("[0-9][0-9][0-9][0-9]*"))
-        return _state(read_json(numbers[-1] / "state.json")) if numbers else {}
+        return _state(read_json(numbers[-1] / "state.json")) if numbers else None
 
     def began(self) -> float | None:
         """Return when the run was made, by the host's clock."""
@@ -371,12 +371,12 @@ def parent_of(folder: Path) -> Parent | None:
     return FolderStart.lenient(read_json(folder / "0001" / "attempt.json")).parent
 
 
-def _state(told: object) -> dict[str, Any]:
-    """Return a state as far as it was told, without what was not; empty where it is none."""
+def _state(values: object) -> RunState | None:
+    """Return a state without its malformed fields; `None` if what remains is not a state."""
     try:
-        return RunState.lenient(told).model_dump(exclude_none=True)
+        return RunState.lenient(values)
     except ValidationError:
-        return {}
+        return None
 
 
 def parse_event(line: bytes) -> Event | None:

@@ -15,10 +15,11 @@ from launcher.hosts.ssh_config import names_and_patterns
 from launcher.planning import Sources
 from launcher.runs.catalogue import file as catalogued
 from launcher.runs.catalogue import files, user_folder, user_folder_text
+from launcher.runtimes import names as runtime_names
 from launcher.values.host import LOCAL, Host
 from launcher.values.image import Build
 from launcher.values.job import Job
-from launcher.values.parsing import build, unknown_name
+from launcher.values.parsing import build, nearest, unknown_name
 from launcher.values.profile import NAME, Profile
 from launcher.values.toml import read_text, read_toml
 from launcher.values.wheels import WheelTable
@@ -82,6 +83,7 @@ def hosts() -> dict[str, Host]:
             )  # unless it says, the name is one of ~/.ssh/config
             table = {"name": name, **alias, **written}
             one = build(Host, table, file=str(path), text=text, prefix=f"hosts.{name}.")
+            check_runtime(one.runtime, f'{path}: hosts.{name}.runtime = "{one.runtime}"')
             found[name] = one.model_copy(
                 update={"environment": _environment(one, path), "build": _build(one.build, path)}
             )
@@ -110,6 +112,14 @@ def host(name: str | None) -> Host:
         [*known, *names],
         looked_in=f"launch.toml, {user_folder_text()}/hosts.toml, ~/.ssh/config",
     )
+
+
+def check_runtime(name: str, where: str) -> None:
+    """Raise BadFileError if there is no runtime of a name; `where` is what names it."""
+    known = ["auto", *runtime_names()]
+    if name not in known:
+        given = "" if name in where else f" {name}"
+        raise BadFileError(f"{where}{given}: expected {', '.join(known)}{nearest(name, known)}")
 
 
 def aliases() -> list[str]:

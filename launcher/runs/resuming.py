@@ -8,8 +8,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic import ValidationError
-
 from launcher.errors import (
     AgentError,
     BadFileError,
@@ -19,29 +17,26 @@ from launcher.errors import (
     RunError,
     UsageError,
 )
-from launcher.hosts import Agent, connect
+from launcher.hosts import Desk, connect
 from launcher.planning import changed, job_of
 from launcher.runs import build_settings, resolve, secret_values
-from launcher.runs.control import locate, open_docker, runs_of
+from launcher.runs.contact import Contact, pass_gate_when_free
+from launcher.runs.control import locate, summary_of
 from launcher.runs.following import refresh
-from launcher.runs.launching import Started, begin, describe, look_at_cards, pass_gate_when_free, probe
+from launcher.runs.launching import Filling, Started, begin
 from launcher.runs.mirror import Mirror
-from launcher.runtimes.native import Native
-from launcher.values.base import Record
-from launcher.values.facts import Facts
+from launcher.runs.probing import describe, probe
+from launcher.runtimes import open_for_run
 from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.parsing import build, nearest
 from launcher.values.plan import Plan
-from launcher.values.record import Parent, State, is_terminal
+from launcher.values.record import State, Summary, is_terminal
 
 if TYPE_CHECKING:
     from launcher.runs.view import View
-    from launcher.runtimes import Runtime
 
 FILE = "--set"
-INHERIT_S = 3600.0
-"""How long a host may take to prove a checkpoint, in seconds: it reads all of it."""
 _KEPT = {
     "command": "its parent's command",
     "code": "its parent's code",
@@ -60,7 +55,7 @@ _KEPT = {
 _TABLES = {"batch": ("global", "micro"), "data": ("train", "eval")}
 
 
-class Asked(NamedTuple):
+class ResumeRequest(NamedTuple):
     """What a command line asks for: changes KEY=VALUE, the run's name, and how long it may wait for its card."""
 
     settings: Sequence[str] = ()
@@ -68,51 +63,41 @@ class Asked(NamedTuple):
     wait_s: float = 0.0
 
 
-class _PassedOver(Record):
-    checkpoint: str
-    wrong: str
-
-
-class _Inherited(Record):
-    """What an agent answers when it has given a run what its parent left."""
-
-    parent: Parent
-    changes: dict[str, bool | int | float | str] = {}
-    passed_over: list[_PassedOver] = []
-
-
-def resume(word: str, host_name: str | None, asked: Asked, view: View) -> Started:
+def resume(word: str, host_name: str | None, request: ResumeRequest, view: View) -> Started:
     """Start a run that goes on where the run that a word means has ended.
 
     Raises UsageError for a key that such a run cannot have, RunError or InterruptedRunError for a run that cannot be
     gone on with, RefusedError by the gate. When it raises, nothing is left on the host, as for a launch.
     """
     host, parent = locate(word, host_name)
-    check_settings(asked.settings, host)
-    name = None if asked.name is None else resolve.checked_name(asked.name)
+    check_settings(request.settings, host)
+    name = None if request.name is None else resolve.checked_name(request.name)
     with view.stage("connect") as stage:
-        agent = connect(host)
-        stage.text = agent.about
+        desk = connect(host)
+        stage.text = desk.about
     try:
-        summary = _ended(agent, parent, asked)
-        refresh(agent, parent)
+        summary = _ended(desk, parent, request)
+        refresh(desk, parent)
         before = parent.whole_plan()
-        plan = changed_plan(before, asked.settings, name, host)
+        plan = changed_plan(before, request.settings, name, host)
         secrets = secret_values.values(job_of(plan))
         there = host.model_copy(update={"environment": plan.host_environment})
         with view.stage("probe") as stage:
-            facts = probe(agent, there, job_of(plan))
+            facts = probe(desk, there, job_of(plan))
             stage.text = describe(facts)
         view.head(plan)
-        deadline = time.monotonic() + asked.wait_s
-        facts = pass_gate_when_free(agent, plan, facts, there, job_of(plan), view, deadline)
-        look = look_at_cards(agent, plan, facts, there, job_of(plan))
-        with _runtime(agent, host, plan, facts, summary) as runtime:
-            keys = sorted({key for setting in asked.settings for key in _keys_of(setting)})
-            fill = functools.partial(_inherit, agent, parent, host, view, keys)
-            return begin(runtime, host, plan, look, secrets, view, "resume", fill, deadline)
+        deadline = time.monotonic() + request.wait_s
+        contact = Contact(there, desk, job_of(plan), facts, view, deadline=deadline)
+        contact = pass_gate_when_free(contact, plan)
+        build_options = build_settings.read(host, os.environ)
+        # The parent's own runtime: it has the image.
+        with open_for_run(desk, summary, build_options, contact.facts) as runtime:
+            keys = sorted({key for setting in request.settings for key in _keys_of(setting)})
+            fill = functools.partial(_inherit, desk, parent, host, view, keys)
+            contact = contact._replace(host=host)
+            return begin(contact, runtime, plan, secrets, Filling("resume", fill))
     except BaseException:
-        agent.close()
+        desk.close()
         raise
 
 
@@ -163,13 +148,13 @@ def changed_plan(parent: Plan, settings: Sequence[str], name: str | None, host: 
     return changed(parent, job, keys, host.name)
 
 
-def _ended(agent: Agent, parent: Mirror, asked: Asked) -> dict[str, Any]:
-    """Return the summary of a run that may be gone on with, as far as its state says."""
-    summary = next(iter(runs_of(agent, parent.run)), None)
+def _ended(desk: Desk, parent: Mirror, request: ResumeRequest) -> Summary:
+    """Return the summary of a run whose state allows it to be resumed."""
+    summary = summary_of(desk, parent.run)
     short = parent.short
     if summary is None:
-        raise RunError(f"{agent.host} has no run {parent.run}: removed there?")
-    state = summary.get("state")
+        raise RunError(f"{desk.host} has no run {parent.run}: removed there?")
+    state = summary.state
     if state in (State.INTERRUPTED, State.WAITING):
         raise InterruptedRunError(
             f"{parent.run} is {state}: it has not ended\n  it goes on by itself   launch attach {short}"
@@ -179,9 +164,8 @@ def _ended(agent: Agent, parent: Mirror, asked: Asked) -> dict[str, Any]:
             f"{parent.run} is {state}: it has not ended\n"
             f"  end it   launch stop {short}     or follow it   launch attach {short}"
         )
-    if state == State.SUCCEEDED and not asked.settings:
-        step = summary.get("step")
-        more = f"steps={2 * step}" if isinstance(step, int) and step > 0 else "steps=…"
+    if state == State.SUCCEEDED and not request.settings:
+        more = f"steps={2 * summary.step}" if summary.step and summary.step > 0 else "steps=…"
         raise UsageError(
             f"{parent.run} has succeeded: there is nothing left to do\n"
             f"  train on   launch resume {short} --set {more}"
@@ -189,38 +173,23 @@ def _ended(agent: Agent, parent: Mirror, asked: Asked) -> dict[str, Any]:
     return summary
 
 
-def _runtime(agent: Agent, host: Host, plan: Plan, facts: Facts, summary: dict[str, Any]) -> Runtime:
-    """Return the parent's runtime, open: the very engine that has its image."""
-    settings = build_settings.read(host, os.environ)
-    if plan.runtime == "native":
-        return Native(agent, facts, settings)
-    return open_docker(agent, summary["engine"], settings)
-
-
-def _inherit(
-    agent: Agent, parent: Mirror, host: Host, view: View, asked: Sequence[str], child: Mirror
-) -> str:
-    """Have the host give a run what its parent left; say what that is. `asked` are the keys that were set."""
+def _inherit(desk: Desk, parent: Mirror, host: Host, view: View, keys: Sequence[str], child: Mirror) -> str:
+    """Have the host give a run what its parent left; return what that is, in words. `keys` are those that were set."""
     try:
-        answer = agent.call(
-            "inherit", run=child.run, parent=parent.run, asked=list(asked), deadline_s=INHERIT_S
-        )
-        told = _Inherited.model_validate(answer.values)
+        inheritance = desk.preparation.inherit(child.run, parent.run, keys)
     except AgentError as error:
         raise _explained(error, parent, host) from error
     except ConnectionLostError as error:
         raise ConnectionLostError(
             error.host, f"{error}\n  no run was begun   the same command again"
         ) from error
-    except ValidationError as error:
-        raise RunError(f"{agent.host} did not say what {parent.run} left") from error
-    for one in told.passed_over:
-        view.note(f"{one.checkpoint} passed over: {one.wrong}")
-    if told.changes:
-        words = ", ".join(f"{name} {value}" for name, value in sorted(told.changes.items()))
+    for passed in inheritance.passed_over:
+        view.note(f"{passed.checkpoint} passed over: {passed.wrong}")
+    if inheritance.changes:
+        words = ", ".join(f"{name} {value}" for name, value in sorted(inheritance.changes.items()))
         view.note(f"what remedies made of the plan holds on: {words}")
-    step = told.parent.step
-    return f"{told.parent.checkpoint} of {told.parent.run}, step {step}; code and data as they lie there"
+    source = inheritance.parent
+    return f"{source.checkpoint} of {source.run}, step {source.step}; code and data as they lie there"
 
 
 def _explained(error: AgentError, parent: Mirror, host: Host) -> LaunchError:

@@ -24,14 +24,14 @@ class Entry(NamedTuple):
     link: str | None
 
 
-class Tree(NamedTuple):
+class CodeTree(NamedTuple):
     """All entries, and what was left out and why."""
 
     entries: list[Entry]
     left_out: list[str]
 
 
-def collect(code: Path, local: Mapping[str, Path], mirror: Path) -> Tree:
+def collect(code: Path, local: Mapping[str, Path], mirror: Path) -> CodeTree:
     """Return what a plan ships: the code folder, and the model and data that lie here, by their keys in the job.
 
     In a git work tree: tracked files and untracked ones that git does not ignore. Elsewhere: every file. Never the
@@ -54,10 +54,10 @@ def collect(code: Path, local: Mapping[str, Path], mirror: Path) -> Tree:
             f"{code} holds {len(entries):,} files, more than {MOST_FILES:,}: is this the project's folder?\n"
             '  stand in it, or name it: code = "…" in the job file; what git ignores stays behind'
         )
-    return Tree(sorted(entries, key=lambda entry: entry.path), left_out)
+    return CodeTree(sorted(entries, key=lambda entry: entry.path), left_out)
 
 
-def manifest(tree: Tree, digests: Digests) -> dict[str, Any]:
+def manifest(tree: CodeTree, digests: Digests) -> dict[str, Any]:
     """Return what each path must be on the host: SHA-256, size in bytes and exec bit, or a link's target."""
     found: dict[str, Any] = {}
     for entry in tree.entries:

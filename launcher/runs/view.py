@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from launcher.errors import HostError
 from launcher.runs.mirror import News
 from launcher.values.plan import Finding, Plan
-from launcher.values.record import Parent
+from launcher.values.record import Event, Parent, RunState
 
 
 class Stage(Protocol):
@@ -22,7 +22,7 @@ class Stage(Protocol):
 
 
 class View(Protocol):
-    """Whoever watches."""
+    """What shows a launch and a run to the user."""
 
     def head(self, plan: Plan) -> None:
         """Show what will run where, and at which precision."""
@@ -39,7 +39,7 @@ class View(Protocol):
     def started(self, run: str) -> None:
         """Say the id of a run that is left to itself."""
 
-    def begin(self, run: str, steps: int | None, events: list[Any]) -> None:
+    def begin(self, run: str, steps: int | None, events: list[Event]) -> None:
         """Begin to show a run of so many steps, if that is known; `events` are those that were fetched before."""
 
     def continues(self, run: str, parent: Parent) -> None:
@@ -54,7 +54,7 @@ class View(Protocol):
     def back(self) -> None:
         """Say that the link is back."""
 
-    def end(self, run: str, state: dict[str, Any], found: Result) -> None:
+    def end(self, run: str, state: RunState, result: Result) -> None:
         """Show how the run ended and what it left."""
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What the making of an image and of an environment have in common: one client at a time, and what a program prints."""
+"""What making an image and making an environment have in common: one client at a time, and a program's output."""
 
 from __future__ import annotations
 
@@ -7,30 +7,27 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from launcher.errors import ConnectionLostError
-from launcher.hosts import Agent
-from launcher.hosts.agent import Answer, printable
+from launcher.hosts import Desk
 from launcher.runtimes.runtime import Say
+from launcher.values.answers import HeldLock
+from launcher.values.text import printable
 
 POLL_S = 0.5
 
 
 @contextlib.contextmanager
-def alone(agent: Agent, lock: str, what: str, say: Say, **release: Any) -> Iterator[Answer]:
-    """Hold a lock of the host, waited for while another launch makes the same; give the agent's answer.
-
-    `release` is what the agent is told beside, when it is let go. The lock goes with the connection, too.
-    """
-    while not (answer := agent.call("hold", name=lock)).values.get("held"):
-        say(f"{what}: another launch makes it")
+def alone(desk: Desk, lock: str, title: str, say: Say) -> Iterator[HeldLock]:
+    """Hold a lock of the host, waiting while another launch makes the same thing; it is also released with the connection."""
+    while not (answer := desk.making.hold(lock)).held:
+        say(f"{title}: another launch makes it")
         time.sleep(POLL_S)
     try:
         yield answer
     finally:
         with contextlib.suppress(ConnectionLostError):
-            agent.call("hold", name=lock, release=True, **release)
+            desk.making.let_go(lock)
 
 
 def encoded(files: dict[str, bytes]) -> dict[str, str]:
@@ -39,10 +36,10 @@ def encoded(files: dict[str, bytes]) -> dict[str, str]:
 
 
 class Lines:
-    """What a program prints, line by line: its steps are shown, its last words kept."""
+    """A program's output, line by line: steps are shown, the last lines are kept."""
 
     def __init__(self, say: Say, step: Callable[[str], str | None], kept: int) -> None:
-        """Show what `step` makes of a line, if anything, and keep so many lines."""
+        """Show what `step` returns for a line, and keep the last `kept` lines."""
         self._say = say
         self._step = step
         self._rest = b""
@@ -59,6 +56,6 @@ class Lines:
                 self._say(shown)
 
     def last(self) -> list[str]:
-        """Return the last lines, the unfinished one too."""
+        """Return the last lines, including an unfinished one."""
         self.take(b"\n")
         return list(self._kept)

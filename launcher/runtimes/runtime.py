@@ -1,33 +1,92 @@
-"""What a launch asks of a runtime, whichever it is."""
+"""A runtime carries a run through its whole life on a host: create, provide, start, resume, stop, inside, remove.
+
+The agent on the host can do all of this for a plain process, and that is what `Runtime` does by default. A subclass
+overrides what it does differently. Its counterpart on the host is a module of the same name in `remote/fate/`, which
+tells from there whether a run is alive. Example: `docker` starts a container instead of a keeper process.
+"""
 
 from __future__ import annotations
 
-import json
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import ClassVar, NamedTuple, Self
 
-from launcher.hosts import Agent
-from launcher.hosts.agent import Answer
+from launcher.hosts import Desk
+from launcher.values.facts import Facts
+from launcher.values.host import Host
+from launcher.values.image import BuildOptions
 from launcher.values.plan import Plan
-
-if TYPE_CHECKING:
-    from launcher.runtimes.docker.engine import Engine
+from launcher.values.record import RuntimeRecord, State
 
 Say = Callable[[str], None]
-"""Shows how far something that takes its time has come."""
+"""Shows the progress of something that takes long."""
+
+
+class Resumption(NamedTuple):
+    """What resuming a run may need. The functions read files or ask the host: call them only if needed."""
+
+    attempt: int
+    """The number that the next attempt will have."""
+    plan: Callable[[], Plan]
+    build: Callable[[], BuildOptions]
+    say: Say
+
+
+class Holding(NamedTuple):
+    """A thing that a runtime keeps for one run, e.g. its container. `root` is the label of the root that it belongs to."""
+
+    kind: str
+    name: str
+    id: str
+    run: str
+    root: str
+    is_up: bool
+
+
+class Supply(NamedTuple):
+    """A thing that a runtime keeps for many runs, e.g. an image.
+
+    `created` is in seconds since 1970, `users` the number of holdings that use it.
+    """
+
+    kind: str
+    name: str
+    bytes: int
+    created: float
+    users: int
 
 
 class Runtime(ABC):
-    """How runs of one host run. Use it in a `with`."""
+    """Runs of one host, and what keeps them there. Use it in a `with`.
 
-    engine: Engine | None = None
-    """The container engine that it uses, where it uses one."""
+    `desk` is the host, and is not closed with the runtime. `record` tells how runs are kept there, and is recorded with
+    each run. `build` is for images and environments that must be made. `facts` are the host's; they are `None` if the
+    runtime was opened for a recorded run.
+    """
 
-    def __init__(self, agent: Agent) -> None:
-        """Use this agent, which stays its owner's to close."""
-        self.agent = agent
+    name: ClassVar[str]
+    """The name of its module."""
+    has_images: ClassVar[bool] = False
+    """Whether a plan for this runtime has an image."""
+    makes_environments: ClassVar[bool] = False
+    """Whether a plan for this runtime may have an environment that is made on the host."""
+
+    def __init__(
+        self, desk: Desk, record: RuntimeRecord, build: BuildOptions | None = None, facts: Facts | None = None
+    ) -> None:
+        """Open nothing yet: connections are made when they are first needed."""
+        self.desk = desk
+        self.record = record
+        self.build = build or BuildOptions()
+        self.facts = facts
+
+    @classmethod
+    def record_on(cls, host: Host, facts: Facts) -> RuntimeRecord | None:
+        """Return how runs would be kept on a host; `None` if this runtime cannot be used there."""
+        del host, facts
+        return RuntimeRecord(kind=cls.name)
 
     def __enter__(self) -> Self:
         return self
@@ -37,11 +96,11 @@ class Runtime(ABC):
     ) -> None:
         self.close()
 
-    @abstractmethod
-    def close(self) -> None:
-        """Let go of what the runtime holds beside the agent."""
+    def close(self) -> None:  # noqa: B027 - most runtimes hold nothing
+        """Release what the runtime holds besides the desk."""
 
-    @abstractmethod
+    # a new run
+
     def create(
         self,
         run: str,
@@ -52,26 +111,82 @@ class Runtime(ABC):
         any_of: Sequence[str] = (),
         queues: bool = False,
     ) -> tuple[str, ...]:
-        """Make the run's folder on the host, with its plan; lease it `count` of these cards (UUIDs), or all of them.
+        """Make the run's folder on the host and lease `count` of the cards `gpus` (UUIDs), or all of them.
 
-        Natively it may move to any of `any_of` later. Return those that it got. Raises AgentError `card-leased`, and makes nothing, where they are not to be had; who
-        `queues` and asks again on the same connection gets them in turn.
+        Return the leased cards. The run may move to any card of `any_of` later. Raises AgentError `card-leased`, with
+        nothing made, if the cards are taken; a caller that `queues` and asks again keeps its place in the line.
         """
+        made = self.desk.preparation.create(
+            run,
+            plan,
+            self.record.kind,
+            self.record.engine,
+            gpus,
+            count,
+            any_of or gpus,
+            queues=queues,
+        )
+        return made.gpus or ()
 
-    @abstractmethod
-    def provide(self, plan: Plan, say: Say) -> str | None:
-        """See that there is what the run is to run in; return what it was, None where nothing is needed."""
+    def needs(self, plan: Plan) -> str | None:
+        """Return the name of what `provide` would provide for a plan, e.g. `image`; `None` if nothing."""
+        del plan
+        return None
+
+    def provide(self, plan: Plan, say: Say) -> str:
+        """Make sure that what the run needs is on the host; return what it is and where it came from."""
+        del plan, say
+        return "nothing is needed"
 
     def entrust(self, run: str, secrets: Mapping[str, str]) -> None:
-        """Put the values of a run's secrets on the host, where only this user's processes may read them."""
-        self.agent.call("secrets", json.dumps(secrets).encode(), run=run)
+        """Put the values of a run's secrets on the host, readable by this user's processes only."""
+        self.desk.preparation.entrust(run, secrets)
 
     @abstractmethod
     def start(self, run: str) -> None:
-        """Start the run; return when its agent has begun the first attempt."""
+        """Start a run that was created; return when its agent has begun the first attempt.
 
+        `desk.preparation.start` has the agent start the run's keeper. A runtime that starts the run itself calls
+        `desk.preparation.hand_over` first and waits with `desk.runs.await_agent`.
+        """
 
-def gpus_of(answer: Answer) -> tuple[str, ...]:
-    """Return the cards that a run got, by the agent's answer."""
-    gpus = answer.values.get("gpus")
-    return tuple(map(str, gpus)) if isinstance(gpus, list) else ()
+    # a recorded run
+
+    def resume(self, run: str, needs: Resumption) -> bool:
+        """Resume a run that was interrupted or waits for a card; return whether it continues."""
+        del needs
+        return self.desk.runs.resume(run).state != State.WAITING
+
+    def stop(self, run: str, grace_s: float) -> bool:
+        """End a run whose agent was already asked to stop, after `grace_s` seconds at most.
+
+        Return whether the agent must be asked again, because it may have been killed before it recorded an end.
+        """
+        del run, grace_s
+        return False
+
+    @contextlib.contextmanager
+    def inside(self, run: str) -> Iterator[Desk]:
+        """Yield a desk from which a command sees what the run's processes see."""
+        del run
+        yield self.desk
+
+    def remove(self, run: str) -> str | None:
+        """Remove what the runtime keeps for a run that has ended; return what could not be removed, and what to do."""
+        del run
+        return None
+
+    # everything that it keeps on the host
+
+    def holdings(self) -> list[Holding]:
+        """Return what the runtime keeps for runs, including those of other roots."""
+        return []
+
+    def supplies(self, root: str | None = None) -> list[Supply]:
+        """Return what launch made for many runs: all of it, or what belongs to a root (by its label)."""
+        del root
+        return []
+
+    def discard(self, thing: Holding | Supply) -> None:
+        """Remove a holding, ending it first if it is up, or a supply."""
+        raise NotImplementedError(f"{self.name} keeps nothing: {thing}")

@@ -1,4 +1,4 @@
-"""How a run's container is reached and what it needs: a host's word on it, and what is put on record."""
+"""How a container engine is reached, and where a run lies on its host: recorded with the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Path = Annotated[str, Field(pattern=r"^/[^\x00]*$")]
 
 
 class EngineWay(Record):
-    """Which engine of a host, and how it is reached: its socket, else by its program, as root where the host says so."""
+    """A host's container engine: its socket, or its program where the socket is closed; `sudo` runs the program as root."""
 
     name: str
     socket: Path | None = None
@@ -20,11 +20,11 @@ class EngineWay(Record):
     sudo: bool = False
 
 
-class Place(Record):
-    """What a host tells of a run that it has made: the folders that its container needs, and as whom it is to run.
+class RunLocation(Record):
+    """Where a run lies on its host, and as which user it runs.
 
-    `home` is the folder that the container's user has as HOME. `root` marks what belongs to the host's root. `read` are folders and files that are only read; `written` belong to
-    the run's user.
+    `home` is HOME in the run's container. `root` labels what belongs to the host's root. A container mounts `read`
+    read-only and `written` writable.
     """
 
     path: Path

@@ -183,6 +183,14 @@ class Facts(Record):
         return min(told, default=None)
 
     @property
+    def room_title(self) -> str:
+        """How much may be written below the root, e.g. `83 GB free`."""
+        if self.room_gb is None:
+            return "free space unknown"
+        has_quota = self.room_gb == self.file_system.quota_free_gb
+        return f"{self.room_gb:,.0f} GB free{' by quota' if has_quota else ''}"
+
+    @property
     def cards(self) -> str:
         """The cards by the driver's names, e.g. `2 x NVIDIA L40S, 1 x NVIDIA TITAN RTX`; empty where there is none."""
         names = [gpu.name for gpu in self.gpus]

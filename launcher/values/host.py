@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, AliasChoices, Field, model_validator
 
@@ -21,8 +21,8 @@ class Host(Written):
     """A machine as its `[hosts.NAME]` table says.
 
     `address` None means this machine. A bare alias of ~/.ssh/config is a host whose address is the alias.
-    `python` is the agent's; `env` is the job's: an environment's folder, or its interpreter. `runtime` auto means a
-    container where an engine answers on another machine. `engine` is docker, or a socket's path; `sudo` reaches
+    `python` is the agent's; `env` is the job's: an environment's folder, or its interpreter. `runtime` is the name of a
+    module of launcher/runtimes, or auto: a container where an engine answers on another machine. `engine` is docker, or a socket's path; `sudo` reaches
     it by `sudo -n`.
     """
 
@@ -35,7 +35,7 @@ class Host(Written):
     root: str = "~/.launch"
     python: str | None = None
     environment: Annotated[str | None, Field(validation_alias=AliasChoices("environment", "env"))] = None
-    runtime: Literal["auto", "docker", "native"] = "auto"
+    runtime: str = "auto"
     engine: Annotated[str, AfterValidator(_engine)] | None = None
     sudo: bool = False
     build: Build = Build()

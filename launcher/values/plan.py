@@ -59,7 +59,7 @@ class Plan(Written):
     host: str
     profile: Profile
     rehearsed: bool = False
-    runtime: Literal["docker", "native"] = "native"
+    runtime: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")] = "native"
     image: Image | None = None
     environment: Environment | None = None
     host_environment: Annotated[str | None, Field(validation_alias=AliasChoices("host_environment", "env"))]
@@ -86,11 +86,11 @@ class Plan(Written):
     stop_grace_s: float
 
     @model_validator(mode="after")
-    def _belongs_to_its_runtime(self) -> Plan:
-        if (self.runtime == "docker") != (self.image is not None):
-            raise ValueError("an image is given for runtime 'docker', and only there")
-        if self.environment is not None and (self.runtime != "native" or self.host_environment is not None):
-            raise ValueError("`environment` is for runtime 'native' without a `host_environment` only")
+    def _has_one_source_of_packages(self) -> Plan:
+        if self.environment is not None and (self.image is not None or self.host_environment is not None):
+            raise ValueError(
+                "`environment` is for a plan without an `image` and without a `host_environment`"
+            )
         return self
 
     def to_json(self) -> str:

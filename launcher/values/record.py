@@ -151,6 +151,13 @@ class RunState(Record):
     elsewhere: bool = False
 
 
+class RuntimeRecord(Record):
+    """How a run is kept on its host: the name of its runtime, and the container engine if that is one's. Kept on record."""
+
+    kind: str
+    engine: EngineWay | None = None
+
+
 class Summary(Record):
     """What a host says of a run in one line."""
 
@@ -165,11 +172,24 @@ class Summary(Record):
     job: str | None = None
     card: str | None = None
     engine: EngineWay | None = None
+    runtime: RuntimeRecord | None = None
     evidence: dict[str, Any] | None = None
     remedy: dict[str, Any] | None = None
     rehearsed: bool = False
     parent: Parent | None = None
     time: Moment | None = None
+
+    @property
+    def recorded_runtime(self) -> RuntimeRecord:
+        """How the run is kept. Agents before November 2026 reported the engine alone."""
+        if self.runtime is not None:
+            return self.runtime
+        return RuntimeRecord(kind="native" if self.engine is None else "docker", engine=self.engine)
+
+    @property
+    def short(self) -> str:
+        """The last letters of the run's id."""
+        return self.run.rpartition("-")[2]
 
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="ignore"))

@@ -10,8 +10,9 @@ from testbed.cards import uuid_of
 
 from launcher.cli.probe import rows
 from launcher.errors import BadFileError, HostError, LaunchError, UnknownNameError
-from launcher.hosts.agent import Answer
-from launcher.runs.launching import choose_profile, describe, probe, saved_probe
+from launcher.hosts.agent_desk import AgentDesk
+from launcher.hosts.channel import Reply
+from launcher.runs.probing import choose_profile, describe, probe, saved_probe
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job
@@ -189,12 +190,14 @@ def test_a_probe_tells_whose_a_holder_is_and_what_its_state_means():
 class Told:
     """An agent that answers with whatever it is given."""
 
+    host = "lab"
+
     def __init__(self, values):
         self._values = values
 
-    def call(self, _verb, **_args):
+    def call(self, _verb, *_payload, **_args):
         """Answer."""
-        return Answer(self._values, b"")
+        return Reply(self._values, b"")
 
 
 WORDS = st.text(max_size=8)
@@ -238,7 +241,7 @@ def outcome(function, *words):
 @given(JSON.map(lambda value: value if isinstance(value, dict) else {"": value}) | TOLD)
 def test_whatever_a_host_tells_of_itself_is_facts_or_its_error(values):
     """Never a traceback, and never a line of its own in the message; what is shown of facts can be shown."""
-    found, error = outcome(probe, Told(values), Host(name="lab"), Job(name="x", command=("a",)))
+    found, error = outcome(probe, AgentDesk(Told(values)), Host(name="lab"), Job(name="x", command=("a",)))
     if error is not None:
         assert isinstance(error, HostError)
         assert str(error).startswith("lab's probe: ")

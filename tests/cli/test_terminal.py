@@ -19,6 +19,7 @@ from launcher.cli.say import say, without_escapes
 from launcher.cli.terminal_view import TerminalView
 from launcher.errors import AgentError
 from launcher.runs.mirror import Mirror, News
+from launcher.values.record import RunState
 
 pytestmark = pytest.mark.slow(reason="each test starts a client on a terminal and a run")
 
@@ -342,7 +343,7 @@ def test_what_another_client_fetches_meanwhile_is_shown_once(tmp_path, capsys):
     second.write_text("c\n")
     mirror.load()  # where following takes up
     view.begin(mirror.run, None, [])
-    nothing = News({"state": "running"}, [], "", is_all=True)
+    nothing = News(RunState(state="running"), [], "", is_all=True)
     view.news(nothing)
     view.news(nothing)
     assert capsys.readouterr().out == "a\nb\nc\n"

@@ -174,8 +174,8 @@ def test_twelve_connections_at_once_to_an_sshd_with_its_usual_limits(client, mac
     )
 
     def ask(_number):
-        with connect(host) as agent:
-            return agent.call("probe").values["user"]
+        with connect(host) as desk:
+            return desk.probe().user
 
     with ThreadPoolExecutor(12) as pool:
         assert list(pool.map(ask, range(12))) == [outer.user] * 12

@@ -18,7 +18,7 @@ def agent(tmp_path):
 
 def test_an_agent_is_gone_when_its_client_has_hung_up(agent):
     """No process stays, not even a zombie."""
-    pid = agent._link._process.pid
+    pid = agent._channel._link._process.pid
     agent.close()
     assert not Path(f"/proc/{pid}").exists()
 
@@ -26,7 +26,7 @@ def test_an_agent_is_gone_when_its_client_has_hung_up(agent):
 def test_an_agent_that_is_stopped_is_ended(agent, monkeypatch):
     """It hears neither the end of its input nor SIGTERM; hanging up ends it nevertheless, and raises nothing."""
     monkeypatch.setattr("launcher.hosts.local.LEAVE_S", 0.2)
-    pid = agent._link._process.pid
+    pid = agent._channel._link._process.pid
     os.kill(pid, signal.SIGSTOP)
     agent.close()
     assert not Path(f"/proc/{pid}").exists()

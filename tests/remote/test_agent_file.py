@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from testbed.client import REPOSITORY, missing
+from testbed.client import REPOSITORY, channel_to, missing
 
 from launcher.errors import HostError
-from launcher.hosts import Agent, connect
+from launcher.hosts import connect
 from launcher.hosts.agent_file import MAGIC, agent_file, shell_command
+from launcher.hosts.channel import Channel
 from launcher.values.host import Host
 
 
@@ -74,7 +75,7 @@ def place_of(root):
 def installed(tmp_path):
     """A host on which the agent has been once."""
     host = Host(name="local", root=str(tmp_path / "root"))
-    with connect(host) as agent:
+    with channel_to(host) as agent:
         agent.call("ping")
     return host
 
@@ -109,7 +110,7 @@ def test_a_file_that_is_not_whole_is_replaced_at_the_next_contact(installed, spo
         path.unlink()
     else:
         path.write_bytes(spoil(path.read_bytes()))
-    with connect(installed) as agent:
+    with channel_to(installed) as agent:
         assert agent.call("ping").values == {}
     assert path.read_bytes() == agent_file().data
 
@@ -119,7 +120,7 @@ def test_a_worker_that_is_not_whole_is_replaced_at_the_next_contact(installed):
     (module,) = place_of(installed.root).parent.glob("worker-*/launcher_worker/guard/judge.py")
     whole = module.read_bytes()
     module.write_bytes(whole[: len(whole) // 2])
-    with connect(installed) as agent:
+    with channel_to(installed) as agent:
         agent.call("ping")
     assert module.read_bytes() == whole
     assert len(list(place_of(installed.root).parent.iterdir())) == 2
@@ -298,7 +299,7 @@ def test_whatever_a_host_says_of_its_pythons_is_text(said):
     """Printable and bounded, behind our own words; the link is closed."""
     link = OneLine(MAGIC + b"no-python " + said + b"\n")
     with pytest.raises(HostError) as caught:
-        Agent("lab", link)
+        Channel("lab", link)
     first, _, more = str(caught.value).partition("\n")
     assert first.startswith("lab: no Python >= 3.8 was found there")
     assert first.isprintable()

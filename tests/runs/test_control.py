@@ -6,7 +6,8 @@ import hypothesis
 from hypothesis import strategies
 
 from launcher.errors import ConnectionLostError
-from launcher.hosts.agent import Answer
+from launcher.hosts.agent_desk import AgentDesk
+from launcher.hosts.channel import Reply
 from launcher.runs.control import runs_of
 from launcher.runs.mirror import Mirror
 
@@ -28,12 +29,14 @@ json = strategies.recursive(
 class Told:
     """An agent that answers one thing."""
 
+    host = "there"
+
     def __init__(self, values):
         self._values = values
 
-    def call(self, _verb, **_args):
+    def call(self, _verb, *_payload, **_args):
         """Answer it."""
-        return Answer(self._values, b"")
+        return Reply(self._values, b"")
 
 
 GOOD = {"run": "1120-sft-w8q2", "state": "running", "step": 3, "loss": "nan", "time": 1.0}
@@ -41,18 +44,22 @@ GOOD = {"run": "1120-sft-w8q2", "state": "running", "step": 3, "loss": "nan", "t
 
 def test_a_summary_is_told_as_it_is():
     """With whatever a newer host adds left out."""
-    (row,) = runs_of(Told({"runs": [{**GOOD, "mood": "fine"}]}))
-    assert {key: row[key] for key in GOOD} == GOOD
-    assert "mood" not in row
+    (summary,) = runs_of(AgentDesk(Told({"runs": [{**GOOD, "mood": "fine"}]})))
+    values = summary.model_dump()
+    assert {key: values[key] for key in GOOD} == GOOD
+    assert "mood" not in values
 
 
 @hypothesis.given(json)
 def test_what_is_no_summary_is_left_out(told):
     """Any JSON at all beside a good one."""
     listed = told if isinstance(told, list) else [told]
-    found = runs_of(Told({"runs": [*listed, GOOD]}))
-    assert GOOD["run"] in [row["run"] for row in found]
-    assert runs_of(Told({"runs": told})) in ([], [row for row in found if row["run"] != GOOD["run"]])
+    found = runs_of(AgentDesk(Told({"runs": [*listed, GOOD]})))
+    assert GOOD["run"] in [summary.run for summary in found]
+    assert runs_of(AgentDesk(Told({"runs": told}))) in (
+        [],
+        [summary for summary in found if summary.run != GOOD["run"]],
+    )
 
 
 @hypothesis.given(json, json)
@@ -61,6 +68,6 @@ def test_any_state_is_one_or_a_broken_answer(tmp_path_factory, state, evidence):
     mirror = Mirror("1120-sft-w8q2", tmp_path_factory.getbasetemp())
     for told in (state, {"state": "failed", "evidence": evidence}):
         with contextlib.suppress(ConnectionLostError):
-            news = mirror.apply(Answer({"state": told, "parts": [], "last": [], "is_full": False}, b""))
-            assert isinstance(news.state["state"], str)
-            assert isinstance(news.state.get("evidence", {}), dict)
+            news = mirror.apply(Reply({"state": told, "parts": [], "last": [], "is_full": False}, b""))
+            assert isinstance(news.state.state, str)
+            assert isinstance(news.state.evidence or {}, dict)

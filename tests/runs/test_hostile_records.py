@@ -11,10 +11,11 @@ from launcher.cli import ps
 from launcher.cli.json_view import JsonView
 from launcher.cli.plain_view import PlainView
 from launcher.cli.terminal_view import TerminalView
-from launcher.runs.control import Row, _remembered
+from launcher.runs.control import Row, remembered
 from launcher.runs.curves import curve, table
 from launcher.runs.following import finish
 from launcher.runs.mirror import Mirror, News, parse_event
+from launcher.values.record import RunState
 
 RUN = "0101-x-abcd"
 NUMBERS = st.integers() | st.sampled_from(
@@ -67,10 +68,11 @@ def test_any_plan_and_state_of_a_mirror_is_listed_and_followed(tmp_path, view, p
     (mirror.folder / "plan.json").write_text(json.dumps(plan))
     (mirror.folder / "0002" / "state.json").write_text(json.dumps(state))
     assert 0 < mirror.plan().stop_grace_s <= 3600
-    ps._show([Row("host", _remembered(mirror))])
+    ps._show([Row("host", remembered(mirror))])
     view.begin(RUN, mirror.plan().steps, [])
-    view.news(News(mirror.state(), [], "", is_all=True))
-    finish(mirror, mirror.state(), view)
+    state = mirror.state() or RunState(state="preparing")
+    view.news(News(state, [], "", is_all=True))
+    finish(mirror, state, view)
 
 
 def parsed(told):
@@ -88,8 +90,8 @@ def test_any_event_is_shown_or_left_out(view, told):
     """Times, steps and values beyond all measure are never an error of ours."""
     events = parsed(told)
     view.begin(RUN, None, [])
-    view.news(News({"state": "running"}, events, "", is_all=True))
-    view.news(News({"state": "running"}, events, "", is_all=True))
+    view.news(News(RunState(state="running"), events, "", is_all=True))
+    view.news(News(RunState(state="running"), events, "", is_all=True))
     table((RUN, point) for point in curve(events))
 
 
@@ -102,7 +104,7 @@ def test_any_curve_is_drawn(tmp_path, told):
     (mirror.folder / "0001").mkdir(parents=True, exist_ok=True)
     lines = "".join(f"{json.dumps(one)}\n" for one in told)
     (mirror.folder / "0001" / "events.jsonl").write_text(lines)
-    finish(mirror, {"state": "succeeded"}, PlainView())
+    finish(mirror, RunState(state="succeeded"), PlainView())
     losses = [point for point in curve(mirror.events()) if (point.name, point.rank) == ("loss", 0)]
     assert mirror.picture.exists() >= bool(losses)
     assert not list(mirror.folder.glob("*.part"))

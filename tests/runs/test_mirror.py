@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from launcher.errors import ConnectionLostError, RunError, UnknownNameError, UsageError
-from launcher.hosts.agent import Answer
+from launcher.hosts.channel import Reply
 from launcher.remote.record.rundir import RUN_ID as RUN_ID_THERE
 from launcher.remote.record.rundir import Run
 from launcher.remote.serving import cursors
@@ -36,7 +36,7 @@ def part(path, offset, size, **more):
 
 
 def answer(*parts, data=b"", **values):
-    return Answer({"state": {"state": "running"}, "parts": list(parts), **values}, data)
+    return Reply({"state": {"state": "running"}, "parts": list(parts), **values}, data)
 
 
 def files_below(folder):
@@ -105,7 +105,7 @@ def test_a_gap_or_a_lie_about_the_size_is_refused_and_nothing_is_lost(mirror, tm
 def test_an_answer_of_another_shape_is_a_lost_connection(mirror, values):
     """Whatever a host says, the client either understands it or connects anew."""
     with pytest.raises(ConnectionLostError):
-        mirror.apply(Answer({"state": {}, **values}, b"x"))
+        mirror.apply(Reply({"state": {}, **values}, b"x"))
 
 
 def test_a_plan_that_comes_in_pieces_does_not_end_the_client(mirror):
@@ -140,7 +140,7 @@ class Place:
             values, data = cursors.read(self.run, json.loads(json.dumps(mirror.request())))
         finally:
             cursors.MAX_BYTES = usual
-        return Answer(json.loads(json.dumps(values)), data)
+        return Reply(json.loads(json.dumps(values)), data)
 
     def read(self, most):
         """Ask once."""

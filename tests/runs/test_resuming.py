@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.cli.plain_view import PlainView
-from launcher.hosts.agent import Answer
+from launcher.hosts.agent_desk import AgentDesk
+from launcher.hosts.channel import Reply
 from launcher.runs import control, following
 from launcher.runs.mirror import Mirror
 from launcher.values.host import Host
@@ -19,28 +20,28 @@ class There:
 
     host = "there"
 
-    def call(self, _verb, **_args):
+    def call(self, _verb, *_payload, **_args):
         """Tell of it."""
         way = {"name": "docker", "socket": "/s"}
-        return Answer({"runs": [{"run": RUN, "state": "interrupted", "engine": way}]}, b"")
+        return Reply({"runs": [{"run": RUN, "state": "interrupted", "engine": way}]}, b"")
 
 
 @pytest.mark.parametrize("steps", [(), ("step 1/2: FROM x", "step 2/2: RUN y")])
 def test_an_image_that_is_made_again_is_shown_as_a_stage(tmp_path, monkeypatch, capsys, steps):
     """Minutes without a word otherwise; an image that is there is no stage."""
 
-    def resume(_run, _plan, _attempt, say):
+    def resume(_run, needs):
         for step in steps:
-            say(step)
+            needs.say(step)
         return True
 
     docker = contextlib.nullcontext(SimpleNamespace(resume=resume))
-    monkeypatch.setattr(control, "open_docker", lambda *_: docker)
+    monkeypatch.setattr(control, "open_for_run", lambda *_: docker)
     monkeypatch.setattr(following, "refresh", lambda *_: None)
     monkeypatch.setattr(Mirror, "whole_plan", lambda _: SimpleNamespace(image=SimpleNamespace(name="img:1")))
     mirror = Mirror(RUN, tmp_path)
     mirror.bind(Host(name="there"))
-    assert control.resume_if_interrupted(There(), mirror, PlainView())
+    assert control.resume_if_interrupted(AgentDesk(There()), mirror, PlainView())
     shown = capsys.readouterr().out
     assert ("✓ image" in shown and "img:1" in shown) is bool(steps)
     assert all(step in shown for step in steps)

@@ -11,10 +11,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from testbed.client import processes_of, until
+from testbed.client import channel_to, processes_of, until
 
 from launcher.errors import AgentError
-from launcher.hosts import connect
 from launcher.values.host import Host
 
 pytestmark = pytest.mark.slow(reason="each test starts clients and a run")
@@ -185,7 +184,7 @@ def test_what_was_never_started_leaves_none(tmp_path):
     """They are put into a new file, through no link, and go with a run that its client left before the start."""
     run = "0101-x-aaaa"
     folder = tmp_path / "runs" / run
-    with connect(Host(name="local", root=str(tmp_path))) as agent:
+    with channel_to(Host(name="local", root=str(tmp_path))) as agent:
         with pytest.raises(AgentError, match="there is no run"):
             agent.call("secrets", b'{"A": "never"}', run=run)
         agent.call("create", b"{}\n", run=run, env=None, gpus=None)

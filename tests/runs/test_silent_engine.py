@@ -7,7 +7,8 @@ import pytest
 from launcher.cli import ps
 from launcher.cli.plain_view import PlainView
 from launcher.errors import EngineError
-from launcher.hosts.agent import Answer
+from launcher.hosts.agent_desk import AgentDesk
+from launcher.hosts.channel import Reply
 from launcher.remote.fate import docker
 from launcher.remote.fate.run_state import state_of
 from launcher.remote.record.rundir import Run, write_durably
@@ -20,6 +21,7 @@ from launcher.runs import control
 from launcher.runs.evidence import words
 from launcher.runs.mirror import News
 from launcher.runs.view import Result
+from launcher.values.record import RunState
 
 RUN = "0101-x-abcd"
 
@@ -62,20 +64,20 @@ class There:
     def call(self, verb, payload=b"", deadline_s=0, **args):
         """Ask it."""
         reply = serve.answer(self._session, verb, args, payload)
-        return Answer(json.loads(json.dumps(reply.values)), reply.payload)
+        return Reply(json.loads(json.dumps(reply.values)), reply.payload)
 
 
 def test_ps_and_attach_say_that_the_engine_does_not_answer(session, capsys):
     """Not `resuming` alone, for ever; who follows is told once."""
-    (values,) = control.runs_of(There(session))
-    assert values["state"] == "resuming"
-    ps._show([control.Row("there", values)])
+    (summary,) = control.runs_of(AgentDesk(There(session)))
+    assert summary.state == "resuming"
+    ps._show([control.Row("there", summary)])
     assert "its engine does not answer" in capsys.readouterr().out
     view = PlainView()
     view.begin(RUN, None, [])
     for _ in range(2):
-        view.news(News(values, [], "", is_all=True))
-    view.news(News({**values, "evidence": None}, [], "", is_all=True))
+        view.news(News(RunState(state="resuming", evidence=summary.evidence), [], "", is_all=True))
+    view.news(News(RunState(state="resuming"), [], "", is_all=True))
     assert capsys.readouterr().out.count("its engine does not answer") == 1
 
 
@@ -85,14 +87,14 @@ def test_stop_says_so_and_stop_now_gives_the_run_up(session, monkeypatch):
     def silent(*_):
         raise EngineError("there", "there: its docker does not answer: gone")
 
-    monkeypatch.setattr(control, "open_docker", silent)
+    monkeypatch.setattr(control, "open_for_run", silent)
     with pytest.raises(EngineError, match="launch stop --now abcd"):
-        control.stop(There(session), RUN, now=False, grace_s=0.1)
-    row = control.stop(There(session), RUN, now=True, grace_s=0.1)
-    assert (row.values["state"], row.values["reason"]) == ("cancel-incomplete", "engine-silent")
-    assert "does not answer" in ", ".join(words(row.values["evidence"]))
+        control.stop(AgentDesk(There(session)), RUN, now=False, grace_s=0.1)
+    row = control.stop(AgentDesk(There(session)), RUN, now=True, grace_s=0.1)
+    assert (row.summary.state, row.summary.reason) == ("cancel-incomplete", "engine-silent")
+    assert "does not answer" in ", ".join(words(row.summary.evidence))
     There(session).call("remove", run=RUN)
-    assert not control.runs_of(There(session))
+    assert not control.runs_of(AgentDesk(There(session)))
 
 
 def test_a_run_that_ended_by_itself_has_ended_though_its_engine_is_silent(session, monkeypatch):
@@ -105,9 +107,9 @@ def test_a_run_that_ended_by_itself_has_ended_though_its_engine_is_silent(sessio
         folder.release()
         raise EngineError("there", "there: its docker does not answer: gone\n  look")
 
-    monkeypatch.setattr(control, "open_docker", silent)
-    row = control.stop(There(session), RUN, now=False, grace_s=0.1)
-    assert row.values["state"] == "cancelled"
+    monkeypatch.setattr(control, "open_for_run", silent)
+    row = control.stop(AgentDesk(There(session)), RUN, now=False, grace_s=0.1)
+    assert row.summary.state == "cancelled"
     assert row.problem == "there: its docker does not answer: gone"
 
 
@@ -117,7 +119,7 @@ def test_rm_takes_it_by_force_only(session):
         There(session).call("remove", run=RUN)
     assert caught.value.code == "refused"
     There(session).call("remove", run=RUN, artifacts=True, force=True)
-    assert not control.runs_of(There(session))
+    assert not control.runs_of(AgentDesk(There(session)))
 
 
 def test_a_live_agent_is_no_matter_of_the_engines(session):

@@ -3,7 +3,8 @@
 import pytest
 
 from launcher.errors import AgentError, ConnectionLostError, EngineError
-from launcher.hosts.agent import Answer
+from launcher.hosts.agent_desk import AgentDesk
+from launcher.hosts.channel import Reply
 from launcher.runs.launching import _start
 from launcher.runs.mirror import Mirror
 from launcher.values.host import Host
@@ -19,16 +20,18 @@ CASES = [
 class Failing:
     """A runtime whose start fails; its host clears the run away, or holds it."""
 
+    host = "there"
+
     def __init__(self, error, is_taken):
-        self.agent, self._error, self._is_taken = self, error, is_taken
+        self.desk, self._error, self._is_taken = AgentDesk(self), error, is_taken
 
     def start(self, _run):
         """Fail."""
         raise self._error
 
-    def call(self, _verb, **_args):
+    def call(self, _verb, _payload=b"", **_args):
         """Tell what becomes of the run."""
-        return Answer({"taken": self._is_taken}, b"")
+        return Reply({"taken": self._is_taken}, b"")
 
 
 @pytest.mark.parametrize(("error", "is_taken", "stays"), CASES)

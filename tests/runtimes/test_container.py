@@ -8,12 +8,12 @@ from launcher.errors import RefusedError
 from launcher.planning import plan
 from launcher.runs import resolve
 from launcher.runtimes.docker.container import STOP_SLACK_S, EngineFacts, container
-from launcher.values.engine_access import Place
+from launcher.values.engine_access import RunLocation
 from launcher.values.host import Host
 from launcher.values.job import Job
 
 UUIDS = ("GPU-1111", "GPU-2222")
-PLACE = Place(
+PLACE = RunLocation(
     path="/home/ada/.launch/runs/1121-x-aaaa", agent="/home/ada/.launch/agent/0/agent.pyz", host_id="0" * 16,
     root="h:/home/ada/.launch", user="ada", uid=1000, gid=1000, groups=(1000, 27, 44),
     read=("/home/ada/.launch/agent/0", "/data"), written=("/home/ada/.launch/cache",),

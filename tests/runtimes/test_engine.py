@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from launcher.errors import EngineError
 from launcher.hosts.local import LocalLink
-from launcher.runtimes.docker.engine import Engine
-from launcher.runtimes.docker.images import held
+from launcher.runtimes.docker.engine import DockerEngine
+from launcher.runtimes.docker.images import supplies
 from launcher.values.engine_access import EngineWay
 
 ANSWERS = {
@@ -69,7 +69,7 @@ def engine(tmp_path):
     opened = []
 
     class Host:
-        """As much of an agent as an engine needs."""
+        """As much of a desk as an engine needs."""
 
         host = "lab"
 
@@ -80,7 +80,7 @@ def engine(tmp_path):
             return f"ssh lab {command}"
 
     def connect():
-        opened.append(Engine(Host(), EngineWay(name="docker", socket=str(path))))
+        opened.append(DockerEngine(Host(), EngineWay(name="docker", socket=str(path))))
         return opened[-1]
 
     yield asked, answers, connect
@@ -129,7 +129,7 @@ def ask_everything(connect):
     client.facts()
     client.find("x", "root")
     client.containers()
-    held(client)
+    supplies(client)
     list(client.build(b"", tag="x:1"))
 
 
@@ -166,7 +166,7 @@ def test_an_answer_that_makes_no_sense_is_told_in_a_sentence(engine, path, answe
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["Id", "State", "Status", "Config", "Labels", "RepoTags", "Size", "Created", "Names"]), inner, max_size=4), max_leaves=8))  # fmt: skip
 def test_no_shape_of_an_answer_is_more_than_an_error(said):
     """Whatever the JSON, it is read as far as we need it, or is an EngineError."""
-    engine = Engine.__new__(Engine)
+    engine = DockerEngine.__new__(DockerEngine)
     engine.host, engine.way = "lab", EngineWay(name="docker", socket="/x")
 
     class Host:
@@ -183,8 +183,8 @@ def test_no_shape_of_an_answer_is_more_than_an_error(said):
         def images(self, **_options):
             return said
 
-    engine._agent, engine.api = Host(), Client()
-    for ask in (lambda: engine.find("x", "y"), engine.containers, lambda: held(engine)):
+    engine._desk, engine.api = Host(), Client()
+    for ask in (lambda: engine.find("x", "y"), engine.containers, lambda: supplies(engine)):
         with contextlib.suppress(EngineError):
             ask()
 
@@ -200,5 +200,5 @@ def test_an_image_is_ours_by_its_name_and_its_label(engine):
         {"Id": "sha256:3", "RepoTags": ["launcher/cpu:ffffffffffff"], "Labels": labels},
         {"Id": "sha256:4", "RepoTags": None, "Labels": labels},
     ]
-    assert [one.name for one in held(connect(), "h:/r")] == ["launcher/cpu:0123456789ab"]
-    assert held(connect(), "h:/other") == []
+    assert [one.name for one in supplies(connect(), "h:/r")] == ["launcher/cpu:0123456789ab"]
+    assert supplies(connect(), "h:/other") == []

@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.hosts.channel import Channel
+from launcher.hosts.local import LocalLink
+from launcher.values.host import Host
+
 LAUNCH = [sys.executable, "-c", "from launcher.cli import main; main()"]
 IS_REQUIRED = os.environ.get("LAUNCH_TESTBED") == "required"
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -27,6 +31,11 @@ while True:
     time.sleep(0.05)
 """
 """A program that writes down every signal it gets."""
+
+
+def channel_to(host: Host) -> Channel:
+    """Open a channel to the agent on this machine, to ask it what no desk would."""
+    return Channel(host.name, LocalLink(host))
 
 
 class Client:

@@ -20,7 +20,7 @@ def summary(run: Run, state: State) -> dict[str, Any]:
     last = run.last()
     beat = read_json(last.heartbeat) if last else {}
     latest = state if state["state"] in TERMINAL or beat.get("step") is None else beat
-    prepared = run.prepared()
+    prepared, runtime = run.prepared(), runtime_of(run)
     return {
         "run": run.id,
         "state": state["state"],
@@ -32,7 +32,8 @@ def summary(run: Run, state: State) -> dict[str, Any]:
         "grace_s": beat.get("grace_s"),
         "job": plan.get("job"),
         "card": (plan.get("profile") or {}).get("title"),
-        "engine": runtime_of(run).get("engine"),
+        "engine": runtime.get("engine"),
+        "runtime": {"kind": runtime.get("kind") or "native", "engine": runtime.get("engine")},
         "evidence": evidence
         if state["state"] in (*IN_DOUBT, "waiting") or "class" in (evidence or {})
         else None,

@@ -1,4 +1,4 @@
-"""A run's container as the Engine API takes it: from plan, place and engine to one value. Pure."""
+"""A run's container as the Engine API takes it: from plan, location and engine to one value. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from launcher.errors import RefusedError
-from launcher.values.engine_access import Place
+from launcher.values.engine_access import RunLocation
 from launcher.values.plan import Plan
 
 LABEL_RUN = "launcher.run"
@@ -15,14 +15,24 @@ LABEL_ROOT = "launcher.root"
 LABEL_PLAN = "launcher.plan"
 LABEL_ATTEMPT = "launcher.attempt"
 STOP_SLACK_S = 15
-"""Beyond the job's own grace, for the agent to write down how it ended; then the engine kills."""
+"""How much longer than the job's grace the engine waits before it kills, so that the agent can record the end."""
 SHM_SHARE = 0.5
 LEAST_SHM_BYTES = 1 << 30
 LOG_SIZE = "1m"
+DOWN = ("created", "exited", "dead")
+"""The states of a container in which no process runs."""
+
+
+class Container(NamedTuple):
+    """A container of a run: its id, its state and its exit code by the engine."""
+
+    id: str
+    status: str
+    exit_code: int | None
 
 
 class EngineFacts(NamedTuple):
-    """What an engine says of itself, as far as a container depends on it."""
+    """What an engine reports about itself, as far as containers depend on it."""
 
     is_rootless: bool = False
     has_init: bool = True
@@ -36,22 +46,22 @@ def name_of(run: str) -> str:
     return f"launch-{run}"
 
 
-def user_of(place: Place, engine: EngineFacts) -> str:
-    """Return the user of a container, so that what it writes belongs to the one who launched it.
+def user_of(place: RunLocation, engine: EngineFacts) -> str:
+    """Return the user of a container, so that what it writes belongs to the user who launched it.
 
-    A rootless engine maps 0 to that very user.
+    A rootless engine maps 0 to that user.
     """
     return "0:0" if engine.is_rootless else f"{place.uid}:{place.gid}"
 
 
 def container(
-    plan: Plan, run: str, attempt: int, place: Place, engine: EngineFacts, gpus: Sequence[str]
+    plan: Plan, run: str, attempt: int, place: RunLocation, engine: EngineFacts, gpus: Sequence[str]
 ) -> dict[str, Any]:
     """Return the configuration of a run's container.
 
-    Every folder has the same path inside as outside, so that the record reads the same in both. The run's own folder
-    is HOME; the secrets are not here, for the agent inside reads them from the run.
-    Raises RefusedError for cards that the engine cannot hand on.
+    Every folder has the same path inside as outside, so that the record is valid in both. HOME lies in the run's folder.
+    Secrets are not passed here: the agent inside reads them from the run.
+    Raises RefusedError for cards that the engine cannot pass on.
     """
     if plan.image is None:
         raise ValueError(f"the plan of run {run} has no image")
@@ -60,7 +70,7 @@ def container(
         for paths, is_read_only in (((place.path, *place.written), False), (place.read, True))
         for path in dict.fromkeys(paths)
     ]
-    environment = {
+    variables = {
         "HOME": place.home,
         "USER": place.user,
         "LOGNAME": place.user,
@@ -86,7 +96,7 @@ def container(
         "Entrypoint": ["python3", "-I", place.agent, "contain", place.path],
         "Cmd": [],
         "WorkingDir": "/",
-        "Env": [f"{name}={value}" for name, value in environment.items()],
+        "Env": [f"{name}={value}" for name, value in variables.items()],
         "Labels": {
             LABEL_RUN: run,
             LABEL_ROOT: place.root,
@@ -105,9 +115,9 @@ def stop_timeout_s(grace_s: float) -> int:
 
 
 def device_request(host: str, engine: EngineFacts, gpus: Sequence[str]) -> dict[str, Any]:
-    """Return the request for cards by UUID: NVIDIA's runtime hook where the engine has it, else CDI (engine 25 and newer).
+    """Return the request for cards by UUID: by NVIDIA's runtime hook if the engine has it, else by CDI (engine 25 and newer).
 
-    Raises RefusedError where it has neither.
+    Raises RefusedError if the engine has neither.
     """
     if "nvidia" in engine.runtimes:
         return {"Driver": "nvidia", "DeviceIDs": list(gpus), "Capabilities": [["gpu"]]}

@@ -10,7 +10,7 @@ import shlex
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import docker
 import docker.errors
@@ -22,11 +22,12 @@ from docker.utils.proxy import ProxyConfig
 from pydantic import Field
 
 from launcher.errors import EngineError, RefusedStreamError
-from launcher.hosts import Agent
-from launcher.hosts.agent import Stream, printable
-from launcher.runtimes.docker.container import LABEL_ROOT, LABEL_RUN, EngineFacts, name_of
+from launcher.hosts import Desk
+from launcher.hosts.channel import Stream
+from launcher.runtimes.docker.container import LABEL_ROOT, LABEL_RUN, Container, EngineFacts, name_of
 from launcher.values.base import Record
 from launcher.values.engine_access import EngineWay
+from launcher.values.text import printable
 
 TIMEOUT_S = 60
 ASK_S = 300
@@ -43,14 +44,14 @@ USUAL = (None, "/var/run/docker.sock", "/run/docker.sock")
 logging.getLogger("urllib3").addHandler(logging.NullHandler())  # a lost link is ours to tell
 
 
-class Engine:
+class DockerEngine:
     """The engine that `way` leads to. `close` it; every failure is an EngineError that says what to do."""
 
-    def __init__(self, agent: Agent, way: EngineWay) -> None:
+    def __init__(self, desk: Desk, way: EngineWay) -> None:
         """Dial it, by the first way that is open, and agree on the API's version. Raises EngineError."""
-        self.host = agent.host
+        self.host = desk.host
         self.way = way
-        self._agent = agent
+        self._desk = desk
         self._dial = self._chosen_dial()
         self.api = _Client(self._dial)
         with self._errors():
@@ -81,11 +82,11 @@ class Engine:
         if way.socket is not None and not way.sudo:
             path = way.socket
             try:
-                kept = [self._agent.open_socket(path)]
+                kept = [self._desk.open_socket(path)]
             except RefusedStreamError as error:
                 refusal = f"\n  {error}"
             else:
-                return lambda: kept.pop() if kept else self._agent.open_socket(path)
+                return lambda: kept.pop() if kept else self._desk.open_socket(path)
         if way.program is None:
             words = f"{way.name}'s socket cannot be reached, and no program {way.name} was found there"
             mend = f"install it there, or   launch --host {self.host} --runtime native"
@@ -95,7 +96,7 @@ class Engine:
             *(["env", f"DOCKER_HOST=unix://{way.socket}"] if way.socket else []),
             *(way.program, "system", "dial-stdio"),
         ]
-        return lambda: self._agent.open_program(program)
+        return lambda: self._desk.open_program(program)
 
     def facts(self) -> EngineFacts:
         """Ask the engine what it is and what it can hand on."""
@@ -156,12 +157,10 @@ class Engine:
             return printable(" ".join(dict.fromkeys(lines))).strip()  # each start says the same again
         return ""
 
-    def containers(self, root: str | None = None) -> list[Listed]:
-        """Return the containers, running or not: all of them, or those of a root of ours."""
-        wanted = None if root is None else {"label": f"{LABEL_ROOT}={root}"}
+    def containers(self) -> list[ListedContainer]:
+        """Return all containers, running or not."""
         with self._errors():
-            told = self.api.containers(all=True, filters=wanted)
-            return _Containers.model_validate({"found": told}).found
+            return _Containers.model_validate({"found": self.api.containers(all=True)}).found
 
     # streams to a program inside
 
@@ -343,18 +342,10 @@ class Engine:
         """Return the line by which a person asks this engine."""
         settings = ["env", f"DOCKER_HOST=unix://{self.way.socket}"] if self.way.socket not in USUAL else []
         sudo = ["sudo"] if self.way.sudo else []
-        return self._agent.by_hand(shlex.join([*sudo, *settings, self.way.name, *words]))
+        return self._desk.by_hand(shlex.join([*sudo, *settings, self.way.name, *words]))
 
     def _said(self, error: docker.errors.APIError) -> str:
         return f"{self.host}: its {self.way.name} says: {printable(str(error.explanation or error))[:1000]}"
-
-
-class Container(NamedTuple):
-    """A container that is proven to be a run's: its id and the engine's word on it."""
-
-    id: str
-    status: str
-    exit_code: int | None
 
 
 class _Component(Record):
@@ -399,7 +390,7 @@ class _Inspected(Record):
     config: _Labelled = Field(alias="Config")
 
 
-class Listed(_Labelled):
+class ListedContainer(_Labelled):
     """A container in a list: its id, the image that it is of, whether it runs, and its labels."""
 
     id: str = Field(alias="Id", pattern=r"^[0-9a-f]{12,64}$")
@@ -408,7 +399,7 @@ class Listed(_Labelled):
 
 
 class _Containers(Record):
-    found: list[Listed]
+    found: list[ListedContainer]
 
 
 class ListedImage(_Labelled):

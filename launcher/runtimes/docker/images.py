@@ -1,4 +1,4 @@
-"""Images on a host's engine: found, pulled or built there, once however many ask."""
+"""Images on a host's engine: found, pulled or built there, by one launch for all that need the same one."""
 
 from __future__ import annotations
 
@@ -9,92 +9,89 @@ import re
 import tarfile
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from launcher.errors import EngineError, RefusedError
-from launcher.hosts import Agent
-from launcher.hosts.agent import printable
+from launcher.hosts import Desk
 from launcher.hosts.agent_file import torch_check
 from launcher.planning import build_failure, buildkit, classic, unfit, verifiable_torch
 from launcher.runtimes.docker.container import LABEL_ROOT
-from launcher.runtimes.docker.engine import Engine, ListedImage
 from launcher.runtimes.making import Lines, alone, encoded
-from launcher.runtimes.runtime import Say
+from launcher.runtimes.runtime import Say, Supply
 from launcher.values.image import BuildOptions, Image
 from launcher.values.packages import Packages
 from launcher.values.plan import Plan
+from launcher.values.text import printable
+
+if TYPE_CHECKING:
+    from launcher.runtimes.docker.engine import DockerEngine, ListedImage
 
 LABEL_IMAGE = "launcher.image"
-"""The Dockerfile's own, with the digest of its content."""
+"""The label that the Dockerfile sets, with the digest of its content."""
 ANSWER = "launch-check "
 _OURS = re.compile(r"launcher/[a-z0-9._-]+:([0-9a-f]{12})")
 KEPT_LINES = 400
 _STEP = re.compile(r"#\d+ \[\s*(?:\S+ )?(\d+/\d+)\] (.*)|Step (\d+/\d+) : ((?:FROM|COPY|RUN) .*)")
-"""BuildKit's and the classic builder's; the latter counts settings as steps, which are none worth showing."""
+"""BuildKit's steps and the classic builder's; the latter also counts settings, which are not worth showing."""
 
 
-def provide(agent: Agent, engine: Engine, plan: Plan, settings: BuildOptions, say: Say) -> str:
-    """See that the engine has the plan's image; return where it came from.
+def provide(desk: Desk, engine: DockerEngine, plan: Plan, build: BuildOptions, say: Say) -> str:
+    """Make sure that the engine has the plan's image; return where it came from.
 
-    One launch at a time makes an image; the others wait for it. Its lock is held by the agent on the host, and goes
-    with its client. Raises EngineError.
+    One launch at a time makes an image; the others wait. The agent holds the lock, which is released when its client
+    leaves. Raises EngineError.
     """
     image = plan.image
     if image is None:
         raise ValueError("the plan has no image")
-    if (found := engine.image_id(image.name)) is not None:
-        _prove(agent, engine, plan, settings, found, say)
+    if (image_id := engine.image_id(image.name)) is not None:
+        _check_packages(desk, engine, plan, build, image_id, say)
         return f"{image.name}, there"
-    name = "image-" + re.sub(r"[^a-z0-9]+", "-", image.name.lower())[-60:].strip("-")
-    with alone(agent, name, image.name, say) as answer:
-        if (found := engine.image_id(image.name)) is not None:
-            _prove(agent, engine, plan, settings, found, say)
+    lock = "image-" + re.sub(r"[^a-z0-9]+", "-", image.name.lower())[-60:].strip("-")
+    with alone(desk, lock, image.name, say) as held:
+        if (image_id := engine.image_id(image.name)) is not None:
+            _check_packages(desk, engine, plan, build, image_id, say)
             return f"{image.name}, made by another launch"
         began = time.monotonic()
         if image.dockerfile is None:
             _pull(engine, image, say)
             made = f"pulled in {time.monotonic() - began:.0f} s"
         else:
-            builder = _build(agent, engine, image, settings, str(answer.values.get("root")), say)
+            builder = _build(desk, engine, image, build, held.root, say)
             made = f"built in {time.monotonic() - began:.0f} s ({builder})"
-        found = engine.image_id(image.name)
-        if found is None:
+        image_id = engine.image_id(image.name)
+        if image_id is None:
             raise EngineError(engine.host, f"{engine.host}: {image.name} was {made}, and is gone")
-        _prove(agent, engine, plan, settings, found, say)
+        _check_packages(desk, engine, plan, build, image_id, say)
         return f"{image.name}, {made}"
 
 
-def _prove(agent: Agent, engine: Engine, plan: Plan, settings: BuildOptions, image_id: str, say: Say) -> None:
-    """See that what is in an image runs on the card and fits together, by what its own Python says; asked once an image.
+def _check_packages(
+    desk: Desk, engine: DockerEngine, plan: Plan, build: BuildOptions, image_id: str, say: Say
+) -> None:
+    """Make sure that an image's packages run on the card and fit together. The image is asked once; its answer is recorded.
 
-    One of ours that does not is removed. Raises RefusedError, EngineError.
+    An image of ours that fails is removed. Raises RefusedError, EngineError.
     """
     image = plan.image
     assert image is not None  # noqa: S101 - it was made or found just now
-    told = agent.call("packages", image=image_id).values.get("told")
-    if told is None:
+    packages = desk.making.packages_of(image_id)
+    if packages is None:
         say(f"{image.name}: is it sound?")
-        told = _asked(engine, image)
-        if (
-            told is None
-        ):  # without Python or its packages there is nothing to be said; the start says what is missing
+        packages = _packages_in(engine, image)
+        if packages is None:  # without Python there is nothing to check; the start will say what is missing
             return
-        agent.call("packages", json.dumps(told).encode(), image=image_id)
-    try:
-        packages = Packages.model_validate(told)
-    except ValidationError as error:
-        raise EngineError(engine.host, f"{engine.host}: {image.name} did not say what is in it") from error
-    chosen = verifiable_torch(image.torch, settings)
+        desk.making.record_packages(image_id, packages.model_dump_json().encode())
+    chosen = verifiable_torch(image.torch, build)
     problems = unfit(packages, None if plan.rehearsed else plan.profile, chosen, image.requirements)
     if not problems:
         return
     if image.dockerfile is not None:
-        with contextlib.suppress(
-            EngineError
-        ):  # a container that somebody made of it keeps it; this is what matters
+        # A container that somebody made from it keeps it; the refusal matters more.
+        with contextlib.suppress(EngineError):
             engine.remove_image(image.name)
     lines = "\n".join(f"  {printable(problem)}" for problem in problems)
     mend = (
@@ -105,118 +102,97 @@ def _prove(agent: Agent, engine: Engine, plan: Plan, settings: BuildOptions, ima
     raise RefusedError(f"{engine.host}: {image.name} is not for a {plan.profile.title}:\n{lines}\n{mend}")
 
 
-def _asked(engine: Engine, image: Image) -> object:
-    """Return what an image's Python says of its packages, None where it has no Python. Raises EngineError."""
+def _packages_in(engine: DockerEngine, image: Image) -> Packages | None:
+    """Return what an image's Python reports about its packages, `None` if it has no Python. Raises EngineError."""
     try:
-        said = engine.ask(image.name, ["python3", "-c", torch_check()])
+        output = engine.ask(image.name, ["python3", "-c", torch_check()])
     except EngineError as error:
         if image.dockerfile is None and "python3" in str(error):
             return None
         raise
-    answers = [line.partition(ANSWER)[2] for line in said.splitlines() if line.startswith(ANSWER)]
+    answers = [line.partition(ANSWER)[2] for line in output.splitlines() if line.startswith(ANSWER)]
     if not answers:
-        words = printable(" ".join(said.split()))[-500:] or "it said nothing"
+        words = printable(" ".join(output.split()))[-500:] or "it said nothing"
         raise EngineError(engine.host, f"{engine.host}: {image.name} does not say what is in it: {words}")
     try:
-        return json.loads(answers[-1])
-    except ValueError as error:
+        return Packages.model_validate(json.loads(answers[-1]))
+    except (ValidationError, ValueError) as error:
         raise EngineError(engine.host, f"{engine.host}: {image.name} does not say what is in it") from error
 
 
-def check(agent: Agent, engine: Engine, plan: Plan, settings: BuildOptions) -> None:
-    """See that the plan's image is there or can be made. Raises RefusedError for what only a credential would open."""
+def check(desk: Desk, engine: DockerEngine, plan: Plan, build: BuildOptions) -> None:
+    """Make sure that the plan's image is there or can be made. Raises RefusedError if only a credential would allow it."""
     image = plan.image
     if image is None or image.dockerfile is None or engine.image_id(image.name) is not None:
         return
-    if not _has_buildkit(agent, engine):
-        classic(image, settings)
+    if not desk.making.has_buildkit(engine.way):
+        classic(image, build)
 
 
-class Held(NamedTuple):
-    """An image of ours on an engine: its name, its bytes, when it was made, and how many containers use it."""
+def supplies(engine: DockerEngine, root: str | None = None) -> list[Supply]:
+    """Return the images that launch built on an engine, or those of a root, the latest first.
 
-    name: str
-    bytes: int
-    created: float
-    containers: int
-
-
-def held(engine: Engine, root: str | None = None) -> list[Held]:
-    """Return the images that launch built on an engine, or those that a root of ours did; the latest first.
-
-    An image is ours by the digest in its name, which its label repeats: an image that somebody built from ours inherits
+    An image is ours if the digest in its name is repeated by its label: an image that somebody built from ours inherits
     the label, but not the name.
     """
-    used = Counter(one.image for one in engine.containers())
+    users = Counter(container.image for container in engine.containers())
     found = [
-        Held(name, one.bytes, one.created, used[one.id])
-        for one in engine.images(LABEL_IMAGE)
-        if root is None or (one.labels or {}).get(LABEL_ROOT) == root
-        for name in one.names or ()
-        if _is_ours(name, one)
+        Supply("image", name, image.bytes, image.created, users[image.id])
+        for image in engine.images(LABEL_IMAGE)
+        if root is None or (image.labels or {}).get(LABEL_ROOT) == root
+        for name in image.names or ()
+        if _is_ours(name, image)
     ]
-    return sorted(found, key=lambda one: -one.created)
-
-
-def unneeded(of_root: Collection[Held], named: Collection[str]) -> list[Held]:
-    """Return those images that no run names and no container uses."""
-    return [one for one in of_root if one.containers == 0 and one.name not in named]
+    return sorted(found, key=lambda image: -image.created)
 
 
 def _is_ours(name: str, image: ListedImage) -> bool:
-    found = _OURS.fullmatch(name)
-    return found is not None and (image.labels or {}).get(LABEL_IMAGE, "")[:12] == found[1]
+    match = _OURS.fullmatch(name)
+    return match is not None and (image.labels or {}).get(LABEL_IMAGE, "")[:12] == match[1]
 
 
-def _has_buildkit(agent: Agent, engine: Engine) -> bool:
-    told = agent.call("builder", engine=engine.way.model_dump(), deadline_s=60.0).values
-    return told.get("buildkit") is True
-
-
-def _build(agent: Agent, engine: Engine, image: Image, settings: BuildOptions, root: str, say: Say) -> str:
-    """Build an image on the host; return by what. Raises EngineError with the last lines of what failed."""
+def _build(desk: Desk, engine: DockerEngine, image: Image, build: BuildOptions, root: str, say: Say) -> str:
+    """Build an image on the host; return the name of the builder. Raises EngineError with the last lines of its output."""
     labels = {LABEL_ROOT: root}
-    if _has_buildkit(agent, engine):
-        _build_with_buildkit(agent, engine, image, settings, labels, say)
+    if desk.making.has_buildkit(engine.way):
+        _build_with_buildkit(desk, engine, image, build, labels, say)
         return "BuildKit"
-    _build_classic(engine, image, settings, labels, say)
+    _build_classic(engine, image, build, labels, say)
     return "classic builder"
 
 
 def _build_with_buildkit(
-    agent: Agent, engine: Engine, image: Image, settings: BuildOptions, labels: dict[str, str], say: Say
+    desk: Desk, engine: DockerEngine, image: Image, build: BuildOptions, labels: dict[str, str], say: Say
 ) -> None:
-    recipe = buildkit(image, settings)
+    recipe = buildkit(image, build)
     payload = {"files": encoded(recipe.files), "secrets": encoded(recipe.secrets)}
     lines = Lines(say, _step, KEPT_LINES)
-    answer = agent.execute(
-        "build",
+    end = desk.making.build_image(
+        engine.way,
+        image.name,
         json.dumps(payload).encode(),
         lambda _, data: lines.take(data),
-        lambda: False,
-        engine=engine.way.model_dump(),
-        tag=image.name,
         labels=labels,
-        network=settings.network,
+        network=build.network,
         arguments=recipe.arguments,
     )
-    if answer.values.get("exit") != 0:
+    if end.exit != 0:
         raise _failed(engine, image, lines.last())
 
 
 def _build_classic(
-    engine: Engine, image: Image, settings: BuildOptions, labels: dict[str, str], say: Say
+    engine: DockerEngine, image: Image, build: BuildOptions, labels: dict[str, str], say: Say
 ) -> None:
-    recipe = classic(image, settings)
+    recipe = classic(image, build)
     lines = Lines(say, _step, KEPT_LINES)
-    options = {"buildargs": recipe.arguments, "network_mode": settings.network, "labels": labels}
+    options = {"buildargs": recipe.arguments, "network_mode": build.network, "labels": labels}
     for message in engine.build(_tar(recipe.files), tag=image.name, **options):
         lines.take((message.stream or message.error).encode())
         if message.error:
             raise _failed(engine, image, lines.last())
 
 
-def _pull(engine: Engine, image: Image, say: Say) -> None:
+def _pull(engine: DockerEngine, image: Image, say: Say) -> None:
     try:
         for message in engine.pull(image.name):
             if message.error:
@@ -229,16 +205,16 @@ def _pull(engine: Engine, image: Image, say: Say) -> None:
 
 
 def _step(line: str) -> str | None:
-    found = _STEP.match(line)
-    return f"step {found[1] or found[3]}: {found[2] or found[4]}" if found else None
+    match = _STEP.match(line)
+    return f"step {match[1] or match[3]}: {match[2] or match[4]}" if match else None
 
 
-def _failed(engine: Engine, image: Image, lines: Sequence[str]) -> EngineError:
-    found = build_failure(lines, engine.host)
-    text = "\n".join(f"  | {line}" for line in found.lines)
-    why = f": {found.what}" if found.what else ""
+def _failed(engine: DockerEngine, image: Image, lines: Sequence[str]) -> EngineError:
+    failure = build_failure(lines, engine.host)
+    text = "\n".join(f"  | {line}" for line in failure.lines)
+    why = f": {failure.what}" if failure.what else ""
     return EngineError(
-        engine.host, f"{engine.host}: the build of {image.name} failed{why}\n{text}\n  {found.mend}"
+        engine.host, f"{engine.host}: the build of {image.name} failed{why}\n{text}\n  {failure.mend}"
     )
 
 

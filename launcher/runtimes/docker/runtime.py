@@ -1,26 +1,43 @@
-"""Docker: a container of the host's own engine, whose restart policy is the run's keeper."""
+"""Docker: a container of the host's own engine, whose restart policy keeps the run alive."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import shlex
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
-from launcher.errors import EngineError, HostError, RefusedStreamError
-from launcher.hosts import Agent
-from launcher.hosts.agent import Stream
+from launcher.errors import EngineError, RefusedStreamError
+from launcher.hosts import Desk
+from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.agent_file import MAGIC
+from launcher.hosts.channel import Channel, Stream
+from launcher.planning import engine as usable_engine
+from launcher.planning import is_closed
 from launcher.runtimes.docker import images
+from launcher.runtimes.docker.container import (
+    DOWN,
+    LABEL_ROOT,
+    LABEL_RUN,
+    Container,
+    EngineFacts,
+    device_request,
+    name_of,
+    stop_timeout_s,
+)
 from launcher.runtimes.docker.container import container as configuration
-from launcher.runtimes.docker.container import device_request, name_of, stop_timeout_s
-from launcher.runtimes.docker.engine import Container, Engine
-from launcher.runtimes.runtime import Runtime, Say, gpus_of
-from launcher.values.engine_access import EngineWay, Place
-from launcher.values.image import BuildOptions, Image
+from launcher.runtimes.runtime import Holding, Resumption, Runtime, Say, Supply
+from launcher.values.engine_access import EngineWay, RunLocation
+from launcher.values.facts import Facts
+from launcher.values.host import Host
+from launcher.values.image import Image
 from launcher.values.plan import Plan
+from launcher.values.record import RuntimeRecord
+
+if TYPE_CHECKING:
+    from launcher.runtimes.docker.engine import DockerEngine
 
 AWAIT_S = 30.0
 """How long an agent may take to appear in its container: a cold Python on a slow disk, at most."""
@@ -30,26 +47,48 @@ NO_PROGRAM = (126, 127)
 
 
 class Docker(Runtime):
-    """Runs as containers of one engine."""
+    """Runs as containers of one engine. The engine is dialled when it is first needed."""
 
-    engine: Engine
+    name = "docker"
+    has_images = True
 
-    def __init__(self, agent: Agent, way: EngineWay, settings: BuildOptions | None = None) -> None:
-        """Dial the engine; `settings` are for images that must be built. Raises EngineError."""
-        super().__init__(agent)
-        self.engine = Engine(agent, way)
-        try:
-            self._facts = self.engine.facts()
-        except BaseException:
-            self.engine.close()
-            raise
-        self._settings = settings or BuildOptions()
-        self._checked: Image | None = None
-        self._prepared: dict[str, tuple[Plan, Place, tuple[str, ...]]] = {}
+    _checked: Image | None = None
+
+    @classmethod
+    def record_on(cls, host: Host, facts: Facts) -> RuntimeRecord | None:
+        """Return the first engine of the host that can be used; `None` if there is none."""
+        engine = usable_engine(host, facts)
+        if engine is None:
+            return None
+        way = EngineWay(
+            name=engine.name, socket=engine.socket, program=engine.program, sudo=is_closed(engine)
+        )
+        return RuntimeRecord(kind=cls.name, engine=way)
+
+    @functools.cached_property
+    def engine(self) -> DockerEngine:
+        """The engine, dialled. Raises EngineError."""
+        from launcher.runtimes.docker.engine import DockerEngine
+
+        if self.record.engine is None:
+            words = f"{self.desk.host}: the run's record does not say which container engine it belongs to"
+            raise EngineError(self.desk.host, words)
+        return DockerEngine(self.desk, self.record.engine)
+
+    @functools.cached_property
+    def _engine_facts(self) -> EngineFacts:
+        return self.engine.facts()
+
+    @functools.cached_property
+    def _prepared(self) -> dict[str, tuple[Plan, RunLocation, tuple[str, ...]]]:
+        return {}
 
     def close(self) -> None:
         """Hang up on the engine."""
-        self.engine.close()
+        if "engine" in vars(self):
+            self.engine.close()
+
+    # a new run
 
     def create(
         self,
@@ -61,129 +100,162 @@ class Docker(Runtime):
         any_of: Sequence[str] = (),
         queues: bool = False,
     ) -> tuple[str, ...]:
-        """Make the run's folder on the host, with its plan, its cards (UUIDs) and the engine that its container is of.
+        """Make the run's folder on the host and lease its cards. A container keeps the cards that it got.
 
-        Raises RefusedError, before anything is made, for cards that the engine cannot hand on and for an image that can
-        only be built with a credential in it.
+        Raises RefusedError, with nothing made, for cards that the engine cannot pass on and for an image that can only
+        be built with a credential in it.
         """
         if gpus:
-            device_request(plan.host, self._facts, gpus)
-        if plan.image != self._checked:  # who waits for a card asks again and again
-            images.check(self.agent, self.engine, plan, self._settings)
+            device_request(plan.host, self._engine_facts, gpus)
+        if plan.image != self._checked:  # a launch that waits for a card asks again and again
+            images.check(self.desk, self.engine, plan, self.build)
             self._checked = plan.image
-        answer = self.agent.call(
-            "create",
-            f"{plan.to_json()}\n".encode(),
-            run=run,
-            runtime="docker",
-            engine=self.engine.way.model_dump(),
-            gpus=list(gpus),
-            cards=count,
-            queues=queues,
+        made = self.desk.preparation.create(
+            run, plan, self.name, self.engine.way, gpus, count, any_of, queues=queues
         )
-        taken = gpus_of(answer)
-        self._prepared[run] = (plan, self._place(answer.values), taken)
-        return taken
+        self._prepared[run] = (plan, made.place, made.gpus or ())
+        return made.gpus or ()
 
-    def provide(self, plan: Plan, say: Say) -> str | None:
-        """See that the engine has the plan's image: as it is there, pulled, or built on the host."""
-        return images.provide(self.agent, self.engine, plan, self._settings, say)
+    def needs(self, plan: Plan) -> str | None:
+        """Return `image`: every container has one."""
+        del plan
+        return "image"
+
+    def provide(self, plan: Plan, say: Say) -> str:
+        """Make sure that the engine has the plan's image: it is there, or is pulled, or is built on the host."""
+        return images.provide(self.desk, self.engine, plan, self.build, say)
 
     def start(self, run: str) -> None:
         """Create the run's container and start it; return when the agent inside has begun the first attempt.
 
-        Raises EngineError, with the container's last words, when no agent comes; the run may be taken back then.
+        Raises EngineError, with the container's last output, if no agent appears; the run may be taken back then.
         """
         plan, place, gpus = self._prepared[run]
-        self.agent.call("hand_over", run=run)
+        self.desk.preparation.hand_over(run)
         self._create(run, plan, 1, place, gpus)
         self._begin(run, place)
 
-    def resume(self, run: str, plan: Plan, attempt: int, say: Say) -> bool:
-        """Go on with a run whose container is down or gone; return whether it goes on by this.
+    # a recorded run
 
-        The container that is there starts again; one that was removed is made anew from the plan, and `say` shows how
-        far its image has come. Raises EngineError.
-        """
-        answer = self.agent.call("resume", run=run).values
-        if answer.get("place") is None:
+    def resume(self, run: str, needs: Resumption) -> bool:
+        """Start the run's container again, or make it again from the plan if it was removed. Raises EngineError."""
+        resumed = self.desk.runs.resume(run)
+        place = resumed.place
+        if place is None:
             return False
-        place, gpus = self._place(answer), tuple(str(one) for one in answer.get("gpus") or ())
         if self.engine.find(run, place.root) is None:
-            images.provide(self.agent, self.engine, plan, self._settings, say)
-            self._create(run, plan, attempt, place, gpus)
+            plan = needs.plan()
+            images.provide(self.desk, self.engine, plan, needs.build(), needs.say)
+            self._create(run, plan, needs.attempt, place, resumed.gpus)
         self._begin(run, place)
         return True
 
-    def stop(self, run: str, grace_s: float) -> None:
-        """End a run's container, which its agent has been wished to leave; it is down when this returns."""
-        container = self.engine.find(run, self._place_of(run).root)
+    def stop(self, run: str, grace_s: float) -> bool:
+        """End the run's container; it is down when this returns. A container that was killed recorded no end."""
+        container = self.engine.find(run, self.desk.runs.location(run).root)
         if container is not None:
             self.engine.stop(container, stop_timeout_s(grace_s))
+        return True
 
-    def agent_inside(self, run: str) -> Agent:
-        """Return an agent in the run's container, or, where that does not run, in a new one that is like it.
+    @contextlib.contextmanager
+    def inside(self, run: str) -> Iterator[Desk]:
+        """Yield a desk in the run's container or, if it does not run, in a new container that is like it.
 
-        Raises EngineError, with what there is instead.
+        Raises EngineError that says what there is instead.
         """
-        place = self._place_of(run)
+        host, place = self.desk.host, self.desk.runs.location(run)
         container = self.engine.find(run, place.root)
         if container is None:
-            words = f"{self.agent.host}: the container of {run} was removed"
-            mend = f"its files are there   {self.agent.by_hand(shlex.join(['ls', place.path]))}"
-            raise EngineError(self.agent.host, f"{words}\n  {mend}")
+            words = f"{host}: the container of {run} was removed"
+            mend = f"its files are there   {self.desk.by_hand(shlex.join(['ls', place.path]))}"
+            raise EngineError(host, f"{words}\n  {mend}")
         if container.status == "paused":
-            words = f"{self.agent.host}: the container of {run} is paused"
+            words = f"{host}: the container of {run} is paused"
             mend = f"let it go on   {self.engine.by_hand('unpause', name_of(run))}"
-            raise EngineError(self.agent.host, f"{words}\n  {mend}")
+            raise EngineError(host, f"{words}\n  {mend}")
         script = f'echo; echo "{MAGIC.decode()}have"; exec python3 -I "$0" serve "$1"'
-        words_inside = ["sh", "-c", script, place.agent, place.path.rpartition("/runs/")[0]]
+        command = ["sh", "-c", script, place.agent, place.path.rpartition("/runs/")[0]]
         is_running = container.status == "running"
         open_stream = self.engine.open_exec if is_running else self.engine.open_beside
-        return Agent(self.agent.host, _Inside(self.agent.host, open_stream(container, words_inside)))
+        with AgentDesk(Channel(host, _Inside(host, open_stream(container, command)))) as desk:
+            yield desk
 
-    def _create(self, run: str, plan: Plan, attempt: int, place: Place, gpus: Sequence[str]) -> None:
-        self.engine.create(name_of(run), configuration(plan, run, attempt, place, self._facts, gpus))
+    def remove(self, run: str) -> str | None:
+        """Remove the run's container; return why it is left if the engine refuses or does not answer."""
+        try:
+            container = self.engine.find(run, self.desk.upkeep.root_label())
+            if container is not None:
+                self.engine.remove(container)
+        except EngineError as error:
+            words = f"its container is left: {str(error).splitlines()[0]}"
+            return f"{words}\n  it goes when its engine answers again   launch gc --host {self.desk.host}"
+        return None
 
-    def _begin(self, run: str, place: Place) -> None:
+    # everything that it keeps on the host
+
+    def holdings(self) -> list[Holding]:
+        """Return the containers of runs, of this root and of others."""
+        found = []
+        for listed in self.engine.containers():
+            labels = listed.labels or {}
+            if root := labels.get(LABEL_ROOT):
+                run = labels.get(LABEL_RUN, "")
+                is_up = listed.status not in DOWN
+                found.append(Holding("container", name_of(run or "?"), listed.id, run, root, is_up))
+        return found
+
+    def supplies(self, root: str | None = None) -> list[Supply]:
+        """Return the images that launch built on the engine, the latest first."""
+        return images.supplies(self.engine, root)
+
+    def discard(self, thing: Holding | Supply) -> None:
+        """Remove a container, killing it first if it is up, or an image. Raises EngineError."""
+        if isinstance(thing, Supply):
+            self.engine.remove_image(thing.name)
+            return
+        container = Container(thing.id, "", None)
+        if thing.is_up:
+            self.engine.stop(container, 0)
+        self.engine.remove(container)
+
+    def _create(self, run: str, plan: Plan, attempt: int, place: RunLocation, gpus: Sequence[str]) -> None:
+        config = configuration(plan, run, attempt, place, self._engine_facts, gpus)
+        self.engine.create(name_of(run), config)
+
+    def _begin(self, run: str, place: RunLocation) -> None:
+        """Start the run's container and wait until its agent has begun an attempt. Raises EngineError."""
+        host = self.desk.host
         container = self.engine.find(run, place.root)
         if container is None:
-            raise EngineError(self.agent.host, f"{self.agent.host}: the container of {run} was removed")
+            raise EngineError(host, f"{host}: the container of {run} was removed")
         try:
             self.engine.start(container)
         except EngineError as error:
             self.engine.remove(container)
             raise _explained(error) from error
-        deadline = time.monotonic() + AWAIT_S
-        while time.monotonic() < deadline:
-            is_down = _is_down(
-                self.engine.find(run, place.root)
-            )  # asked first: one that is down may have been here
-            answer = self.agent.call("await", run=run, wait_s=0.0 if is_down else LOOK_S)
-            if answer.values.get("came") is True:
-                return
-            if is_down:
-                break
-        said = self.engine.log(container) or "it said nothing"
+        if self._has_begun(run, place):
+            return
+        output = self.engine.log(container) or "it said nothing"
         self.engine.stop(container, 0)
         self.engine.remove(container)
-        words = f"{self.agent.host}: the agent of {run} did not begin in its container: {said}"
-        raise _explained(EngineError(self.agent.host, words))
+        words = f"{host}: the agent of {run} did not begin in its container: {output}"
+        raise _explained(EngineError(host, words))
 
-    def _place_of(self, run: str) -> Place:
-        return self._place(self.agent.call("place", run=run).values)
-
-    def _place(self, answer: dict[str, Any]) -> Place:
-        try:
-            return Place.model_validate(answer.get("place"))
-        except ValidationError as error:
-            raise HostError(
-                self.agent.host, f"{self.agent.host}: the agent did not say where the run lies"
-            ) from error
+    def _has_begun(self, run: str, place: RunLocation) -> bool:
+        """Wait for the agent in a container; return whether it has appeared."""
+        deadline = time.monotonic() + AWAIT_S
+        while time.monotonic() < deadline:
+            # In this order: the agent of a container that is down by now may have appeared before.
+            is_down = _is_down(self.engine.find(run, place.root))
+            if self.desk.runs.await_agent(run, 0.0 if is_down else LOOK_S):
+                return True
+            if is_down:
+                return False
+        return False
 
 
 class _Inside:
-    """A link to an agent in a container, from where no other stream leads on."""
+    """A link to an agent in a container, from which no other stream can be opened."""
 
     about = "in its container"
 
@@ -195,27 +267,24 @@ class _Inside:
         self.close = stream.close
 
     def by_hand(self, command: str) -> str:
-        """Return the command as it is: a person is in there already."""
         return command
 
     def open_socket(self, path: str) -> Stream:
-        """Refuse."""
         raise RefusedStreamError(self._host, f"{self._host}: {path} is not for a container")
 
     def open_program(self, words: Sequence[str]) -> Stream:
-        """Refuse."""
         raise RefusedStreamError(self._host, f"{self._host}: {words[0]} is not for a container")
 
 
 def _is_down(container: Container | None) -> bool:
-    """Whether a container is one in which no agent will appear any more."""
+    """Return whether no agent will appear in a container any more."""
     if container is None or container.status == "exited":
         return True
     return container.status == "restarting" and container.exit_code in NO_PROGRAM
 
 
 def _explained(error: EngineError) -> EngineError:
-    """Add what to do to an engine's word on a container that it cannot start."""
+    """Add what to do to an engine's message about a container that it cannot start."""
     text = str(error)
     no_python = "its image holds no python3: choose another   image = … in the job, base = … for the host"
     mends = {

@@ -7,11 +7,12 @@ import threading
 import time
 
 import pytest
+from testbed.client import channel_to
 
 from launcher.errors import AgentError, ConnectionLostError, HostError
-from launcher.hosts import Agent, connect
-from launcher.hosts.agent import MAX_NOISE
+from launcher.hosts import connect
 from launcher.hosts.agent_file import agent_file
+from launcher.hosts.channel import MAX_NOISE, Channel
 from launcher.values.host import Host
 
 HELLO = b"LAUNCH-AGENT 1 have\n"
@@ -104,7 +105,7 @@ def outcome(ask):
 
 def ask(peer, **how):
     """Greet, and ask once."""
-    with Agent("box", peer.link) as agent:
+    with Channel("box", peer.link) as agent:
         return agent.call("probe", **how)
 
 
@@ -141,7 +142,7 @@ def endless(piece):
 )
 def test_a_login_that_prints_without_end_is_told_as_one(peer, piece):
     """Nobody listens for ever: a HostError that names the host."""
-    found = outcome(lambda: Agent("box", peer(endless(piece)).link))
+    found = outcome(lambda: Channel("box", peer(endless(piece)).link))
     assert isinstance(found, HostError)
     assert "box" in str(found)
 
@@ -162,7 +163,7 @@ def test_noise_up_to_the_bound_is_borne(peer):
 )
 def test_a_host_that_cannot_run_the_agent_says_why_and_what_to_set(peer, line, part):
     """A key of launch.toml mends each of them."""
-    found = outcome(lambda: Agent("box", peer(line).link))
+    found = outcome(lambda: Channel("box", peer(line).link))
     assert isinstance(found, HostError)
     assert part in str(found)
     assert " = " in str(found)
@@ -233,7 +234,7 @@ def test_the_deadline_of_a_call_is_the_callers(peer):
 
 def test_a_line_without_end_is_cut_off(peer, monkeypatch):
     """An answer longer than any of ours is not read into memory."""
-    monkeypatch.setattr("launcher.hosts.agent.MAX_LINE", 1 << 20)
+    monkeypatch.setattr("launcher.hosts.channel.MAX_LINE", 1 << 20)
     found = outcome(lambda: ask(peer(iter([HELLO, *[b"x" * (1 << 16)] * 200]), leaves=False)))
     assert isinstance(found, ConnectionLostError)
     assert "without end" in str(found)
@@ -269,7 +270,7 @@ def test_a_stream_that_its_filler_tears_closes_the_link(peer):
         sink.write(b"half")
         raise RuntimeError("torn")
 
-    agent = Agent("box", other.link)
+    agent = Channel("box", other.link)
     found = outcome(lambda: agent.send_stream("ship", b"{}", fill, run="x"))
     assert isinstance(found, RuntimeError)
     other.stop()
@@ -285,7 +286,7 @@ def test_a_stream_ends_with_its_answer(peer):
         message(id=1, ok={"files": {}}),
     ]
     taken = []
-    with Agent("box", peer([HELLO, *chunks]).link) as agent:
+    with Channel("box", peer([HELLO, *chunks]).link) as agent:
         answer = agent.receive_stream("pull", lambda stream: taken.append(stream.read(3)))
     assert (taken, answer.values) == ([b"abc"], {"files": {}})
 
@@ -293,14 +294,14 @@ def test_a_stream_ends_with_its_answer(peer):
 def test_a_refusal_in_a_streams_place_is_told(peer):
     """No chunk comes, an error does."""
     refusal = message(id=1, error={"code": "no-run", "message": "gone"})
-    with Agent("box", peer([HELLO, refusal]).link) as agent, pytest.raises(AgentError, match="gone"):
+    with Channel("box", peer([HELLO, refusal]).link) as agent, pytest.raises(AgentError, match="gone"):
         agent.receive_stream("pull", lambda stream: stream.read(10))
 
 
 @pytest.fixture
 def agent(tmp_path):
     """The real agent, on this machine."""
-    with connect(Host(name="local", root=str(tmp_path / "root"))) as agent:
+    with channel_to(Host(name="local", root=str(tmp_path / "root"))) as agent:
         yield agent
 
 
@@ -354,7 +355,7 @@ def test_the_real_agent_says_that_a_run_is_not_there(agent, verb):
 def test_a_run_that_was_prepared_and_never_started_is_gone_with_its_client(tmp_path):
     """A second client cannot ship into it, and nothing of it stays."""
     host = Host(name="local", root=str(tmp_path))
-    with connect(host) as first, connect(host) as second:
+    with channel_to(host) as first, channel_to(host) as second:
         first.call("create", b"{}", run="0101-sft-w8q2")
         for verb in ("ship", "start"):
             with pytest.raises(AgentError) as caught:

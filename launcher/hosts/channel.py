@@ -1,4 +1,7 @@
-"""The client's end of an agent's channel: requests and answers, with a deadline on every wait."""
+"""The client's end of the channel to an agent: requests and replies, with a deadline on every wait.
+
+Only `agent_desk.py` speaks to it; everything else uses a `Desk`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from typing import IO, Any, Protocol, Self, cast
 
 from launcher.errors import AgentError, ConnectionLostError, HostError
 from launcher.hosts.agent_file import MAGIC, agent_file
+from launcher.values.text import printable
 
 DEADLINE_S = 30.0
 PING_S = 15.0
@@ -54,16 +58,16 @@ class Link(Stream, Protocol):
         """Open a stream to the standard input and output of a program over there. Raises HostError."""
 
 
-class Answer:
-    """What an agent answered: the values, and the raw bytes behind them."""
+class Reply:
+    """The reply to a request: its values, and the raw bytes that follow them."""
 
     def __init__(self, values: dict[str, Any], payload: bytes) -> None:
         self.values = values
         self.payload = payload
 
 
-class Agent:
-    """An agent on a host. One request at a time; a ping by itself while nothing else is said."""
+class Channel:
+    """The channel to an agent on a host. One request at a time; an idle channel sends pings by itself."""
 
     def __init__(self, host: str, link: Link) -> None:
         """Take over a fresh link: pass over what a noisy login prints, hand the agent's file over if asked.
@@ -110,7 +114,7 @@ class Agent:
         """Open a stream to the standard input and output of a program on the host. Raises HostError."""
         return self._link.open_program(words)
 
-    def call(self, verb: str, payload: bytes = b"", *, deadline_s: float = DEADLINE_S, **args: Any) -> Answer:
+    def call(self, verb: str, payload: bytes = b"", *, deadline_s: float = DEADLINE_S, **args: Any) -> Reply:
         """Ask for a verb and return the answer.
 
         Raises AgentError when the agent refuses, ConnectionLostError when the link ends or the deadline passes.
@@ -119,9 +123,7 @@ class Agent:
             self._request(verb, payload, args, deadline_s)
             return self._answer()
 
-    def send_stream(
-        self, verb: str, payload: bytes, fill: Callable[[IO[bytes]], None], **args: Any
-    ) -> Answer:
+    def send_stream(self, verb: str, payload: bytes, fill: Callable[[IO[bytes]], None], **args: Any) -> Reply:
         """Ask for a verb that takes a stream after its request; `fill` writes it.
 
         When `fill` raises, the stream is torn: the link is closed, and the agent removes what it had of it.
@@ -137,7 +139,7 @@ class Agent:
             self._link.settimeout(HASHING_S)
             return self._answer()
 
-    def receive_stream(self, verb: str, take: Callable[[IO[bytes]], None], **args: Any) -> Answer:
+    def receive_stream(self, verb: str, take: Callable[[IO[bytes]], None], **args: Any) -> Reply:
         """Ask for a verb that sends a stream before its answer; `take` reads it.
 
         Raises AgentError when the agent refuses, in the stream's place too. What `take` raises comes out as it is.
@@ -163,7 +165,7 @@ class Agent:
         take: Callable[[int, bytes], None],
         is_enough: Callable[[], bool],
         **args: Any,
-    ) -> Answer:
+    ) -> Reply:
         """Ask for a verb that runs a program; `take` gets what it prints as (1 or 2, bytes) while it does.
 
         Once `is_enough`, the agent ends the program; it does as well, for the link is closed then, when this raises.
@@ -254,13 +256,13 @@ class Agent:
         self._link.sendall(json.dumps(request).encode() + b"\n" + payload)
         self._last_said = time.monotonic()
 
-    def _answer(self) -> Answer:
+    def _answer(self) -> Reply:
         message, payload = self._message()
         while message.get("id", 0) is None:  # to a word that `_accompany` said too late
             message, payload = self._message()
         return self._unwrap(message, payload)
 
-    def _unwrap(self, message: dict[str, Any], payload: bytes) -> Answer:
+    def _unwrap(self, message: dict[str, Any], payload: bytes) -> Reply:
         if message.get("id") != self._next_id:
             raise ConnectionLostError(self.host, f"{self.host}: the agent answered another question")
         error = message.get("error")
@@ -272,7 +274,7 @@ class Agent:
         values = message.get("ok")
         if not isinstance(values, dict):
             raise ConnectionLostError(self.host, f"{self.host}: the agent's answer is none")
-        return Answer(values, payload)
+        return Reply(values, payload)
 
     def _message(self) -> tuple[dict[str, Any], bytes]:
         line = self._line()
@@ -368,8 +370,3 @@ class _ChunkReader:
             self._rest += piece
         piece, self._rest = self._rest[:size], self._rest[size:]
         return piece
-
-
-def printable(text: str) -> str:
-    """Return a host's text fit for a terminal: control characters, escapes among them, become spaces."""
-    return "".join(char if char.isprintable() else " " for char in text)[:2000]

@@ -1,0 +1,349 @@
+"""The desk of a host with an agent. It alone names the agent's verbs; see `desk.py` for what each method does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import TracebackType
+from typing import IO, Any, Self, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from launcher.errors import BadFileError, MalformedAnswerError
+from launcher.hosts.channel import Channel, Reply, Stream
+from launcher.hosts.desk import Making, Output, Preparation, Runs, Upkeep
+from launcher.values.answers import (
+    Artifacts,
+    CommandEnd,
+    Garbage,
+    HeldLock,
+    Inheritance,
+    MadeEnvironment,
+    PreparedRun,
+    ResumedRun,
+    Sweep,
+)
+from launcher.values.base import Record
+from launcher.values.engine_access import EngineWay, RunLocation
+from launcher.values.environment import Maker
+from launcher.values.facts import Facts
+from launcher.values.packages import Packages
+from launcher.values.parsing import build
+from launcher.values.plan import Plan
+from launcher.values.record import Summary
+from launcher.values.text import printable
+
+SHORT_S = 60.0
+READ_S = 10.0
+"""How much later than the requested wait a reading may arrive before the link counts as lost."""
+DISK_S = 600.0
+"""How long a host may take to write, check or remove much data, in seconds."""
+SWEEP_S = 60.0
+INHERIT_S = 3600.0
+"""How long a host may take to check a checkpoint, in seconds: it reads all of it."""
+Value = TypeVar("Value", bound=BaseModel)
+
+
+class AgentDesk:
+    """The desk of an agent at the other end of a channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        """Speak over this channel, and close it at the end."""
+        self._channel = channel
+        self.runs: Runs = _Runs(channel)
+        self.preparation: Preparation = _Preparation(channel)
+        self.making: Making = _Making(channel)
+        self.upkeep: Upkeep = _Upkeep(channel)
+
+    @property
+    def host(self) -> str:
+        """The host's name."""
+        return self._channel.host
+
+    @property
+    def about(self) -> str:
+        """How the host is reached, in a few words."""
+        return self._channel.about
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def probe(
+        self,
+        *,
+        environment: str | None = None,
+        packages: Sequence[str] | None = None,
+        engine: str | None = None,
+        model: Mapping[str, str] | None = None,
+        model_keys: Sequence[str] = (),
+    ) -> Facts:
+        """Return the host's facts."""
+        reply = self._channel.call(
+            "probe",
+            env=environment,
+            packages=packages,
+            engine=engine,
+            model=model,
+            model_keys=list(model_keys),
+        )
+        return _typed(Facts, reply, self.host, f"{self.host}'s probe")
+
+    def by_hand(self, command: str) -> str:
+        """Return the line by which a person runs a shell's command on the host."""
+        return self._channel.by_hand(command)
+
+    def open_socket(self, path: str) -> Stream:
+        """Open a stream to a Unix socket on the host."""
+        return self._channel.open_socket(path)
+
+    def open_program(self, words: Sequence[str]) -> Stream:
+        """Open a stream to the standard input and output of a program on the host."""
+        return self._channel.open_program(words)
+
+
+class _Part:
+    """A group of verbs over one channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def _ask(self, kind: type[Value], verb: str, payload: bytes = b"", **args: Any) -> Value:
+        """Ask for a verb and return its answer as a value of a kind."""
+        return self._as(kind, verb, self._channel.call(verb, payload, **args))
+
+    def _as(self, kind: type[Value], verb: str, reply: Reply) -> Value:
+        host = self._channel.host
+        return _typed(kind, reply, host, f"{host}: the agent's answer to `{verb}` is malformed")
+
+
+class _Runs(_Part):
+    def summaries(self, *runs: str) -> list[Summary]:
+        listed = self._ask(_Listed, "runs", runs=list(runs) or None).runs
+        found = map(_summary, listed if isinstance(listed, list) else [])
+        return [summary for summary in found if summary is not None]
+
+    def read(self, run: str, request: Mapping[str, Any], wait_s: float | None = None) -> Reply:
+        if wait_s is None:
+            return self._channel.call("read", run=run, **request)
+        return self._channel.call("read", deadline_s=wait_s + READ_S, run=run, wait_s=wait_s, **request)
+
+    def wish(self, run: str, wish: str) -> None:
+        self._channel.call("wish", run=run, wish=wish, deadline_s=SHORT_S)
+
+    def resume(self, run: str) -> ResumedRun:
+        return self._ask(ResumedRun, "resume", run=run, deadline_s=SHORT_S)
+
+    def await_agent(self, run: str, wait_s: float) -> bool:
+        return self._ask(_Awaited, "await", run=run, wait_s=wait_s).came
+
+    def remaining(self, run: str) -> list[str]:
+        return self._ask(_Remains, "remains", run=run, deadline_s=SHORT_S).left
+
+    def location(self, run: str) -> RunLocation:
+        return self._ask(_Located, "place", run=run).place
+
+    def execute(
+        self, run: str, command: Sequence[str], take: Output, is_enough: Callable[[], bool]
+    ) -> CommandEnd:
+        reply = self._channel.execute("exec", b"", take, is_enough, run=run, command=list(command))
+        return self._as(CommandEnd, "exec", reply)
+
+    def pull(self, run: str, take: Callable[[IO[bytes]], None]) -> Artifacts:
+        return self._as(Artifacts, "pull", self._channel.receive_stream("pull", take, run=run))
+
+    def remove(self, run: str, *, with_artifacts: bool, by_force: bool) -> None:
+        self._channel.call("remove", run=run, artifacts=with_artifacts, force=by_force, deadline_s=DISK_S)
+
+
+class _Preparation(_Part):
+    def create(
+        self,
+        run: str,
+        plan: Plan,
+        runtime: str,
+        engine: EngineWay | None,
+        gpus: Sequence[str],
+        count: int | None,
+        any_of: Sequence[str],
+        *,
+        queues: bool,
+    ) -> PreparedRun:
+        return self._ask(
+            PreparedRun,
+            "create",
+            f"{plan.to_json()}\n".encode(),
+            run=run,
+            runtime=runtime,
+            engine=engine.model_dump() if engine is not None else None,
+            env=plan.host_environment,
+            gpus=list(gpus),
+            cards=count,
+            any_of=list(any_of),
+            queues=queues,
+        )
+
+    def offer(self, run: str, manifest: Mapping[str, Any]) -> list[str]:
+        return self._ask(_Missing, "offer", json.dumps(manifest).encode(), run=run, deadline_s=DISK_S).missing
+
+    def ship(self, run: str, files: Sequence[str], write: Callable[[IO[bytes]], None]) -> list[str]:
+        reply = self._channel.send_stream("ship", b"", write, run=run, files=list(files))
+        return self._as(_Missing, "ship", reply).missing
+
+    def inherit(self, run: str, parent: str, requested_keys: Sequence[str]) -> Inheritance:
+        return self._ask(
+            Inheritance, "inherit", run=run, parent=parent, asked=list(requested_keys), deadline_s=INHERIT_S
+        )
+
+    def entrust(self, run: str, secrets: Mapping[str, str]) -> None:
+        self._channel.call("secrets", json.dumps(secrets).encode(), run=run)
+
+    def start(self, run: str) -> None:
+        self._channel.call("start", run=run)
+
+    def hand_over(self, run: str) -> None:
+        self._channel.call("hand_over", run=run)
+
+    def take_back(self, run: str) -> bool:
+        return self._ask(_TakenBack, "take_back", run=run).taken
+
+
+class _Making(_Part):
+    def hold(self, lock: str) -> HeldLock:
+        return self._ask(HeldLock, "hold", name=lock)
+
+    def let_go(self, lock: str) -> None:
+        self._channel.call("hold", name=lock, release=True, deadline_s=DISK_S)
+
+    def has_buildkit(self, engine: EngineWay) -> bool:
+        return self._ask(_Builder, "builder", engine=engine.model_dump(), deadline_s=SHORT_S).buildkit
+
+    def build_image(
+        self,
+        engine: EngineWay,
+        tag: str,
+        payload: bytes,
+        take: Output,
+        *,
+        labels: Mapping[str, str],
+        network: str | None,
+        arguments: Mapping[str, str],
+    ) -> CommandEnd:
+        reply = self._channel.execute(
+            "build",
+            payload,
+            take,
+            _never,
+            engine=engine.model_dump(),
+            tag=tag,
+            labels=dict(labels),
+            network=network,
+            arguments=dict(arguments),
+        )
+        return self._as(CommandEnd, "build", reply)
+
+    def packages_of(self, image: str) -> Packages | None:
+        return self._ask(_Recorded, "packages", image=image).told
+
+    def record_packages(self, image: str, packages: bytes) -> None:
+        self._channel.call("packages", packages, image=image)
+
+    def has_environment(self, name: str) -> bool:
+        return self._ask(_Environment, "environment", name=name, deadline_s=DISK_S).there
+
+    def make_environment(
+        self, name: str, maker: Maker, payload: bytes, take: Output, *, index: str | None, no_index: bool
+    ) -> MadeEnvironment:
+        reply = self._channel.execute(
+            "make_environment",
+            payload,
+            take,
+            _never,
+            name=name,
+            maker=maker._asdict(),
+            index=index,
+            no_index=no_index,
+        )
+        return self._as(MadeEnvironment, "make_environment", reply)
+
+    def seal_environment(self, name: str) -> None:
+        self._channel.call("seal_environment", name=name, deadline_s=DISK_S)
+
+
+class _Upkeep(_Part):
+    def sweep(self, runs: Collection[str], *, dry_run: bool) -> Sweep:
+        return self._ask(Sweep, "sweep", dry_run=dry_run, runs=sorted(runs), deadline_s=SWEEP_S)
+
+    def collect_garbage(self, *, dry_run: bool) -> Garbage:
+        return self._ask(Garbage, "gc", dry_run=dry_run, deadline_s=DISK_S)
+
+    def root_label(self) -> str:
+        return self._ask(_Root, "root").root
+
+
+class _Listed(Record):
+    runs: Any = None
+
+
+class _Awaited(Record):
+    came: bool
+
+
+class _Remains(Record):
+    left: list[str]
+
+
+class _Located(Record):
+    place: RunLocation
+
+
+class _Missing(Record):
+    missing: list[str] = []
+
+
+class _TakenBack(Record):
+    taken: bool
+
+
+class _Builder(Record):
+    buildkit: bool
+
+
+class _Recorded(Record):
+    told: Packages | None = None
+
+
+class _Environment(Record):
+    there: bool
+
+
+class _Root(Record):
+    root: str
+
+
+def _never() -> bool:
+    return False
+
+
+def _summary(line: object) -> Summary | None:
+    """Return a line about a run, without the fields that are malformed; `None` if what remains is not a summary."""
+    try:
+        return Summary.lenient(line)
+    except ValidationError:
+        return None
+
+
+def _typed(kind: type[Value], reply: Reply, host: str, what: str) -> Value:
+    """Return a reply's values as a value of a kind: the one place where a malformed answer becomes an error of ours."""
+    try:
+        return build(kind, reply.values, file=what)
+    except (BadFileError, RecursionError) as error:
+        raise MalformedAnswerError(host, printable(str(error))) from error

@@ -1,0 +1,237 @@
+"""A desk is what the client talks to: a typed method for each thing that can be asked of a host.
+
+An SSH host has an agent behind its desk (`agent_desk.py`). The methods are grouped by what they concern:
+`desk.runs` for recorded runs, `desk.preparation` for a run that is being prepared, `desk.making` for environments
+and images, `desk.upkeep` for sweeping and garbage. Example: `connect(host).runs.summaries()`.
+
+Every method raises AgentError if the agent refuses, ConnectionLostError if the connection ends or the deadline passes,
+and MalformedAnswerError if the answer is not of the declared type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import TracebackType
+from typing import IO, Any, Protocol, Self
+
+from launcher.hosts.channel import Reply, Stream
+from launcher.values.answers import (
+    Artifacts,
+    CommandEnd,
+    Garbage,
+    HeldLock,
+    Inheritance,
+    MadeEnvironment,
+    PreparedRun,
+    ResumedRun,
+    Sweep,
+)
+from launcher.values.engine_access import EngineWay, RunLocation
+from launcher.values.environment import Maker
+from launcher.values.facts import Facts
+from launcher.values.packages import Packages
+from launcher.values.plan import Plan
+from launcher.values.record import Summary
+
+Output = Callable[[int, bytes], None]
+"""Takes a piece of a program's output: 1 for standard output or 2 for standard error, and the bytes."""
+
+
+class Runs(Protocol):
+    """The runs that a host has on record."""
+
+    def summaries(self, *runs: str) -> list[Summary]:
+        """Return a line about each of these runs, or about all runs of the host. Malformed lines are left out."""
+
+    def read(self, run: str, request: Mapping[str, Any], wait_s: float | None = None) -> Reply:
+        """Return what is new of a run since the cursors in `request`, waiting up to `wait_s` seconds for news."""
+
+    def wish(self, run: str, wish: str) -> None:
+        """Ask a run to `stop` or `cancel`. A run that nobody holds is ended by the agent."""
+
+    def resume(self, run: str) -> ResumedRun:
+        """Resume an interrupted or waiting run: end its leftovers, lease its cards again and start its keeper.
+
+        A container is not started; the answer has a `place` then.
+        """
+
+    def await_agent(self, run: str, wait_s: float) -> bool:
+        """Wait for the agent of a run that was handed over; return whether it has appeared."""
+
+    def remaining(self, run: str) -> list[str]:
+        """Return what is still there of a run that has ended, a line for each process or lease."""
+
+    def location(self, run: str) -> RunLocation:
+        """Return where a run lies, and as which user it runs."""
+
+    def execute(
+        self, run: str, command: Sequence[str], take: Output, is_enough: Callable[[], bool]
+    ) -> CommandEnd:
+        """Run a command beside a run; `take` gets its output as it appears. Once `is_enough`, the command is ended."""
+
+    def pull(self, run: str, take: Callable[[IO[bytes]], None]) -> Artifacts:
+        """Send a run's artifacts as a tar stream, which `take` reads; return what was sent."""
+
+    def remove(self, run: str, *, with_artifacts: bool, by_force: bool) -> None:
+        """Remove a run that has ended. `by_force` first cancels a run whose engine does not answer."""
+
+
+class Preparation(Protocol):
+    """A run that is being prepared. Until it is started or handed over, it is removed when the connection ends."""
+
+    def create(
+        self,
+        run: str,
+        plan: Plan,
+        runtime: str,
+        engine: EngineWay | None,
+        gpus: Sequence[str],
+        count: int | None,
+        any_of: Sequence[str],
+        *,
+        queues: bool,
+    ) -> PreparedRun:
+        """Make a run's folder with its plan, and lease `count` of the cards `gpus` (UUIDs), or all of them.
+
+        The run may move to any card of `any_of` later. Raises AgentError `card-leased` if the cards are taken; a client
+        that `queues` keeps its place in the line. Raises AgentError `run-exists` for an id that is taken.
+        """
+
+    def offer(self, run: str, manifest: Mapping[str, Any]) -> list[str]:
+        """Offer a tree; return the SHA-256 of the files that the host lacks. The tree is in place if there are none."""
+
+    def ship(self, run: str, files: Sequence[str], write: Callable[[IO[bytes]], None]) -> list[str]:
+        """Send files (SHA-256), which `write` writes one after the other; return those that are still missing."""
+
+    def inherit(self, run: str, parent: str, requested_keys: Sequence[str]) -> Inheritance:
+        """Give a run the code, the data and the newest checkpoint of a run on the same host.
+
+        `requested_keys` are the keys of the job that the user changed.
+        """
+
+    def entrust(self, run: str, secrets: Mapping[str, str]) -> None:
+        """Put the values of a run's secrets on the host, readable by this user's processes only."""
+
+    def start(self, run: str) -> None:
+        """Start a run's keeper on the host; return when its agent has begun the first attempt."""
+
+    def hand_over(self, run: str) -> None:
+        """Leave a run to whatever the client starts next: it is no longer removed with the connection."""
+
+    def take_back(self, run: str) -> bool:
+        """Take back a run that could not begin; return whether it will be removed with the connection."""
+
+
+class Making(Protocol):
+    """Environments and images that are made on the host."""
+
+    def hold(self, lock: str) -> HeldLock:
+        """Take a lock of the host by name, without waiting. It is released with the connection."""
+
+    def let_go(self, lock: str) -> None:
+        """Release a lock. An environment that was made under it and not sealed is removed."""
+
+    def has_buildkit(self, engine: EngineWay) -> bool:
+        """Return whether the host can build images with BuildKit."""
+
+    def build_image(
+        self,
+        engine: EngineWay,
+        tag: str,
+        payload: bytes,
+        take: Output,
+        *,
+        labels: Mapping[str, str],
+        network: str | None,
+        arguments: Mapping[str, str],
+    ) -> CommandEnd:
+        """Build an image with BuildKit; `take` gets what the builder prints."""
+
+    def packages_of(self, image: str) -> Packages | None:
+        """Return the recorded packages of an image, by its id; `None` if they are not on record."""
+
+    def record_packages(self, image: str, packages: bytes) -> None:
+        """Put the packages of an image on record, as the JSON that its Python printed."""
+
+    def has_environment(self, name: str) -> bool:
+        """Return whether an environment is there and whole."""
+
+    def make_environment(
+        self, name: str, maker: Maker, payload: bytes, take: Output, *, index: str | None, no_index: bool
+    ) -> MadeEnvironment:
+        """Make an environment, whose lock this connection holds; `take` gets what pip or uv prints."""
+
+    def seal_environment(self, name: str) -> None:
+        """Put an environment that was made on this connection into use."""
+
+
+class Upkeep(Protocol):
+    """Sweeping and garbage collection."""
+
+    def sweep(self, runs: Collection[str], *, dry_run: bool) -> Sweep:
+        """End and remove what ended runs have left; also return how long ago each of `runs` ended."""
+
+    def collect_garbage(self, *, dry_run: bool) -> Garbage:
+        """Remove what no run of the host names."""
+
+    def root_label(self) -> str:
+        """Return the label of what belongs to this host's root: the host's id and the root's path."""
+
+
+class Desk(Protocol):
+    """A host that answers. Use it in a `with`."""
+
+    @property
+    def host(self) -> str:
+        """The host's name."""
+
+    @property
+    def about(self) -> str:
+        """How the host is reached, in a few words."""
+
+    @property
+    def runs(self) -> Runs:
+        """The runs that the host has on record."""
+
+    @property
+    def preparation(self) -> Preparation:
+        """Runs that are being prepared."""
+
+    @property
+    def making(self) -> Making:
+        """Environments and images."""
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """Sweeping and garbage collection."""
+
+    def probe(
+        self,
+        *,
+        environment: str | None = None,
+        packages: Sequence[str] | None = None,
+        engine: str | None = None,
+        model: Mapping[str, str] | None = None,
+        model_keys: Sequence[str] = (),
+    ) -> Facts:
+        """Return the host's facts. `packages` are looked for in the job's interpreter, `model_keys` in its model's config."""
+
+    def by_hand(self, command: str) -> str:
+        """Return the line by which a person runs a shell's command on the host."""
+
+    def open_socket(self, path: str) -> Stream:
+        """Open a stream to a Unix socket on the host. Raises RefusedStreamError, or HostError if the link is gone."""
+
+    def open_program(self, words: Sequence[str]) -> Stream:
+        """Open a stream to the standard input and output of a program on the host. Raises HostError."""
+
+    def close(self) -> None:
+        """Close the connection. Runs continue."""
+
+    def __enter__(self) -> Self:
+        """Return the desk itself."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the connection."""

@@ -1,0 +1,96 @@
+"""A contact is a host that answers, with what a launch knows about it; plans pass the gate and find cards against it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from launcher.errors import RefusedError
+from launcher.hosts import Desk
+from launcher.planning import check
+from launcher.runs import cards, resolve
+from launcher.runs.probing import probe
+from launcher.runs.view import View
+from launcher.values.facts import Facts
+from launcher.values.host import Host
+from launcher.values.job import Job
+from launcher.values.plan import Plan
+
+LOOK_AGAIN_S = 30.0
+"""How old facts about cards may be, in seconds, before the host is probed again."""
+
+
+class Contact(NamedTuple):
+    """A host that answers, its facts, and the job that is to run there.
+
+    `gpus` is the value of `--gpus`. `deadline` is when to stop waiting for cards, by the monotonic clock.
+    """
+
+    host: Host
+    desk: Desk
+    job: Job
+    facts: Facts
+    view: View
+    gpus: str | None = None
+    deadline: float = 0.0
+
+    def probed_again(self) -> Contact:
+        """Return the contact with new facts."""
+        return self._replace(facts=probe(self.desk, self.host, self.job))
+
+
+def pass_gate(contact: Contact, plan: Plan) -> None:
+    """Check a plan, and the cards that `--gpus` asks for, against the host's facts; show the notes.
+
+    Raises RefusedError for what is refused, CardBusyError if only busy cards stand in the way.
+    """
+    findings = [
+        *cards.findings(contact.gpus, plan, contact.facts),
+        *check(plan, contact.facts, contact.host, resolve.wheels()),
+    ]
+    refusals = [finding for finding in findings if finding.level == "refuse"]
+    if busy := cards.refusal(refusals, plan, contact.facts):
+        raise busy
+    for finding in findings:
+        if finding.level == "note":
+            contact.view.finding(finding)
+    if refusals:
+        lines = [
+            f"{finding.message}\n  {finding.mend}" if finding.mend else finding.message
+            for finding in refusals
+        ]
+        raise RefusedError(cards.REFUSED + "\n".join(lines))
+
+
+def pass_gate_when_free(contact: Contact, plan: Plan) -> Contact:
+    """Pass the gate; while others hold the cards, probe again until the deadline. Return the contact that passed.
+
+    Raises RefusedError.
+    """
+    first = [contact]
+
+    def look() -> Contact:
+        current = first.pop() if first else contact.probed_again()
+        pass_gate(current, plan)
+        return current
+
+    return cards.waiting_for(look, contact.deadline - time.monotonic(), contact.view)
+
+
+def look_at_cards(contact: Contact, plan: Plan) -> Callable[[], cards.CardChoice]:
+    """Return a function that says which cards a plan may have, by a new probe once the facts are old.
+
+    As long as others hold all of them, the last choice stands.
+    """
+    looked_at, choice = time.monotonic(), cards.card_choice(contact.gpus, plan, contact.facts)
+
+    def look() -> cards.CardChoice:
+        nonlocal looked_at, choice
+        if choice.gpus and time.monotonic() - looked_at > LOOK_AGAIN_S:
+            latest = cards.card_choice(contact.gpus, plan, contact.probed_again().facts)
+            looked_at = time.monotonic()
+            choice = latest if len(latest.gpus) >= latest.needed > 0 else choice
+        return choice
+
+    return look

@@ -1,0 +1,33 @@
+"""Native: processes on the host, in a Python environment there, under a keeper process of the agent."""
+
+from __future__ import annotations
+
+from launcher.planning import maker_of
+from launcher.runtimes.native import environments
+from launcher.runtimes.runtime import Runtime, Say
+from launcher.values.plan import Plan
+
+
+class Native(Runtime):
+    """Runs as processes of the host."""
+
+    name = "native"
+    makes_environments = True
+
+    def needs(self, plan: Plan) -> str | None:
+        """Return `environment` for a plan that has one; otherwise the job uses an interpreter that is already there."""
+        return "environment" if plan.environment is not None else None
+
+    def provide(self, plan: Plan, say: Say) -> str:
+        """Make sure that the plan's environment is there, making it if necessary."""
+        if plan.environment is None:
+            return super().provide(plan, say)
+        maker = maker_of(plan.environment, self.facts) if self.facts is not None else None
+        return environments.provide(self.desk, plan, maker, self.build, say)
+
+    def start(self, run: str) -> None:
+        """Start the run's keeper; return when its agent has begun the first attempt."""
+        self.desk.preparation.start(run)
+
+
+RUNTIME = Native

@@ -1,0 +1,120 @@
+"""What an agent answers, one record for each kind of answer. Probes, plans and summaries have modules of their own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from launcher.values.base import Record
+from launcher.values.engine_access import RunLocation
+from launcher.values.packages import Packages
+from launcher.values.record import Parent
+
+
+class PreparedRun(Record):
+    """A run whose folder was made: what its container would need, and the cards (UUIDs) that it leased, if any."""
+
+    place: RunLocation
+    gpus: tuple[str, ...] | None = None
+
+
+class ResumedRun(Record):
+    """A run after `resume`. `place` is set if the client has to start the run; `gpus` are the cards that it leased."""
+
+    state: str
+    place: RunLocation | None = None
+    gpus: tuple[str, ...] = ()
+
+
+class PassedOver(Record):
+    """A checkpoint that cannot be used, and why."""
+
+    checkpoint: str
+    wrong: str
+
+
+class Inheritance(Record):
+    """What a run took over from its parent: the checkpoint, what remedies had changed, and the checkpoints passed over."""
+
+    parent: Parent
+    changes: dict[str, bool | int | float | str] = {}
+    passed_over: list[PassedOver] = []
+
+
+class CommandEnd(Record):
+    """How a command ended: with an exit code, or by a signal."""
+
+    exit: int | None = None
+    signal: int | None = None
+
+
+class Artifact(Record):
+    """A file that was sent, by its SHA-256 in hex."""
+
+    sha256: str
+
+
+class Artifacts(Record):
+    """The artifacts that were sent, by path, and why others were not sent."""
+
+    files: dict[str, Artifact]
+    left_out: dict[str, str] = {}
+
+
+class HeldLock(Record):
+    """Whether this connection holds a lock of the host, and the label of the host's root."""
+
+    held: bool
+    root: str = ""
+
+
+class MadeEnvironment(Record):
+    """What the packages of a new environment are; or the `step` that failed."""
+
+    packages: Packages | None = None
+    step: str | None = None
+
+
+class Removed(Record):
+    """A thing that was removed because no run of the host names it: its kind, its path below the root, its bytes."""
+
+    kind: str
+    path: str
+    bytes: Annotated[int, Field(ge=0)]
+
+
+class Garbage(Record):
+    """What the agent removed, and what decides over the things that it cannot remove itself.
+
+    `runs` have not ended, `images` are named by a run, `root` labels what belongs to this root.
+    """
+
+    items: list[Removed]
+    runs: list[str] = []
+    images: list[str] = []
+    root: str = ""
+
+
+class Swept(Record):
+    """A thing that a sweep ended, removed or left alone, and why; `run` is the run that it belongs to, if known."""
+
+    kind: str
+    name: str
+    run: str | None = None
+    did: Literal["ended", "removed", "left"]
+    why: str
+
+    @property
+    def title(self) -> str:
+        """A short name, with the last letters of the run's id."""
+        of = f" of {self.run.rpartition('-')[2]}" if self.run and self.kind != "container" else ""
+        return f"{self.name if self.name.startswith('pid') else f'{self.kind} {self.name}'}{of}"
+
+
+class Sweep(Record):
+    """What a sweep found. `ended` tells how many seconds ago each of the requested runs ended, `None` for one that is gone."""
+
+    items: list[Swept]
+    ended: dict[str, Annotated[float, Field(ge=-1e12, le=1e12)] | None] = {}
+    root: str = ""

@@ -1,0 +1,10 @@
+"""Text from other machines, made safe to show."""
+
+from __future__ import annotations
+
+MOST_CHARACTERS = 2000
+
+
+def printable(text: str) -> str:
+    """Return text that a terminal can show: control characters, including escapes, become spaces; the rest is cut."""
+    return "".join(char if char.isprintable() else " " for char in text)[:MOST_CHARACTERS]
