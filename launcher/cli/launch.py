@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -46,7 +46,8 @@ def launch(
     profile: CardOption = None,
     job: JobOption = None,
     runtime: Annotated[
-        Literal["auto", "docker", "native"] | None, typer.Option(help="How the job runs on the host.")
+        str | None,
+        typer.Option(metavar="RUNTIME", help="How the job runs on the host: auto, docker or native."),
     ] = None,
     precision: PrecisionOption = "auto",
     rehearse: Annotated[
