@@ -61,7 +61,7 @@ POISONED_TRAINERS = {
 
 @pytest.mark.parametrize("name", POISONED_TRAINERS)
 def test_a_poisoned_trainer_ends_within_five_steps(worker, run_of, agent, llama, train, name):
-    """Each poison ends the training with its class, since its first bad step, and the agent is told the same."""
+    """Each poison ends the training with its class and its first bad step, and the agent gets the same report."""
     mode, changes, poison, keywords, kind, since, step = POISONED_TRAINERS[name]
     run_of(mode, {"base_dtype": "float32", **changes})
     model = worker.prepare(llama(poison=poison))
@@ -229,7 +229,7 @@ def test_done_right_after_a_bad_step_is_no_success(worker, run_of, agent, llama,
 
 
 def test_done_after_skipped_steps_alone_is_no_success(worker, run_of, llama, train):
-    """While the scaler settles nothing trips; but whoever ends there has trained nothing."""
+    """While the scaler settles nothing trips, but a training that ends there has trained nothing."""
     run_of("fp16", {"base_dtype": "float32"})
     train(worker.prepare(llama(poison=from_step(1, overflow))), max_steps=4)
     with pytest.raises(worker.Tripped, match="nan-divergence"):
@@ -334,7 +334,7 @@ SPLIT = {"global_batch": 4, "ranks": 1, "micro_batch": 4, "accumulation": 1}
 
 
 def test_outside_a_run_the_guard_prints_and_raises(worker, llama, train, capsys, tmp_path, monkeypatch):
-    """A script run by hand is told the same."""
+    """A script run by hand prints the same reason."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(worker.Tripped):
         train(worker.prepare(llama(poison=from_step(2, lambda loss: loss * NAN))), use_cpu=True)
@@ -409,7 +409,7 @@ def with_evaluation(rows):
 
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16", "fp16-native"])
 def test_a_clean_loop_ends_with_a_proof(torch, worker, run_of, agent, llama, rows, mode):
-    """In plain torch, too; a tick is counted once, whatever hooks fire for it."""
+    """In plain torch too. A step counts once, even if several hooks report it."""
     run_of(mode, {"base_dtype": "float32"} if mode == "fp16" else {})
     model = worker.prepare(llama(worker.knobs().peek.precision.base_dtype))
     loop(worker, model, adam(torch, model, worker), rows, 19)
@@ -419,7 +419,7 @@ def test_a_clean_loop_ends_with_a_proof(torch, worker, run_of, agent, llama, row
 
 
 def test_a_warm_up_from_zero_and_a_long_tail_are_no_standstill(torch, worker, run_of, llama, rows):
-    """A learning rate of zero, or next to nothing beside what it was, moves nothing and is no reason."""
+    """A learning rate of zero, or of almost nothing compared with before, moves nothing and trips nothing."""
     run_of("fp32")
     model = worker.prepare(llama())
     optimizer = adam(torch, model, worker)
@@ -467,7 +467,7 @@ def test_a_loss_near_zero_and_a_rise_raise_nothing(worker, run_of, llama, train)
 
 @pytest.mark.parametrize("keeps", [True, False], ids=["the same optimizer", "another optimizer"])
 def test_parameters_that_are_replaced_are_followed(torch, worker, run_of, agent, llama, rows, keeps):
-    """Those that left the model will never move, and are no standstill; the new ones are judged."""
+    """Parameters that left the model never move, which trips nothing; the new ones are judged."""
     run_of("fp32")
     model = worker.prepare(llama())
     optimizer = adam(torch, model, worker)

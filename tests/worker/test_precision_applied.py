@@ -98,7 +98,7 @@ def test_on_its_card_the_plan_is_handed_on_whole(worker, run_of):
     ],
 )
 def test_flags_and_environment_agree(torch, worker, run_of, mode, own, flags):
-    """Never both flags, and whoever asks accelerate by itself gets what Trainer gets."""
+    """Never both flags; an Accelerator of the script's own gets what Trainer gets."""
     run_of(mode)
     keywords = worker.training_arguments(**own)
     assert (keywords["fp16"], keywords["bf16"], os.environ["ACCELERATE_MIXED_PRECISION"]) == flags
@@ -253,7 +253,7 @@ def test_a_base_of_fp32_is_said_and_trained(torch, worker, run_of, llama, lora, 
 
 
 def test_by_hand_any_base_is_taken(worker, llama, lora):
-    """Outside a run there is no plan to hold it against."""
+    """Outside a run there is no plan to compare it with."""
     worker.prepare(lora(llama("bfloat16")))
 
 
@@ -279,7 +279,7 @@ def test_a_cast_of_the_live_model_is_refused(torch, worker, run_of, llama, lora,
 
 
 def test_moves_and_copies_stay_free(torch, worker, run_of, llama):
-    """Another place is no other dtype, a copy is not the live model, and both can be written down."""
+    """A move to another device is not a cast, a copy is not the live model, and both can be saved."""
     run_of("fp32")
     model = worker.prepare(llama())
     assert model.to("cpu") is model
@@ -296,7 +296,7 @@ def test_evaluating_in_bf16_after_training_is_refused(worker, run_of, llama, tra
         trainer.evaluate(rows[:4])
 
 
-def test_a_cast_behind_our_back_is_told_at_the_next_step(torch, worker, run_of, llama, rows):
+def test_a_cast_behind_our_back_is_reported_at_the_next_step(torch, worker, run_of, llama, rows):
     """A part of the model that was cast is found before the optimizer meets it."""
     run_of("fp32")
     model = worker.prepare(llama())
@@ -374,6 +374,6 @@ def test_a_knob_that_the_script_sets_itself_is_held(worker, run_of, agent):
     run_of("bf16")
     worker.model_arguments()
     worker.training_arguments(bf16=True)
-    told = [event["values"] for event in agent.events(3)]
-    assert told[0] == {"knobs": ["precision"]}
-    assert {"knobs": [], "held": ["precision"]} in told
+    consumed = [event["values"] for event in agent.events(3)]
+    assert consumed[0] == {"knobs": ["precision"]}
+    assert {"knobs": [], "held": ["precision"]} in consumed

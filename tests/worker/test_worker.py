@@ -100,7 +100,7 @@ class Scalar:
 
 
 def test_a_value_that_is_no_metric_is_named(worker):
-    """A mistake in the script's own log call is told where it is made."""
+    """A mistake in the script's own log call raises there."""
     with pytest.raises(
         TypeError, match=r"^metric 'curve' must be a number, a bool or a string, not \[1, 2\]$"
     ):
@@ -245,7 +245,7 @@ def test_by_hand_a_resume_begins_at_the_newest_that_was_sealed(worker, tmp_path,
 
 
 def test_resume_counts_as_consumed_even_with_nothing_to_resume(worker, run, agent):
-    """A script that asks can be started again, whatever it was told."""
+    """A script that asks can be started again, whether or not there was a checkpoint."""
     assert worker.resume_from() is None
     assert agent.events(1)[0]["values"] == {"knobs": ["resume"]}
 
@@ -272,7 +272,7 @@ def test_a_checkpoint_is_due_by_steps_by_minutes_and_at_the_end(worker, run_of, 
 
 
 def test_sigterm_makes_a_checkpoint_due_and_ends_the_loop(worker, run_of, agent):
-    """From the step that is under way; the agent is told, once."""
+    """After the step in progress; the agent gets one event."""
     run_of(save_every_steps=None)
     assert dues(worker, 2) == []
     os.kill(os.getpid(), signal.SIGTERM)
@@ -339,7 +339,7 @@ def test_a_manifest_says_what_a_resume_needs_to_know(worker, run_of):
     ],
 )
 def test_the_last_ones_are_kept_and_the_best(worker, run_of, losses, kept):
-    """A loss that is none makes no checkpoint the best."""
+    """A loss that is not finite does not make a checkpoint the best."""
     folder = run_of(keep_checkpoints=2) / "checkpoints"
     (folder / "logs").mkdir(parents=True)
     for step in (10, 20, 30, 40):
@@ -438,7 +438,7 @@ def test_the_callback_reports_steps_without_running_averages(worker, run, agent)
     callback.on_log(None, state, None, logs=logs)
     callback.on_log(None, state, None, logs={"train_loss": 2.0, "train_runtime": 1.0})
     held, begin, line, summary = agent.events(4)
-    assert held["values"] == {"knobs": ["checkpoints"]}  # whatever is whole there is sealed
+    assert held["values"] == {"knobs": ["checkpoints"]}  # every complete checkpoint is sealed
     assert begin["values"] == {"step": 0, "steps": 20}
     assert line["values"].keys() == {"loss", "tokens_per_s"}
     assert line["values"]["loss"] == "nan"

@@ -24,7 +24,7 @@ _no_casts: "weakref.WeakSet[Any]" = weakref.WeakSet()  # models whose dtypes mus
 
 
 class StepListener(Protocol):
-    """What is told about the steps of a training: the guard."""
+    """What receives these reports: the guard."""
 
     is_scaling: bool
 
