@@ -11,7 +11,7 @@ it is:
     json      parsed
     text      a picture or a tree; every path of a tree must exist
 
-A comment directly above a block says more: `<!-- not run: why -->`, `<!-- slow -->` (it trains; not in `make quick`),
+A comment directly above a block says more: `<!-- not run: why -->`, `<!-- slow -->` (not in `make quick`),
 `<!-- on lab -->` (needs the testbed's SSH host, which is called lab then), `<!-- exits with 3 -->`,
 `<!-- first: COMMAND -->` (typed before, not shown) and `<!-- with: OPTIONS -->` (added to each launch).
 """
@@ -24,7 +24,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,15 +61,8 @@ class Block(NamedTuple):
     @property
     def needs(self) -> str:
         """Where it is run: quick, slow, lab, or nowhere."""
-        return (
-            "nowhere"
-            if self.has("not run")
-            else "lab"
-            if self.has("on lab")
-            else "slow"
-            if self.has("slow")
-            else "quick"
-        )
+        places = {"not run": "nowhere", "on lab": "lab", "slow": "slow"}
+        return next((place for name, place in places.items() if self.has(name)), "quick")
 
     @property
     def where(self) -> str:
@@ -240,7 +233,7 @@ def normal(text: str, ids: set[str]) -> list[str]:
         text = re.sub(rf"\b{run}\b", "RUN", text)
     text = re.sub(r"\b[0-9a-f]{12,64}\b", "HEX", text)
     text = re.sub(r"\d[\d,]*(\.\d+)?(e[-+]?\d+)?", "0", text)
-    text = re.sub(r"\b0 (s|m|h|B|kB|MB|GB)\b", "0 UNIT", text)
+    text = re.sub(r"\b0 (s|m|h|bytes|kB|MB|GB)\b", "0 UNIT", text)
     lines = (re.sub(r"[ \t]+", " ", line).strip() for line in text.splitlines())
     return [line for line in lines if line]
 
@@ -307,8 +300,9 @@ def test_what_a_page_shows_happens(desk: Desk, page: str) -> None:
 
 @pytest.mark.training
 @pytest.mark.parametrize("page", pages_with("slow"))
-def test_what_a_page_trains_happens(desk: Desk, page: str) -> None:
-    """The blocks that train a model."""
+def test_what_a_page_trains_happens(desk: Desk, copy_demo: Callable[[Path], None], page: str) -> None:
+    """The blocks that train a model; the demo's model and data are made before."""
+    copy_demo(desk.client.home / ".launch")
     run_all(desk, page, "slow")
 
 
