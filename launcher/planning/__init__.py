@@ -1,5 +1,6 @@
 """Pure functions from values to values: nothing here reads a file, a clock or a host."""
 
+from launcher.planning.allocation import complete
 from launcher.planning.assembly import changed, job_of, ladder_inputs, plan, source
 from launcher.planning.build_failure import build_failure
 from launcher.planning.environment_plan import (
@@ -62,6 +63,7 @@ __all__ = [
     "choose",
     "choose_gpus",
     "classic",
+    "complete",
     "context",
     "describe_holders",
     "distribution",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from launcher.planning.allocation import allocation, nodes
 from launcher.planning.image_plan import Sources, image
 from launcher.planning.ladder import TOKENS, LadderInputs, PrecisionRequest, ladder
 from launcher.planning.split import split
@@ -41,6 +42,7 @@ def plan(
     case = ladder_inputs(profile, job, model, platform)
     rungs = ladder(case, asked).rungs
     data = {name: source(value) for name, value in job.data if value is not None}
+    batch = split(profile, job.batch, model, job.method, rungs[0], case.tokens)
     return Plan(
         job=job.name,
         host=host.name,
@@ -65,7 +67,9 @@ def plan(
         settings=job.settings,
         secrets=tuple(sorted(set(job.secrets))),
         ladder=rungs,
-        split=split(profile, job.batch, model, job.method, rungs[0], case.tokens),
+        split=batch,
+        nodes=nodes(batch),
+        allocation=allocation(profile, is_rehearsed=rehearsed_on is not None),
         attempts=job.attempts,
         restart=job.restart,
         hang_minutes=job.hang_minutes,

@@ -59,7 +59,7 @@ def card_choice(asked: str | None, plan: Plan, facts: Facts) -> CardChoice:
     taken = {gpu.uuid for gpu in facts.gpus if is_unavailable(gpu, facts)}
     gpus = tuple(gpu for gpu in any_of if gpu not in taken)
     titles = {gpu.uuid: f"GPU {gpu.index}" for gpu in facts.gpus}
-    return CardChoice(gpus, any_of, plan.split.ranks if gpus else 0, titles)
+    return CardChoice(gpus, any_of, plan.allocation.cards if gpus else 0, titles)
 
 
 def findings(asked: str | None, plan: Plan, facts: Facts | None) -> list[Finding]:

@@ -329,10 +329,17 @@ class Mirror:
 
     def whole_plan(self) -> Plan:
         """Return the plan as it was made. Raises BadFileError for one that this version does not understand."""
+        from launcher.planning import complete
         from launcher.values.parsing import build
         from launcher.values.plan import Plan
 
-        return build(Plan, read_json(self.folder / "plan.json"), file=f"the plan of {self.run}")
+        file = f"the plan of {self.run}"
+        record = read_json(self.folder / "plan.json")
+        try:
+            record = complete(record)
+        except ValidationError:
+            pass  # `build` says what is wrong with it
+        return build(Plan, record, file=file)
 
     def state(self) -> RunState | None:
         """Return the last state that was fetched; `None` if there is none."""

@@ -40,6 +40,24 @@ class Split(Written):
         return f"{cards}micro-batch {self.micro_batch} x {self.accumulation} = {self.global_batch}"
 
 
+class Node(Written):
+    """One machine of a run, and how many processes train on it. The first of a plan's nodes leads the others."""
+
+    ranks: Count = 1
+
+
+class Allocation(Written):
+    """How a run gets its cards, and what it asks for: a number of cards of one kind, never which ones.
+
+    `leased` from the other runs of a host, `scheduled` by a cluster's scheduler, `rented` with a cloud machine, or `given`:
+    the place has what is needed, and nothing is reserved. Example: two cards of profile l40s, leased.
+    """
+
+    how: Literal["leased", "scheduled", "rented", "given"]
+    cards: Annotated[int, Field(ge=0)]
+    kind: Name
+
+
 class Source(Written):
     """Where a model or a file comes from: `local` travels with the run, `host` lies there, `name` is the script's."""
 
@@ -79,6 +97,8 @@ class Plan(Written):
     secrets: tuple[str, ...] = ()
     ladder: Annotated[tuple[Precision, ...], Field(min_length=1)]
     split: Split
+    nodes: Annotated[tuple[Node, ...], Field(min_length=1)]
+    allocation: Allocation
     attempts: Count
     restart: bool
     hang_minutes: Minutes | None = None
@@ -91,6 +111,8 @@ class Plan(Written):
             raise ValueError(
                 "`environment` is for a plan without an `image` and without a `host_environment`"
             )
+        if sum(node.ranks for node in self.nodes) != self.split.ranks:
+            raise ValueError("the ranks of the nodes must add up to those of the split")
         return self
 
     def to_json(self) -> str:

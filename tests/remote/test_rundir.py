@@ -133,3 +133,29 @@ def test_a_keeper_whose_agent_does_not_come_up_is_ended_with_all_below_it(tmp_pa
     end_keeper(keeper.pid)
     assert not Path(f"/proc/{keeper.pid}").exists()
     assert is_gone(child)
+
+
+def test_the_locks_of_a_run_count_where_its_record_says(tmp_path):
+    """On the machine that made it; on every machine of its root only if the record says so."""
+    from testbed.toy import recorded_run
+
+    here = recorded_run(tmp_path, "0101-here-aaaa", place_id="a")
+    shared = recorded_run(tmp_path, "0101-both-aaaa", place_id="a", locks="shared")
+    older = recorded_run(tmp_path, "0101-older-aaaa", place_id=None, host_id="a")
+    assert [run.has_locks_here("a") for run in (here, shared, older)] == [True, True, True]
+    assert [run.has_locks_here("b") for run in (here, shared, older)] == [False, True, False]
+
+
+def test_what_the_job_may_write_lies_apart_from_the_record_and_from_what_controls_the_run(tmp_path):
+    """Three folders; a run recorded in one folder is read as it is."""
+    run = Run(str(tmp_path / "runs" / "261122-x-aaaaaa"))
+    run.make()
+    assert sorted(os.listdir(run.path)) == ["control", "record", "work"]
+    assert {os.path.dirname(path) for path in (run.plan, run.wish, run.token, run.secrets)} == {run.control}
+    assert {os.path.dirname(path) for path in (run.code, run.data, run.artifacts, run.home)} == {run.work}
+    assert os.path.dirname(run.new_folder().path) == run.record
+    flat = tmp_path / "runs" / "1121-x-aaaa"
+    flat.mkdir()
+    (flat / "plan.json").write_text("{}")
+    older = Run(str(flat))
+    assert {older.control, older.record, older.work} == {older.path}

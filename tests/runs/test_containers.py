@@ -111,7 +111,7 @@ def test_a_run_in_a_container_is_as_the_design_says(client, box):
     assert host["RestartPolicy"] == {"Name": "on-failure", "MaximumRetryCount": 0}
     assert host["ShmSize"] >= 1 << 30
     environment = dict(one.split("=", 1) for one in told["Config"]["Env"])
-    assert environment["HOME"] == f"{path}/home"
+    assert environment["HOME"] == f"{path}/work/home"
     assert environment["USER"] == environment["LOGNAME"] == "ada"
     enough(box, run)
     out = client.ok("attach", run)

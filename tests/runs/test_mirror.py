@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -190,6 +191,23 @@ STEPS = st.lists(
     ),
     max_size=25,
 )
+
+
+def test_the_record_of_every_node_is_mirrored_byte_for_byte(place):
+    """The leader writes into the numbered folder itself, each other node into one of its own below it."""
+    place.append("0002/log.txt", b"leader\n")
+    for node in ("node-1", "node-2"):
+        (place.there / "0002" / node).mkdir()
+        place.append(f"0002/{node}/log.txt", f"{node}\n".encode())
+        place.append(f"0002/{node}/events.jsonl", b'{"version":1,"kind":"metric","time":1.0,"values":{}}\n')
+    place.drain(1 << 20)
+    place.assert_equal()
+    place.append("0002/node-1/log.txt", b"more\n")
+    place.new_client()
+    place.drain(7)
+    place.assert_equal()
+    assert [path.read_bytes().split()[0] for path in place.mirror.logs()] == [b"leader", b"node-1", b"node-2"]
+    assert len(list(place.mirror.events())) == 2
 
 
 @given(STEPS, st.sampled_from([7, 4096, 1 << 20]))
@@ -517,8 +535,10 @@ def test_a_word_that_means_no_run_says_where_to_look(word, names):
 
 @given(st.from_regex(r"[a-z0-9][a-z0-9_.-]{0,47}", fullmatch=True))
 def test_a_fresh_id_is_one_on_both_sides(name):
-    """Any job's name gives an id that client and agent take."""
+    """Any job's name gives an id that client and agent take, and that a Slurm job, a kernel or an instance can have."""
     run = new_run_id(name)
+    assert re.fullmatch(r"[0-9]{6}-[a-z0-9-]+-[a-z0-9]{6}", run)
+    assert len(run) <= 40
     assert RUN_ID.fullmatch(run)
     assert RUN_ID_THERE.fullmatch(run)
     assert find(run.rpartition("-")[2], [run]) == run

@@ -14,7 +14,7 @@ from launcher.values.job import Job
 
 UUIDS = ("GPU-1111", "GPU-2222")
 PLACE = RunLocation(
-    path="/home/ada/.launch/runs/1121-x-aaaa", agent="/home/ada/.launch/agent/0/agent.pyz", host_id="0" * 16,
+    path="/home/ada/.launch/runs/1121-x-aaaa", home="/home/ada/.launch/runs/1121-x-aaaa/work/home", agent="/home/ada/.launch/agent/0/agent.pyz", host_id="0" * 16,
     root="h:/home/ada/.launch", user="ada", uid=1000, gid=1000, groups=(1000, 27, 44),
     read=("/home/ada/.launch/agent/0", "/data"), written=("/home/ada/.launch/cache",),
 )  # fmt: skip

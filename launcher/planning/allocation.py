@@ -1,0 +1,36 @@
+"""What a run asks for before it can start: its nodes, and how it gets its cards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from launcher.values.plan import Allocation, Node, Split
+from launcher.values.profile import Profile
+
+
+def nodes(split: Split) -> tuple[Node, ...]:
+    """Return the machines of a run: one, with all the ranks."""
+    return (Node(ranks=split.ranks),)
+
+
+def allocation(profile: Profile, *, is_rehearsed: bool) -> Allocation:
+    """Return how a run gets its cards. CUDA cards are leased; a CPU or an Apple GPU is given, and so is a rehearsal's CPU."""
+    if profile.kind != "cuda" or is_rehearsed:
+        return Allocation(how="given", cards=0, kind=profile.name)
+    return Allocation(how="leased", cards=profile.count, kind=profile.name)
+
+
+def complete(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recorded plan with nodes and allocation, which plans had none of before 2026-11-22.
+
+    What is not a plan is returned as it is, for its reader to refuse.
+    """
+    values = dict(record)
+    if "nodes" in values or "allocation" in values or not {"split", "profile"} <= values.keys():
+        return values
+    split, profile = Split.model_validate(values["split"]), Profile.model_validate(values["profile"])
+    is_rehearsed = values.get("rehearsed") is True
+    values["nodes"] = [node.model_dump() for node in nodes(split)]
+    values["allocation"] = allocation(profile, is_rehearsed=is_rehearsed).model_dump()
+    return values
