@@ -93,8 +93,8 @@ def test_a_run_in_a_container_is_as_the_design_says(client, box):
     assert told["Config"]["User"] == f"{uid}:{gid}"
     assert told["Config"]["Labels"]["launcher.run"] == run
     assert told["Config"]["Labels"]["launcher.attempt"] == "1"
-    digest = box.machine.ssh("sha256sum", f"{path}/plan.json").split()[0]
-    plan = box.machine.ssh("cat", f"{path}/plan.json")
+    digest = box.machine.ssh("sha256sum", f"{path}/control/plan.json").split()[0]
+    plan = box.machine.ssh("cat", f"{path}/control/plan.json")
     assert told["Config"]["Labels"]["launcher.plan"] == _digest(plan)
     assert digest != _digest(plan)  # the file ends with a line break, the digest is of the JSON
     mounts = {one["Destination"]: one["RW"] for one in told["Mounts"]}
