@@ -17,7 +17,7 @@ from testbed.client import is_gone, missing, until
 
 from launcher.remote.cards import nvidia as looking
 from launcher.remote.diagnosis import diagnose
-from launcher.remote.fate.ownership import Owned
+from launcher.remote.fate.ownership import Owner
 from launcher.remote.system import process
 from launcher.values.facts import Gpu
 
@@ -305,18 +305,18 @@ def test_a_process_that_waits_for_a_driver_hides_no_other(cards, monkeypatch):
     def hang(pid):
         return gone.wait() if pid == stuck.pid else command(pid)
 
-    def judge(_root, pids):
+    def owners_of(_root, pids):
         hang(*pids)
-        return {pid: Owned("ours-live", "r") for pid in pids}
+        return {pid: Owner("ours-live", "r") for pid in pids}
 
     monkeypatch.setattr(process, "find", find)
     monkeypatch.setattr(looking, "_command", hang)
-    monkeypatch.setattr(looking.ownership, "judge", judge)
+    monkeypatch.setattr(looking.ownership, "owners_of", owners_of)
     found = holders()
     gone.set()
     assert (found[stuck.pid].state, found[stuck.pid].ownership) == ("D", "stranger")
     assert found[stuck.pid].command == "/usr/bin/python3"
-    assert "nobody can end it" in found[stuck.pid].means
+    assert "it cannot be ended before that answers" in found[stuck.pid].means
     assert (found[other.pid].ownership, found[other.pid].means) == ("ours-live", None)
 
 

@@ -135,10 +135,10 @@ def runs(fake, tmp_path):
     found = []
     for number in range(8):
         run = Run(str(tmp_path / "runs" / (ID % number)))
-        os.makedirs(run.path)
+        run.make()
         folder = run.new_folder()
         runtime = {"kind": "docker", "engine": fake.access}
-        write_durably(folder.attempt, json.dumps({"host_id": process.host_id(), "runtime": runtime}))
+        write_durably(folder.attempt, json.dumps({"place_id": process.host_id(), "runtime": runtime}))
         folder.write_state("running", attempt=1)
         folder.release()
         found.append(run)
@@ -175,7 +175,7 @@ def test_many_runs_of_a_silent_engine_are_in_doubt_after_one_timeout(fake, runs)
 def test_a_runtime_that_this_agent_does_not_know_is_silent(runs):
     """A newer agent made the record; what became of the run is not for this one to say. No module but a Fate counts."""
     run = runs[0]
-    record = {"host_id": process.host_id(), "runtime": {"kind": "slurm"}}
+    record = {"place_id": process.host_id(), "runtime": {"kind": "slurm"}}
     write_durably(run.folder(1).attempt, json.dumps(record))
     state = states_of([run])[run.id]
     assert (state["state"], state["fate"]) == ("resuming", SILENT)

@@ -16,7 +16,7 @@ from testbed.client import RECORDER, until
 from testbed.toy import recorded_run
 
 from launcher.remote.fate import ownership
-from launcher.remote.fate.ownership import LEFTOVER, LIVE, STRANGER, Claim, Owned, Seen
+from launcher.remote.fate.ownership import LEFTOVER, LIVE, STRANGER, Claim, Owner, ProcessEntry
 from launcher.remote.record.rundir import write_durably
 from launcher.remote.system import process
 
@@ -26,7 +26,7 @@ CLAIMED = {"live": Claim("0101-live-aaaa", True), "ended": Claim("0101-ended-bbb
 
 def row_of(dice, pid):
     """Any process: of anybody, below anybody, with any word as its token, under `launch exec` or not."""
-    return Seen(
+    return ProcessEntry(
         pid,
         dice.randint(0, 12),
         str(pid * 7),
@@ -55,10 +55,10 @@ def judge_leftovers(table, spared):
         who = one if one.letter != "Z" else living.get(one.parent)
         is_ours = who is not None and who.uid == ME and who.token in CLAIMED
         if not is_ours:
-            assert owned[one.pid] == Owned(STRANGER, None)
+            assert owned[one.pid] == Owner(STRANGER, None)
             continue
         is_over = who.token == "ended" and not who.is_exec and who.pid not in spared
-        assert owned[one.pid] == Owned(LEFTOVER if is_over else LIVE, CLAIMED[who.token].run)
+        assert owned[one.pid] == Owner(LEFTOVER if is_over else LIVE, CLAIMED[who.token].run)
     assert owned.keys() == {one.pid for one in table}
 
 
@@ -99,14 +99,14 @@ def test_a_process_is_ours_by_the_token_of_its_run_alone(tmp_path, make_run, sta
     write_durably(lock.attempt, json.dumps({"boot_id": process.boot_id()}))
     stranger = start()
     asked = [one.pid for one in (of_ended, of_lost, of_live, stranger)]
-    found = ownership.judge(str(tmp_path), [*asked, 2**22 + 1])
+    found = ownership.owners_of(str(tmp_path), [*asked, 2**22 + 1])
     assert [found[pid] for pid in asked] == [
-        Owned(LEFTOVER, ended.id),
-        Owned(LEFTOVER, lost.id),
-        Owned(LIVE, live.id),
-        Owned(STRANGER, None),
+        Owner(LEFTOVER, ended.id),
+        Owner(LEFTOVER, lost.id),
+        Owner(LIVE, live.id),
+        Owner(STRANGER, None),
     ]
-    assert found[2**22 + 1] == Owned(STRANGER, None)
+    assert found[2**22 + 1] == Owner(STRANGER, None)
     left = ownership.leftovers(str(tmp_path))
     assert {run: [one.pid for one in many] for run, many in left.items()} == {
         ended.id: [of_ended.pid],
@@ -122,7 +122,7 @@ def test_a_record_of_another_host_or_boot_is_never_judged(tmp_path, make_run, st
     """Homes are shared, and a pid outlives no boot."""
     run = make_run("0101-job-aaaa", "failed", **changed)
     child = start(f"token-of-{run.id}")
-    assert ownership.judge(str(tmp_path), [child.pid]) == {child.pid: Owned(STRANGER, None)}
+    assert ownership.owners_of(str(tmp_path), [child.pid]) == {child.pid: Owner(STRANGER, None)}
     assert ownership.leftovers(str(tmp_path)) == {}
 
 
@@ -131,7 +131,7 @@ def test_another_users_process_is_a_strangers_even_with_our_token(tmp_path, make
     """Root reads every environment, and ends no other user's process all the same."""
     run = make_run("0101-job-aaaa", "failed")
     child = start(f"token-of-{run.id}", "setpriv", "--reuid=65534", "--clear-groups")
-    assert ownership.judge(str(tmp_path), [child.pid]) == {child.pid: Owned(STRANGER, None)}
+    assert ownership.owners_of(str(tmp_path), [child.pid]) == {child.pid: Owner(STRANGER, None)}
 
 
 def test_a_run_that_was_removed_or_cannot_be_read_proves_nothing(tmp_path, make_run, start):
@@ -139,23 +139,23 @@ def test_a_run_that_was_removed_or_cannot_be_read_proves_nothing(tmp_path, make_
     run = make_run("0101-job-aaaa", "failed")
     child = start(f"token-of-{run.id}")
     os.unlink(run.token)
-    assert ownership.judge(str(tmp_path), [child.pid])[child.pid].kind == STRANGER
+    assert ownership.owners_of(str(tmp_path), [child.pid])[child.pid].kind == STRANGER
 
 
 def test_a_process_that_waits_in_the_kernel_holds_nobody_up(tmp_path, make_run, start, monkeypatch):
     """Its environment cannot be read before that answers: it is a stranger for now, and no other is asked but the one meant."""
     run = make_run("0101-job-aaaa", "failed")
     stuck, other = start(f"token-of-{run.id}"), start(f"token-of-{run.id}")
-    real, table, release = ownership._seen, process.table(), threading.Event()
+    real, table, release = ownership._entry, process.table(), threading.Event()
     for one in table:
         one.letter = "D" if one.pid == stuck.pid else one.letter
     monkeypatch.setattr(process, "table", lambda: table)
     monkeypatch.setattr(ownership, "SILENCE_S", 0.1)
     monkeypatch.setattr(
-        ownership, "_seen", lambda one: release.wait() and None if one.pid == stuck.pid else real(one)
+        ownership, "_entry", lambda one: release.wait() and None if one.pid == stuck.pid else real(one)
     )
     assert [one.pid for one in ownership.leftovers(str(tmp_path))[run.id]] == [other.pid]
-    assert ownership.judge(str(tmp_path), [other.pid])[other.pid].kind == LEFTOVER
+    assert ownership.owners_of(str(tmp_path), [other.pid])[other.pid].kind == LEFTOVER
     release.set()
 
 
@@ -164,7 +164,7 @@ def test_whoever_asks_is_never_its_own_leftover(tmp_path, make_run):
     run = make_run("0101-job-aaaa", "failed")
     code = (
         "import os, sys\nfrom launcher.remote.fate import ownership\n"
-        "print(ownership.judge(sys.argv[1], [os.getpid(), os.getppid()]), ownership.leftovers(sys.argv[1]))"
+        "print(ownership.owners_of(sys.argv[1], [os.getpid(), os.getppid()]), ownership.leftovers(sys.argv[1]))"
     )
     words = f"{sys.executable} -c '{code}' {tmp_path}; true"
     env = {**os.environ, "LAUNCH_TOKEN": f"token-of-{run.id}"}
@@ -178,7 +178,7 @@ def test_a_command_of_launch_exec_beside_an_ended_run_is_no_leftover(tmp_path, m
     run = make_run("0101-job-aaaa", "failed")
     monkeypatch.setenv("LAUNCH_EXEC", "one")
     child = start(f"token-of-{run.id}")
-    assert ownership.judge(str(tmp_path), [child.pid])[child.pid].kind == LIVE
+    assert ownership.owners_of(str(tmp_path), [child.pid])[child.pid].kind == LIVE
 
 
 def test_a_zombie_is_its_parents(tmp_path, make_run):
@@ -193,7 +193,7 @@ def test_a_zombie_is_its_parents(tmp_path, make_run):
     ]
     try:
         zombies = [until(lambda one=one: zombie_of(one.pid), "a zombie") for one in parents]
-        found = ownership.judge(str(tmp_path), zombies)
+        found = ownership.owners_of(str(tmp_path), zombies)
         assert [found[pid].kind for pid in zombies] == [LEFTOVER, STRANGER]
         assert [one.pid for one in ownership.leftovers(str(tmp_path))[run.id]] == [parents[0].pid]
     finally:

@@ -341,8 +341,8 @@ def test_no_launch_pays_for_the_other_interpreters_unless_its_own_is_unusable(pr
     ("script", "error"),
     [
         ('echo hello; exec {python} "$@"', None),
-        ("echo '[1]'", "no JSON"),
-        ("true", "no JSON"),
+        ("echo '[1]'", "is not JSON"),
+        ("true", "is not JSON"),
         ("echo no such option: -c >&2; exit 2", "no such option: -c"),
         ("exit 7", "exit 7"),
     ],

@@ -129,7 +129,7 @@ def test_an_exclusive_card_that_a_stranger_holds_is_refused_with_who_and_what_to
         said = client.ok("probe", "--host", "A")
         assert "MiB, 1,201 used, driver 580.65.06, exclusive-process: held" in said
         assert "1.3 GB, for " in said
-        assert "stopped: it goes on holding the card" in said
+        assert "stopped: it still holds the card" in said
         dry = json.loads(
             client.ok("--dry-run", "--json", "--host", "A", "--profile", "titan_rtx", "--", "true")
         )

@@ -32,8 +32,8 @@ def session(tmp_path, monkeypatch):
     monkeypatch.setattr(docker, "FATE", docker.Docker())
     run = Run(str(tmp_path / "runs" / RUN))
     runtime = {"kind": "docker", "engine": {"name": "docker", "socket": str(tmp_path / "none.sock")}}
+    run.make()
     for kind in ("prepare", "attempt"):
-        (tmp_path / "runs" / RUN).mkdir(parents=True, exist_ok=True)
         folder = run.new_folder()
         record = {
             "kind": kind,

@@ -1,9 +1,9 @@
-"""The claims of runs on this host's cards: a file per card, `hosts/<host-id>/leases/<uuid>`, naming its run.
+"""Leases: the claims of runs on this host's cards, one file per card, `hosts/<host-id>/leases/<uuid>`, which names its run.
 
-Files change only under the folder's lock. Whoever holds a card for its run (the `serve` that prepares it, then
-`supervise`) keeps `<uuid>.lock` besides, shared, for as long as it lives: so one can take it over from the other without a
-moment in which nobody has it. A card is free when that lock is, and its run is terminal, waiting, interrupted or gone,
-or never began an attempt. No lock is inherited: descriptors close when a program starts.
+The process that uses a card for its run, `serve` while it prepares and then `supervise`, also holds `<uuid>.lock`, shared,
+while it lives; so the second takes over from the first without a gap. For example, a card whose file names run A is busy
+while A's agent lives. It is free when the lock is free and A is terminal, waiting, interrupted or gone, or never began an
+attempt. Files change only under the folder's lock. No lock is inherited: descriptors close when a program starts.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from ..system import process
 from . import tickets
 
 FOLDER_S = 30.0
-LEAVING_S = 3.0  # for a run that has ended, or that its client has given up, to let go of its card
+LEAVING_S = 3.0  # for a run that has ended, or was given up by its client, to release its card
 TURN_S = 0.02
 _FREE = (*TERMINAL, "waiting", "interrupted")
 _PASSING = (
     *_FREE,
     "preparing",
-)  # its agent is leaving, or its client may be gone and `serve` about to see it
+)  # its agent is leaving, or its client may have gone and `serve` is about to notice
 
 
 QUEUED = "queued"
 
 
 class Busy(NamedTuple):
-    """A card that another run holds: its UUID, the run (None: one that leaves just now) and that one's state.
+    """A card that cannot be taken: its UUID, the run that holds it (None while it is being released), that run's state.
 
-    Of one that is free, and kept back for a launch that waits longer, the state is `queued`.
+    The state `queued` means that the card is free, but reserved for a launch that has waited longer.
     """
 
     gpu: str
@@ -47,23 +47,23 @@ class Busy(NamedTuple):
 
     @property
     def words(self) -> str:
-        """It in one clause."""
+        """Say so in one clause."""
         if self.state == QUEUED:
-            return "%s is next for a launch that came before" % self.gpu
+            return "%s is reserved for a launch that has waited longer" % self.gpu
         if self.run is None:
-            return "%s is just being let go" % self.gpu
+            return "%s is just being released" % self.gpu
         return "%s is leased by run %s%s" % (self.gpu, self.run, " (%s)" % self.state if self.state else "")
 
 
 class Taken(NamedTuple):
-    """The cards that a run got, with what holds them; or none, and who has those that it wanted."""
+    """The cards that a run got, with their locks; or no cards, and who has those that it asked for."""
 
     gpus: List[str]
     locks: List[Lock]
     busy: List[Busy]
 
     def release(self) -> None:
-        """Let go of the cards, which the run's own agent may hold besides; their files stay."""
+        """Release the cards, which the run's own agent may hold too; their files stay."""
         for lock in self.locks:
             lock.release()
         del self.locks[:]
@@ -84,21 +84,21 @@ def take(
     in_line: bool = False,
     ticket: Optional[tickets.Ticket] = None,
 ) -> Taken:
-    """Take so many of some cards for a run, the first that are free, or none; all of them without a `count`.
+    """Take the first `count` free cards of `gpus` for a run, all of them by default; if there are fewer, take none.
 
-    Whoever cannot see other runs (in a container) must not judge them: without `judges` every card of another run is
-    busy. A card whose run may be about to leave it is waited for `wait_s` seconds. A new run stands `in_line`: it leaves
-    cards to those that wait longer, by their tickets. Raises OSError.
+    An agent that cannot see other runs (in a container) must not judge them: without `judges` every card of another run
+    is busy. A card whose run may be about to release it is waited for, for `wait_s` seconds. A new run stands `in_line`:
+    it leaves cards to those that have waited longer, by their tickets. Raises OSError.
     """
-    wanted = len(gpus) if count is None else count
+    needed = len(gpus) if count is None else count
     deadline = time.monotonic() + wait_s
     while True:
         with _alone(run.root):
             free = partial(_is_free, run, judges)
             kept = tickets.kept_back(run.root, ticket, free) if in_line else set()
-            taken = _take(run, gpus, wanted, judges, kept)
-        is_leaving = any(one.state is None or one.state in _PASSING for one in taken.busy)
-        if len(taken.gpus) == wanted or not is_leaving or time.monotonic() >= deadline:
+            taken = _take(run, gpus, needed, judges, kept)
+        is_leaving = any(card.state is None or card.state in _PASSING for card in taken.busy)
+        if len(taken.gpus) == needed or not is_leaving or time.monotonic() >= deadline:
             return taken
         time.sleep(TURN_S)
 
@@ -106,12 +106,12 @@ def take(
 def draw(
     root: str, gpus: Sequence[str], count: Optional[int], ticket: Optional[tickets.Ticket] = None
 ) -> tickets.Ticket:
-    """Draw a ticket for cards that are busy, or say these on one that was drawn. Raises OSError."""
+    """Draw a ticket for cards that are busy, or write them on one that was drawn before. Raises OSError."""
     needed = len(gpus) if count is None else count
     with _alone(root):
         if ticket is None:
             return tickets.draw(root, gpus, needed)
-        ticket.say(gpus, needed)
+        ticket.write(gpus, needed)
         return ticket
 
 
@@ -123,10 +123,10 @@ def _is_free(run: Run, judges: bool, gpu: str) -> bool:
     return lock is not None
 
 
-def _take(run: Run, gpus: Sequence[str], wanted: int, judges: bool, kept: Collection[str]) -> Taken:
+def _take(run: Run, gpus: Sequence[str], needed: int, judges: bool, kept: Collection[str]) -> Taken:
     taken = Taken([], [], [])
     for gpu in gpus:
-        if len(taken.gpus) == wanted:
+        if len(taken.gpus) == needed:
             break
         if gpu in kept:
             taken.busy.append(Busy(gpu, None, QUEUED))
@@ -140,7 +140,7 @@ def _take(run: Run, gpus: Sequence[str], wanted: int, judges: bool, kept: Collec
         else:
             taken.gpus.append(gpu)
             taken.locks.append(lock)
-    if len(taken.gpus) < wanted:
+    if len(taken.gpus) < needed:
         taken.release()
         return Taken([], [], taken.busy)
     for gpu in taken.gpus:
@@ -152,7 +152,7 @@ def _take(run: Run, gpus: Sequence[str], wanted: int, judges: bool, kept: Collec
 
 
 def _free_lock(run: Run, path: str, holder: Optional[str], judges: bool) -> Optional[Lock]:
-    """Return the second lock of a card that is free for a run, shared by now; None where another run has it."""
+    """Return the lock of a card that is free for a run, taken and shared; None if another run has the card."""
     if holder == run.id:
         return Lock.take(path + ".lock", 0.0, shared=True)
     lock = Lock.take(path + ".lock", 0.0)
@@ -166,7 +166,7 @@ def _free_lock(run: Run, path: str, holder: Optional[str], judges: bool) -> Opti
 
 
 def is_over(run: Run) -> bool:
-    """Whether a run that nobody holds a card for needs it no more: it has ended, waits, is gone, or never began."""
+    """Whether a run whose card nobody holds no longer needs it: it has ended, waits, is gone, or never began."""
     if not os.path.isdir(run.path) or not run.numbers():
         return True
     if run.place_id() != process.host_id():
@@ -177,7 +177,7 @@ def is_over(run: Run) -> bool:
 
 
 def give_back(run: Run) -> None:
-    """Remove the leases of a run that has ended. Its agent's locks go with the agent."""
+    """Remove the leases of a run that has ended. The agent's locks end with the agent."""
     if not os.path.isdir(folder_of(run.root)):
         return
     with _alone(run.root):
@@ -187,12 +187,12 @@ def give_back(run: Run) -> None:
 
 
 def of(run: Run) -> List[str]:
-    """Return the cards that a run has on record."""
+    """Return the cards that are leased to a run."""
     return [os.path.basename(path) for path, holder in _records(run.root) if holder == run.id]
 
 
 def stale(root: str, *, dry_run: bool) -> List[Tuple[str, str]]:
-    """Remove the leases that nobody holds any more, unless `dry_run`; return (card, run) of each."""
+    """Remove the leases that nobody holds, unless `dry_run`; return the card and the run of each."""
     if not os.path.isdir(folder_of(root)):
         return []
     found = []
@@ -210,24 +210,24 @@ def stale(root: str, *, dry_run: bool) -> List[Tuple[str, str]]:
 
 
 def take_again(run: Run, *, judges: bool = True, wait_s: float = 0.0) -> Taken:
-    """Take the cards that a run had last, or others that it may have, as many; a run without cards takes none.
+    """Take the cards that a run had last, or as many others that it may have; a run without cards takes none.
 
-    Of others that it has on record it lets go. `judges` is as for `take`. Raises OSError.
+    Leases that it has on other cards are removed. `judges` is as for `take`. Raises OSError.
     """
-    runtime, had = run_state.runtime_of(run), run.cards()
-    if not had:
+    runtime, cards = run_state.runtime_of(run), run.cards()
+    if not cards:
         return Taken([], [], [])
-    others = [str(one) for one in runtime.get("any_of") or () if one not in had]
-    taken = take(run, [*had, *others], len(had), judges=judges, wait_s=wait_s)
+    others = [str(gpu) for gpu in runtime.get("any_of") or () if gpu not in cards]
+    taken = take(run, [*cards, *others], len(cards), judges=judges, wait_s=wait_s)
     if taken.gpus:
         keep_only(run, taken.gpus)
     return taken
 
 
 def claim(run: Run) -> Taken:
-    """Take a run's cards for its agent, which holds them for life.
+    """Take a run's cards for its agent, which holds them as long as it lives.
 
-    Where the leases cannot be written the run goes on: its own lock says that it lives. What `serve` took is there.
+    If the leases cannot be written, the run continues: its own lock shows that it lives, and what `serve` took is there.
     """
     try:
         return take_again(run, judges=run_state.fate_of(run).sees_host)
@@ -236,7 +236,7 @@ def claim(run: Run) -> Taken:
 
 
 def keep_only(run: Run, gpus: Collection[str]) -> None:
-    """Remove the leases of a run on all cards but these. Raises OSError."""
+    """Remove the leases of a run on all other cards. Raises OSError."""
     kept = {_path(run.root, gpu) for gpu in gpus}
     with _alone(run.root):
         for path, holder in list(_records(run.root)):
@@ -245,12 +245,12 @@ def keep_only(run: Run, gpus: Collection[str]) -> None:
 
 
 def evidence(busy: Sequence[Busy]) -> Dict[str, Any]:
-    """Return what is put on record of a run that waits for its card."""
-    return {"card": ", ".join(one.words for one in busy)}
+    """Return the evidence that is recorded for a run that waits for its card."""
+    return {"card": ", ".join(card.words for card in busy)}
 
 
 def write_waiting(run: Run, busy: Sequence[Busy]) -> None:
-    """Put on record that a run waits for its card, in a folder of its own."""
+    """Record that a run waits for its card, in a folder of its own."""
     folder = run.new_folder()
     record = {
         "version": VERSION,
@@ -282,12 +282,12 @@ def _records(root: str) -> Iterator[Tuple[str, str]]:
 
 @contextlib.contextmanager
 def _alone(root: str) -> Iterator[None]:
-    """Hold the folder's lock, for an instant. Raises OSError where that cannot be had."""
+    """Hold the folder's lock for an instant. Raises OSError if another process holds it for too long."""
     folder = folder_of(root)
     os.makedirs(folder, exist_ok=True)
     lock = Lock.take(os.path.join(folder, ".lock"), FOLDER_S)
     if lock is None:
-        raise OSError(errno.EAGAIN, "the leases of this host are held by another", folder)
+        raise OSError(errno.EAGAIN, "another process holds the leases of this host", folder)
     try:
         yield
     finally:

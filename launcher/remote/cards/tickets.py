@@ -1,7 +1,7 @@
-"""Whose turn it is: launches that wait for cards which others have get them in the order in which they came.
+"""The queue for cards: launches that wait for the same cards get them first come, first served.
 
-A ticket is a file of `hosts/<host-id>/queue/`, named by its number: the cards that will do, and how many are needed. It
-counts while the `serve` whose client waits holds its lock. Tickets are drawn, and looked at, under the lock of the leases.
+A ticket is a file of `hosts/<host-id>/queue/`, named by its number: which cards are acceptable, and how many are needed.
+It counts while the `serve` of the waiting client holds its lock. Tickets are drawn and read under the lock of the leases.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from ..system import process
 
 
 class Ticket(NamedTuple):
-    """A place in the line, held."""
+    """A place in the queue, held."""
 
     path: str
     lock: Lock
 
-    def say(self, gpus: Sequence[str], count: int) -> None:
-        """Write down what it is for, in place: another file would have another lock."""
+    def write(self, gpus: Sequence[str], count: int) -> None:
+        """Write down the cards and the number needed, in the same file: another file would have another lock."""
         with open(self.path, "w", encoding="ascii") as file:
             file.write(strict_json.encode({"gpus": list(gpus), "count": count}) + "\n")
 
     def leave(self) -> None:
-        """Leave the line."""
+        """Leave the queue."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)
         self.lock.release()
@@ -39,21 +39,21 @@ def folder_of(root: str) -> str:
 
 
 def draw(root: str, gpus: Sequence[str], count: int) -> Ticket:
-    """Go to the end of the line, for so many of these cards. Raises OSError."""
+    """Take the last place in the queue, for `count` of these cards. Raises OSError."""
     folder = folder_of(root)
     os.makedirs(folder, exist_ok=True)
     last = max((int(os.path.basename(path)) for path, _ in _tickets(root)), default=0)
     path = os.path.join(folder, "%08d" % (last + 1))
     lock = Lock.take(path)
-    if lock is None:  # nobody else knows it yet but by a look, which takes no time
+    if lock is None:  # another process can only have looked at the new file, which takes no time
         raise BlockingIOError("the ticket %s is held by another" % path)
     ticket = Ticket(path, lock)
-    ticket.say(gpus, count)
+    ticket.write(gpus, count)
     return ticket
 
 
 def kept_back(root: str, ticket: Optional[Ticket], is_free: Callable[[str], bool]) -> Set[str]:
-    """Return the free cards that are for launches ahead of a ticket, or for all that wait where there is none."""
+    """Return the free cards that are reserved for the launches ahead of a ticket, for all of them if it is None."""
     kept: Set[str] = set()
     for path, (gpus, count) in _tickets(root):
         if ticket is not None and path >= ticket.path:
@@ -64,7 +64,7 @@ def kept_back(root: str, ticket: Optional[Ticket], is_free: Callable[[str], bool
 
 
 def _tickets(root: str) -> Iterator[Tuple[str, Tuple[List[str], int]]]:
-    """Yield the tickets that are held, the oldest first; the others are removed."""
+    """Yield the tickets that are held, oldest first; remove the others."""
     for path in sorted(paths_in(folder_of(root))):
         if not os.path.basename(path).isdigit():  # a temporary file, which a sweep removes
             continue
@@ -74,5 +74,5 @@ def _tickets(root: str) -> Iterator[Tuple[str, Tuple[List[str], int]]]:
                 os.unlink(path)
             lock.release()
             continue
-        told = read_json(path)
-        yield path, ([str(one) for one in told.get("gpus") or ()], int(told.get("count") or 0))
+        record = read_json(path)
+        yield path, ([str(gpu) for gpu in record.get("gpus") or ()], int(record.get("count") or 0))

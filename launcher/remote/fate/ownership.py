@@ -1,9 +1,12 @@
-"""Whose a process is, by proof: ours and needed, ours and left over, or a stranger's.
+"""Ownership: whether a process belongs to a run of ours that needs it, to one that does not, or to somebody else.
 
-The proof is the token of a run below our root, in the environment of a process of our own user, where this very host and boot made
-the run's record. Names, command lines, parents and ages prove nothing. Whose it is, is decided here from a table that
-is a value; whoever signals looks again by start time, in process.send. Linux: elsewhere no environment is seen, and
-every process is a stranger.
+The proof is the token of a run below our root in the variables of a process of our own user, if the run was recorded on
+this host since this boot. Names, command lines, parents and ages prove nothing. For example, a training whose agent and
+keeper were killed still carries the token of its run; the run is `interrupted`, so the process is `ours-leftover` and a
+sweep ends it.
+
+The decision is made from a table that is a value; `process.send` checks the start time again before a signal. On other
+systems than Linux no variables can be read, and every process belongs to a stranger.
 """
 
 from __future__ import annotations
@@ -20,21 +23,21 @@ LIVE = "ours-live"
 LEFTOVER = "ours-leftover"
 STRANGER = "stranger"
 ENDED = (*TERMINAL, "interrupted")
-"""The states of a run that needs none of its processes."""
+"""The states in which a run needs none of its processes."""
 SILENCE_S = 0.5
 _TOKEN = b"LAUNCH_TOKEN="
 _EXEC = b"LAUNCH_EXEC="
 
 
-class Owned(NamedTuple):
-    """What a process is to us: `ours-live`, `ours-leftover` or `stranger`; of which run, where it is ours."""
+class Owner(NamedTuple):
+    """Who owns a process: `ours-live`, `ours-leftover` or `stranger`; the run if it is ours."""
 
     kind: str
     run: Optional[str]
 
 
-class Seen(NamedTuple):
-    """A process as the table shows it; `token` and `is_exec` (of a `launch exec`) are told by its environment."""
+class ProcessEntry(NamedTuple):
+    """A process of the table; `token`, and `is_exec` for one of `launch exec`, come from its variables."""
 
     pid: int
     parent: int
@@ -46,49 +49,60 @@ class Seen(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A run of this host and boot, and whether it needs its processes."""
+    """A run that was recorded on this host since this boot, and whether it needs its processes."""
 
     run: str
     is_needed: bool
 
 
-def judge(root: str, pids: Iterable[int]) -> Dict[int, Owned]:
-    """Say of each pid whose it is; one that is not there is a stranger's.
+def owners_of(root: str, pids: Iterable[int]) -> Dict[int, Owner]:
+    """Return the owner of each pid; a pid that is not in the table belongs to a stranger.
 
-    Only their environments are read, and those of zombies' parents: that of a process which waits for a driver may
-    not be told before the driver answers, so whoever asks for such a one has a thread for it.
+    Reads the variables of these processes only, and of zombies' parents. Those of a process that waits for a driver may
+    block until the driver answers: ask for such a process in a thread.
     """
-    asked, everyone = set(pids), process.table()
-    asked |= {one.parent for one in everyone if one.letter == "Z" and one.pid in asked}
-    table = [_seen(one) for one in everyone if one.pid in asked]
-    found = judge_table(table, claims(root, table), os.geteuid(), own_line(everyone, os.getpid()))
-    return {pid: found.get(pid, Owned(STRANGER, None)) for pid in pids}
+    selected, processes = set(pids), process.table()
+    selected |= {entry.parent for entry in processes if entry.letter == "Z" and entry.pid in selected}
+    table = [_entry(found) for found in processes if found.pid in selected]
+    owners = judge_table(table, claims(root, table), os.geteuid(), ancestry(processes, os.getpid()))
+    return {pid: owners.get(pid, Owner(STRANGER, None)) for pid in pids}
 
 
 def judge_table(
-    table: Sequence[Seen], claimed: Mapping[str, Claim], uid: int, spared: Collection[int] = ()
-) -> Dict[int, Owned]:
-    """Say of each process of a table whose it is, for this user; `claimed` are our runs by token.
+    table: Sequence[ProcessEntry],
+    claims_by_token: Mapping[str, Claim],
+    uid: int,
+    spared: Collection[int] = (),
+) -> Dict[int, Owner]:
+    """Return the owner of each process of a table, for this user.
 
-    A zombie has no environment: it is its parent's. A command of `launch exec`, which ends with its own client, and
-    whoever is `spared`, are no leftovers.
+    A zombie has no variables: it belongs to its parent. A command of `launch exec`, which ends with its own client, and
+    the `spared` pids are never leftovers.
     """
-    living = {one.pid: _judge_living(one, claimed, uid, spared) for one in table if one.letter != "Z"}
-    found = {one.pid: living.get(one.parent, Owned(STRANGER, None)) for one in table if one.letter == "Z"}
-    return {**living, **found}
+    living = {
+        entry.pid: _judge_living(entry, claims_by_token, uid, spared)
+        for entry in table
+        if entry.letter != "Z"
+    }
+    zombies = {
+        entry.pid: living.get(entry.parent, Owner(STRANGER, None)) for entry in table if entry.letter == "Z"
+    }
+    return {**living, **zombies}
 
 
-def _judge_living(one: Seen, claimed: Mapping[str, Claim], uid: int, spared: Collection[int]) -> Owned:
-    claim = claimed.get(one.token) if one.token and one.uid == uid else None
+def _judge_living(
+    entry: ProcessEntry, claims_by_token: Mapping[str, Claim], uid: int, spared: Collection[int]
+) -> Owner:
+    claim = claims_by_token.get(entry.token) if entry.token and entry.uid == uid else None
     if claim is None:
-        return Owned(STRANGER, None)
-    is_live = claim.is_needed or one.is_exec or one.pid in spared or one.pid <= 1
-    return Owned(LIVE if is_live else LEFTOVER, claim.run)
+        return Owner(STRANGER, None)
+    is_live = claim.is_needed or entry.is_exec or entry.pid in spared or entry.pid <= 1
+    return Owner(LIVE if is_live else LEFTOVER, claim.run)
 
 
-def own_line(table: Sequence[Union[Seen, process.Process]], pid: int) -> List[int]:
+def ancestry(table: Sequence[Union[ProcessEntry, process.Process]], pid: int) -> List[int]:
     """Return a process and its ancestors."""
-    parents = {one.pid: one.parent for one in table}
+    parents = {entry.pid: entry.parent for entry in table}
     line = [pid]
     while parents.get(line[-1], 0) not in (0, *line):
         line.append(parents[line[-1]])
@@ -96,70 +110,74 @@ def own_line(table: Sequence[Union[Seen, process.Process]], pid: int) -> List[in
 
 
 def leftovers(root: str, runs: Optional[Collection[str]] = None) -> Dict[str, List[process.Process]]:
-    """Return what is left of runs that need it no more, of all below a root or of some of them; zombies left out."""
-    table = look()
-    owned = judge_table(table, claims(root, table), os.geteuid(), own_line(table, os.getpid()))
-    found: Dict[str, List[process.Process]] = {}
-    for one in table:
-        kind, run = owned[one.pid]
-        if kind == LEFTOVER and run is not None and one.letter != "Z" and (runs is None or run in runs):
-            found.setdefault(run, []).append(process.Process(one.pid, one.parent, one.start, one.letter))
-    return found
+    """Return the processes that are left of runs which no longer need them, by run, without zombies.
 
-
-def look() -> List[Seen]:
-    """Return the processes of this host that we may see, each with what its environment tells.
-
-    What waits in the kernel (D) may not tell it before that answers: such a one is asked in a thread, and seen without
-    its environment, as a stranger, where it is silent for too long.
+    All runs below a root are considered, or only `runs`.
     """
-    everyone = process.table()
-    stuck = {one.pid: partial(_seen, one) for one in everyone if one.letter == "D"}
-    told = deadline.at_once(stuck, SILENCE_S) if stuck else {}
+    table = read_table()
+    owners = judge_table(table, claims(root, table), os.geteuid(), ancestry(table, os.getpid()))
+    left: Dict[str, List[process.Process]] = {}
+    for entry in table:
+        kind, run = owners[entry.pid]
+        if kind == LEFTOVER and run is not None and entry.letter != "Z" and (runs is None or run in runs):
+            left.setdefault(run, []).append(process.Process(*entry[:4]))
+    return left
+
+
+def read_table() -> List[ProcessEntry]:
+    """Return the processes of this host that we may see, with what their variables say.
+
+    Reading the variables of a process that waits in the kernel (D) may block. It is read in a thread, and counts as a
+    stranger's, without variables, if that takes too long.
+    """
+    processes = process.table()
+    stuck = {found.pid: partial(_entry, found) for found in processes if found.letter == "D"}
+    in_time = deadline.at_once(stuck, SILENCE_S) if stuck else {}
     return [
-        told.get(one.pid, _without_environment(one)) if one.pid in stuck else _seen(one) for one in everyone
+        in_time.get(found.pid, _without_variables(found)) if found.pid in stuck else _entry(found)
+        for found in processes
     ]
 
 
-def _without_environment(one: process.Process) -> Seen:
-    return Seen(one.pid, one.parent, one.start, one.letter, -1)
+def _without_variables(found: process.Process) -> ProcessEntry:
+    return ProcessEntry(found.pid, found.parent, found.start, found.letter, uid=-1)
 
 
-def _seen(one: process.Process) -> Seen:
+def _entry(found: process.Process) -> ProcessEntry:
     uid, variables = -1, []
     if process.IS_LINUX:
         try:
-            uid = os.stat("/proc/%d" % one.pid).st_uid
-            with open("/proc/%d/environ" % one.pid, "rb") as file:
+            uid = os.stat("/proc/%d" % found.pid).st_uid
+            with open("/proc/%d/environ" % found.pid, "rb") as file:
                 variables = file.read().split(b"\0")
-        except OSError:  # another user's, or gone meanwhile: not provably ours
+        except OSError:  # another user's, or it has ended: there is no proof that it is ours
             pass
     token = next((text[len(_TOKEN) :] for text in variables if text.startswith(_TOKEN)), b"")
     is_exec = any(text.startswith(_EXEC) for text in variables)
-    return Seen(
-        one.pid, one.parent, one.start, one.letter, uid, token.decode("utf-8", "replace") or None, is_exec
+    return _without_variables(found)._replace(
+        uid=uid, token=token.decode("utf-8", "replace") or None, is_exec=is_exec
     )
 
 
-def claims(root: str, table: Sequence[Seen]) -> Dict[str, Claim]:
-    """Return the runs below a root whose tokens a table shows, by token; those of another host or boot are not judged."""
-    seen = {one.token for one in table if one.token}
+def claims(root: str, table: Sequence[ProcessEntry]) -> Dict[str, Claim]:
+    """Return the runs below a root whose tokens are in a table, by token. Those of another host or boot are left out."""
+    tokens = {entry.token for entry in table if entry.token}
     found: Dict[str, Claim] = {}
-    for path in paths_in(os.path.join(root, "runs")) if seen else ():
+    for path in paths_in(os.path.join(root, "runs")) if tokens else ():
         run = Run(path)
         if not RUN_ID.fullmatch(run.id):
             continue
         token = token_of(run)
         try:
-            if token is not None and token in seen and is_of_this_boot(run):
+            if token is not None and token in tokens and is_of_this_boot(run):
                 found[token] = Claim(run.id, run_state.state_of(run)["state"] not in ENDED)
-        except OSError:  # it was removed just now, or is not ours to read
+        except OSError:  # it was just removed, or we may not read it
             continue
     return found
 
 
 def token_of(run: Run) -> Optional[str]:
-    """Return a run's token, None where we may not read it or there is none."""
+    """Return a run's token, None if it has none or we may not read it."""
     try:
         return read_text(run.token) or None
     except OSError:  # of another user, who shares the root
@@ -167,11 +185,11 @@ def token_of(run: Run) -> Optional[str]:
 
 
 def is_of_this_boot(run: Run) -> bool:
-    """Whether the record of a run was made on this host, and its last word on a boot since this one."""
+    """Whether a run was recorded on this host, and last written to since this boot."""
     if run.place_id() != process.host_id():
         return False
     for number in reversed(run.numbers()):
         boot = read_json(run.folder(number).attempt).get("boot_id")
-        if boot is not None:  # a folder that was just made tells none yet
+        if boot is not None:  # a folder that was just made has no boot id yet
             return bool(boot == process.boot_id())
     return False

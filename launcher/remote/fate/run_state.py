@@ -45,19 +45,19 @@ def states_of(runs: Sequence[Run]) -> Dict[str, State]:
     while pending:
         unheld: List[_Unheld] = []
         for run in pending:
-            record = _recorded(run)
-            if isinstance(record, _Unheld):
-                unheld.append(record)
+            recorded = _recorded(run)
+            if isinstance(recorded, _Unheld):
+                unheld.append(recorded)
             else:
-                states[run.id] = record
-        verdicts = _judge([one.run for one in unheld])
+                states[run.id] = recorded
+        verdicts = _judge([candidate.run for candidate in unheld])
         pending = []
-        for one in unheld:
-            state = _judged(one, verdicts[one.run.id])
+        for candidate in unheld:
+            state = _judged(candidate, verdicts[candidate.run.id])
             if state is None:
-                pending.append(one.run)
+                pending.append(candidate.run)
             else:
-                states[one.run.id] = state
+                states[candidate.run.id] = state
     return states
 
 

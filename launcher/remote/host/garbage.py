@@ -1,4 +1,4 @@
-"""What may go from a host: a run that has ended, and whatever no run there names any more."""
+"""Removal from a host: of a run that has ended, and of everything that no run names any more."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ AGENT_AGE_S = 86_400.0
 
 
 class NotRemovableError(Exception):
-    """A removal that would take what somebody may still want."""
+    """Raised for a run that must not be removed: it has not ended, or has artifacts."""
 
 
 def remove_run(run: Run, *, even_artifacts: bool) -> int:
     """Remove a run that has ended; return the bytes that this frees.
 
-    Raises NotRemovableError for one that has not ended, and for one with artifacts unless they may go.
+    Raises NotRemovableError if it has not ended, or if it has artifacts and they must stay.
     """
     state = run_state.state_of(run)["state"]
     if state not in TERMINAL:
-        raise NotRemovableError("run %s is %s: it must be stopped before it is removed" % (run.id, state))
+        raise NotRemovableError("run %s is %s: stop it before you remove it" % (run.id, state))
     if not even_artifacts and os.path.isdir(run.artifacts) and os.listdir(run.artifacts):
         raise NotRemovableError("run %s has artifacts" % run.id)
     away = os.path.join(os.path.dirname(run.path), REMOVED + run.id)
-    os.rename(run.path, away)  # gone at once, whatever becomes of the rest
+    os.rename(run.path, away)  # gone at once, even if the rest is interrupted
     return remove(away)
 
 
 def paths_of_runs(root: str) -> list[str]:
-    """Return the paths of the runs below a root, and of those whose removal was broken off."""
-    found = paths_in(os.path.join(root, "runs"))
-    return [one for one in found if RUN_ID.fullmatch(os.path.basename(one).replace(REMOVED, "", 1))]
+    """Return the paths of the runs below a root, and of those whose removal was interrupted."""
+    paths = paths_in(os.path.join(root, "runs"))
+    return [path for path in paths if RUN_ID.fullmatch(os.path.basename(path).replace(REMOVED, "", 1))]
 
 
 def is_half_made(run: Run) -> bool:
-    """Whether a run of this host never had its code, and nobody holds it: its client and our `serve` died."""
+    """Whether a run of this host never received its code and nobody holds it: its client and our `serve` died."""
     if run.place_id() != process.host_id() or os.path.isdir(run.code):
         return False
     kinds = {read_json(run.folder(number).attempt).get("kind") for number in run.numbers()}
@@ -52,7 +52,7 @@ def is_half_made(run: Run) -> bool:
 
 
 def remove_half_made(run: Run) -> bool:
-    """Remove such a run, unless somebody is at it; return whether it is gone."""
+    """Remove a half-made run, unless another client is working on it; return whether it is gone."""
     lock = Lock.take(run.contact_lock, 0.0)
     if lock is None:
         return False
@@ -68,24 +68,24 @@ def remove_half_made(run: Run) -> bool:
 
 
 def garbage(root: str, agent_folder: str) -> list[dict[str, Any]]:
-    """Return what no run below a root names any more, as {"kind", "path", "bytes"}; paths are relative to the root.
+    """Return what no run below a root names, as {"kind", "path", "bytes"}; paths are relative to the root.
 
-    To be called, and acted upon, while the store is held exclusively.
+    The caller holds the store exclusively, from here until `collect` has returned.
     """
-    found = [
-        {"kind": kind, "path": os.path.relpath(path, root)} for kind, path in _unnamed(root, agent_folder)
+    return [
+        {"kind": kind, "path": os.path.relpath(path, root), "bytes": _size(path)}
+        for kind, path in _unnamed(root, agent_folder)
     ]
-    return [dict(one, bytes=_size(os.path.join(root, one["path"]))) for one in found]
 
 
 def needed(root: str) -> tuple[list[str], list[str]]:
-    """Return the runs whose containers are needed, for they have not ended, and the images that any run here names."""
-    runs = [Run(path) for path in paths_in(os.path.join(root, "runs"))]
-    found = [run for run in runs if RUN_ID.fullmatch(run.id)]
-    plans = [read_json(run.plan) for run in found]
+    """Return the runs whose containers are needed, because they have not ended, and the images that any run names."""
+    paths = paths_in(os.path.join(root, "runs"))
+    runs = [Run(path) for path in paths if RUN_ID.fullmatch(os.path.basename(path))]
+    plans = [read_json(run.plan) for run in runs]
     images = {str((plan.get("image") or {}).get("name")) for plan in plans if plan.get("image")}
-    states = run_state.states_of(found)
-    return [run.id for run in found if states[run.id]["state"] not in TERMINAL], sorted(images)
+    states = run_state.states_of(runs)
+    return [run.id for run in runs if states[run.id]["state"] not in TERMINAL], sorted(images)
 
 
 def collect(root: str, items: list[dict[str, Any]]) -> None:
@@ -96,22 +96,22 @@ def collect(root: str, items: list[dict[str, Any]]) -> None:
 
 
 def _unnamed(root: str, agent_folder: str) -> Iterator[tuple[str, str]]:
-    runs = [Run(path) for path in paths_in(os.path.join(root, "runs"))]
-    for run in runs:
-        if run.id.startswith(REMOVED):
-            yield "removed run", run.path
-    found = [run for run in runs if RUN_ID.fullmatch(run.id)]
-    manifests: list[Manifest] = [read_json(run.manifest) for run in found]
+    folders = [Run(path) for path in paths_in(os.path.join(root, "runs"))]
+    for folder in folders:
+        if folder.id.startswith(REMOVED):
+            yield "removed run", folder.path
+    runs = [folder for folder in folders if RUN_ID.fullmatch(folder.id)]
+    manifests: list[Manifest] = [read_json(run.manifest) for run in runs]
     store = Store(root)
     for kind, path in store.unnamed(manifests):
         yield kind, path
-    for path in environment_build.unnamed(root, [read_json(run.plan) for run in found]):
+    for path in environment_build.unnamed(root, [read_json(run.plan) for run in runs]):
         yield "environment", path
-    yield from _old_agents(os.path.join(root, "agent"), agent_folder, found)
+    yield from _old_agents(os.path.join(root, "agent"), agent_folder, runs)
 
 
 def _old_agents(folder: str, current: str, runs: list[Run]) -> Iterator[tuple[str, str]]:
-    """Yield the agents of other versions that no run was started by and that nobody has brought lately."""
+    """Yield the agents of other versions that started no run and were not brought here lately."""
     used = {current}
     for run in runs:
         for number in run.numbers():
@@ -122,25 +122,25 @@ def _old_agents(folder: str, current: str, runs: list[Run]) -> Iterator[tuple[st
 
 
 def _size(path: str) -> int:
-    """Return the bytes of a file, or of all files below a folder, that go with it: other names keep theirs."""
+    """Return the bytes that removing a file or folder frees: a file with other names keeps its bytes."""
     if not os.path.isdir(path):
         status = os.lstat(path)
         return status.st_size if status.st_nlink == 1 else 0
     total = 0
-    for where, _, names in os.walk(path):
+    for folder, _, names in os.walk(path):
         for name in names:
-            status = os.lstat(os.path.join(where, name))
+            status = os.lstat(os.path.join(folder, name))
             total += status.st_size if status.st_nlink == 1 else 0
     return total
 
 
 def remove(path: str) -> int:
-    """Remove a file or a folder with all that is in it, read-only parts too; return the bytes that went."""
+    """Remove a file or a folder with everything in it, read-only parts too; return the bytes that this frees."""
     size = _size(path)
     if not os.path.isdir(path):
         os.unlink(path)
         return size
-    for where, _, _ in os.walk(path):
-        os.chmod(where, 0o700)
+    for folder, _, _ in os.walk(path):
+        os.chmod(folder, 0o700)
     shutil.rmtree(path)
     return size

@@ -1,7 +1,7 @@
-"""Ends and removes what is ours and what no run needs: leftover processes, uploads, half-made runs, temporary files.
+"""The sweep: ends and removes what is ours and no run needs: processes, leases, uploads, half-made runs, temporary files.
 
-Whose a process is, ownership.py says; signals go through process.send alone, and each is on record with its proof in
-`hosts/<host-id>/sweeps.jsonl`. What may not be touched is listed with what it means and whom to ask.
+ownership.py decides who owns a process. Signals are sent by process.send alone, and each is recorded with its proof in
+`hosts/<host-id>/sweeps.jsonl`. What must be left alone is listed, with what it means and whom to ask.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from . import garbage
 Item = Dict[str, Any]
 GRACE_S = 3.0
 COLLECTING_S = 0.5  # for a parent to collect what has ended
-LEAVING_S = 2.0  # for an agent that has told its run's end to leave by itself
+LEAVING_S = 2.0  # for an agent that has recorded its run's end to leave by itself
 OLD_S = 3600.0
 MOST_BYTES = 1 << 20
 MOST_CHARS = 40
 ENDED, REMOVED, LEFT = "ended", "removed", "left"
+NOT_NEEDED = "its run no longer needs it"
 _TEMPORARY = re.compile(r".+\.([0-9]+)\.tmp")
 
 
 def sweep(root: str, *, dry_run: bool) -> List[Item]:
-    """Do it, or only say what would be done; return what was found.
+    """End and remove what is not needed, or with `dry_run` only list it; return what was found.
 
-    Each is {"kind", "name", "run", "did", "why"}: `did` is `ended`, `removed`, or `left` for what was let alone.
+    Each item is {"kind", "name", "run", "did", "why"}; `did` is `ended`, `removed`, or `left` if it stays.
     """
     items = [
         *end_leftovers(root, dry_run=dry_run),
@@ -44,14 +45,14 @@ def sweep(root: str, *, dry_run: bool) -> List[Item]:
         *_files(root, dry_run=dry_run),
     ]
     if items and not dry_run:
-        _put_on_record(root, [dict(one, kind="sweep", what=one["kind"]) for one in items])
+        _put_on_record(root, [dict(item, kind="sweep", what=item["kind"]) for item in items])
     return items
 
 
 def ages(root: str, names: Collection[str]) -> Dict[str, Optional[float]]:
-    """Return, of those runs that have ended or are gone, how many seconds ago they ended; None for one that is gone.
+    """Return how many seconds ago each of these runs ended, None for a run that is gone.
 
-    Runs that still need what is theirs are left out.
+    Runs that have not ended are left out.
     """
     runs = [Run(os.path.join(root, "runs", name)) for name in names]
     present = [run for run in runs if os.path.isdir(run.path)]
@@ -64,10 +65,10 @@ def ages(root: str, names: Collection[str]) -> Dict[str, Optional[float]]:
 
 
 def remains(run: Run) -> List[str]:
-    """Wait a moment until nothing of a run that has ended is left, its agent and its leases; return what is."""
+    """Return what is left of a run that has ended, processes and leases, after waiting a moment for them to go."""
     deadline = time.monotonic() + LEAVING_S
     while True:
-        left = [_name(one) for many in ownership.leftovers(run.root, [run.id]).values() for one in many]
+        left = [_name(found) for group in ownership.leftovers(run.root, [run.id]).values() for found in group]
         left += ["the lease of %s" % card for card in lease.of(run)]
         if not left or time.monotonic() > deadline:
             return left
@@ -78,26 +79,26 @@ def remains(run: Run) -> List[str]:
 
 
 def end_leftovers(root: str, *, dry_run: bool = False) -> List[Item]:
-    """End the processes of runs that need them no more, or only say which; return what became of each."""
+    """End the processes of runs that no longer need them, or only list them; return what became of each."""
     found = _leftovers(root)
     if dry_run:
         return [
-            _item("process", _name(one), run, ENDED, "its run needs it no more")
-            for run, many in found.items()
-            for one in many
+            _item("process", _name(leftover), run, ENDED, NOT_NEEDED)
+            for run, group in found.items()
+            for leftover in group
         ]
     with contextlib.ExitStack() as stack:
         held = [run for run in found if _hold(stack, Run(os.path.join(root, "runs", run)))]
         items = [
-            _item("process", _name(one), run, LEFT, "another client is at its run just now")
+            _item("process", _name(leftover), run, LEFT, "another client is working on its run: sweep again")
             for run in set(found) - set(held)
-            for one in found[run]
+            for leftover in found[run]
         ]
         return items + (_end(root, held) if held else [])
 
 
 def _leftovers(root: str) -> Dict[str, List[process.Process]]:
-    """Return what is left of runs by now; an agent that has only just told the end of its run is waited for."""
+    """Return what is left of runs, after waiting for agents that have just recorded the end of their runs."""
     deadline = time.monotonic() + LEAVING_S
     while True:
         found = ownership.leftovers(root)
@@ -113,7 +114,7 @@ def _has_agent(run: Run) -> bool:
 
 
 def _hold(stack: contextlib.ExitStack, run: Run) -> bool:
-    """Keep other clients from going on with a run while what is left of it is ended; return whether nobody does."""
+    """Keep other clients from restarting a run while its leftovers are ended; return False if one is doing so."""
     try:
         lock = Lock.take(run.contact_lock, 0.0)
     except OSError:  # of another user, who shares the root
@@ -124,61 +125,59 @@ def _hold(stack: contextlib.ExitStack, run: Run) -> bool:
 
 
 def _end(root: str, runs: List[str]) -> List[Item]:
-    """End what is left of some runs: SIGTERM, SIGKILL after a grace; say of each what became of it."""
-    known: Dict[Tuple[int, str], Tuple[str, str]] = {}
+    """End what is left of some runs: SIGTERM, then SIGKILL after a grace; return what became of each process."""
+    names: Dict[Tuple[int, str], Tuple[str, str]] = {}
 
     def targets() -> List[process.Process]:
         found = ownership.leftovers(root, runs)
         fresh = [
-            (one, run) for run, many in found.items() for one in many if (one.pid, one.start) not in known
+            (leftover, run)
+            for run, group in found.items()
+            for leftover in group
+            if (leftover.pid, leftover.start) not in names
         ]
-        for one, run in fresh:
-            known[one.pid, one.start] = (run, _name(one))
-        if fresh:  # before they are signalled: should we die, it is told all the same
+        for leftover, run in fresh:
+            names[leftover.pid, leftover.start] = (run, _name(leftover))
+        if fresh:  # before they are signalled: it is on record even if we die
             _put_on_record(
-                root, [dict(_proof(root, run), kind="found", **one.proof("token")) for one, run in fresh]
+                root,
+                [dict(_proof(root, run), kind="found", **leftover.proof("token")) for leftover, run in fresh],
             )
-        return [one for many in found.values() for one in many]
+        return [leftover for group in found.values() for leftover in group]
 
-    told: Dict[Tuple[int, str], Dict[str, Any]] = {}
+    proofs: Dict[Tuple[int, str], Dict[str, Any]] = {}
     for proof in process.end(targets, "token", GRACE_S):
-        told.setdefault((proof["pid"], proof["start"]), {}).update(proof)
+        proofs.setdefault((proof["pid"], proof["start"]), {}).update(proof)
         if "signal" in proof:
-            run = known[proof["pid"], proof["start"]][0]
+            run = names[proof["pid"], proof["start"]][0]
             _put_on_record(root, [dict(_proof(root, run), kind="signal", **proof)])
     deadline = time.monotonic() + COLLECTING_S
-    while any(_is_zombie(*key) for key in known) and time.monotonic() < deadline:
+    while any(_is_zombie(*key) for key in names) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return [_outcome(pid, start, told.get((pid, start), {}), *names) for (pid, start), names in known.items()]
+    return [_outcome(*key, proofs.get(key, {}), *run_and_name) for key, run_and_name in names.items()]
 
 
 def _is_zombie(pid: int, start: str) -> bool:
-    now = process.find(pid)
-    return now is not None and now.start == start and now.letter == "Z" and now.parent != 1
+    current = process.find(pid)
+    return current is not None and current.start == start and current.letter == "Z" and current.parent != 1
 
 
-def _outcome(pid: int, start: str, told: Dict[str, Any], run: str, name: str) -> Item:
-    now = process.find(pid)
-    is_inits = (
-        now is not None and now.letter == "Z" and now.parent == 1
-    )  # which collects all, in its own time
-    if now is None or now.start != start or is_inits:
-        return _item("process", name, run, ENDED, "its run needs it no more", proof=told)
-    if now.letter == "Z":
-        why = "ended, but not yet collected by its parent, %s: it holds neither memory nor a card" % _who(
-            now.parent
-        )
-        return _item("zombie", name, run, LEFT, why, proof=told)
+def _outcome(pid: int, start: str, proof: Dict[str, Any], run: str, name: str) -> Item:
+    current = process.find(pid)
+    is_inits = current is not None and current.letter == "Z" and current.parent == 1  # init collects it soon
+    if current is None or current.start != start or is_inits:
+        return _item("process", name, run, ENDED, NOT_NEEDED, proof=proof)
+    if current.letter == "Z":
+        why = "ended, but not yet collected by its parent, %s: it holds neither memory nor a card"
+        return _item("zombie", name, run, LEFT, why % _who(current.parent), proof=proof)
     waits = process.waits_for(pid)
-    why = "outlives SIGKILL (state %s%s): it goes when the kernel lets it go, or with a reboot" % (
-        now.letter,
-        ", in %s" % waits if waits else "",
-    )
-    return _item("process", name, run, LEFT, why, proof=told)
+    why = "survives SIGKILL (state %s%s): it ends when the kernel releases it, or with a reboot"
+    place = ", in %s" % waits if waits else ""
+    return _item("process", name, run, LEFT, why % (current.letter, place), proof=proof)
 
 
-def _name(one: process.Process) -> str:
-    return "pid %d (%s)" % (one.pid, _command(one.pid))
+def _name(found: process.Process) -> str:
+    return "pid %d (%s)" % (found.pid, _command(found.pid))
 
 
 def _who(pid: int) -> str:
@@ -190,10 +189,11 @@ def _who(pid: int) -> str:
 
 
 def _command(pid: int) -> str:
-    """Return a process's command line, or its name alone where it waits in the kernel and may not tell it."""
-    now = process.find(pid)
+    """Return a process's command line, or its name alone if it waits in the kernel, where reading might block."""
+    current = process.find(pid)
+    source = "comm" if current and current.letter == "D" else "cmdline"
     try:
-        with open("/proc/%d/%s" % (pid, "comm" if now and now.letter == "D" else "cmdline"), "rb") as file:
+        with open("/proc/%d/%s" % (pid, source), "rb") as file:
             words = file.read(4096).replace(b"\0", b" ").decode("utf-8", "replace").strip()
     except OSError:
         words = ""
@@ -217,14 +217,14 @@ def _proof(root: str, run: str) -> Dict[str, Any]:
 
 def _leases(root: str, *, dry_run: bool) -> List[Item]:
     found = lease.stale(root, dry_run=dry_run)
-    return [_item("lease", card, run, REMOVED, "its run holds the card no more") for card, run in found]
+    return [_item("lease", card, run, REMOVED, "its run no longer holds the card") for card, run in found]
 
 
 # files
 
 
 def _files(root: str, *, dry_run: bool) -> List[Item]:
-    """Remove what dead agents have left half-done on the disk; what is younger than an hour may be somebody's yet."""
+    """Remove what dead agents left half-done on the disk; what is younger than an hour may still be in use."""
     items = []
     for kind, path, why in [*_torn(root), *_half_made(root), *_environments(root), *_temporary(root)]:
         did = REMOVED if dry_run or _is_removed(root, kind, path) else LEFT
@@ -245,13 +245,13 @@ def _is_removed(root: str, kind: str, path: str) -> bool:
             return Store(root).remove_upload(path)
         with Store(root).alone() if kind == "half-made copy" else contextlib.nullcontext():
             garbage.remove(path)
-    except (OSError, ShippingError):  # somebody is at it, or it is not ours to remove
+    except (OSError, ShippingError):  # another client uses it, or we may not remove it
         return False
     return True
 
 
 def _is_old(path: str) -> bool:
-    """Whether nothing was made or taken away there for an hour."""
+    """Whether nothing was added or removed there for an hour."""
     try:
         return time.time() - os.lstat(path).st_mtime > OLD_S
     except OSError:
@@ -261,7 +261,7 @@ def _is_old(path: str) -> bool:
 def _torn(root: str) -> Iterator[Tuple[str, str, str]]:
     for kind, path in Store(root).torn():
         if _is_old(path):
-            yield kind, path, "whoever made it died over an hour ago"
+            yield kind, path, "the agent that made it died over an hour ago"
 
 
 def _half_made(root: str) -> Iterator[Tuple[str, str, str]]:
@@ -269,26 +269,26 @@ def _half_made(root: str) -> Iterator[Tuple[str, str, str]]:
         run = Run(path)
         if run.id.startswith(garbage.REMOVED):
             if _is_old(path):
-                yield "removed run", path, "its removal was broken off"
+                yield "removed run", path, "its removal was interrupted"
         elif not os.path.isdir(run.code) and _is_old(path):
-            with contextlib.suppress(OSError):  # no folder, or not ours to read
+            with contextlib.suppress(OSError):  # no folder, or we may not read it
                 if garbage.is_half_made(run):
-                    yield "half-made run", path, "its code never arrived: whoever launched it died"
+                    yield "half-made run", path, "its code never arrived: the client that launched it died"
 
 
 def _environments(root: str) -> Iterator[Tuple[str, str, str]]:
-    for path in environment_build.half_made(root):  # of whatever age: its lock says that nobody is at it
-        yield "half-made environment", path, "whoever made or removed it died"
+    for path in environment_build.half_made(root):  # of any age: its lock says that nobody is working on it
+        yield "half-made environment", path, "the agent that made or removed it died"
 
 
 def _temporary(root: str) -> Iterator[Tuple[str, str, str]]:
-    folders = [where for where, _, _ in os.walk(os.path.join(root, "hosts", process.host_id()))]
+    folders = [folder for folder, _, _ in os.walk(os.path.join(root, "hosts", process.host_id()))]
     for path in (os.path.join(folder, name) for folder in folders for name in sorted(os.listdir(folder))):
         found = _TEMPORARY.fullmatch(os.path.basename(path))
         if found and _is_old(path) and process.find(int(found[1])) is None:
-            yield "temporary file", path, "whoever wrote it died"
+            yield "temporary file", path, "the process that wrote it died"
     for path in scratch_folder.dead_folders():
-        yield "build folder", path, "its builder died"
+        yield "build folder", path, "the agent that built in it died"
 
 
 # the record
@@ -299,12 +299,12 @@ def _item(kind: str, name: str, run: Optional[str], did: str, why: str, **more: 
 
 
 def record_of(root: str) -> str:
-    """Return the path of what sweeps did on this host, one JSON object a line."""
+    """Return the path of the record of all sweeps on this host, one JSON object per line."""
     return os.path.join(root, "hosts", process.host_id(), "sweeps.jsonl")
 
 
 def _put_on_record(root: str, lines: List[Dict[str, Any]]) -> None:
-    """Append lines; a full file makes room by becoming the old one, in the place of the last."""
+    """Append lines; a full file is renamed to `.old` first and replaces the one before."""
     path = record_of(root)
     text = "".join(strict_json.encode(dict(line, version=1, time=time.time())) + "\n" for line in lines)
     os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -1,8 +1,8 @@
-"""What is on this host: its identity, its room, its cards, its engines and its interpreters.
+"""The probe: this host's identity, disk space, cards, engines and interpreters.
 
-Every question is asked in a thread of its own and has a deadline, so that a mount or a program that hangs costs its own
-answer and no other: the probe says what did not answer. Nothing is changed here but that the root is made, and in it a
-small file written and removed.
+Each question has a thread and a deadline of its own, so that a mount or a program that hangs costs only its own answer:
+the probe says what did not answer. It changes nothing, except that it makes the root, and writes and removes a small file
+in it.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ def probe(
     model: Any = None,
     model_keys: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Return the host's facts; `env` is the job's environment or interpreter, `packages` what it needs.
+    """Return the host's facts.
 
-    `model` is the job's, as in a plan; of its config the `model_keys` are told.
-
-    `engine` is the container engine that is meant, by name or by its socket's path. Other interpreters are looked for
-    where there is no job (None), where the job's own cannot be used, and, with uv, where an environment must be made.
+    `env` is the environment or interpreter to use, and `packages` are the job's requirements, None without a job.
+    `engine` is the container engine to use, by name or by its socket's path. `model` is the job's, as in a plan; the
+    `model_keys` of its config are returned. Other interpreters and uv are looked for if there is no job, if the chosen
+    interpreter cannot be used, or if an environment must be made.
     """
     path = interpreter_path(env)
     questions: dict[str, Callable[[], Any]] = {
@@ -91,7 +91,7 @@ def probe(
         questions.update(makers)
     silence = "did not answer in %d s" % PROBE_S
     answers = at_once(questions, PROBE_S)
-    told_of_cards = answers.get("cards", {"gpus": [], "gpu_error": "nvidia-smi " + silence})
+    cards = answers.get("cards", {"gpus": [], "gpu_error": "nvidia-smi " + silence})
     interpreter = answers.get("interpreter", {"path": path, "error": silence})
     is_lacking = env is None and None in (interpreter.get("packages") or {}).values()
     if packages is not None and ("error" in interpreter or is_lacking):
@@ -113,7 +113,7 @@ def probe(
         "file_system": file_system,
         "free_gb": file_system.get("free_gb"),
         "python": platform.python_version(),
-        **told_of_cards,
+        **cards,
         "engines": answers.get("engines", []),
         "interpreter": interpreter,
         "pythons": answers.get("pythons"),
@@ -125,7 +125,7 @@ def probe(
 
 
 def _apple_chip() -> str | None:
-    """Return what Apple calls this machine's processor, e.g. `Apple M1 Pro`; None elsewhere."""
+    """Return Apple's name of this machine's processor, e.g. `Apple M1 Pro`; None on other systems."""
     if sys.platform != "darwin":
         return None
     try:
@@ -135,7 +135,7 @@ def _apple_chip() -> str | None:
 
 
 def _has_cpu_bf16() -> bool:
-    """Whether the processor says that it computes bf16 itself: AVX512-BF16, AMX-BF16, or Arm's BF16. Linux only."""
+    """Whether the processor has bf16 instructions: AVX512-BF16, AMX-BF16, or Arm's BF16. Linux only."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             flags = re.search(r"^(?:flags|Features)\s*:(.*)", file.read(1 << 16), re.MULTILINE)
@@ -165,9 +165,11 @@ def _memory_gb() -> float | None:
 
 
 def _ends_with_logout(at: str = "/") -> bool:
-    """Whether logind ends what we leave running when this session ends. `at` is the root of the file system."""
+    """Whether logind ends our processes when this session ends. `at` is the root of the file system."""
     own = read_text(os.path.join(at, "proc/self/cgroup")) or ""
-    if not re.search(r"/session-[^/]+\.scope$", own, re.MULTILINE):  # no logind, or its session is not ours
+    if not re.search(
+        r"/session-[^/]+\.scope$", own, re.MULTILINE
+    ):  # no logind, or we are not in a session of it
         return False
     files: dict[str, str] = {}
     for place in _LOGIND:
@@ -176,17 +178,17 @@ def _ends_with_logout(at: str = "/") -> bool:
     mains = [os.path.join(at, place, "systemd/logind.conf") for place in _LOGIND]
     paths = [*mains, *(files[name] for name in sorted(files) if name.endswith(".conf"))]
     text = "\n".join(read_text(path) or "" for path in paths)
-    told = dict(_SETTING.findall(text))  # of two lines the later one counts
-    only, but = told.get("KillOnlyUsers", "").split(), told.get("KillExcludeUsers", "root").split()
-    is_on = told.get("KillUserProcesses", "").lower() in ("yes", "true", "on", "1", "y", "t")
+    settings = dict(_SETTING.findall(text))  # of two lines the later one counts
+    only, but = settings.get("KillOnlyUsers", "").split(), settings.get("KillExcludeUsers", "root").split()
+    is_on = settings.get("KillUserProcesses", "").lower() in ("yes", "true", "on", "1", "y", "t")
     return is_on and user() not in but and (not only or user() in only)
 
 
-# room
+# disk space
 
 
 def _file_system(root: str) -> dict[str, Any]:
-    """Make the root where it is missing; return what holds it: kind, room, and why it cannot be written, if it cannot."""
+    """Make the root if missing; return its file system's kind and space, and the error if it cannot be written to."""
     try:
         os.makedirs(root, exist_ok=True)
         found = os.statvfs(root)
@@ -197,16 +199,16 @@ def _file_system(root: str) -> dict[str, Any]:
         "kind": kind,
         "is_shared": kind in _SHARED_KINDS,
         "is_read_only": bool(found.f_flag & os.ST_RDONLY),
-        "is_noexec": bool(found.f_flag & getattr(os, "ST_NOEXEC", 0)),  # Linux tells, macOS does not
+        "is_noexec": bool(found.f_flag & getattr(os, "ST_NOEXEC", 0)),  # macOS does not report it
         "free_gb": round(found.f_bavail * found.f_frsize / 1e9, 1),
-        "free_inodes": found.f_favail if found.f_files else None,  # btrfs and its kin count none
+        "free_inodes": found.f_favail if found.f_files else None,  # btrfs and similar ones count no inodes
         "quota_free_gb": _quota_free_gb(device),
         "error": _write_error(root),
     }
 
 
 def _mount_of(path: str) -> tuple[str, str | None]:
-    """Return device and kind of the file system that holds a path; no kind where the system does not tell."""
+    """Return device and kind of the file system that holds a path; the kind is None if it is not known."""
     device, kind, longest = "", None, -1
     try:
         with open("/proc/self/mounts", "rb") as file:
@@ -216,18 +218,18 @@ def _mount_of(path: str) -> tuple[str, str | None]:
     for line in lines:
         cells = [os.fsdecode(_unescaped(cell)) for cell in line.split(b" ")]
         inside = path == cells[1] or path.startswith(cells[1].rstrip("/") + "/")
-        if inside and len(cells[1]) >= longest:  # of two on one place, the later one lies above
+        if inside and len(cells[1]) >= longest:  # of two on one mount point, the later one is on top
             device, kind, longest = cells[0], cells[2], len(cells[1])
     return device, kind
 
 
 def _unescaped(cell: bytes) -> bytes:
-    r"""Undo the kernel's \040 for a space, and its kin."""
+    r"""Undo the kernel's escapes, e.g. \040 for a space."""
     return re.sub(rb"\\([0-3][0-7]{2})", lambda found: bytes([int(found[1], 8)]), cell)
 
 
 def _quota_free_gb(device: str) -> float | None:
-    """Return what the user's quota leaves on a device; None where there is none, or where none can be told."""
+    """Return the space that the user's quota leaves on a device, in GB; None without a quota, or if it is not known."""
     if shutil.which("quota") is None:
         return None
     try:
@@ -244,7 +246,7 @@ def _quota_free_gb(device: str) -> float | None:
 
 
 def _write_error(root: str) -> str | None:
-    """Write a small file, sync it and read it back; return what is in the way, in words."""
+    """Write a small file, sync it and read it back; return the error, None if there is none."""
     path = os.path.join(root, ".probe-%d-%s" % (os.getpid(), os.urandom(4).hex()))
     data = os.urandom(4096)
     try:
@@ -260,7 +262,7 @@ def _write_error(root: str) -> str | None:
                 os.unlink(path)
     except OSError as error:
         return error.strerror or str(error)
-    return None if back == data else "what was written is not what is read"
+    return None if back == data else "a test file was read back with other contents"
 
 
 # engines
@@ -269,7 +271,7 @@ def _write_error(root: str) -> str | None:
 def _engines(named: str | None) -> list[dict[str, Any]]:
     """Return the container engines: their program, their socket, and whether this user may use it.
 
-    `named` is docker, podman or the path of a socket that is to be looked at first.
+    `named` is docker, podman, or the path of a socket to look at first.
     """
     own = os.environ.get("XDG_RUNTIME_DIR") or "/run/user/%d" % os.getuid()
     sockets = {
@@ -284,7 +286,7 @@ def _engines(named: str | None) -> list[dict[str, Any]]:
     found = []
     for name, paths in sockets.items():
         program = shutil.which(name)
-        path = next((one for one in paths if os.path.exists(one)), None)
+        path = next((candidate for candidate in paths if os.path.exists(candidate)), None)
         if program or path:
             version, error = _ping(path) if path else (None, "it has no socket")
             found.append(
@@ -294,9 +296,9 @@ def _engines(named: str | None) -> list[dict[str, Any]]:
 
 
 def _context_host() -> Any:
-    """Return the engine that the user's docker context means, None where none is chosen.
+    """Return the engine's address in the user's docker context, None if no context is chosen.
 
-    Source: docker's own store of contexts, in folders named by the SHA-256 of the context's name.
+    Source: docker's store of contexts, in folders named by the SHA-256 of the context's name.
     """
     folder = os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")
     name = os.environ.get("DOCKER_CONTEXT") or read_json(os.path.join(folder, "config.json")).get(
@@ -312,20 +314,20 @@ def _context_host() -> Any:
 
 
 def _ping(path: str) -> tuple[str | None, str | None]:
-    """Ask the engine at a socket whether it is there; return its version, or why it cannot be used."""
+    """Ping the engine at a socket; return its version, or why it cannot be used."""
     try:
         with socket.socket(socket.AF_UNIX) as link:
             link.settimeout(ENGINE_TIMEOUT_S)
             link.connect(path)
             link.sendall(b"GET /_ping HTTP/1.0\r\nHost: launch\r\n\r\n")
-            said = link.recv(4096).decode("latin-1")
+            answer = link.recv(4096).decode("latin-1")
     except socket.timeout:
         return None, "its socket does not answer"
     except OSError as error:
         return None, error.strerror or str(error)
-    if not re.match(r"HTTP/1\.[01] 200\b", said):
-        return None, "its socket answers %r" % said[:40]
-    found = re.search(r"^Server: [A-Za-z]+/([0-9][^\s/]{0,40})", said, re.MULTILINE)
+    if not re.match(r"HTTP/1\.[01] 200\b", answer):
+        return None, "its socket answers %r" % answer[:40]
+    found = re.search(r"^Server: [A-Za-z]+/([0-9][^\s/]{0,40})", answer, re.MULTILINE)
     return (found[1] if found else None), None
 
 
@@ -333,7 +335,7 @@ def _ping(path: str) -> tuple[str | None, str | None]:
 
 
 def interpreter_path(env: str | None) -> str:
-    """Return the interpreter that `env` means: itself, the one in its folder, or the agent's own where None."""
+    """Return the interpreter at `env`: a path, a program's name or an environment's folder; the agent's own if None."""
     if env is None:
         return sys.executable
     path = os.path.expanduser(env)
@@ -344,31 +346,31 @@ def interpreter_path(env: str | None) -> str:
 
 def _interpreter(path: str, packages: list[str]) -> dict[str, Any]:
     if path == sys.executable and not packages:
-        return _interpreter_told(path, platform.python_version(), {})  # we run on it
+        return _facts(path, platform.python_version(), {})  # we run on it
     try:
         code, out, err = run([path, "-c", _ASK_VERSIONS, *packages], PROBE_S - 1)
         if code == 0:
-            told = json.loads(out.splitlines()[-1])  # its start-up may print something first
-            return _interpreter_told(path, told["version"], told["packages"])
+            reported = json.loads(out.splitlines()[-1])  # its start-up may print something first
+            return _facts(path, reported["version"], reported["packages"])
         error = err[-MOST_CHARS:] or "exit %d" % code
     except OSError as failure:
         error = failure.strerror or str(failure)
     except subprocess.TimeoutExpired:
         error = "did not answer in %d s" % (PROBE_S - 1)
     except (ValueError, LookupError, TypeError):
-        error = "its answer is no JSON: does its start-up print something?"
+        error = "its answer is not JSON: does its start-up print something?"
     return {"path": path, "error": error}
 
 
-def _interpreter_told(path: str, version: str, packages: dict[str, str | None]) -> dict[str, Any]:
+def _facts(path: str, version: str, packages: dict[str, str | None]) -> dict[str, Any]:
     has_ensurepip = _has_ensurepip(path, version)
     return {"path": path, "version": version, "packages": packages, "has_ensurepip": has_ensurepip}
 
 
 def _has_ensurepip(path: str, version: str) -> bool:
-    """Whether an interpreter's standard library has ensurepip, which Debian gives in a package of its own.
+    """Whether an interpreter's standard library has ensurepip, which is a separate package on Debian.
 
-    It is looked for where it lies: to ask the interpreter costs ten times as much. An environment has that of its Python.
+    The file is looked for, because starting the interpreter takes ten times as long. An environment uses its Python's.
     """
     folders = [os.path.dirname(os.path.realpath(path))]
     settings = read_text(os.path.join(os.path.dirname(os.path.dirname(path)), "pyvenv.cfg")) or ""
@@ -384,7 +386,7 @@ def _has_ensurepip(path: str, version: str) -> bool:
 
 
 def _uv() -> dict[str, Any] | None:
-    """Return where uv is, and its version; None where there is none, or one that does not run."""
+    """Return the path and the version of uv; None if it is missing or does not run."""
     path = shutil.which(
         "uv", path=os.pathsep.join([*os.get_exec_path(), *map(os.path.expanduser, _UV_FOLDERS)])
     )
@@ -399,9 +401,9 @@ def _uv() -> dict[str, Any] | None:
 
 
 def pythons() -> list[dict[str, Any]]:
-    """Return the interpreters on PATH and in the usual places, each once, with the version that it says.
+    """Return the interpreters on PATH and in the usual folders, each once, with its version.
 
-    Shims are left out: they cost 80 ms each, and what they stand for lies in its own place.
+    Shims are left out: they take 80 ms each, and the interpreters behind them are found in their own folders.
     """
     usual = (folder for place in _PYTHON_FOLDERS for folder in sorted(glob.glob(os.path.expanduser(place))))
     folders = [folder for folder in (*os.get_exec_path(), *usual) if os.path.basename(folder) != "shims"]
@@ -409,19 +411,19 @@ def pythons() -> list[dict[str, Any]]:
     for path in (os.path.join(folder, name) for folder in folders for name in _PYTHON_NAMES):
         if len(paths) < MOST_PYTHONS and os.path.isfile(path) and os.access(path, os.X_OK):
             paths.setdefault(os.path.realpath(path), path)
-    asked = {path: partial(_version_of, path) for path in paths.values()}
-    told = at_once(asked, PYTHON_TIMEOUT_S + 1)
+    questions = {path: partial(_version_of, path) for path in paths.values()}
+    versions = at_once(questions, PYTHON_TIMEOUT_S + 1)
     return [
-        {"path": path, "version": told[path], "has_ensurepip": _has_ensurepip(path, told[path])}
-        for path in asked
-        if told.get(path)
+        {"path": path, "version": versions[path], "has_ensurepip": _has_ensurepip(path, versions[path])}
+        for path in questions
+        if versions.get(path)
     ]
 
 
 def _version_of(path: str) -> str | None:
-    """Return what an interpreter says with -V, which costs it 2 ms; None where it is none."""
+    """Return the version that an interpreter prints with -V, which takes 2 ms; None if it is not a Python."""
     try:
-        _, out, err = run([path, "-V"], PYTHON_TIMEOUT_S)  # Python 2 says it on standard error
+        _, out, err = run([path, "-V"], PYTHON_TIMEOUT_S)  # Python 2 prints it on standard error
     except (OSError, subprocess.TimeoutExpired):
         return None
     found = re.match(r"Python ([0-9]\S{0,30})", out or err)

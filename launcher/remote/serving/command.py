@@ -1,7 +1,6 @@
 """A command beside a run, for `launch exec`.
 
-It has the run's variables except those that could write into its record (LAUNCH_SOCKET, LAUNCH_ATTEMPT) and except the
-run's secrets.
+It gets the run's variables, without those that lead to its record (LAUNCH_SOCKET, LAUNCH_ATTEMPT) and without secrets.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from ..system.attending import CommandError, Program, attend
 from ..training.variables import interpreter_of, native_command, variables
 
 
-def execute(run: Run, command: Any, wire: Any) -> dict[str, Any]:
+def execute(run: Run, command: list[str], connection: Any) -> dict[str, Any]:
     """Run a command in a run's code folder while the client listens; return {"exit", "signal"}, one of them None.
 
-    Raises CommandError before it has begun, and what the wire raises when the client has gone; it is ended then.
+    Raises CommandError if it cannot start, and what the connection raises when the client has gone; it is ended then.
     """
-    if not isinstance(command, list) or not command or not all(isinstance(word, str) for word in command):
-        raise CommandError("bad-command", "%r is not a command" % (command,))
+    if not command:
+        raise CommandError("bad-command", "the command has no words")
     if not os.path.isdir(run.code):
         raise CommandError("no-code", "run %s has no code folder: its code never arrived" % run.id)
     runtime = {**(run.prepared().get("runtime") or {}), "gpus": run.cards()}
     words = native_command(command, interpreter_of(runtime))
-    return attend(Program(words, run.code, variables(run, runtime)), wire)
+    return attend(Program(words, run.code, variables(run, runtime)), connection)

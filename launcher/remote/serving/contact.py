@@ -112,8 +112,8 @@ def _previous(run: Run, last: Folder, judged: run_state.State, ended: List[Dict[
 def stop(run: Run, wish: str) -> None:
     """Write the wish `stop` or `cancel` and wake the agent; a run that nobody holds is ended here.
 
-    A run whose fate is silent may go on somewhere. Only `cancel` ends it, as `cancel-incomplete`; an agent that comes
-    back all the same finds that end, or the wish, and leaves.
+    A run whose fate is silent may still be running. Only `cancel` ends it, as `cancel-incomplete`; an agent that comes
+    back later finds that end, or the wish, and leaves.
     """
     write_durably(run.wish, wish)
     _wake(run)
@@ -170,9 +170,8 @@ def start_keeper(run: Run, after: int) -> None:
 
 def _open_keeper(run: Run) -> subprocess.Popen[bytes]:
     variables = secret.without(dict(os.environ), read_json(run.plan))
-    variables["LAUNCH_TOKEN"] = (
-        read_text(run.token) or ""
-    )  # proves that it is ours, in whichever session it ends up
+    # The token proves that the keeper is ours, in any session that it ends up in.
+    variables["LAUNCH_TOKEN"] = read_text(run.token) or ""
     with open(run.keeper_log, "ab") as log:
         return subprocess.Popen(
             [sys.executable, "-I", sys.argv[0], "keep", run.path],

@@ -156,7 +156,7 @@ def ship(session: Session, request: Ship, _payload: bytes) -> Reply:
             session.store.receive(stream, [(sha256, sizes[sha256]) for sha256 in files])
             return Reply({"missing": session.store.place(manifest, run)})
     finally:
-        stream.skip_rest()  # the client sends the whole stream, whatever becomes of it here
+        stream.skip_rest()  # the client sends the whole stream, even if it was refused
 
 
 class Inherit(NamedTuple):

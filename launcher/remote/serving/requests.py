@@ -8,7 +8,8 @@ The arguments of a verb are a NamedTuple, whose field names are those on the wir
 
     parse(Wish, "wish", {"run": "0101-sft-w8q2", "wish": "stop"})
 
-A key that a NamedTuple cannot have as a field, like `from`, has one with a `_` behind it. An unknown key is ignored, a null counts as absent, and a wrong value is refused with the argument's name.
+A key that cannot name a field, like `from`, has a field with a `_` at the end. An unknown key is ignored, a null counts
+as absent, and a wrong value is refused with the argument's name.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class OfRun(NamedTuple):
 
 
 def read_request(line: bytes) -> Request:
-    """Return the request in a line. Raises ValueError for a line that is none: the connection cannot go on then."""
+    """Return the request in a line. Raises ValueError for any other line: the connection must end then."""
     message = strict_json.decode(line)
     is_object = isinstance(message, dict)
     size = message.get("size", 0) if is_object else None

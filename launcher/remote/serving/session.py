@@ -37,7 +37,7 @@ class Session:
         self.prepared: Dict[str, Folder] = {}
         """The first folders, held, of runs that were not started yet: they are removed with the session."""
         self.handed_over: Dict[str, Folder] = {}
-        """The folders, held, of runs whose agent the client starts: they stay, and are let go of."""
+        """The folders, held, of runs whose agent the client starts: they stay, and are released."""
         self.manifests: Dict[str, Manifest] = {}
         """The manifests that were offered for prepared runs."""
         self.cards: Dict[str, lease.Taken] = {}
@@ -92,7 +92,7 @@ class Session:
             del self.unsealed[name]
 
     def clear_away(self) -> None:
-        """Remove what was prepared and never started, and let go of the rest. A sweep removes what cannot be removed."""
+        """Remove what was prepared and never started, and release the rest. A sweep removes what cannot be removed."""
         with contextlib.suppress(OSError):
             self.leave_queue()
         for folder in self.handed_over.values():

@@ -11,9 +11,9 @@ IN_DOUBT = ("resuming", "interrupted", "cancel-incomplete")
 
 
 def summary(run: Run, state: State) -> dict[str, Any]:
-    """Return one line about a run whose state is this: id, state, reason, attempt, step, steps, loss, job, card; the last remedy.
+    """Return one line about a run with this state.
 
-    `evidence` says why it is in doubt, or what class of failure it ended in; `parent` which run it continues.
+    `evidence` says why the run is in doubt, or which class of failure ended it; `parent` is the run that it continues.
     """
     plan = read_json(run.plan)
     evidence = state.get("evidence")
@@ -45,7 +45,7 @@ def summary(run: Run, state: State) -> dict[str, Any]:
 
 
 def _last_remedy(run: Run) -> dict[str, Any] | None:
-    """Return the remedy that was last found, with the attempt and the step that it answers."""
+    """Return the last remedy, with the attempt and the step that it answers."""
     for number in reversed(run.numbers()):
         state = run.folder(number).read_state()
         if state.get("remedy"):

@@ -1,7 +1,7 @@
-"""What a run takes over from the one that it continues: the newest whole checkpoint, and code and data as they were sent.
+"""What a run takes over from its parent, the run that it continues: the newest whole checkpoint, code and data.
 
-The parent has ended, on this host. Nothing of it is written to: a checkpoint's files get a second name in the child, or are
-copied, so that either run may be removed and the other keeps what it has.
+The parent has ended, on this host, and is never written to: a checkpoint's files get a second name in the child, or are
+copied, so that either run can be removed without harm to the other.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .manifest import Manifest, check
 from .store import Store
 
 LET_GO_S = 5.0
-"""How long the agent of a run that has just ended may take to let its locks go."""
+"""How long the agent of a run that has just ended may take to release its locks."""
 _CHANGES_OF = {"batch.micro": ("micro_batch", "accumulation")}
 """The changes by remedies that a key of a job overrides; another key overrides the one of its name."""
 
 
 class ParentError(Exception):
-    """A run that cannot be continued; its code is a word for programs, its text for people."""
+    """Raised for a run that cannot be continued; `code` is for programs, the text for people."""
 
     def __init__(self, code: str, message: str) -> None:
         """Hold both."""
@@ -39,23 +39,23 @@ class ParentError(Exception):
 def inherit(
     parent: Run, child: Run, prepared: Folder, store: Store, asked: Collection[str]
 ) -> dict[str, Any]:
-    """Give a run that is being prepared what its parent left; return what that is, and what was passed over.
+    """Give a run that is being prepared what its parent left; return what that is, and which checkpoints were passed over.
 
-    `prepared` is the child's first folder. `asked` are the keys of its plan that a person has set: what remedies made of
-    the others holds on. The code comes last: a run without it never began. Raises ParentError.
+    `prepared` is the child's first folder. `asked` are the keys of its plan that the user set: what remedies changed in the
+    others stays in force. The code comes last: a run without it never began. Raises ParentError.
     """
     check_ended(parent)
     folders = [parent.folder(number) for number in parent.numbers()]
-    in_force = remedy.in_force([(read_json(one.attempt), one.read_state()) for one in folders])
+    in_force = remedy.in_force([(read_json(folder.attempt), folder.read_state()) for folder in folders])
     bound = (in_force.failure or {}).get(
         "since"
     )  # of a failure that no attempt answered, which set nothing aside
     sealed = checkpoints.sealed(parent.checkpoints)
     sealed = [(step, path) for step, path in sealed if bound is None or step < bound]
     if not sealed:
-        raise ParentError("no-checkpoint", "run %s left no checkpoint to go on from" % parent.id)
+        raise ParentError("no-checkpoint", "run %s left no checkpoint to continue from" % parent.id)
     if not _resumes(parent):
-        words = "the script of run %s never asked worker.resume_from(): it would begin with step 1 again"
+        words = "the script of run %s never called worker.resume_from(): it would start at step 1 again"
         raise ParentError("cannot-resume", words % parent.id)
     step, path, passed_over = _newest_whole(parent, sealed)
     steps = read_json(child.plan).get("steps")
@@ -66,20 +66,20 @@ def inherit(
     # A script that saves into one folder again and again would write into the parent's files.
     is_written_once = re.search(r"(?<![0-9])0*%d\Z" % step, name) is not None
     take_over(path, os.path.join(child.checkpoints, name), links=is_written_once)
-    told = {"run": parent.id, "checkpoint": name, "step": step}
+    origin = {"run": parent.id, "checkpoint": name, "step": step}
     set_anew = {name for key in asked for name in _CHANGES_OF.get(key, (key,))}
     changes = {name: value for name, value in in_force.changes.items() if name not in set_anew}
-    record = dict(read_json(prepared.attempt), parent=told, changes=changes)
+    record = dict(read_json(prepared.attempt), parent=origin, changes=changes)
     write_durably(prepared.attempt, strict_json.encode(record) + "\n")
     _place(parent, child, store)
-    return {"parent": told, "changes": changes, "passed_over": passed_over}
+    return {"parent": origin, "changes": changes, "passed_over": passed_over}
 
 
-# whether there is something to go on from
+# whether the parent can be continued
 
 
 def check_ended(parent: Run) -> None:
-    """Raise ParentError for a run that has not ended, or of which something is left."""
+    """Raise ParentError for a run that has not ended, or that left something running."""
     state = run_state.state_of(parent)["state"]
     if state not in TERMINAL:
         raise ParentError("not-ended", "run %s is %s" % (parent.id, state))
@@ -100,22 +100,22 @@ def _is_held(run: Run) -> bool:
 
 
 def _resumes(run: Run) -> bool:
-    """Whether the script took the checkpoint to go on from, and was not told another by its own words."""
-    told: set[str] = set()
+    """Whether the script took its checkpoint from the worker, and its command line named no other."""
+    consumed: set[str] = set()
     for number in run.numbers():
-        told.update(run.folder(number).read_state().get("consumed") or [])
-    return "resume" in told and "held resume" not in told
+        consumed.update(run.folder(number).read_state().get("consumed") or [])
+    return "resume" in consumed and "held resume" not in consumed
 
 
 def _newest_whole(run: Run, sealed: list[tuple[int, str]]) -> tuple[int, str, list[dict[str, Any]]]:
-    """Return step and path of the newest whole checkpoint, and which newer ones were passed over, and why."""
+    """Return step and path of the newest whole checkpoint, and the newer ones that were passed over, with the reasons."""
     passed_over: list[dict[str, Any]] = []
     for step, path in reversed(sealed):
         wrong = what_is_wrong(path)
         if wrong is None:
             return step, path, passed_over
         passed_over.append({"checkpoint": os.path.basename(path), "wrong": wrong})
-    words = ", ".join("%s (%s)" % (one["checkpoint"], one["wrong"]) for one in passed_over[:5])
+    words = ", ".join("%s (%s)" % (damaged["checkpoint"], damaged["wrong"]) for damaged in passed_over[:5])
     raise ParentError("no-checkpoint", "run %s left no whole checkpoint: %s" % (run.id, words))
 
 
@@ -123,7 +123,7 @@ def _newest_whole(run: Run, sealed: list[tuple[int, str]]) -> tuple[int, str, li
 
 
 def what_is_wrong(path: str) -> str | None:
-    """Say how a sealed checkpoint differs from its manifest, or why it is none to take over; None where it is whole."""
+    """Say how a sealed checkpoint differs from its manifest, or why it cannot be taken over; None if it is whole."""
     files = read_json(os.path.join(path, checkpoints.MANIFEST)).get("files")
     for name in files if isinstance(files, dict) else ():
         if os.path.isabs(name) or os.path.normpath(name) != name or name.split("/")[0] == "..":
@@ -132,43 +132,45 @@ def what_is_wrong(path: str) -> str | None:
 
 
 def take_over(path: str, target: str, *, links: bool) -> None:
-    """Give a whole checkpoint a second place: with `links` its files a second name where the file system can, else copies.
+    """Make a second whole checkpoint: with `links` by second names of its files if the file system can, else by copies.
 
-    It appears whole. Raises OSError if the disk refuses.
+    It appears in one step. Raises OSError if the disk refuses.
     """
     folder = os.path.dirname(target)
     hidden = os.path.join(folder, ".%s.new" % os.path.basename(target))
     os.makedirs(hidden)
     files = read_json(os.path.join(path, checkpoints.MANIFEST))["files"]
-    inner = {hidden}
+    folders = {hidden}
     for name, entry in sorted(files.items()):
-        place = os.path.join(hidden, name)
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        inner.add(os.path.dirname(place))
-        source = os.path.realpath(os.path.join(path, name))  # a link may lead elsewhere from the new place
-        if not (links and _is_linked(source, place)):
-            _copy(source, place, entry["sha256"])
+        copy = os.path.join(hidden, name)
+        os.makedirs(os.path.dirname(copy), exist_ok=True)
+        folders.add(os.path.dirname(copy))
+        source = os.path.realpath(
+            os.path.join(path, name)
+        )  # a relative link would lead elsewhere from the copy
+        if not (links and _is_linked(source, copy)):
+            _copy(source, copy, entry["sha256"])
     _copy(os.path.join(path, checkpoints.MANIFEST), os.path.join(hidden, checkpoints.MANIFEST))
-    for one in inner:
-        sync_folder(one)
+    for written in folders:
+        sync_folder(written)
     os.rename(hidden, target)
     sync_folder(folder)
 
 
-def _is_linked(source: str, place: str) -> bool:
-    """Give a file a second name; whether that could be: not on another file system, nor on one without hard links."""
+def _is_linked(source: str, copy: str) -> bool:
+    """Give a file a second name; return False if it is on another file system, or on one without hard links."""
     try:
-        os.link(source, place)
+        os.link(source, copy)
     except OSError:
         return False
     return True
 
 
-def _copy(source: str, place: str, sha256: str | None = None) -> None:
-    shutil.copyfile(source, place)
-    with open(place, "rb") as file:
+def _copy(source: str, copy: str, sha256: str | None = None) -> None:
+    shutil.copyfile(source, copy)
+    with open(copy, "rb") as file:
         os.fsync(file.fileno())
-    if sha256 is not None and checkpoints.sha256_of(place) != sha256:
+    if sha256 is not None and checkpoints.sha256_of(copy) != sha256:
         raise ParentError("changed", "%s changed while it was copied: try again" % source)
 
 
@@ -176,41 +178,41 @@ def _copy(source: str, place: str, sha256: str | None = None) -> None:
 
 
 def _place(parent: Run, child: Run, store: Store) -> None:
-    """Put the parent's code and data, as they were sent to it, in place for the child."""
+    """Put the parent's code and data, as the client sent them, in place for the child."""
     manifest = read_json(parent.manifest)
     check(manifest)
     with store.shared():
         missing = store.place(manifest, child)
         if missing:
-            found = _found(parent, manifest, missing)
+            found = _find_in_trees(parent, manifest, missing)
             lost = sorted(
                 path
                 for path, entry in manifest.items()
                 if entry.get("sha256") in missing and entry["sha256"] not in found
             )
             if lost:
-                words = "%s of run %s is not as it was sent, and nothing else here holds it"
+                words = "%s of run %s is not as it was sent, and this host has no other copy"
                 raise ParentError("lost", words % (", ".join(lost[:3]), parent.id))
-            with contextlib.closing(_Files([found[one][0] for one in missing])) as stream:
-                store.receive(stream, [(one, found[one][1]) for one in missing])
+            with contextlib.closing(_Files([found[sha256][0] for sha256 in missing])) as stream:
+                store.receive(stream, [(sha256, found[sha256][1]) for sha256 in missing])
             if store.place(manifest, child):
-                raise ParentError("lost", "the store cannot keep what it is given; is its disk sound?")
+                raise ParentError("lost", "the store lost files that were just written to it: check its disk")
 
 
-def _found(parent: Run, manifest: Manifest, missing: list[str]) -> dict[str, tuple[str, int]]:
-    """Return, by SHA-256, path and size of what the parent's own trees still hold as it was sent."""
+def _find_in_trees(parent: Run, manifest: Manifest, missing: list[str]) -> dict[str, tuple[str, int]]:
+    """Return path and size, by SHA-256, of the missing files that the parent's own trees still hold unchanged."""
     found: dict[str, tuple[str, int]] = {}
     for path, entry in manifest.items():
-        sha256, place = entry.get("sha256"), os.path.join(parent.work, path)
+        sha256, source = entry.get("sha256"), os.path.join(parent.work, path)
         if sha256 in missing and sha256 not in found:
             with contextlib.suppress(OSError):
-                if os.path.isfile(place) and checkpoints.sha256_of(place) == sha256:
-                    found[str(sha256)] = (place, entry["size"])
+                if os.path.isfile(source) and checkpoints.sha256_of(source) == sha256:
+                    found[str(sha256)] = (source, entry["size"])
     return found
 
 
 class _Files:
-    """Files one behind the other, as a stream."""
+    """The contents of files, one after the other, as a stream."""
 
     def __init__(self, paths: list[str]) -> None:
         self._left = list(reversed(paths))
