@@ -1,10 +1,10 @@
-"""Which of a host's cards a launch asks for, and how it comes by them: leased on the host, or waited for."""
+"""Which of a host's cards a launch asks for, and how it gets them: leased on the host, after waiting if necessary."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from launcher.errors import AgentError, CardBusyError
 from launcher.planning import (
@@ -16,6 +16,7 @@ from launcher.planning import (
     strangers_on,
 )
 from launcher.runs.view import View
+from launcher.values.answers import BusyCard
 from launcher.values.facts import Facts
 from launcher.values.plan import Finding, Plan
 from launcher.values.profile import Profile
@@ -30,9 +31,9 @@ T = TypeVar("T")
 
 
 class CardChoice(NamedTuple):
-    """The cards that will do now (UUIDs), how many of them are needed, and what they are called.
+    """The cards that can be used now (UUIDs), how many of them are needed, and their titles.
 
-    `any_of` are those that would do if whoever holds them left: what a run may move to later.
+    `any_of` includes cards that others hold now: a run may move to them later.
     """
 
     gpus: tuple[str, ...]
@@ -100,9 +101,9 @@ def refusal(findings: Sequence[Finding], plan: Plan, facts: Facts) -> CardBusyEr
 
 
 def waiting_for(make: Callable[[], T], wait_s: float, view: View) -> T:
-    """Make something; while others have the cards for it try again, for so many seconds, and show who has them.
+    """Make something; while others hold the cards for it, try again for `wait_s` seconds and show who holds them.
 
-    Raises CardBusyError when they have them still.
+    Raises CardBusyError if they are still held at the end.
     """
     try:
         return make()
@@ -127,21 +128,24 @@ def waiting_for(make: Callable[[], T], wait_s: float, view: View) -> T:
 
 
 def leased(error: AgentError, plan: Plan, cards: CardChoice) -> CardBusyError:
-    """Return as an error of its own that other runs have leased the cards that a run needs."""
-    told = error.values.get("busy")
-    busy = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
-    holders = printable(", ".join(_holder(one, cards) for one in busy))
+    """Return the error for cards that other runs have leased."""
+    listed = error.values.get("busy")
+    busy = (
+        [BusyCard.lenient(card) for card in listed if isinstance(card, dict)]
+        if isinstance(listed, list)
+        else []
+    )
+    holders = printable(", ".join(_holder(card, cards) for card in busy))
     lines = [f"gpu busy: {holders}", f"  {WAIT}"]
-    if run := next((str(one["run"]) for one in busy if one.get("run")), ""):
+    if run := next((card.run for card in busy if card.run), ""):
         short = printable(run).rpartition("-")[2]
         lines.append(f"  or end it     launch stop --host {plan.host} {short}")
     return CardBusyError("\n".join(lines), holders)
 
 
-def _holder(told: dict[str, Any], cards: CardChoice) -> str:
-    gpu = str(told.get("gpu"))
-    title = cards.titles.get(gpu, gpu)
-    if told.get("state") == "queued":
+def _holder(card: BusyCard, cards: CardChoice) -> str:
+    title = cards.titles.get(card.gpu, card.gpu)
+    if card.state == "queued":
         return f"{title} is next for a launch that came before"
-    by = f"run {told['run']} ({told.get('state')})" if told.get("run") else "a run that just leaves"
+    by = f"run {card.run} ({card.state})" if card.run else "a run that just leaves"
     return f"leased by {by} on {title}"

@@ -1,4 +1,4 @@
-"""What a host has on record of an end, in words for a person. Whatever it holds, there are words for it."""
+"""Puts the evidence that a host recorded about the end of a run into words. Any value is accepted."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _DIAGNOSIS = ("line", "why", "mend")
 
 
 def words(evidence: object) -> list[str]:
-    """Return a piece of evidence as short clauses; none where there is none."""
+    """Return evidence as short clauses."""
     if not isinstance(evidence, dict):
         return []
-    told = {key: value for key, value in evidence.items() if key not in ("class", *_DIAGNOSIS)}
-    return [clause for key, value in told.items() if value is not None for clause in _clauses(key, value)]
+    other = {key: value for key, value in evidence.items() if key not in ("class", *_DIAGNOSIS)}
+    return [clause for key, value in other.items() if value is not None for clause in _clauses(key, value)]
 
 
 def diagnosis(evidence: object) -> dict[str, str]:
-    """Return the line that proves a failure's class, why it happens and what mends it, as far as they are told."""
+    """Return the line that proves a failure's class, why it happens and what mends it; only those on record."""
     if not isinstance(evidence, dict) or not evidence.get("class"):
         return {}
     return {name: str(evidence[name]) for name in _DIAGNOSIS if evidence.get(name)}

@@ -27,6 +27,14 @@ class ResumedRun(Record):
     gpus: tuple[str, ...] = ()
 
 
+class BusyCard(Record):
+    """A card (UUID) that cannot be leased: held by a run, or `queued` for a launch that asked earlier."""
+
+    gpu: str = ""
+    run: str | None = None
+    state: str | None = None
+
+
 class PassedOver(Record):
     """A checkpoint that cannot be used, and why."""
 

@@ -31,6 +31,7 @@ def session(tmp_path, monkeypatch):
     """A host's agent, and a run in a container of an engine that is not there, whose agent died."""
     monkeypatch.setattr(docker, "FATE", docker.Docker())
     run = Run(str(tmp_path / "runs" / RUN))
+    run.make()
     runtime = {"kind": "docker", "engine": {"name": "docker", "socket": str(tmp_path / "none.sock")}}
     run.make()
     for kind in ("prepare", "attempt"):
@@ -145,7 +146,7 @@ def test_a_live_agent_is_no_matter_of_the_engines(session):
 )  # fmt: skip
 def test_an_end_is_told_in_words(evidence, said, capsys):
     """No Python's dict in front of a person."""
-    PlainView().end(RUN, {"state": "interrupted", "evidence": evidence}, Result(None, None, {}, None, None))
+    PlainView().end(RUN, RunState(state="interrupted", evidence=evidence), Result(None, None, {}, None, None))
     assert f"    {said}\n" in capsys.readouterr().out
 
 
