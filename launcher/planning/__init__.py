@@ -29,6 +29,7 @@ from launcher.planning.placement import (
     runtime,
     strangers_on,
 )
+from launcher.planning.precision_history import failed_before
 from launcher.planning.recipe import Recipe, buildkit, classic
 from launcher.planning.split import split
 from launcher.planning.wheel_choice import (
@@ -70,6 +71,7 @@ __all__ = [
     "engine",
     "environment",
     "environment_files",
+    "failed_before",
     "has_no_index",
     "image",
     "is_closed",

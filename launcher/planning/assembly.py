@@ -1,4 +1,4 @@
-"""From profile, host and job to the plan."""
+"""Assembles the plan from profile, host, job and facts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Collection
 from launcher.planning.allocation import allocation, nodes
 from launcher.planning.image_plan import Sources, image
 from launcher.planning.ladder import TOKENS, LadderInputs, PrecisionRequest, ladder
+from launcher.planning.precision_history import failed_before
 from launcher.planning.split import split
 from launcher.planning.wheel_choice import UNKNOWN, Site
 from launcher.values.environment import Environment
+from launcher.values.facts import PrecisionEvidence
 from launcher.values.host import Host
 from launcher.values.job import Batch, Job
 from launcher.values.model import Model
@@ -30,31 +32,37 @@ def plan(
     environment: Environment | None = None,
     model: Model | None = None,
     platform: Platform | None = None,
+    evidence: tuple[PrecisionEvidence, ...] = (),
     rehearsed_on: Profile | None = None,
 ) -> Plan:
-    """Return the plan. Pure: the same inputs give the same bytes. `sources` are images', for docker.
+    """Return the plan. Pure: the same inputs give the same bytes.
 
-    `site` is what is known of the host, `environment` what is to be made there for a native run, `asked` is the precision,
-    `model` what is known of the job's, `platform` of the host's software. `rehearsed_on` is the CPU on which a card's
-    precision and split are tried. Raises RefusedError when the card excludes the precision
-    asked for, or a container, or the cards cannot share the global batch.
+    `asked` is the requested precision, `sources` are for an image, `site` describes the host, `environment` is to be made
+    there for a native run, `platform` describes the host's software. `evidence` is what earlier runs showed there about
+    precisions with the job's model. `rehearsed_on` is the CPU on which a card's precision and split are tried. Raises
+    RefusedError when the card excludes the requested precision or a container, or when the cards cannot share the global
+    batch equally.
     """
-    case = ladder_inputs(profile, job, model, platform)
-    rungs = ladder(case, asked).rungs
+    on = rehearsed_on or profile
+    built = image(on, job, host.build, sources, site) if runtime == "docker" else None
+    packages = built or environment
+    torch = packages.torch if packages else platform.torch if platform else None
+    inputs = ladder_inputs(profile, job, model, platform, evidence, torch)
+    rungs = ladder(inputs, asked).rungs
     data = {name: source(value) for name, value in job.data if value is not None}
-    batch = split(profile, job.batch, model, job.method, rungs[0], case.tokens)
+    batch = split(profile, job.batch, model, job.method, rungs[0], inputs.tokens)
     return Plan(
         job=job.name,
         host=host.name,
         profile=profile,
         rehearsed=rehearsed_on is not None,
         runtime=runtime,
-        image=image(rehearsed_on or profile, job, host.build, sources, site) if runtime == "docker" else None,
+        image=built,
         environment=environment,
         host_environment=host.environment,
         command=job.command,
         requirements=job.requirements,
-        model=source(job.model) if job.model is not None else None,
+        model=_model_source(job),
         model_facts=model,
         data=data,
         method=job.method,
@@ -79,26 +87,26 @@ def plan(
 
 
 def job_of(plan: Plan) -> Job:
-    """Return a job that this plan could be of, as far as a plan tells: paths are as they were written."""
+    """Return a job that would give this plan, with paths as they were written; a plan does not hold all of a job."""
     special = {"image", "model", "data"}
-    alike = {key: getattr(plan, key) for key in Job.model_fields if key in {*Plan.model_fields} - special}
+    common = {key: getattr(plan, key) for key in Job.model_fields if key in {*Plan.model_fields} - special}
     return Job.model_validate(
         {
-            **alike,
+            **common,
             "name": plan.job,
             "model": written(plan.model) if plan.model is not None else None,
             "batch": Batch(global_size=plan.split.global_batch, micro=plan.split.micro_batch),
-            "data": {name: written(one) for name, one in plan.data.items()},
+            "data": {name: written(value) for name, value in plan.data.items()},
         }
     )
 
 
 def changed(parent: Plan, job: Job, keys: Collection[str], host: str) -> Plan:
-    """Return the plan of a run that goes on from a checkpoint of another: the parent's, but for some keys of the job.
+    """Return the plan of a run that resumes another one: the parent's plan with some keys of the job changed.
 
-    `job` is the parent's with the changes, `keys` are what was changed, as in a job's file; of a key that no plan has
-    nothing comes of it. `host` is what the host is called here. Another micro-batch, or another length of samples, gives
-    another split, never another global batch.
+    `job` is the parent's job with the changes. `keys` are the changed keys, as in a job's file; keys that a plan does not
+    have are ignored. `host` is the host's name here. Another micro-batch, or another length of samples, changes the
+    split, never the global batch.
     """
     values = {key: getattr(job, key) for key in {key.split(".")[0] for key in keys} & {*Plan.model_fields}}
     tokens = ladder_inputs(parent.profile, job, parent.model_facts, None).tokens
@@ -110,19 +118,33 @@ def changed(parent: Plan, job: Job, keys: Collection[str], host: str) -> Plan:
     return Plan.model_validate({**parent.model_dump(), **values, "job": job.name, "host": host})
 
 
-def ladder_inputs(profile: Profile, job: Job, model: Model | None, platform: Platform | None) -> LadderInputs:
-    """Return what a job's ladder on a card is made for; a sample's length is its setting `max_length`."""
+def ladder_inputs(
+    profile: Profile,
+    job: Job,
+    model: Model | None,
+    platform: Platform | None,
+    evidence: tuple[PrecisionEvidence, ...] = (),
+    torch: str | None = None,
+) -> LadderInputs:
+    """Return what the ladder of a job on a card depends on.
+
+    The length of a sample is the job's setting `max_length`. `torch` is the version that the run gets, `None` if unknown.
+    """
     length = job.settings.get("max_length")
     tokens = length if type(length) is int and length > 0 else TOKENS
-    return LadderInputs(
-        profile, job.method, model, platform or Platform(), job.attention, job.compile, tokens
-    )
+    failures = failed_before(evidence, profile, job, _model_source(job), torch)
+    platform = platform or Platform()
+    return LadderInputs(profile, job.method, model, platform, job.attention, job.compile, tokens, failures)
+
+
+def _model_source(job: Job) -> Source | None:
+    return source(job.model) if job.model is not None else None
 
 
 def source(written: str) -> Source:
-    """Tell a path here (`./x`, `/x`, `~/x`) from one on the host (`host:/x`) and from a word for the script.
+    """Classify a path here (`./x`, `/x`, `~/x`), a path on the host (`host:/x`), or a name for the script.
 
-    `hub:org/name` is the word `org/name`, whatever it looks like.
+    `hub:org/name` is always the name `org/name`.
     """
     if written.startswith("host:"):
         return Source(kind="host", value=written.removeprefix("host:"))
@@ -131,7 +153,7 @@ def source(written: str) -> Source:
     return Source(kind="name", value=written.removeprefix("hub:"))
 
 
-def written(meant: Source) -> str:
+def written(source: Source) -> str:
     """Return how a source is written in a job."""
-    prefix = {"host": "host:", "local": "", "name": "hub:"}[meant.kind]
-    return f"{prefix}{meant.value}"
+    prefix = {"host": "host:", "local": "", "name": "hub:"}[source.kind]
+    return f"{prefix}{source.value}"

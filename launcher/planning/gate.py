@@ -8,6 +8,7 @@ from typing import Literal
 
 from launcher.errors import RefusedError
 from launcher.planning.image_plan import torch_for
+from launcher.planning.ladder import FAILED_BEFORE
 from launcher.planning.memory import usable_gb, weights_gb
 from launcher.planning.placement import (
     cards_of,
@@ -47,7 +48,7 @@ def check(
 
     With the table of torch's builds an installed one is held against the card. Texts hold no volatile figure.
     """
-    found = [*_ranks(plan), *_model_room(plan)]
+    found = [*_ranks(plan), *_failed_precision(plan), *_model_room(plan)]
     if facts is not None:
         found += [*_card(plan, facts), *_how(plan, facts, host), *_room(facts)]
         if wheels is not None:
@@ -63,6 +64,20 @@ def _ranks(plan: Plan) -> list[Finding]:
     message = f"'{program}' is started once and sees {ranks} cards: it must start {ranks} processes itself"
     mend = "python, torchrun and accelerate are started for all of them"
     return [Finding(level="note", code="one-process", message=message, mend=mend)]
+
+
+def _failed_precision(plan: Plan) -> list[Finding]:
+    """Note each precision that would have come first, had it not failed on this host before."""
+    return [
+        Finding(
+            level="note",
+            code="precision-failed-before",
+            message=f"{rung.mode} {rung.why.partition('; ')[0]}",
+            mend=f"--precision {rung.mode}     starts with it again",
+        )
+        for rung in plan.ladder
+        if rung.why.startswith(FAILED_BEFORE)
+    ]
 
 
 def _model_room(plan: Plan) -> list[Finding]:

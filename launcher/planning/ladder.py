@@ -1,7 +1,9 @@
-"""The ordered list of precisions that a card, a model and a method allow, fastest safe rung first; and why not the others.
+"""The ladder: the precisions that a training may use on a card, fastest safe one first.
 
-What a rung may be is the card's; which of them come by themselves, and in which order, is the tables' below. A rung
-that is asked for is followed by the safer ones.
+A run starts on the first rung; after a failure that a precision causes, its next attempt uses the next rung. On a T4 the
+ladder of a LoRA training is `fp16 autocast + scaler, fp16 base`, `fp16 autocast + scaler, fp32 base`, `fp32`. The card
+decides what is possible, the tables below which precisions are chosen automatically and in which order. A precision that
+the user requests comes first, followed by the safer ones.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from pydantic import ValidationError
 from launcher.errors import RefusedError
 from launcher.planning.memory import needed_gb, usable_gb
 from launcher.values.base import Written
+from launcher.values.facts import PrecisionEvidence
 from launcher.values.model import Model
 from launcher.values.precision import SHORT, Attention, Dtype, Mode, Platform, Precision
 from launcher.values.profile import Profile
@@ -23,13 +26,19 @@ Method = Literal["lora", "full"]
 PrecisionRequest = Literal["auto", "bf16", "fp16", "fp16-native", "fp32"]
 
 MODES: tuple[Mode, ...] = ("fp16-native", "fp16", "bf16", "fp32")
-"""From the one that most can go wrong in to the one in which nothing can."""
+"""Least safe first."""
+FAILED_BEFORE = "failed here before: "
+"""How `why` begins on a rung that evidence has moved behind a safer one."""
 TOKENS = 1024
-"""A sample's length where a job's settings have no `max_length`."""
+"""The length of a sample when the job's settings have no `max_length`."""
 
 
 class LadderInputs(NamedTuple):
-    """What a ladder is made for. `tokens` is a sample's length."""
+    """What a ladder depends on.
+
+    `tokens` is the length of a sample. `failures` are records of precisions that failed before on this host, with this
+    card and model.
+    """
 
     profile: Profile
     method: Method
@@ -38,10 +47,15 @@ class LadderInputs(NamedTuple):
     attention: Attention = "sdpa"
     compile: bool = False
     tokens: int = TOKENS
+    failures: tuple[PrecisionEvidence, ...] = ()
 
 
 class Excluded(Written):
-    """A precision that is no rung, or none by itself, and why; `base_dtype` where only that of a mode is meant."""
+    """A precision that is not a rung, and why.
+
+    `base_dtype` is given when other dtypes of the base are possible in this mode. `on_request` means that it is possible,
+    but never chosen automatically.
+    """
 
     mode: Mode
     base_dtype: Dtype | None = None
@@ -55,169 +69,188 @@ class Excluded(Written):
 
 
 class Ladder(NamedTuple):
-    """The rungs, best first, and what is none."""
+    """The rungs, best first, and the precisions that are not rungs."""
 
     rungs: tuple[Precision, ...]
     excluded: tuple[Excluded, ...]
 
 
 class _Candidate(NamedTuple):
-    """A precision in the making, and why it is no rung by itself, if it is none."""
+    """A candidate precision. `only_on_request` holds the reason when it must not be chosen automatically."""
 
     values: dict[str, object]
     only_on_request: str = ""
 
 
 class _Rung(NamedTuple):
-    """A precision that can be, and why it is none by itself, if it is not."""
+    """A valid precision. `only_on_request` holds the reason when it must not be chosen automatically."""
 
     precision: Precision
     only_on_request: str
 
 
-def ladder(case: LadderInputs, asked: PrecisionRequest = "auto") -> Ladder:
-    """Return the rungs for a case: by themselves, or from the mode that is asked for on.
+def ladder(inputs: LadderInputs, request: PrecisionRequest = "auto") -> Ladder:
+    """Return the rungs: those that are chosen automatically, or the requested mode followed by the safer ones.
 
-    Of a model for which nothing fits the leanest rung is returned, which the gate refuses. Raises RefusedError when
-    card, software or memory exclude the mode that is asked for, or what the job wants beside it.
+    If no precision fits the card's memory, the only rung is the smallest one, which the gate refuses. If the first rungs
+    failed here before, the next one goes first; a request is not changed by that. Raises RefusedError when the card, the
+    software or the memory excludes the requested mode, or the job's `attention` or `compile`.
     """
     possible: list[_Rung] = []
     excluded: list[Excluded] = []
-    for candidate in _CANDIDATES[case.profile.kind](case):
-        made = candidate if isinstance(candidate, Excluded) else _make(case, candidate)
-        if isinstance(made, Excluded):
-            excluded.append(made)
+    for candidate in _CANDIDATES[inputs.profile.kind](inputs):
+        rung = candidate if isinstance(candidate, Excluded) else _make(inputs, candidate)
+        if isinstance(rung, Excluded):
+            excluded.append(rung)
         else:
-            possible.append(made)
+            possible.append(rung)
     if not possible:
-        raise RefusedError(_why_nothing(case, excluded))
-    fitting = [one for one in possible if not too_large(case, one.precision)]
-    rungs = [one.precision for one in fitting if not one.only_on_request]
-    excluded += [_as_excluded(one, too_large(case, one.precision)) for one in possible if one not in fitting]
-    if asked == "auto" and not rungs:
-        rungs = [_leanest(case, possible)]
-    elif asked != "auto":
-        wanted = [one.precision for one in fitting if one.precision.mode == asked]
-        if not wanted:
-            raise RefusedError(_why_not(case, asked, excluded))
-        rungs = [*wanted, *(one for one in rungs if one.mode in MODES[MODES.index(asked) + 1 :])]
-    others = [one for one in fitting if one.only_on_request and one.precision not in rungs]
-    on_request = [_as_excluded(one, one.only_on_request, on_request=True) for one in others]
+        raise RefusedError(_why_nothing(inputs, excluded))
+    fitting = [rung for rung in possible if not too_large(inputs, rung.precision)]
+    rungs = [rung.precision for rung in fitting if not rung.only_on_request]
+    excluded += [
+        _as_excluded(rung, too_large(inputs, rung.precision)) for rung in possible if rung not in fitting
+    ]
+    if request == "auto":
+        rungs = _after_failures(rungs, inputs.failures) or [_smallest(inputs, possible)]
+    else:
+        requested = [rung.precision for rung in fitting if rung.precision.mode == request]
+        if not requested:
+            raise RefusedError(_why_not(inputs, request, excluded))
+        safer = MODES[MODES.index(request) + 1 :]
+        rungs = [*requested, *(rung for rung in rungs if rung.mode in safer)]
+    others = [rung for rung in fitting if rung.only_on_request and rung.precision not in rungs]
+    on_request = [_as_excluded(rung, rung.only_on_request, on_request=True) for rung in others]
     return Ladder(tuple(rungs), (*excluded, *on_request))
 
 
+def _after_failures(rungs: list[Precision], failures: tuple[PrecisionEvidence, ...]) -> list[Precision]:
+    """Move the first rung that has not failed here before the ones that have; they stay on the ladder, behind it."""
+    failure_of = {failure.precision: failure for failure in failures}
+    first = next((rung for rung in rungs if rung.digest not in failure_of), None)
+    if first is None:
+        return rungs
+    place = rungs.index(first)
+    failed = [
+        rung.model_copy(update={"why": f"{FAILED_BEFORE}{failure_of[rung.digest].title}; {rung.why}"})
+        for rung in rungs[:place]
+    ]
+    return [first, *failed, *rungs[place + 1 :]]
+
+
 def _as_excluded(rung: _Rung, why: str, *, on_request: bool = False) -> Excluded:
-    one = rung.precision
-    return Excluded(mode=one.mode, base_dtype=one.base_dtype, why=why, on_request=on_request)
+    precision = rung.precision
+    return Excluded(mode=precision.mode, base_dtype=precision.base_dtype, why=why, on_request=on_request)
 
 
-def _leanest(case: LadderInputs, possible: list[_Rung]) -> Precision:
-    assert case.model is not None  # noqa: S101 - only a known model is too large
-    model = case.model
-    usual = [one.precision for one in possible if not one.only_on_request]
-    return min(usual, key=lambda one: needed_gb(model, case.method, one, case.tokens))
+def _smallest(inputs: LadderInputs, possible: list[_Rung]) -> Precision:
+    assert inputs.model is not None  # noqa: S101 - only a known model is too large
+    model = inputs.model
+    automatic = [rung.precision for rung in possible if not rung.only_on_request]
+    return min(automatic, key=lambda precision: needed_gb(model, inputs.method, precision, inputs.tokens))
 
 
-def _why_nothing(case: LadderInputs, excluded: list[Excluded]) -> str:
-    """Say what excludes even fp32, which can only be what the job wants beside its precision."""
-    why = next(one.why for one in excluded if one.mode == "fp32")
-    mends = {"attention": case.attention != "sdpa", "compile": case.compile}
-    words = {"attention": "--set attention=sdpa", "compile": "--set compile=false"}
-    return f"{case.profile.title}: {why}\n  " + "     ".join(
-        words[key] for key, is_so in mends.items() if is_so
-    )
+def _why_nothing(inputs: LadderInputs, excluded: list[Excluded]) -> str:
+    """Say what excludes even fp32, which can only be the job's `attention` or `compile`."""
+    why = next(precision.why for precision in excluded if precision.mode == "fp32")
+    mends = {
+        "--set attention=sdpa": inputs.attention != "sdpa",
+        "--set compile=false": inputs.compile,
+    }
+    options = "     ".join(option for option, applies in mends.items() if applies)
+    return f"{inputs.profile.title}: {why}\n  {options}"
 
 
-def _why_not(case: LadderInputs, asked: Mode, excluded: list[Excluded]) -> str:
-    why = next(one.why for one in excluded if one.mode == asked)
-    return f"{asked} is excluded on {case.profile.title}: {why}\n  leave the choice to us   --precision auto"
+def _why_not(inputs: LadderInputs, mode: Mode, excluded: list[Excluded]) -> str:
+    why = next(precision.why for precision in excluded if precision.mode == mode)
+    return f"{mode} is excluded on {inputs.profile.title}: {why}\n  let launch choose   --precision auto"
 
 
-# what each kind of card could do, fastest first
+# what each kind of card can do, fastest first
 
 
-def _cuda(case: LadderInputs) -> Iterator[_Candidate | Excluded]:
-    profile = case.profile
+def _cuda(inputs: LadderInputs) -> Iterator[_Candidate | Excluded]:
+    profile = inputs.profile
     if profile.has_bf16:
-        why = "the range of fp32 on tensor cores; no scaler to fail"
-        yield _Candidate({**_BF16, "base_dtype": _base(case, "bfloat16"), "tf32": True, "why": why})
+        why = "the range of fp32 on tensor cores; needs no scaler"
+        yield _Candidate({**_BF16, "base_dtype": _base(inputs, "bfloat16"), "tf32": True, "why": why})
     else:
-        why = f"capability {profile.capability} < 8.0 emulates it (torch says yes, the card says no)"
+        why = f"capability {profile.capability} < 8.0 emulates it in software (torch reports it as supported)"
         yield Excluded(mode="bf16", why=why)
     if profile.has_fp16_tensor_cores:
-        yield from _scaled(case)
+        yield from _scaled(inputs)
         if profile.has_tf32:
             yield _Candidate({**_FP32, "tf32": True, "why": "fp32 storage, tf32 products on tensor cores"})
-        yield _Candidate({**_FP32, "why": "always right"})
+        yield _Candidate({**_FP32, "why": "always safe"})
     else:
-        yield from _without_tensor_cores(case)
+        yield from _without_tensor_cores(inputs)
     yield _HALVES
 
 
-def _scaled(case: LadderInputs) -> Iterator[_Candidate | Excluded]:
-    """Yield fp16 on tensor cores: over a half base first, but for a model whose residuals may overflow it."""
+def _scaled(inputs: LadderInputs) -> Iterator[_Candidate | Excluded]:
+    """Yield fp16 on tensor cores: with a half-precision base first, unless the model's residuals may overflow it."""
     why = "tensor cores; trainables stay fp32, so the scaler can unscale"
     needless = (
-        "bf16 is as fast here, has the range of fp32, and needs no scaler" if case.profile.has_bf16 else ""
+        "bf16 is as fast here, has the range of fp32 and needs no scaler" if inputs.profile.has_bf16 else ""
     )
     wide = _Candidate({**_SCALED, "base_dtype": "float32", "why": why}, needless)
-    if case.method == "lora":
+    if inputs.method == "lora":
         residuals = "residuals beyond 65504, which overflow an fp16 base"
         wide = _Candidate({**wide.values, "why": f"for {residuals}"}, needless)
-        made = _make(case, wide)
-        fits = isinstance(made, _Rung) and not too_large(case, made.precision)
-        if fits and case.model is not None and case.model.dtype == "bfloat16":
-            born = f"the model was born in bf16: it may have {residuals}"
-            yield Excluded(mode="fp16", base_dtype="float16", why=born)
+        rung = _make(inputs, wide)
+        fits = isinstance(rung, _Rung) and not too_large(inputs, rung.precision)
+        if fits and inputs.model is not None and inputs.model.dtype == "bfloat16":
+            overflow = f"the model was saved in bf16: it may have {residuals}"
+            yield Excluded(mode="fp16", base_dtype="float16", why=overflow)
         else:
-            lean = f"{why}; half the memory for the frozen base"
-            yield _Candidate({**_SCALED, "base_dtype": "float16", "why": lean}, needless)
+            smaller = f"{why}; half the memory for the frozen base"
+            yield _Candidate({**_SCALED, "base_dtype": "float16", "why": smaller}, needless)
     yield wide
 
 
-def _without_tensor_cores(case: LadderInputs) -> Iterator[_Candidate]:
-    slow = "without tensor cores fp16 saves memory here, not time"
-    plain = _Candidate({**_FP32, "why": f"always right; {slow}"})
+def _without_tensor_cores(inputs: LadderInputs) -> Iterator[_Candidate]:
+    slow = "without tensor cores, fp16 saves memory but not time"
+    plain = _Candidate({**_FP32, "why": f"always safe; {slow}"})
     yield plain
-    if case.method == "full":
-        yield _Candidate({**_SCALED, "base_dtype": "float32", "why": f"as you asked; {slow}"}, slow)
+    if inputs.method == "full":
+        yield _Candidate({**_SCALED, "base_dtype": "float32", "why": f"as requested; {slow}"}, slow)
         return
-    made = _make(case, plain)
-    may_fit = isinstance(made, _Rung) and not too_large(case, made.precision)
+    rung = _make(inputs, plain)
+    may_fit = isinstance(rung, _Rung) and not too_large(inputs, rung.precision)
     why = "half the memory for the frozen base, fp32 adapters"
     yield _Candidate({"mode": "fp16", "base_dtype": "float16", "why": why}, slow if may_fit else "")
 
 
-def _mps(case: LadderInputs) -> Iterator[_Candidate]:
-    chip = case.platform.apple_chip
-    emulated = "M1 and M2 emulate bf16, no faster than fp32"
+def _mps(inputs: LadderInputs) -> Iterator[_Candidate]:
+    chip = inputs.platform.apple_chip
+    emulated = "M1 and M2 emulate bf16, which is no faster than fp32"
     is_native = chip is not None and not re.match(r"Apple M[12]\b", chip)
-    why = "the range of fp32 at half the memory; no scaler to fail"
+    why = "the range of fp32 at half the memory; needs no scaler"
     yield _Candidate(
-        {**_BF16, "base_dtype": _base(case, "bfloat16"), "why": why}, "" if is_native else emulated
+        {**_BF16, "base_dtype": _base(inputs, "bfloat16"), "why": why}, "" if is_native else emulated
     )
-    yield _Candidate({**_FP32, "why": "right on every macOS and torch"})
+    yield _Candidate({**_FP32, "why": "works with every macOS and torch"})
     slow = "an Apple GPU computes fp16 no faster than fp32"
-    yield _Candidate({**_SCALED, "base_dtype": "float32", "why": f"as you asked; {slow}"}, slow)
+    yield _Candidate({**_SCALED, "base_dtype": "float32", "why": f"as requested; {slow}"}, slow)
     yield _HALVES
 
 
-def _cpu(case: LadderInputs) -> Iterator[_Candidate | Excluded]:
-    yield _Candidate({**_FP32, "why": "a CPU's own precision"})
+def _cpu(inputs: LadderInputs) -> Iterator[_Candidate | Excluded]:
+    yield _Candidate({**_FP32, "why": "the CPU's native precision"})
     elsewhere = "to try a card's plan on a CPU   --rehearse --profile CARD"
-    if case.platform.has_cpu_bf16:
+    if inputs.platform.has_cpu_bf16:
         yield _Candidate(
             {
                 **_BF16,
-                "base_dtype": _base(case, "bfloat16"),
-                "why": "as you asked: the processor computes bf16",
+                "base_dtype": _base(inputs, "bfloat16"),
+                "why": "as requested; the processor computes bf16",
             },
-            "the processor computes bf16; whether that is faster than fp32 differs from one to the next",
+            "the processor computes bf16, but whether faster than fp32 depends on the processor",
         )
     else:
-        why = f"the processor is not known to compute bf16 itself; {elsewhere}"
+        why = f"the processor is not known to compute bf16 in hardware; {elsewhere}"
         yield Excluded(mode="bf16", why=why)
-    off = f"on a CPU accelerate silently switches fp16 off; {elsewhere}"
+    off = f"accelerate silently disables fp16 on a CPU; {elsewhere}"
     yield Excluded(mode="fp16", why=off)
     yield Excluded(mode="fp16-native", why=off)
 
@@ -232,32 +265,32 @@ _HALVES = _Candidate(
         "base_dtype": "float16",
         "trainable_dtype": "float16",
         "adam_eps": 1e-4,
-        "why": "as you asked: half weights, no scaler, and an eps that Adam's division survives",
+        "why": "as requested: half-precision weights, no scaler, and an eps that is not zero in float16",
     },
-    "half weights lose small updates, and nothing scales small gradients: the others are safer",
+    "half-precision weights lose small updates and nothing scales small gradients: the others are safer",
 )
 
 
-def _base(case: LadderInputs, half: Dtype) -> Dtype:
-    """Return the dtype of the base: a frozen one may be half, one that is trained stays float32."""
-    return half if case.method == "lora" else "float32"
+def _base(inputs: LadderInputs, half: Dtype) -> Dtype:
+    """Return the dtype of the base: `half` if it is frozen, float32 if it is trained."""
+    return half if inputs.method == "lora" else "float32"
 
 
-# what can be made, and what fits
+# which candidates are valid, and which fit
 
 
-def _make(case: LadderInputs, candidate: _Candidate) -> _Rung | Excluded:
-    """Return the precision of a candidate; why it cannot be, where its validator says so."""
-    profile, values = case.profile, candidate.values
-    beside = {
+def _make(inputs: LadderInputs, candidate: _Candidate) -> _Rung | Excluded:
+    """Return the rung of a candidate, or why its validator rejects it."""
+    profile, values = inputs.profile, candidate.values
+    common = {
         "device": profile.kind,
         "capability": profile.capability,
-        "platform": case.platform if profile.kind == "mps" else None,
-        "attention": case.attention,
-        "compile": case.compile,
+        "platform": inputs.platform if profile.kind == "mps" else None,
+        "attention": inputs.attention,
+        "compile": inputs.compile,
     }
     try:
-        return _Rung(Precision.model_validate({**values, **beside}), candidate.only_on_request)
+        return _Rung(Precision.model_validate({**values, **common}), candidate.only_on_request)
     except ValidationError as error:
         why = error.errors()[0]["msg"].removeprefix("Value error, ")
         return Excluded.model_validate(
@@ -265,12 +298,12 @@ def _make(case: LadderInputs, candidate: _Candidate) -> _Rung | Excluded:
         )
 
 
-def too_large(case: LadderInputs, rung: Precision) -> str:
-    """Return why a rung does not fit on the card, as far as the model is known; empty where it does."""
-    room = usable_gb(case.profile)
-    if case.model is None or room is None:
+def too_large(inputs: LadderInputs, rung: Precision) -> str:
+    """Return why a rung does not fit on the card; empty if it fits, or if the model's size is unknown."""
+    available = usable_gb(inputs.profile)
+    if inputs.model is None or available is None:
         return ""
-    needed = needed_gb(case.model, case.method, rung, case.tokens)
-    if needed <= room:
+    needed = needed_gb(inputs.model, inputs.method, rung, inputs.tokens)
+    if needed <= available:
         return ""
-    return f"it takes some {needed:,.0f} GB for {case.model.billions:.1f} B parameters; the card has {case.profile.memory_gb:g} GB"
+    return f"it needs about {needed:,.0f} GB for {inputs.model.billions:.1f} B parameters; the card has {inputs.profile.memory_gb:g} GB"

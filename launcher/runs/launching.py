@@ -154,7 +154,9 @@ def explain(request: Request, facts: Facts | None = None) -> tuple[LadderInputs,
         with connect(resolved.host) as desk:
             facts = probe(desk, resolved.host, resolved.job)
     profile = choose_profile(resolved.profiles, facts)[0] if facts else resolved.profiles[0]
-    case = ladder_inputs(profile, resolved.job, *_known(resolved, facts))
+    model, platform = _known(resolved, facts)
+    evidence = facts.precision_evidence if facts else ()
+    case = ladder_inputs(profile, resolved.job, model, platform, evidence, platform.torch)
     return case, ladder(case, resolved.asked)
 
 
@@ -306,6 +308,7 @@ def _plan(profile: Profile, resolved: Resolved, facts: Facts | None) -> Plan:
         environment=made,
         model=model,
         platform=platform,
+        evidence=facts.precision_evidence if facts else (),
         rehearsed_on=resolved.rehearsed_on,
     )
 

@@ -1,4 +1,4 @@
-"""What a probe found on a host: volatile, dated, and never part of a plan."""
+"""Facts: what a probe found on a host. They change at any time and are never part of a plan."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from launcher.values.precision import Platform, numbers
 
 
 class Holder(Record):
-    """A process that holds a card, as its driver and the process table tell; what neither tells is None.
+    """A process that holds a card, according to the driver and the process table. `None` is unknown.
 
-    `start` is the process table's own text for when it began, `age_s` its age by the clock of the boot. `state` is the
-    table's letter; `means` says what follows from T, D, Z and from a process that is not seen. `ownership` is
-    `ours-live`, `ours-leftover` or `stranger`, `run` the id of the run where it is ours.
+    `start` is the process table's text for the start time, `age_s` the age by the boot clock. `state` is the process
+    table's letter; `means` explains T, D, Z, and a process that is not visible. `ownership` is `ours-live`,
+    `ours-leftover` or `stranger`; `run` is the id of the run that owns it.
     """
 
     pid: int
@@ -32,22 +32,22 @@ class Holder(Record):
 
     @property
     def is_stranger(self) -> bool:
-        """Whether there is no proof that it is of a run of ours."""
+        """Whether nothing proves that it belongs to a run of ours."""
         return not self.ownership.startswith("ours-")
 
     @property
     def title(self) -> str:
-        """Who it is, without what changes by the second, e.g. `pid 50213 (eve, python eval.py)`."""
-        who = self.user or (f"uid {self.uid}" if self.uid is not None else "another's")
-        words = [who, self.command, f"container {self.container}" if self.container else None]
+        """Its pid, owner and command, e.g. `pid 50213 (eve, python eval.py)`, without figures that change every second."""
+        owner = self.user or (f"uid {self.uid}" if self.uid is not None else "another user")
+        words = [owner, self.command, f"container {self.container}" if self.container else None]
         return f"pid {self.pid} ({', '.join(filter(None, words))})"
 
 
 class Gpu(Record):
-    """One card as its driver reports it; what the driver does not tell is None.
+    """A card as its driver reports it. `None` is unknown.
 
-    `compute_mode` is `default`, `exclusive-process` or `prohibited`; `ecc_errors` counts those since the driver was
-    loaded that could not be corrected; `xids` are the driver's latest errors in the kernel's log, where it may be read.
+    `compute_mode` is `default`, `exclusive-process` or `prohibited`. `ecc_errors` counts uncorrected errors since the
+    driver was loaded. `xids` are the driver's latest errors in the kernel log, if the log is readable.
     """
 
     index: int
@@ -65,14 +65,14 @@ class Gpu(Record):
 
     @property
     def is_held(self) -> bool:
-        """Whether a process holds the card; one that is dead, and only waits to be collected, does not."""
+        """Whether a process holds the card; zombies do not count."""
         return any(holder.state != "Z" for holder in self.holders)
 
 
 class Interpreter(Record):
-    """The interpreter for the job: its path, Python version, and the versions of the packages asked for.
+    """The job's interpreter: its path, its Python version, and the versions of the requested packages.
 
-    `has_ensurepip`: it can make an environment with pip in it.
+    `has_ensurepip`: it can make an environment with pip.
     """
 
     path: str
@@ -83,7 +83,7 @@ class Interpreter(Record):
 
 
 class Python(Record):
-    """An interpreter that was found there, the version that it says, and whether it can make an environment with pip."""
+    """Another interpreter on the host, its version, and whether it can make an environment with pip."""
 
     path: str
     version: str
@@ -91,17 +91,17 @@ class Python(Record):
 
 
 class Uv(Record):
-    """The program uv, which makes environments too, and brings Pythons."""
+    """The program uv, which makes environments and installs Pythons."""
 
     path: str
     version: str | None = None
 
 
 class FileSystem(Record):
-    """What holds the root. `error` says why it did not answer, or why a small file could not be written there.
+    """The file system of the root. `error` says why it did not answer, or why a test file could not be written.
 
-    `is_shared` is of a network's or a cluster's kind: other machines may see the same files. `quota_free_gb` is None
-    where there is no quota, or where `quota` cannot tell; `free_inodes` where the file system counts none.
+    `is_shared`: a network or cluster file system, so other machines may see the same files. `quota_free_gb` is `None`
+    without a quota, or if `quota` cannot read it; `free_inodes` is `None` if the file system does not count inodes.
     """
 
     kind: str | None = None
@@ -114,7 +114,7 @@ class FileSystem(Record):
 
 
 class Engine(Record):
-    """A container engine: its program and its socket, where they are there, and why this user cannot use it."""
+    """A container engine: its program and socket, if present, and why this user cannot use it."""
 
     name: str
     program: str | None = None
@@ -123,13 +123,36 @@ class Engine(Record):
     error: str | None = None
 
 
-class Facts(Record):
-    """One probe: the host, its cards, its room, its engines and its interpreters.
+class PrecisionEvidence(Record):
+    """How a precision did in an earlier run on this host, with the job's model and the present driver.
 
-    `pythons` are the interpreters that were looked for beside the job's, with `uv`; None where nobody looked. `model_told` is what
-    the `config.json` of the job's model says, where it lies there. `holders_error` says why nothing is known of who holds
-    the cards; `nvidia_mps` is whether NVIDIA's MPS daemon runs, which lets one user's processes share an exclusive card.
-    `ends_with_logout`: logind ends whatever this user leaves running when the session ends.
+    `card` is a profile's name, `precision` a `Precision.digest`. `torch` is `None` if the run ended before it reported
+    its version. `failed` is the class of the failure; `None` means that the first steps were good.
+    """
+
+    card: str
+    method: str
+    job: str
+    torch: str | None = None
+    precision: str
+    failed: str | None = None
+    run: str
+    time: float
+
+    @property
+    def title(self) -> str:
+        """What happened in which run, e.g. `fp16-unscale, run sft-1119-1432-5k7p`."""
+        return f"{self.failed}, run {self.run}"
+
+
+class Facts(Record):
+    """The result of one probe: the host, its cards, disk space, container engines and interpreters.
+
+    `pythons` and `uv` are what could make an environment; `pythons` is `None` if the probe did not search. `model_told` is
+    the `config.json` of the job's model, if it is on the host. `precision_evidence` is what earlier runs showed about
+    precisions with that model. `holders_error` says why the holders of the cards are unknown. `nvidia_mps`: NVIDIA's MPS
+    daemon runs, which lets one user's processes share an exclusive card. `ends_with_logout`: logind ends this user's
+    processes when the session ends.
     """
 
     host_id: str
@@ -157,30 +180,31 @@ class Facts(Record):
     uv: Uv | None = None
     ends_with_logout: bool = False
     model_told: dict[str, Any] | None = None
+    precision_evidence: tuple[PrecisionEvidence, ...] = ()
 
     @property
     def model(self) -> Model | None:
-        """What the job's model says of itself, where it lies on that host."""
+        """The job's model, if its `config.json` is on the host."""
         return read_model(self.model_told)
 
     @property
     def for_precision(self) -> Platform:
-        """What a precision may hang on there; what is no version is not known."""
+        """What precisions depend on there; text that is not a version is dropped."""
         torch = self.interpreter.packages.get("torch") if self.interpreter else None
         versions = {"torch": torch, "macos": self.macos}
-        known = {key: value for key, value in versions.items() if numbers(value)}
-        return Platform(**known, apple_chip=self.apple_chip, has_cpu_bf16=self.has_cpu_bf16)
+        valid = {key: value for key, value in versions.items() if numbers(value)}
+        return Platform(**valid, apple_chip=self.apple_chip, has_cpu_bf16=self.has_cpu_bf16)
 
     @property
     def has_apple_gpu(self) -> bool:
-        """Whether this is a Mac with Apple's own processor, and so its GPU."""
+        """Whether this is a Mac with an Apple processor, and so an Apple GPU."""
         return self.platform == "darwin" and self.machine == "arm64"
 
     @property
     def room_gb(self) -> float | None:
-        """What may be written below the root, in GB: the disk's free space or the quota's, whichever is less."""
-        told = [free for free in (self.free_gb, self.file_system.quota_free_gb) if free is not None]
-        return min(told, default=None)
+        """What can be written below the root, in GB: the smaller of the disk's and the quota's free space."""
+        limits = [free for free in (self.free_gb, self.file_system.quota_free_gb) if free is not None]
+        return min(limits, default=None)
 
     @property
     def room_title(self) -> str:
@@ -192,12 +216,12 @@ class Facts(Record):
 
     @property
     def cards(self) -> str:
-        """The cards by the driver's names, e.g. `2 x NVIDIA L40S, 1 x NVIDIA TITAN RTX`; empty where there is none."""
+        """The cards by the driver's names, e.g. `2 x NVIDIA L40S, 1 x NVIDIA TITAN RTX`; empty without cards."""
         names = [gpu.name for gpu in self.gpus]
         return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
 
     @property
     def cards_with_held(self) -> str:
-        """The cards, and how many of them somebody holds, e.g. `2 x NVIDIA L40S, 1 held`."""
+        """The cards, and how many of them are held, e.g. `2 x NVIDIA L40S, 1 held`."""
         held = sum(gpu.is_held for gpu in self.gpus)
         return f"{self.cards}, {held} held" if held else self.cards

@@ -1,14 +1,15 @@
-"""One consistent choice of dtypes, autocast and scaler, and what of a host it hangs on."""
+"""A precision: one consistent choice of dtypes, autocast and scaler; and what it depends on besides the card."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from launcher.values.base import Written
+from launcher.values.base import Written, canonical_json
 
 Mode = Literal["fp32", "bf16", "fp16", "fp16-native"]
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -19,14 +20,14 @@ Version = Annotated[str, Field(pattern=r"^\d+(\.\d+)*")]
 VOLTA = (7, 0)
 AMPERE = (8, 0)
 SMALLEST_NORMAL_FP16 = 2.0**-14
-"""Below it float16 loses digits, and below 6e-8 it is zero."""
+"""Smaller numbers lose digits in float16; below 6e-8 they are zero."""
 
 
 class Platform(Written):
-    """What a host's processor and software add to a card: torch's and macOS's versions, where they are known.
+    """What precisions depend on besides the card: the versions of torch and macOS, and the processor. `None` is unknown.
 
-    `apple_chip` is the processor's name, such as `Apple M1 Pro`; `has_cpu_bf16` whether the processor computes bf16
-    itself (AVX512-BF16, AMX-BF16, or Arm's BF16).
+    `apple_chip` is the processor's name, such as `Apple M1 Pro`. `has_cpu_bf16`: the processor computes bf16 in hardware
+    (AVX512-BF16, AMX-BF16, or Arm's BF16).
     """
 
     torch: Version | None = None
@@ -35,19 +36,19 @@ class Platform(Written):
     has_cpu_bf16: bool = False
 
     def has_torch(self, *least: int) -> bool:
-        """Whether torch is known to be of this version or a later one."""
+        """Whether torch is known to have at least this version."""
         return numbers(self.torch) >= least
 
     def has_macos(self, *least: int) -> bool:
-        """Whether macOS is known to be of this version or a later one."""
+        """Whether macOS is known to have at least this version."""
         return numbers(self.macos) >= least
 
 
 class Precision(Written):
-    """One consistent choice of dtypes, autocast and scaler. One that would crash, or would not learn, cannot be built.
+    """One consistent choice of dtypes, autocast and scaler. A choice that would crash or not learn cannot be built.
 
-    `capability` is the card's, for a CUDA device; `platform` is told where a rule hangs on it. `why` says why it stands
-    at its place in the ladder. Sources of the rules: torch 2.13's and transformers 5.23's source, and our own runs.
+    `capability` is a CUDA card's. `platform` is given on devices whose rules depend on it. `why` is the reason for its
+    place on the ladder. Sources of the rules: the source code of torch 2.13 and transformers 5.23, and our own runs.
     """
 
     mode: Mode
@@ -71,8 +72,15 @@ class Precision(Written):
         return self
 
     def model_copy(self, *, update: Any = None, deep: bool = False) -> Self:
-        """Return a changed one, which is checked as any other: pydantic's own copy would not be."""
+        """Return a changed copy, validated; pydantic's own method does not validate."""
         return type(self).model_validate({**self.model_dump(), **(update or {})})
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of its canonical JSON without `why`, in hex: hosts keep evidence of a precision under it."""
+        return hashlib.sha256(
+            canonical_json(self.model_dump(mode="json", exclude={"why"})).encode()
+        ).hexdigest()
 
     @property
     def _dtypes(self) -> set[str]:
@@ -80,18 +88,18 @@ class Precision(Written):
 
     def _of_mode(self) -> Iterator[str]:
         halves = self._dtypes - {"float32"}
-        meant: set[str] = {
+        expected: set[str] = {
             "fp32": set(),
             "bf16": {"bfloat16"},
             "fp16": {"float16"},
             "fp16-native": {"float16"},
         }[self.mode]
-        if halves != meant:
-            yield f"mode {self.mode} means {_words(meant)}, not {_words(halves)}"
+        if halves != expected:
+            yield f"mode {self.mode} means {_words(expected)}, not {_words(halves)}"
         if self.mode == "fp16-native" and (self.trainable_dtype, self.autocast_dtype) != ("float16", None):
-            yield "fp16-native is float16 weights without autocast"
+            yield "fp16-native has float16 weights and no autocast"
         if self.mode != "fp16-native" and self.trainable_dtype != "float32":
-            yield f"{self.trainable_dtype} trainables lose small updates: they stay float32 in mode {self.mode}"
+            yield f"{self.trainable_dtype} trainables lose small updates: they must be float32 in mode {self.mode}"
 
     def _of_scaler(self) -> Iterator[str]:
         if self.scaler and self.trainable_dtype != "float32":
@@ -105,23 +113,23 @@ class Precision(Written):
 
     def _of_device(self) -> Iterator[str]:
         if (self.device == "cuda") != (self.capability is not None):
-            yield "capability is given for device 'cuda', and only there"
+            yield "capability is required for device 'cuda' and not allowed for others"
         elif self.device == "cuda":
             if "bfloat16" in self._dtypes and self._compute < AMPERE:
-                yield f"capability {self.capability} < 8.0 emulates bf16 (torch says yes, the card says no)"
+                yield f"capability {self.capability} < 8.0 emulates bf16 in software (torch reports it as supported)"
             if self.tf32 and self._compute < AMPERE:
                 yield f"tf32 needs capability 8.0, not {self.capability}"
         if self.tf32 and self.device != "cuda":
-            yield "tf32 is a CUDA card's mode"
+            yield "tf32 needs a CUDA card"
         if self.device == "cpu" and "float16" in self._dtypes:
-            yield "on a CPU accelerate silently switches fp16 off: no autocast, no scaler"
+            yield "accelerate silently disables fp16 on a CPU: no autocast, no scaler"
         if self.device == "mps":
             yield from self._of_apple(self.platform or Platform())
 
     def _of_apple(self, platform: Platform) -> Iterator[str]:
         if "bfloat16" in self._dtypes and not platform.has_macos(14):
-            yield f"bf16 on an Apple GPU needs macOS 14, not {platform.macos or 'an unknown one'}"
-        for is_used, least, what in (
+            yield f"bf16 on an Apple GPU needs macOS 14, not {platform.macos or 'an unknown version'}"
+        for is_used, least, feature in (
             (self.autocast_dtype == "bfloat16", (2, 6), "bf16 autocast"),
             ("bfloat16" in self._dtypes, (2, 3), "bf16"),
             (self.scaler, (2, 8), "a gradient scaler"),
@@ -129,7 +137,7 @@ class Precision(Written):
         ):
             if is_used and not platform.has_torch(*least):
                 version = ".".join(map(str, least))
-                yield f"{what} on an Apple GPU needs torch {version}, not {platform.torch or 'an unknown one'}"
+                yield f"{feature} on an Apple GPU needs torch {version}, not {platform.torch or 'an unknown version'}"
 
     def _of_kernels(self) -> Iterator[str]:
         if self.attention == "flash_attention_2":
@@ -148,7 +156,7 @@ class Precision(Written):
 
     @property
     def title(self) -> str:
-        """The choice in a few words, as a person would say it."""
+        """A short description, e.g. `fp16 autocast + scaler, fp16 base, fp32 adapters`."""
         if self.autocast_dtype is None:
             words = [f"{self.mode}{' with tf32' if self.tf32 else ''}"]
         else:
@@ -161,14 +169,14 @@ class Precision(Written):
 
 
 SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-"""What people call the dtypes that torch names."""
+"""The short names of torch's dtypes."""
 
 
 def numbers(version: str | None) -> tuple[int, ...]:
-    """Return the leading numbers of a version, e.g. (2, 13, 0) of `2.13.0+cu126`; () where there is none."""
-    found = re.match(r"\d+(\.\d+)*", version or "")
-    return tuple(map(int, found[0].split("."))) if found else ()
+    """Return the leading numbers of a version, e.g. (2, 13, 0) for `2.13.0+cu126`; () if there are none."""
+    match = re.match(r"\d+(\.\d+)*", version or "")
+    return tuple(map(int, match[0].split("."))) if match else ()
 
 
 def _words(dtypes: set[str]) -> str:
-    return " and ".join(sorted(dtypes)) or "float32 alone"
+    return " and ".join(sorted(dtypes)) or "float32 only"

@@ -24,7 +24,7 @@ def test_a_person_sees_each_rung_and_why_not_the_others(client):
     rows = out.splitlines()
     assert rows[0].split() == ["rung", "precision", "base", "trained", "scaler", "why", "here"]
     assert [row.split()[0] for row in rows[1:-1]] == ["1", "2", "3", "-", "-"]
-    assert "excluded: capability 7.5 < 8.0 emulates it (torch says yes, the card says no)" in out
+    assert "excluded: capability 7.5 < 8.0 emulates it in software (torch reports it as supported)" in out
     assert "the model's configuration is not known here" in rows[-1]
 
 

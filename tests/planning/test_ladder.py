@@ -67,7 +67,7 @@ def test_a_model_born_in_bf16_begins_over_a_wide_base():
         for one in ladder(LadderInputs(profile("titan_rtx"), "lora", read_model(QWEN_05B))).excluded
         if one.base_dtype == "float16"
     )
-    assert "born in bf16" in born.why
+    assert "saved in bf16" in born.why
     large = read_model({**LLAMA_7B, "torch_dtype": "bfloat16"})
     assert rungs("titan_rtx", model=large) == [LEAN]
 
@@ -162,8 +162,8 @@ def test_what_is_asked_for_is_followed_by_what_is_safer(name, asked, expected):
     [
         ("titan_rtx", "bf16", r"capability 7\.5 < 8\.0 emulates it"),
         ("p100", "bf16", r"capability 6\.0 < 8\.0 emulates it"),
-        ("cpu", "fp16", "accelerate silently switches fp16 off"),
-        ("cpu", "fp16-native", "accelerate silently switches fp16 off"),
+        ("cpu", "fp16", "accelerate silently disables fp16 on a CPU"),
+        ("cpu", "fp16-native", "accelerate silently disables fp16 on a CPU"),
         ("cpu", "bf16", "not known to compute bf16"),
         ("mps", "bf16", "needs macOS 14"),
     ],

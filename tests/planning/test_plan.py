@@ -290,7 +290,7 @@ def test_an_installed_torch_that_cannot_run_on_the_card_is_refused_before_an_upl
     [
         ({}, "eve", "ask eve to end it"),
         ({"user": None}, "uid 1007", "ask uid 1007 to end it"),
-        ({"user": None, "uid": None}, "another's", "ask its owner to end it"),
+        ({"user": None, "uid": None}, "another user", "ask its owner to end it"),
         ({"user": "u"}, "u", "yours, of no run; to end it   kill 50213"),
         ({"user": "u", "state": "T"}, "u", "yours, of no run; to end it   kill -KILL 50213"),
         ({"user": "u", "state": "D"}, "u", "nobody can end it before what it waits for answers"),

@@ -1,0 +1,48 @@
+"""Which precisions failed before on a host: the evidence that earlier runs left there, applied to a new plan.
+
+A rung that failed does not go first again with the same card, driver, torch, model and method. Example: fp16 gave
+`fp16-unscale` for a model on a T4, so the next plan for that model there starts with fp32 and lists fp16 as its second
+rung. A later success of the same precision clears the failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from launcher.values.facts import PrecisionEvidence
+from launcher.values.job import Job
+from launcher.values.plan import Source
+from launcher.values.profile import Profile
+
+PRECISION_FAILURES = {"nan-divergence", "fp16-unscale", "bf16-unsupported", "bf16-dtype-mismatch"}
+"""The classes of failure whose remedy is the next rung."""
+
+
+def failed_before(
+    evidence: Iterable[PrecisionEvidence],
+    profile: Profile,
+    job: Job,
+    model: Source | None,
+    torch: str | None,
+) -> tuple[PrecisionEvidence, ...]:
+    """Return the newest record of each precision that failed with this card, method and torch.
+
+    `evidence` is about `model` and the host's present driver. A model without a name of its own (a local path, or one
+    that the script chooses) is known by the job's name. `torch` is the version that the run gets, `None` if unknown; an
+    unknown version matches every version.
+    """
+    newest: dict[str, PrecisionEvidence] = {}
+    for record in sorted(evidence, key=lambda record: record.time):
+        is_same_model = (model is not None and model.kind != "local") or record.job == job.name
+        is_same_card = (record.card, record.method) == (profile.name, job.method)
+        if is_same_model and is_same_card and _is_same_torch(record.torch, torch):
+            newest[record.precision] = record
+    return tuple(record for record in newest.values() if record.failed in PRECISION_FAILURES)
+
+
+def _is_same_torch(first: str | None, second: str | None) -> bool:
+    """Compare versions such as `2.13.0+cu126`; one without a build matches every build."""
+    if first is None or second is None:
+        return True
+    (version, _, build), (other, _, other_build) = first.partition("+"), second.partition("+")
+    return version == other and (not build or not other_build or build == other_build)
