@@ -233,7 +233,7 @@ def normal(text: str, ids: set[str]) -> list[str]:
         text = re.sub(rf"\b{run}\b", "RUN", text)
     text = re.sub(r"\b[0-9a-f]{12,64}\b", "HEX", text)
     text = re.sub(r"\d[\d,]*(\.\d+)?(e[-+]?\d+)?", "0", text)
-    text = re.sub(r"\b0 (s|m|h|bytes|kB|MB|GB)\b", "0 UNIT", text)
+    text = re.sub(r"\b0 (s|m|h|B|bytes|kB|MB|GB)\b", "0 UNIT", text)
     lines = (re.sub(r"[ \t]+", " ", line).strip() for line in text.splitlines())
     return [line for line in lines if line]
 
