@@ -320,3 +320,51 @@ def test_every_option_of_every_verb_is_explained(name):
     """No option or argument is shown without a word on what it does."""
     shown = [one for one in VERBS[name].params if not getattr(one, "hidden", False)]
     assert not [one.name for one in shown if not getattr(one, "help", None)]
+
+
+KNOWS_DOCKER = {
+    "planning": "the gate and the plan name engines and images",
+    "values/record.py": "old records name none",
+}
+"""Where a comparison with docker may stand beside the runtime and its fate, and why."""
+SAME_NAME = {
+    "runtime.py": "the seam, and docker's side of it",
+    "channel.py": "the client's channel to an agent, and the worker's to its agent",
+    "checkpoints.py": "the agent keeps what the worker writes",
+    "evidence.py": "words for evidence on the client; evidence of precisions on the host",
+}
+"""File names outside cli/ that occur twice, and why."""
+
+
+def compares_with_docker(path):
+    """The lines of a file that branch on docker by its name, or on whether a run has a container engine."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            names = {getattr(side, "id", getattr(side, "attr", None)) for side in sides}
+            constants = {side.value for side in sides if isinstance(side, ast.Constant)}
+            if "docker" in constants or ("engine" in names and None in constants):
+                yield node.lineno
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=ids)
+def test_only_docker_s_own_modules_and_planning_ask_for_docker(path):
+    """What differs between runtimes is in runtimes/ and remote/fate/, a module each."""
+    if not ids(path).startswith(("runtimes/docker", "remote/fate/docker", *KNOWS_DOCKER)):
+        assert not list(compares_with_docker(path))
+
+
+def test_a_file_name_says_what_the_file_is_without_its_folder():
+    """No two modules have the same name; those of cli/ are named after their verbs."""
+    names = [
+        path.name
+        for path in SOURCES
+        if path.name not in ("__init__.py", "__main__.py") and path.parent.name != "cli"
+    ]
+    assert {name for name in names if names.count(name) > 1} == SAME_NAME.keys()
+
+
+def test_only_the_desk_and_its_channel_name_what_an_agent_is_asked():
+    """Everything else calls a typed method."""
+    calls = [ids(path) for path in SOURCES if re.search(r"\b_?(agent|channel)\.call\(", path.read_text())]
+    assert set(calls) <= {"hosts/agent_desk.py", "hosts/channel.py"}

@@ -5,20 +5,25 @@ To add a place: write a fixture here that yields a `Place`, name it in `PLACES`,
 
 from __future__ import annotations
 
+import compileall
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
-from testbed.client import Client, processes_of
+from testbed.client import REPOSITORY, Client, processes_of
 from testbed.engine import BASE, Engine
 from testbed.sshd import SshHost
 
+HERE = Path(__file__).parent
 TESTBED = pytest.mark.testbed
 PLACES = (
     pytest.param("local"),
     pytest.param("ssh_native", marks=TESTBED),
     pytest.param("ssh_docker", marks=TESTBED),
+    pytest.param("toy"),
 )
 """The names of the fixtures below; `place` of test_contract.py takes each in turn."""
 
@@ -92,6 +97,27 @@ def local(client: Client) -> Place:
         alive=lambda run: [str(pid) for pid in processes_of(root / "runs" / run)],
         kept=_nothing,
     )
+
+
+@pytest.fixture(scope="session")
+def toy_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the launcher with a further runtime: two files, and no other is touched."""
+    folder = tmp_path_factory.mktemp("toy")
+    for name in ("launcher", "profiles", "jobs", "images"):
+        shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(HERE / "toy_runtime.py", folder / "launcher" / "runtimes" / "toy.py")
+    shutil.copy(HERE / "toy_fate.py", folder / "launcher" / "remote" / "fate" / "toy.py")
+    compileall.compile_dir(folder / "launcher", quiet=2)
+    return folder
+
+
+@pytest.fixture
+def toy(local: Place, toy_package: Path) -> Place:
+    """This machine, under the toy runtime, by a launcher that has it: what a new runtime needs is two files."""
+    local.client.variables["PYTHONPATH"] = str(toy_package)
+    local.words = ("--runtime", "toy")
+    local.kept = lambda run: [str(path) for path in Path(local.root, "spool").glob(f"{run}*")]
+    return local
 
 
 @pytest.fixture

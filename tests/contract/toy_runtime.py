@@ -1,0 +1,59 @@
+"""Toy: a runtime for the contract. A spooler of its own, a shell loop, starts each run's agent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from launcher.errors import RunError
+from launcher.runtimes.runtime import Resumption, Runtime
+from launcher.values.facts import Facts
+from launcher.values.host import Host
+from launcher.values.record import RuntimeRecord
+
+SPOOLER = 'echo $$ >"$1"; until "$2" -I "$3" contain "$4"; do sleep 0.2; done >>"$1.log" 2>&1; rm "$1"'
+"""Starts the agent again until it exits with 0; the file `$1` holds the spooler's pid while it works."""
+BEGINS_S = 60.0
+
+
+class Toy(Runtime):
+    """Runs that a spooler keeps. The client is on the same machine."""
+
+    name = "toy"
+
+    @classmethod
+    def record_on(cls, host: Host, facts: Facts) -> RuntimeRecord | None:
+        """Return a record on this machine; `None` on any other."""
+        del facts
+        return RuntimeRecord(kind=cls.name) if host.name == "local" else None
+
+    def start(self, run: str) -> None:
+        """Hand the run over to the spooler; return when its agent has begun the first attempt."""
+        self.desk.preparation.hand_over(run)
+        self._spool(run)
+
+    def resume(self, run: str, needs: Resumption) -> bool:
+        """Have an interrupted run resumed by a new spooler."""
+        self.desk.runs.resume(run)
+        self._spool(run)
+        return True
+
+    def remove(self, run: str) -> str | None:
+        """Remove what the spooler wrote about a run."""
+        for path in self._job(run).parent.glob(f"{run}*"):
+            path.unlink()
+
+    def _job(self, run: str) -> Path:
+        return Path(self.desk.runs.location(run).path).parents[1] / "spool" / run
+
+    def _spool(self, run: str) -> None:
+        location, job = self.desk.runs.location(run), self._job(run)
+        job.parent.mkdir(exist_ok=True)
+        words = ["sh", "-c", SPOOLER, "sh", str(job), sys.executable, location.agent, location.path]
+        subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
+        if not self.desk.runs.await_agent(run, BEGINS_S):
+            raise RunError(f"{run} did not begin: {job.with_suffix('.log').read_text()}")
+
+
+RUNTIME = Toy
