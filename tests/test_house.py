@@ -324,16 +324,20 @@ def test_every_option_of_every_verb_is_explained(name):
 
 KNOWS_DOCKER = {
     "planning": "the gate and the plan name engines and images",
-    "values/record.py": "old records name none",
+    "values/record.py": "records of the first version name no runtime",
+    "hosts/agent_desk.py": "sends the engine's values, if a record has one",
 }
 """Where a comparison with docker may stand beside the runtime and its fate, and why."""
 SAME_NAME = {
     "runtime.py": "the seam, and docker's side of it",
-    "channel.py": "the client's channel to an agent, and the worker's to its agent",
-    "checkpoints.py": "the agent keeps what the worker writes",
-    "evidence.py": "words for evidence on the client; evidence of precisions on the host",
+    "channel.py": "the client's end of its channel to an agent; the worker's end of its own",
+    "checkpoints.py": "the worker writes what the agent keeps and judges",
+    "evidence.py": "words for the evidence of an end; the worker's proof of a precision",
+    "contact.py": "a host that answers; what a client's contact does to a run",
+    "shipping.py": "the client sends files; the agent's streams",
+    "probing.py": "the client asks hosts; the agent's verbs about itself",
 }
-"""File names outside cli/ that occur twice, and why."""
+"""File names outside cli/ that occur twice, and what each of the two is."""
 
 
 def compares_with_docker(path):
