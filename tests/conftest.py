@@ -205,7 +205,7 @@ _ON_THE_BRIDGE = {
 }  # fmt: skip
 """The files with such tests. They run one after the other, in one worker, which starts each machine once."""
 _LONGEST_FIRST = (
-    "bridge", "jobs/test_field_reports.py", "runs/test_over_ssh.py", "jobs/test_poisoned.py", "jobs/test_crashes.py",
+    "bridge", "worker/test_guard.py", "jobs/test_field_reports.py", "docs/test_blocks.py", "runs/test_over_ssh.py", "jobs/test_poisoned.py", "jobs/test_crashes.py",
     "runs/test_leases.py", "runs/test_local.py", "runs/test_following.py", "runs/test_resume.py",
     "contract/test_contract.py", "jobs/test_rungs.py", "cli/test_terminal.py", "runs/test_cleaning.py",
     "remote/test_mending.py", "remote/test_attempts.py", "runs/test_recorded_runs.py", "runs/test_hard_places.py",

@@ -292,6 +292,7 @@ def test_every_block_says_what_it_is() -> None:
         assert not re.search(r"\n\n {4,}\S", text), f"{page.name}: an indented block: fence it"
 
 
+@pytest.mark.slow(reason="starts a client for each command of each page")
 @pytest.mark.parametrize("page", pages_with("quick"))
 def test_what_a_page_shows_happens(desk: Desk, page: str) -> None:
     """Its commands work, print what is shown, and its files are read."""
