@@ -372,3 +372,11 @@ def test_only_the_desk_and_its_channel_name_what_an_agent_is_asked():
     """Everything else calls a typed method."""
     calls = [ids(path) for path in SOURCES if re.search(r"\b_?(agent|channel)\.call\(", path.read_text())]
     assert set(calls) <= {"hosts/agent_desk.py", "hosts/channel.py"}
+
+
+def test_the_groups_of_tests_are_of_files_that_exist():
+    """A renamed file would silently lose its place among the longest, or on the bridge."""
+    text = (REPOSITORY / "tests" / "conftest.py").read_text()
+    names = re.findall(r'"(\w+/test_\w+\.py)"', text)
+    assert len(names) > 20
+    assert [name for name in names if not (REPOSITORY / "tests" / name).is_file()] == []
