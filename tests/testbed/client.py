@@ -1,4 +1,4 @@
-"""A person's machine, and what a test asks of processes without asking our code."""
+"""The machine of a user, and witnesses about processes that do not use the launcher's code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ os.write(1, b"ready\\n")
 while True:
     time.sleep(0.05)
 """
-"""A program that writes down every signal it gets."""
+"""A program that prints the number of each signal it receives."""
 
 
 def channel_to(host: Host) -> Channel:
@@ -39,7 +39,7 @@ def channel_to(host: Host) -> Channel:
 
 
 class Client:
-    """A person's machine: a home, a project folder, and the `launch` command run in it."""
+    """A user's home and project folder, and the `launch` command run there."""
 
     def __init__(self, folder: Path) -> None:
         self.home = folder / "home"
@@ -50,17 +50,17 @@ class Client:
 
     @property
     def runs(self) -> Path:
-        """Where the mirrors lie."""
+        """The folder of the mirrors."""
         return self.project / "runs"
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment of the command."""
+        """The variables of the command."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("LAUNCH_", "COV_"))}
         return {**kept, "HOME": str(self.home), "NO_COLOR": "1", "COLUMNS": "200", **self.variables}
 
     def start(self, *words: str, **more: object) -> subprocess.Popen[str]:
-        """Start `launch …`, without a terminal unless `more` gives it one, and return the process."""
+        """Start `launch …` and return the process; it has no terminal unless `more` gives it one."""
         return subprocess.Popen(
             [*LAUNCH, *words],
             cwd=self.project,
@@ -74,7 +74,7 @@ class Client:
         )
 
     def run(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-        """Run `launch …` to its end; a traceback at the user is never right."""
+        """Run `launch …` to its end. Fail if it shows a traceback."""
         process = self.start(*words)
         out, err = process.communicate(timeout=timeout)
         assert "Traceback" not in err, err
@@ -95,21 +95,21 @@ class Client:
         return self.ok("--detach", *words).split()[-1]
 
     def summary(self, run: str, *words: str) -> dict[str, object]:
-        """Return what `ps` says of a run."""
+        """Return the row of `launch ps --json` for a run."""
         rows = json.loads(self.ok("ps", "--json", *words))["runs"]
         return next(row for row in rows if row["run"] == run)
 
 
 def missing(reason: str) -> None:
-    """Skip for a part that this machine lacks; where the testbed is required, fail."""
+    """Skip the test because this machine lacks a part, or fail if the testbed is required."""
     if IS_REQUIRED:
         pytest.fail(f"the testbed is required, and {reason}")
     pytest.skip(reason)
 
 
 def processes_of(run: Path) -> list[int]:
-    """Return the pids on this machine whose command line or environment names a run's folder: no code of ours asked."""
-    found = []
+    """Return the pids on this machine whose command line or variables name a run's folder, read from /proc."""
+    pids = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -119,17 +119,17 @@ def processes_of(run: Path) -> list[int]:
         except OSError:
             continue
         if os.fsencode(str(run)) in text and state != "Z":
-            found.append(int(entry.name))
-    return found
+            pids.append(int(entry.name))
+    return pids
 
 
 def until_left(run: Path, timeout: float = 240) -> None:
-    """Wait until no process on this machine is of a run, its keeper neither: it takes no core from a training, as `ps` in a loop does."""
+    """Wait until a run has no process on this machine. This costs a training less CPU time than `launch ps` in a loop."""
     until(lambda: not processes_of(run), f"the end of {run.name}", timeout, every=0.25)
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a pid is of no process, or of one that only its parent has not collected."""
+    """Whether a process has ended; a zombie counts as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -137,7 +137,7 @@ def is_gone(pid: int) -> bool:
 
 
 def until(condition: Callable[[], object], what: str, timeout: float = 60, every: float = 0.05) -> object:
-    """Wait until a condition holds, looking every so many seconds, and return its value; fail loudly, late, never pass by luck."""
+    """Wait until a condition holds, checking it `every` so many seconds, and return its value. Fail after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         value = condition()
