@@ -51,7 +51,8 @@ class Toy(Runtime):
         location, job = self.desk.runs.location(run), self._job(run)
         job.parent.mkdir(exist_ok=True)
         words = ["sh", "-c", SPOOLER, "sh", str(job), sys.executable, location.agent, location.path]
-        subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
+        nothing = subprocess.DEVNULL
+        subprocess.Popen(words, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
         if not self.desk.runs.await_agent(run, BEGINS_S):
             raise RunError(f"{run} did not begin: {job.with_suffix('.log').read_text()}")
 
