@@ -116,7 +116,7 @@ def toy(local: Place, toy_package: Path) -> Place:
     """This machine, under the toy runtime, by a launcher that has it: what a new runtime needs is two files."""
     local.client.variables["PYTHONPATH"] = str(toy_package)
     local.words = ("--runtime", "toy")
-    local.kept = lambda run: [str(path) for path in Path(local.root, "spool").glob(f"{run}*")]
+    local.kept = lambda run: [str(path) for path in (local.client.home / ".launch-toy").glob(f"{run}*")]
     return local
 
 

@@ -18,8 +18,7 @@ class Toy(Fate):
 
 
 def _verdict(run: Run) -> Verdict:
-    spool = os.path.join(os.path.dirname(os.path.dirname(run.path)), "spool")
-    pid = (read_text(os.path.join(spool, run.id)) or "").strip()
+    pid = (read_text(os.path.join(os.path.expanduser("~"), ".launch-toy", run.id)) or "").strip()
     if pid and os.path.exists("/proc/%s" % pid):
         return Verdict(COMING_BACK, words="its spooler, pid %s, is running" % pid)
     return Verdict(GONE, {"spooler": "gone"})

@@ -12,6 +12,7 @@ from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.record import RuntimeRecord
 
+SPOOL = Path.home() / ".launch-toy"
 SPOOLER = 'echo $$ >"$1"; until "$2" -I "$3" contain "$4"; do sleep 0.2; done >>"$1.log" 2>&1; rm "$1"'
 """Starts the agent again until it exits with 0; the file `$1` holds the spooler's pid while it works."""
 BEGINS_S = 60.0
@@ -41,15 +42,12 @@ class Toy(Runtime):
 
     def remove(self, run: str) -> str | None:
         """Remove what the spooler wrote about a run."""
-        for path in self._job(run).parent.glob(f"{run}*"):
+        for path in SPOOL.glob(f"{run}*"):
             path.unlink()
 
-    def _job(self, run: str) -> Path:
-        return Path(self.desk.runs.location(run).path).parents[1] / "spool" / run
-
     def _spool(self, run: str) -> None:
-        location, job = self.desk.runs.location(run), self._job(run)
-        job.parent.mkdir(exist_ok=True)
+        location, job = self.desk.runs.location(run), SPOOL / run
+        SPOOL.mkdir(exist_ok=True)
         words = ["sh", "-c", SPOOLER, "sh", str(job), sys.executable, location.agent, location.path]
         nothing = subprocess.DEVNULL
         subprocess.Popen(words, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
