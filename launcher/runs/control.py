@@ -14,7 +14,8 @@ from launcher.errors import EngineError, HostError, LaunchError, RunError, Unkno
 from launcher.hosts import Desk, connect
 from launcher.runs import resolve
 from launcher.runs.evidence import diagnosis, why_silent
-from launcher.runs.mirror import RUN_ID, Mirror, find, mirrors, runs_folder
+from launcher.runs.mirror import Mirror, mirrors, runs_folder
+from launcher.runs.run_id import RUN_ID, find
 from launcher.runtimes import open_for_run
 from launcher.runtimes.runtime import Resumption
 from launcher.values.host import Host

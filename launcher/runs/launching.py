@@ -36,8 +36,9 @@ from launcher.planning import plan as make_plan
 from launcher.planning import runtime as choose_runtime
 from launcher.runs import build_settings, cards, models, resolve, secret_values, sweeping
 from launcher.runs.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free
-from launcher.runs.mirror import Mirror, new_run_id, runs_folder
+from launcher.runs.mirror import Mirror, runs_folder
 from launcher.runs.probing import choose_profile, describe, probe
+from launcher.runs.run_id import new_run_id
 from launcher.runs.shipping import ship
 from launcher.runs.view import View
 from launcher.runtimes import Runtime, load, names, open_for_plan

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.runs.curves import Measured, curve
-from launcher.runs.mirror import RUN_ID, Mirror, parent_of
+from launcher.runs.mirror import Mirror, parent_of
+from launcher.runs.run_id import RUN_ID
 
 
 class Ancestor(NamedTuple):

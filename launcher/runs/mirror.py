@@ -1,4 +1,8 @@
-"""The client's copy of a run: plan.json and the numbered folders, byte for byte, fetched by cursor."""
+"""The client's copy of a run: its plan and its numbered folders, byte for byte, fetched by cursor.
+
+A cursor says how much of a file this client has. Several clients may write one mirror, so a client compares its cursor
+with the disk before it writes: a file that another client changed is read again instead.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +20,10 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from launcher.errors import ConnectionLostError, RunError, UnknownNameError, UsageError
+from launcher.errors import ConnectionLostError, RunError, UsageError
 from launcher.hosts.channel import Reply
 from launcher.runs.json_file import read_json
+from launcher.runs.run_id import RUN_ID
 from launcher.runs.whole_file import write_whole
 from launcher.values.base import Record
 from launcher.values.host import Host
@@ -29,40 +33,24 @@ if TYPE_CHECKING:
     from launcher.values.plan import Plan
 
 TAIL = 4096
-RUN_ID = re.compile(
-    r"[0-9]{6}-[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?-[a-z0-9]{6}|[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}"
-)
-"""The second form was given until 2026-11-22."""
-_NAME_LENGTH = 26
 _NODE = r"(?:[a-z0-9][a-z0-9-]{0,62}/)?"
 _MIRRORED = re.compile(
     rf"plan\.json|[0-9]{{4,9}}/{_NODE}(?:attempt\.json|state\.json|events\.jsonl|log\.txt)"
 )
 _EVENT = TypeAdapter(Event)
-_CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
-
-
-def new_run_id(name: str) -> str:
-    """Return a fresh run id, e.g. `261122-sft-k3f9w2`: the date, the job's name, six random characters.
-
-    It has at most 40 characters, all of them lower-case letters, digits and hyphens, and 31 random bits, so that it
-    can name a Slurm job, a Kaggle kernel or a cloud instance.
-    """
-    day = time.strftime("%y%m%d")
-    job = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_NAME_LENGTH].strip("-") or "run"
-    return f"{day}-{job}-{''.join(secrets.choice(_CHARACTERS) for _ in range(6))}"
 
 
 def runs_folder() -> Path:
     """Return the folder of all mirrors: $LAUNCH_RUNS, else `runs` in the working directory.
 
-    Raises UsageError where a file stands in its place, or in its way.
+    Raises UsageError if a file has that name, or the name of a folder above it.
     """
     folder = Path(os.environ.get("LAUNCH_RUNS") or "runs").resolve()
-    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
-    if not there.is_dir():
+    existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not existing.is_dir():
         raise UsageError(
-            f"{there} is no folder: the runs need one there\n  or name another   LAUNCH_RUNS=FOLDER"
+            f"{existing} is not a folder, so runs cannot be kept in {folder}\n"
+            "  name another folder   LAUNCH_RUNS=FOLDER"
         )
     return folder
 
@@ -84,8 +72,8 @@ class _Part(Record):
     size: Annotated[int, Field(ge=0)]
 
 
-class _Reading(Record):
-    """What the agent answers to `read`; the bytes of the parts follow in their order."""
+class _Update(Record):
+    """The agent's answer to `read`; the bytes of the parts follow in their order."""
 
     state: dict[str, Any]
     parts: list[_Part] = []
@@ -97,9 +85,9 @@ class Mirror:
     """One run's folder on the client."""
 
     def __init__(self, run: str, folder: Path) -> None:
-        """Name the mirror of a run; nothing is read or made. Raises ValueError for what is no run id."""
+        """Name the mirror of a run; nothing is read or made. Raises ValueError if `run` is not a run id."""
         if not RUN_ID.fullmatch(run):
-            raise ValueError(f"{run!r} is no run id")
+            raise ValueError(f"{run!r} is not a run id")
         self.run = run
         self.folder = folder / run
         self.artifacts = self.folder / "artifacts"
@@ -112,16 +100,16 @@ class Mirror:
 
     @property
     def short(self) -> str:
-        """The last letters of the id, enough to name the run."""
+        """The last part of the id, enough to name the run."""
         return self.run.rpartition("-")[2]
 
     # one mirror, several clients
 
     @contextlib.contextmanager
     def alone(self, errand: str) -> Iterator[None]:
-        """Keep the other clients of this mirror from the same errand meanwhile; one that dies lets go.
+        """Hold the lock of an errand, so that one client of this mirror does it at a time. It ends with its process.
 
-        Raises RunError where the disk refuses.
+        Raises RunError if the disk refuses.
         """
         path = self.folder / f".{errand}.lock"
         with contextlib.ExitStack() as stack:
@@ -132,136 +120,132 @@ class Mirror:
 
     @contextlib.contextmanager
     def disk_errors(self, path: Path) -> Iterator[None]:
-        """Turn what this machine's disk refuses into a RunError that names the path."""
+        """Turn an error of this machine's disk into a RunError that names the path."""
         try:
             yield
         except OSError as error:
             raise RunError(
                 f"{error.filename or path}: {error.strerror}\n"
-                f"  the run is not affected; when that is mended   launch attach {self.short}"
+                f"  the run is not affected; when this is fixed   launch attach {self.short}"
             ) from error
 
-    # who it belongs to
+    # the run's host
 
     def bind(self, host: Host, launched: float | None = None) -> None:
         """Make the folder and remember the run's host, so that any later command finds it without a file.
 
-        `launched` is when the run began, in seconds since 1970, now by default; what was said first stands.
-        Raises RunError where the disk refuses.
+        `launched` is when the run began, in seconds since 1970, by default now. The first value is kept.
+        Raises RunError if the disk refuses.
         """
         runs, path = self.folder.parent, self.folder / "client.json"
         with self.disk_errors(path):
-            is_ours = not runs.exists()
+            is_new = not runs.exists()
             self.folder.mkdir(parents=True, exist_ok=True)
-            if is_ours:
-                (runs / ".gitignore").write_text("*\n")  # mirrors are neither committed nor shipped
+            if is_new:
+                (runs / ".gitignore").write_text("*\n")  # mirrors must be neither committed nor shipped
             with self.alone("mirror"):
-                known = read_json(path)
+                previous = read_json(path)
                 record = {"version": 1, "run": self.run, "host": host.model_dump()}
-                record["launched"] = known.get("launched") or launched or time.time()
-                if record != known:
+                record["launched"] = previous.get("launched") or launched or time.time()
+                if record != previous:
                     self._write("client.json", f"{json.dumps(record)}\n".encode())
 
     def host(self) -> Host:
-        """Return the run's host. Raises RunError where the mirror does not say."""
+        """Return the run's host. Raises RunError if the mirror does not name it."""
         try:
             return Host.model_validate(json.loads((self.folder / "client.json").read_text())["host"])
         except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
             raise RunError(
-                f"{self.folder} does not say on which host {self.run} runs\n  add --host HOST"
+                f"{self.folder} does not name the host of {self.run}\n  add --host HOST"
             ) from error
 
     def launched(self) -> float:
-        """Return when the run was launched, as `bind` was told; else when the host began it, 0 where nobody says."""
-        told = read_json(self.folder / "client.json").get("launched")
-        return told if isinstance(told, float) else self.began() or 0.0
+        """Return when the run was launched, by `bind` or else by the host's record; 0 if neither is known."""
+        launched = read_json(self.folder / "client.json").get("launched")
+        return launched if isinstance(launched, float) else self.began() or 0.0
 
-    # following. A cursor is what this client has been told of a file. Other clients may write the same mirror: what lies
-    # there is held against the cursor, and where it is another, it is taken up as it lies and asked for again.
+    # following
 
     def load(self) -> list[Event]:
-        """Begin anew: take up the cursors from what lies on the disk; return the events that are there already.
-
-        Raises RunError where the disk refuses.
-        """
+        """Set the cursors from the files on the disk; return their events. Raises RunError if the disk refuses."""
         self._cursors, self._unread, self._from = {}, {}, 0
         events: list[Event] = []
         for path in sorted([*self.folder.glob("[0-9]*/*"), *self.folder.glob("[0-9]*/*/*")]):
             name = path.relative_to(self.folder).as_posix()
             if _MIRRORED.fullmatch(name):
                 with self.disk_errors(path):
-                    data = self._take_up(name)
+                    data = self._read_again(name)
                 if path.name == "events.jsonl":
                     events += self._complete(name, data)
                 elif path.name == "log.txt":
                     self._text(name, data[-3:])  # where its last character may be unfinished
         return events
 
-    def _take_up(self, name: str) -> bytes:
-        """Make a file's cursor what lies on the disk; return what is new of it to this client."""
-        known, data = self._cursors.pop(name, None), self._read(name)
+    def _read_again(self, name: str) -> bytes:
+        """Set a file's cursor from the disk; return the bytes that are new to this client."""
+        previous, data = self._cursors.pop(name, None), self._read(name)
         if data is None:
             return b""
-        self._cursors[name] = now = _cursor(name, data)
-        if "offset" not in now:
+        self._cursors[name] = current = _cursor(name, data)
+        if "offset" not in current:
             return b""
-        seen = known["offset"] if known else 0
-        if known != _cursor(name, data[:seen]):
-            self._unread.pop(name, None)  # another file than the one that we knew
-            seen = 0
-        return data[seen:]
+        start = previous["offset"] if previous else 0
+        if previous != _cursor(name, data[:start]):
+            self._unread.pop(name, None)  # the file was replaced
+            start = 0
+        return data[start:]
 
     def request(self) -> dict[str, Any]:
-        """Return the arguments of a `read`: what we have, and from which folder on we want more."""
+        """Return the arguments of a `read`: the cursors, and the first folder that is asked for."""
         folders = {name: name.partition("/")[0] for name in self._cursors if "/" in name}
-        wanted = {name: self._cursors[name] for name, folder in folders.items() if int(folder) >= self._from}
+        cursors = {name: self._cursors[name] for name, folder in folders.items() if int(folder) >= self._from}
         has_plan = (self.folder / "plan.json").exists()
-        return {"cursors": wanted, "from": self._from, "state": self._seen_state, "plan": has_plan}
+        return {"cursors": cursors, "from": self._from, "state": self._seen_state, "plan": has_plan}
 
     def apply(self, answer: Reply) -> News:
-        """Write an answer's parts to the disk, and return what they say.
+        """Write the parts of an answer to the disk; return what they contain.
 
-        Raises ConnectionLostError when the answer is none of ours: a path that no mirror has, a gap; RunError where
-        the disk refuses.
+        Raises ConnectionLostError for an answer that does not fit the request, such as an unknown path or a gap, and
+        RunError if the disk refuses.
         """
         try:
-            told = _Reading.model_validate(answer.values, strict=True)
-            state = RunState.lenient(told.state)
+            update = _Update.model_validate(answer.values, strict=True)
+            state = RunState.lenient(update.state)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             raise ConnectionLostError(
-                "", f"the host sent what is no reading: {where}: {first['msg']}"
+                "", f"the host sent a malformed answer: {where}: {first['msg']}"
             ) from error
-        pieces = self._cut(told.parts, answer.payload)
+        pieces = self._cut(update.parts, answer.payload)
         events: list[Event] = []
         log: list[str] = []
-        is_taken = True
+        is_complete = True
         with self.alone("mirror") if pieces else contextlib.nullcontext():
             for name, offset, sent in pieces:
                 with self.disk_errors(self.folder / name):
-                    is_put = self._put(name, offset, sent)
-                    data = sent if is_put else self._take_up(name)
-                is_taken = is_taken and is_put
+                    is_written = self._put(name, offset, sent)
+                    data = sent if is_written else self._read_again(name)
+                is_complete = is_complete and is_written
                 if name.endswith("events.jsonl"):
                     events += self._complete(name, data)
                 elif name.endswith("log.txt"):
                     log.append(self._text(name, data))
-        if is_taken and not told.is_full and told.last:
-            self._from = told.last[0]
+        if is_complete and not update.is_full and update.last:
+            self._from = update.last[0]
         self._seen_state = [state.state, state.reason, state.attempt]
         state = state.model_copy(update={"rehearsed": self.plan().rehearsed})
-        return News(state, events, "".join(log), is_all=not told.is_full and not told.parts)
+        return News(state, events, "".join(log), is_all=not update.is_full and not update.parts)
 
     def _cut(self, parts: list[_Part], payload: bytes) -> list[tuple[str, int, bytes]]:
-        """Return each part's name, offset and bytes. Raises ConnectionLostError for what we cannot have asked for."""
+        """Return each part's name, offset and bytes. Raises ConnectionLostError for a part that was not asked for."""
         pieces = []
         position = 0
         for part in parts:
             data = payload[position : position + part.size]
             position += part.size
             if not _MIRRORED.fullmatch(part.path) or len(data) != part.size:
-                raise ConnectionLostError("", f"the host sent what no run has: {part.path!r}")
+                raise ConnectionLostError("", f"the host sent a file that no run has: {part.path!r}")
             if part.offset not in (0, self._cursors.get(part.path, {}).get("offset")):
                 raise ConnectionLostError(
                     "", f"the host sent {part.path} from {part.offset}, which leaves a gap"
@@ -270,32 +254,34 @@ class Mirror:
         return pieces
 
     def _put(self, name: str, offset: int, data: bytes) -> bool:
-        """Write a piece to the disk; False, and nothing written, where another client has made the file another."""
+        """Write a piece to the disk; return False, with nothing written, if another client has changed the file."""
         if name.endswith(".json"):
-            there = self._read(name)
-            if there != data:
-                if self._cursors.get(name) != (None if there is None else _cursor(name, there)):
+            current = self._read(name)
+            if current != data:
+                if self._cursors.get(name) != (None if current is None else _cursor(name, current)):
                     return False
                 self._write(name, data)
             self._cursors[name] = _cursor(name, data)
             return True
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        known = self._cursors.get(name, _cursor(name, b""))
+        cursor = self._cursors.get(name, _cursor(name, b""))
         with path.open("r+b" if path.exists() else "x+b") as file:
-            is_as_known = _cursor_at(file, known["offset"]) == known
+            is_unchanged = _cursor_at(file, cursor["offset"]) == cursor
             file.seek(offset)
-            there = file.read(len(data))
-            agrees = data.startswith(there)
-            if offset and not (is_as_known and agrees):
+            current = file.read(len(data))
+            agrees = data.startswith(current)
+            if offset and not (is_unchanged and agrees):
                 return False
             if offset == 0:
                 self._unread.pop(name, None)
-                if not agrees or (known["offset"] and is_as_known):
-                    file.truncate(0)  # the host's file begins again
-                    there = b""
-            file.seek(offset + len(there))
-            file.write(data[len(there) :])  # another client may have written a part of it, and more behind it
+                if not agrees or (cursor["offset"] and is_unchanged):
+                    file.truncate(0)  # the host's file was replaced
+                    current = b""
+            file.seek(offset + len(current))
+            file.write(
+                data[len(current) :]
+            )  # another client may have written a part of it, and more after it
             self._cursors[name] = _cursor_at(file, offset + len(data))
         return True
 
@@ -324,11 +310,11 @@ class Mirror:
     # reading
 
     def plan(self) -> PlanSummary:
-        """Return what is told of the plan, nothing where it has not been fetched."""
+        """Return the part of the plan that is shown; empty if the plan has not been fetched."""
         return PlanSummary.lenient(read_json(self.folder / "plan.json"))
 
     def whole_plan(self) -> Plan:
-        """Return the plan as it was made. Raises BadFileError for one that this version does not understand."""
+        """Return the whole plan. Raises BadFileError if this version does not understand it."""
         from launcher.planning import complete
         from launcher.values.parsing import build
         from launcher.values.plan import Plan
@@ -338,7 +324,7 @@ class Mirror:
         try:
             record = complete(record)
         except ValidationError:
-            pass  # `build` says what is wrong with it
+            pass  # `build` explains what is wrong
         return build(Plan, record, file=file)
 
     def state(self) -> RunState | None:
@@ -351,7 +337,7 @@ class Mirror:
         return FolderStart.lenient(read_json(self.folder / "0001" / "attempt.json")).time
 
     def parent(self) -> Parent | None:
-        """Return the run that this one continues, None where it continues none or that has not been fetched."""
+        """Return the run that this one continues; `None` if there is none, or if that has not been fetched yet."""
         return parent_of(self.folder)
 
     def events(self) -> Iterator[Event]:
@@ -374,7 +360,7 @@ class Mirror:
 
 
 def parent_of(folder: Path) -> Parent | None:
-    """Return the run that the run of a mirror's folder continues, as far as that has been fetched."""
+    """Return the run that the run of a mirror's folder continues, if that has been fetched."""
     return FolderStart.lenient(read_json(folder / "0001" / "attempt.json")).parent
 
 
@@ -387,7 +373,7 @@ def _state(values: object) -> RunState | None:
 
 
 def parse_event(line: bytes) -> Event | None:
-    """Return the event of a line; None for one that is no event of any version."""
+    """Return the event of a line; `None` if the line is not an event."""
     try:
         return _EVENT.validate_json(line)
     except ValidationError:
@@ -397,35 +383,11 @@ def parse_event(line: bytes) -> Event | None:
 def mirrors() -> list[Mirror]:
     """Return all runs of this client, the latest launched last."""
     folder = runs_folder()
-    found = [path for path in folder.glob("*/client.json") if RUN_ID.fullmatch(path.parent.name)]
+    paths = [path for path in folder.glob("*/client.json") if RUN_ID.fullmatch(path.parent.name)]
     return sorted(
-        (Mirror(path.parent.name, folder) for path in found),
+        (Mirror(path.parent.name, folder) for path in paths),
         key=lambda mirror: (mirror.launched(), mirror.run),
     )
-
-
-def find(word: str, names: list[str]) -> str:
-    """Return the run that a word means: `last`, or the start of its id or of its last four letters.
-
-    `names` has the latest last. Raises UnknownNameError for none, UsageError for several.
-    """
-    if word == "last":
-        if not names:
-            raise UnknownNameError("there is no run yet\n  begin one   launch")
-        return names[-1]
-    found = [name for name in names if name.startswith(word) or name.rpartition("-")[2].startswith(word)]
-    if not word:
-        found = []
-    exact = [name for name in found if word in (name, name.rpartition("-")[2])]
-    if len(exact) == 1:
-        return exact[0]
-    if not found:
-        raise UnknownNameError(
-            f"no run '{word}' here\n  look   launch ps     or on a host   launch ps --host HOST"
-        )
-    if len(found) > 1:
-        raise UsageError(f"'{word}' means {len(found)} runs: {', '.join(found[:8])}\n  write more of it")
-    return found[0]
 
 
 def _cursor(name: str, data: bytes) -> dict[str, Any]:

@@ -215,7 +215,7 @@ def test_a_word_that_means_several_runs_or_none_is_a_usage_error(client):
         for where in ((), ("--host", "local")):
             done = client.run(verb, prefix, *where)
             assert (done.returncode, done.stdout) == (2, ""), verb
-            assert f"'{prefix}' means 2 runs" in done.stderr
+            assert f"'{prefix}' matches 2 runs" in done.stderr
             other = "*" if where else "../x"
             for word in (other,) if verb != "stop" else STRANGE:
                 done = client.run(verb, word, *where)

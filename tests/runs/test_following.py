@@ -312,7 +312,7 @@ def test_a_file_in_the_place_of_the_runs_is_named_by_every_verb(client, words):
     client.runs.write_text("mine")
     done = client.run(*(run if word == "RUN" else word for word in words))
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"{client.runs} is no folder")
+    assert done.stderr.startswith(f"{client.runs} is not a folder, so runs cannot be kept in {client.runs}\n")
     assert client.runs.read_text() == "mine"
 
 
@@ -320,7 +320,7 @@ def test_a_file_on_the_way_to_the_runs_is_named(tmp_path, monkeypatch):
     """LAUNCH_RUNS may name what can never be a folder."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("LAUNCH_RUNS", str(tmp_path / "file" / "runs"))
-    with pytest.raises(UsageError, match=f"^{tmp_path}/file is no folder"):
+    with pytest.raises(UsageError, match=f"^{tmp_path}/file is not a folder"):
         runs_folder()
 
 
@@ -346,7 +346,7 @@ def test_a_mirror_that_says_no_host_ends_no_listing(client, text):
         client.ok("--", "python", "train.py")
     spoilt, whole = sorted(path.name for path in client.runs.glob("[0-9]*"))
     (client.runs / spoilt / "client.json").write_text(text)
-    assert "does not say on which host" in str(client.summary(spoilt)["problem"])
+    assert "does not name the host of" in str(client.summary(spoilt)["problem"])
     assert client.summary(whole)["problem"] is None
     assert spoilt[-4:] in client.ok("ps")
     client.ok("logs", spoilt, "--host", "local")

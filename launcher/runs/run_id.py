@@ -1,0 +1,53 @@
+"""Run ids: how they are made, and which run a word on the command line names."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+
+from launcher.errors import UnknownNameError, UsageError
+
+RUN_ID = re.compile(
+    r"[0-9]{6}-[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?-[a-z0-9]{6}|[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}"
+)
+"""The second form was given until 2026-11-22."""
+_NAME_LENGTH = 26
+_CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+def new_run_id(name: str) -> str:
+    """Return a fresh run id, e.g. `261122-sft-k3f9w2`: the date, the job's name, six random characters.
+
+    It has at most 40 characters, all of them lower-case letters, digits and hyphens, and 31 random bits, so that it
+    can name a Slurm job, a Kaggle kernel or a cloud instance.
+    """
+    day = time.strftime("%y%m%d")
+    job = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_NAME_LENGTH].strip("-") or "run"
+    return f"{day}-{job}-{''.join(secrets.choice(_CHARACTERS) for _ in range(6))}"
+
+
+def find(word: str, runs: list[str]) -> str:
+    """Return the run that a word names: `last`, or the start of an id or of its last part.
+
+    `runs` ends with the latest. Raises UnknownNameError if no run matches, UsageError if several do.
+    """
+    if word == "last":
+        if not runs:
+            raise UnknownNameError("no runs yet\n  next   launch")
+        return runs[-1]
+    matches = [run for run in runs if word and word in _prefixes(run, len(word))]
+    exact = [run for run in matches if word in (run, run.rpartition("-")[2])]
+    if len(exact) == 1:
+        return exact[0]
+    if not matches:
+        raise UnknownNameError(
+            f"no run '{word}' here\n  look   launch ps     or on a host   launch ps --host HOST"
+        )
+    if len(matches) > 1:
+        raise UsageError(f"'{word}' matches {len(matches)} runs: {', '.join(matches[:8])}\n  type more of it")
+    return matches[0]
+
+
+def _prefixes(run: str, length: int) -> tuple[str, str]:
+    return run[:length], run.rpartition("-")[2][:length]
