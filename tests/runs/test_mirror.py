@@ -467,7 +467,7 @@ def test_a_torn_record_on_the_host_is_mirrored_as_it_lies(place, torn):
     """What a disk made of a small file ends neither the agent nor the client."""
     for name in ("attempt.json", "state.json"):
         place.append(f"0001/{name}", torn)
-    assert place.drain(1 << 20)[0].state["state"]
+    assert place.drain(1 << 20)[0].state.state
     place.assert_equal()
 
 
@@ -515,7 +515,7 @@ def test_a_run_is_named_by_its_start_its_last_letters_or_last(word, run):
 @pytest.mark.parametrize("word", ["w8", "01", "0102", "0102-"])
 def test_a_word_that_means_several_runs_names_them(word):
     """Never the first of several by luck."""
-    with pytest.raises(UsageError, match=r"means [234] runs: 010") as caught:
+    with pytest.raises(UsageError, match=r"matches [234] runs: 010") as caught:
         find(word, [*IDS, "0103-sft-w8aa"])
     assert "0102-sft-w8zz" in str(caught.value)
 
