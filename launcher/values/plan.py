@@ -15,6 +15,9 @@ from launcher.values.model import Model
 from launcher.values.precision import Precision
 from launcher.values.profile import Name, Profile
 
+IMAGE_RUNTIME = "docker"
+"""The runtime whose plans have an image."""
+
 
 class Split(Written):
     """How the global batch falls into micro-batches: ranks x micro x accumulation = global."""
@@ -107,6 +110,8 @@ class Plan(Written):
 
     @model_validator(mode="after")
     def _has_one_source_of_packages(self) -> Plan:
+        if (self.runtime == IMAGE_RUNTIME) != (self.image is not None):
+            raise ValueError(f"an image is given for runtime '{IMAGE_RUNTIME}', and only there")
         if self.environment is not None and (self.image is not None or self.host_environment is not None):
             raise ValueError(
                 "`environment` is for a plan without an `image` and without a `host_environment`"

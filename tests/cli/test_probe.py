@@ -183,7 +183,7 @@ def test_a_probe_tells_whose_a_holder_is_and_what_its_state_means():
         "  pid 8 (eve, python x.py, 1.3 GB, for 2 h) holds GPU 0: nobody can end it before what it waits for answers",
         "    waits",
         "the processes on them are unknown: silence",
-        "NVIDIA's MPS daemon runs: processes of one user share an exclusive card",
+        "NVIDIA's MPS daemon is running: processes of one user share an exclusive card",
     ]
 
 
