@@ -17,7 +17,7 @@ import hypothesis
 import pytest
 from testbed.cache import demo_parts, wheelhouse
 from testbed.cards import Cards
-from testbed.client import IS_REQUIRED, REPOSITORY, Client, missing, processes_of
+from testbed.client import IS_REQUIRED, REPOSITORY, Client, kill_all_of, missing
 from testbed.engine import Engine, RootlessEngine, engine_in_a_machine
 from testbed.machine import Machine, remove_bridge
 from testbed.sshd import MissingPartError, SshHost
@@ -41,8 +41,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
     person = Client(tmp_path)
     yield person
     for run in (person.home / ".launch" / "runs").glob("*"):
-        for pid in processes_of(run):
-            os.kill(pid, signal.SIGKILL)
+        kill_all_of(run)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import pytest
 
 from launcher.errors import UsageError
 from launcher.runs.digests import Digests
-from launcher.runs.tree import Entry, Tree, collect, manifest, write_files
+from launcher.runs.tree import CodeTree, Entry, collect, manifest, write_files
 
 
 @pytest.fixture
@@ -432,7 +432,7 @@ def test_a_file_that_shrinks_while_it_is_sent_is_named(folder):
 def test_a_file_that_vanishes_before_it_is_sent_is_named(folder):
     """Both the hashing and the sending say which file it was."""
     with pytest.raises(UsageError, match=r"gone cannot be read"):
-        said(folder, Tree([Entry("code/gone", str(folder / "gone"), None)], []))
+        said(folder, CodeTree([Entry("code/gone", str(folder / "gone"), None)], []))
     with pytest.raises(UsageError, match=r"gone cannot be read"):
         write_files([(str(folder / "gone"), 1)], io.BytesIO())
 

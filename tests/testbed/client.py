@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -121,6 +123,13 @@ def processes_of(run: Path) -> list[int]:
         if os.fsencode(str(run)) in text and state != "Z":
             pids.append(int(entry.name))
     return pids
+
+
+def kill_all_of(run: Path) -> None:
+    """Kill every process of a run on this machine; one may end by itself meanwhile."""
+    for pid in processes_of(run):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def until_left(run: Path, timeout: float = 240) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from testbed.client import REPOSITORY, processes_of, until
+from testbed.client import REPOSITORY, kill_all_of, until
 
 from launcher.hosts.agent_file import agent_file
 from launcher.remote.fate.run_state import state_of
@@ -178,7 +177,6 @@ class Toy:
 
     def clear_away(self) -> None:
         """End what is left of it."""
-        for pid in processes_of(Path(self.run.path)):
-            os.kill(pid, signal.SIGKILL)
+        kill_all_of(Path(self.run.path))
         for keeper in self.keepers:
             keeper.wait(30)

@@ -61,7 +61,10 @@ def recall(folder: str, model: Any) -> list[dict[str, Any]]:
     `model` is the plan's, {"kind", "value"} or None. A file that cannot be a record of ours is skipped.
     """
     present = driver()
-    paths = [path for path in paths_in(folder) if path.endswith(".json")]
+    try:
+        paths = [path for path in paths_in(folder) if path.endswith(".json")]
+    except OSError:  # the root is not a folder or cannot be read, which the probe reports elsewhere
+        return []
     recalled: list[dict[str, Any]] = []
     for path in sorted(paths, key=_modified, reverse=True)[:MOST_READ]:
         record = _read(path)
