@@ -1,4 +1,9 @@
-"""What would stop a plan on a host, found before anything is sent. Findings are values; who refuses is the caller."""
+"""The gate: what would stop a plan on a host, found before anything is sent.
+
+Each finding either refuses the launch or is a note that is shown with it. Example: a plan for a T4 on a host that has only
+an L40S is refused with `card-mismatch`; a card that another user's process shares gives the note `gpu-shared`. The gate
+returns findings; the caller refuses.
+"""
 
 from __future__ import annotations
 
@@ -34,21 +39,21 @@ STARTS_RANKS = ("python", "python3", "torchrun", "accelerate")
 FREE_GB_NEEDED = 1.0
 FREE_INODES_NEEDED = 1000
 IMAGE_GB = {"cuda": 10.0, "cpu": 3.0, "mps": 0.0}
-"""What an image, or an environment, with torch and its build may take, in GB, rounded up: CUDA's libraries are most of it."""
+"""Space for an image or an environment with torch, and for making it, in GB, rounded up; most of it is CUDA's libraries."""
 
 
 FAULTY_XIDS = {48, 62, 63, 64, 74, 79, 92, 94, 95, 110, 119, 120, 140}
-"""The driver's errors that speak of the card, its memory or its bus, and not of a program (13, 31 and 43 do)."""
+"""The driver's errors that point to the card, its memory or its bus; 13, 31 and 43 point to a program."""
 
 
 def check(
     plan: Plan, facts: Facts | None, host: Host = LOCAL, wheels: WheelTable | None = None
 ) -> tuple[Finding, ...]:
-    """Return what speaks against the plan on this host, refusals first; for no facts, what speaks against it anywhere.
+    """Return the findings for a plan on this host, refusals first; without facts, those that hold on any host.
 
-    With the table of torch's builds an installed one is held against the card. Texts hold no volatile figure.
+    With `wheels`, an installed torch is checked against the card. Messages contain no figures that change by the minute.
     """
-    found = [*_ranks(plan), *_failed_precision(plan), *_model_room(plan)]
+    found = [*_ranks(plan), *_failed_precision(plan, facts), *_model_room(plan)]
     if facts is not None:
         found += [*_card(plan, facts), *_how(plan, facts, host), *_room(facts)]
         if wheels is not None:
@@ -57,7 +62,7 @@ def check(
 
 
 def _ranks(plan: Plan) -> list[Finding]:
-    """Say where a command must start a process for each card itself."""
+    """Note a command that must start one process for each card itself."""
     ranks, program = plan.split.ranks, plan.command[0]
     if ranks == 1 or program in STARTS_RANKS:
         return []
@@ -66,13 +71,20 @@ def _ranks(plan: Plan) -> list[Finding]:
     return [Finding(level="note", code="one-process", message=message, mend=mend)]
 
 
-def _failed_precision(plan: Plan) -> list[Finding]:
-    """Note each precision that would have come first, had it not failed on this host before."""
+def _failed_precision(plan: Plan, facts: Facts | None) -> list[Finding]:
+    """Note each precision that would have come first if it had not failed on this host before, and in which run."""
+    records = facts.precision_evidence if facts is not None else ()
+    failures = {
+        record.precision: record
+        for record in sorted(records, key=lambda record: record.time)
+        if record.failed and (record.card, record.method) == (plan.profile.name, plan.method)
+    }
+    run_of = {digest: f", run {record.run}" for digest, record in failures.items()}
     return [
         Finding(
             level="note",
             code="precision-failed-before",
-            message=f"{rung.mode} {rung.why.partition('; ')[0]}",
+            message=f"{rung.mode} {rung.why.partition('; ')[0]}{run_of.get(rung.digest, '')}",
             mend=f"--precision {rung.mode}     starts with it again",
         )
         for rung in plan.ladder
@@ -81,7 +93,7 @@ def _failed_precision(plan: Plan) -> list[Finding]:
 
 
 def _model_room(plan: Plan) -> list[Finding]:
-    """Say where not even the first rung, of which the ladder took the leanest, fits on the card."""
+    """Report a model that does not fit on the card even in the smallest precision, which is then the first rung."""
     model, room, first = plan.model_facts, usable_gb(plan.profile), plan.ladder[0]
     if model is None or room is None:
         return []
@@ -95,7 +107,7 @@ def _model_room(plan: Plan) -> list[Finding]:
         if plan.method == "full"
         else "launch profile list     has larger cards"
     )
-    # A script may load the frozen base in fewer bits, which its config does not tell.
+    # A script may load the frozen base in fewer bits than its config says.
     level: Literal["refuse", "note"] = "refuse" if plan.method == "full" else "note"
     return [Finding(level=level, code="model-too-large", message=message, mend=mend)]
 
@@ -125,7 +137,7 @@ def _card(plan: Plan, facts: Facts) -> list[Finding]:
 
 
 def _held(plan: Plan, facts: Facts) -> list[Finding]:
-    """Say who holds the cards: a refusal where too few of them admit us, a note where we would share one."""
+    """Report who holds the cards: refuse if too few accept a new context, note a card that would be shared."""
     cards, host = cards_of(plan.profile, facts), plan.host
     look = f"launch probe --host {host}     shows who holds what"
     if sum(not is_unavailable(gpu, facts) for gpu in cards) < plan.profile.count:
@@ -148,7 +160,7 @@ def _held(plan: Plan, facts: Facts) -> list[Finding]:
 
 
 def _contexts(plan: Plan, facts: Facts) -> list[Finding]:
-    """Refuse a command that starts more processes than there are cards, where one takes one process at a time."""
+    """Refuse a command that starts more processes than it has cards if one of the cards is exclusive."""
     started, ranks = requested_processes(plan.command), plan.split.ranks
     chosen = choose_gpus(plan.profile, facts, ranks)
     exclusive = [gpu.index for gpu in facts.gpus if gpu.uuid in chosen and is_exclusive(gpu, facts)]
@@ -164,7 +176,7 @@ def _contexts(plan: Plan, facts: Facts) -> list[Finding]:
 
 
 def _health(plan: Plan, facts: Facts) -> list[Finding]:
-    """Note what is wrong with the card that would be taken, and with others that nvidia-smi has lost."""
+    """Note errors of the chosen cards, cards that nvidia-smi has lost, and unknown holders."""
     found = []
     chosen = choose_gpus(plan.profile, facts, plan.profile.count)
     for gpu in facts.gpus:
@@ -212,7 +224,7 @@ def _environment(plan: Plan, facts: Facts) -> list[Finding]:
 
 
 def _chosen_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Finding]:
-    """Say what is to be known of the torch that an image, or an environment, of ours was given: the end of its card's line, and the like."""
+    """Return the notes on the torch that launch chose, e.g. that it is the last with code for this card."""
     made = plan.image or plan.environment
     if made is None or made.torch is None or plan.rehearsed:
         return []
@@ -221,7 +233,7 @@ def _chosen_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Finding]
 
 
 def _installed_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Finding]:
-    """Refuse a torch of the interpreter's whose build is known not to run on the card; note one that is taken for PyPI's."""
+    """Refuse an installed torch whose build cannot run on the card; only note it if its build is assumed to be PyPI's."""
     installed = (facts.interpreter.packages.get("torch") if facts.interpreter else None) or ""
     is_used = plan.image is None and plan.environment is None
     if not is_used or plan.rehearsed or not installed or facts.interpreter is None:
@@ -242,7 +254,7 @@ def _installed_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Findi
 
 
 def _no_venv(missing: Finding, facts: Facts) -> Finding:
-    """Return the refusal of a host where no environment can be made that would have what is missing."""
+    """Return the refusal for a host that cannot make an environment with the missing packages."""
     there = {one.path: one for one in (facts.interpreter, *(facts.pythons or ())) if one is not None}
     lines = [f"{missing.message}, and nothing there can make an environment that has them"]
     for one in there.values():
@@ -256,7 +268,7 @@ def _no_venv(missing: Finding, facts: Facts) -> Finding:
 
 
 def _logout(plan: Plan, facts: Facts) -> list[Finding]:
-    """Say where logind would end a run together with the session that it was started in."""
+    """Note a host whose logind ends a run together with the session that started it."""
     if not facts.ends_with_logout:
         return []
     message = f"{plan.host}: logind ends what {facts.user} leaves running at logout (KillUserProcesses=yes): a run may end with your connection"
@@ -273,7 +285,7 @@ def _environment_room(plan: Plan, facts: Facts) -> list[Finding]:
 
 
 def _how(plan: Plan, facts: Facts, host: Host) -> list[Finding]:
-    """Return what speaks against the runtime: a container needs an engine, a native run the job's packages."""
+    """Return the findings for the runtime: a container needs an engine, a native run needs the job's packages."""
     if plan.runtime == "docker":
         return [*_engine(plan, facts, host), *_image_room(plan, facts)]
     return [*_environment(plan, facts), *_environment_room(plan, facts), *_logout(plan, facts)]
@@ -283,7 +295,7 @@ def _engine(plan: Plan, facts: Facts, host: Host) -> list[Finding]:
     if engine(host, facts) is not None:
         message = f"the container runs as root, as you are on {plan.host}: what it writes will be root's"
         return [Finding(level="note", code="container-root", message=message)] if facts.user == "root" else []
-    meant = requested_engines(host, facts)
+    candidates = requested_engines(host, facts)
     wanted = f"no engine {host.engine}" if host.engine else "no container engine"
     lines = [
         f"{one.name} at {one.socket or one.program}: "
@@ -293,7 +305,7 @@ def _engine(plan: Plan, facts: Facts, host: Host) -> list[Finding]:
     message = "\n  ".join([f"{plan.host}: {wanted} that can be used", *(lines or ["found there: none"])])
     native = f"launch --host {plan.host} --runtime native     runs without one"
     mend = native
-    if closed := [one.name for one in meant if is_closed(one)]:
+    if closed := [candidate.name for candidate in candidates if is_closed(candidate)]:
         join = (
             f"sudo usermod -aG docker {facts.user}     there, then log in again; or "
             if "docker" in closed

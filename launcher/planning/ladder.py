@@ -125,14 +125,17 @@ def ladder(inputs: LadderInputs, request: PrecisionRequest = "auto") -> Ladder:
 
 
 def _after_failures(rungs: list[Precision], failures: tuple[PrecisionEvidence, ...]) -> list[Precision]:
-    """Move the first rung that has not failed here before the ones that have; they stay on the ladder, behind it."""
+    """Move the first rung that has not failed here before the ones that have; they stay on the ladder, behind it.
+
+    `why` of a moved rung names the class of the failure, not the run: a plan contains no ids.
+    """
     failure_of = {failure.precision: failure for failure in failures}
     first = next((rung for rung in rungs if rung.digest not in failure_of), None)
     if first is None:
         return rungs
     place = rungs.index(first)
     failed = [
-        rung.model_copy(update={"why": f"{FAILED_BEFORE}{failure_of[rung.digest].title}; {rung.why}"})
+        rung.model_copy(update={"why": f"{FAILED_BEFORE}{failure_of[rung.digest].failed}; {rung.why}"})
         for rung in rungs[:place]
     ]
     return [first, *failed, *rungs[place + 1 :]]

@@ -9,24 +9,24 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 
 class Written(BaseModel):
-    """A value that people write or that we derive: frozen, unknown keys are errors."""
+    """A value that a person wrote or that we derived. It is frozen; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Record(BaseModel):
-    """A value that a run left behind: frozen, unknown fields are ignored.
+    """A value that a run left behind. It is frozen; unknown fields are ignored.
 
-    A week-long run may meet a newer or an older client; neither may stumble over the other's fields. A number is finite.
+    A run of a week may be read by a newer or an older client, so neither may fail on the other's fields. Numbers are finite.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
     @classmethod
     def lenient(cls, values: object) -> Self:
-        """Return a record of what another machine said; a field of a wrong type is as if it had not been said.
+        """Return the record that another machine sent; a field of the wrong type is ignored.
 
-        Raises ValidationError where a field that must be there is none.
+        Raises ValidationError if a required field is missing or wrong.
         """
         try:
             return cls.model_validate(values, strict=True)

@@ -1,4 +1,4 @@
-"""Tells text that holds a credential from text that does not; what it holds is never repeated."""
+"""Detect credentials in text, without repeating them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 _IN_A_URL = re.compile(
     r"https?://[^/\s]*@"  # a user, or a token in its place
-    r"|://[^/\s@:]+:(?!\d+/)[^\s@]+@"  # user:password, which may hold a slash; host:port/ is none
+    r"|://[^/\s@:]+:(?!\d+/)[^\s@]+@"  # user:password, which may contain a slash; host:port/ does not match
 )
 _IN_A_QUERY = re.compile(
     r"[?&][^=&#\s]*(?:token|key|secret|password|signature|sig|auth|credential)[^=&#\s]*=[^&#\s]",
@@ -18,7 +18,7 @@ _KEY = re.compile(
 
 
 def credential_in(value: str, key: str = "") -> str | None:
-    """Return what kind of credential a value (of this key) holds, in words that do not repeat it; None for none."""
+    """Return what kind of credential a value (of this key) holds, in words that do not repeat it; None if it holds no credential."""
     if _IN_A_URL.search(value):
         return "a user or password in a URL"
     if _IN_A_QUERY.search(value):

@@ -1,4 +1,4 @@
-"""An environment for native runs, as an image is one for containers: what is in it, and what makes it."""
+"""A Python environment for native runs, the counterpart of an image for containers: its contents, and what makes it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from launcher.values.base import Written
 class Environment(Written):
     """The environment of a plan: Python's minor version, what pip installs, and the index of torch's build.
 
-    `name` is the digest of these alone. `torch` is the one that was chosen, with its build, e.g. `2.13.0+cu126`;
-    `torch_index` None means that plain PyPI has it.
+    `name` is the digest of Python, requirements and index. `torch` is the chosen version with its build, e.g.
+    `2.13.0+cu126`; it comes from plain PyPI if `torch_index` is None.
     """
 
     name: Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
@@ -24,9 +24,9 @@ class Environment(Written):
 
 
 class Maker(NamedTuple):
-    """What can make an environment on a host: venv by an interpreter's path, or the program uv at its path.
+    """What can make an environment on a host: the venv module of an interpreter, or the program uv; `program` is the path.
 
-    `python` is the minor version that comes of it; `interpreter` what uv is told to take: a path, or a version of its own.
+    `python` is the minor version of the environment. `interpreter` is what uv uses: a path, or a version that it installs.
     """
 
     kind: Literal["venv", "uv"]

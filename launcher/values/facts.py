@@ -139,11 +139,6 @@ class PrecisionEvidence(Record):
     run: str
     time: float
 
-    @property
-    def title(self) -> str:
-        """What happened in which run, e.g. `fp16-unscale, run sft-1119-1432-5k7p`."""
-        return f"{self.failed}, run {self.run}"
-
 
 class Facts(Record):
     """The result of one probe: the host, its cards, disk space, container engines and interpreters.

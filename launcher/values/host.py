@@ -1,4 +1,4 @@
-"""Where a job runs: an address and how to run there."""
+"""Hosts: the address of a machine, and how to run jobs on it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def _engine(written: str) -> str:
 
 
 class Host(Written):
-    """A machine as its `[hosts.NAME]` table says.
+    """A machine, as written in its `[hosts.NAME]` table.
 
-    `address` None means this machine. A bare alias of ~/.ssh/config is a host whose address is the alias.
-    `python` is the agent's; `env` is the job's: an environment's folder, or its interpreter. `runtime` is the name of a
-    module of launcher/runtimes, or auto: a container where an engine answers on another machine. `engine` is docker, or a socket's path; `sudo` reaches
-    it by `sudo -n`.
+    `address` None means this machine. An alias of ~/.ssh/config is a host whose address is the alias. `python` is the
+    agent's interpreter; `environment` is the job's: an environment's folder, or its interpreter. `runtime` is the name of a
+    module of launcher/runtimes, or `auto`: a container if another machine has a usable engine. `engine` is docker or the
+    path of a socket; `sudo` means that it is reached with `sudo -n`.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -55,4 +55,4 @@ class Host(Written):
 
 
 LOCAL = Host(name="local")
-"""This machine, known without any file."""
+"""This machine, which needs no entry in a file."""

@@ -1,4 +1,4 @@
-"""Images: how a host builds them, what one is, and the settings of a build."""
+"""Images: how a host builds them, what they contain, and the options of a build."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from launcher.values.base import Written
 from launcher.values.credential import credential_in
 
 CA_BUNDLE_AT = "/run/secrets/ca_bundle"
-"""Where a build step finds the certificates to trust."""
+"""The path of the trusted certificates in a build step."""
 
 _HOST = r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?(?::\d{1,5})?"
 _PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
@@ -40,7 +40,7 @@ Reference = Annotated[str, AfterValidator(_reference)]
 """The name of an image: `repository`, `repository:tag`, `repository@sha256:…`."""
 
 Here = Annotated[str, Field(min_length=1)]
-"""A path on this machine; in a file, relative to it."""
+"""A path on this machine; in a file, relative to that file."""
 
 Network = Literal["default", "host", "none"]
 
@@ -48,10 +48,10 @@ Network = Literal["default", "host", "none"]
 class Build(Written):
     """How images are built on a host, as its `[hosts.NAME.build]` table says.
 
-    `base` is the image to start from: any with python3 and pip. `network` is that of the build's steps. `pip_conf` and
-    `ca_bundle` are files here: pip's settings, and certificates to trust. `proxy` hands on the proxies of this
-    environment. `torch_index` replaces the index of torch's wheels; "" leaves them to pip_conf. Only `base` is part of
-    what an image is.
+    `base` is the image to start from: any with python3 and pip. `network` is the network of the build's steps. `pip_conf` and
+    `ca_bundle` are files on this machine: pip's settings, and trusted certificates. `proxy` passes on the proxies of this
+    process's variables. `torch_index` replaces the index of torch's wheels; with "" they come from the index of pip_conf.
+    Only `base` affects the contents of an image.
     """
 
     base: Reference = "python:3.12-slim-bookworm"
@@ -65,8 +65,8 @@ class Build(Written):
 class Image(Written):
     """The image of a plan: its name, and the Dockerfile and requirements that it is made of.
 
-    `dockerfile` None means an image of the user's own, which is never built; `torch` is what ours was chosen to have, with
-    its build, e.g. `2.13.0+cu126`. Code is in none: it is mounted.
+    `dockerfile` is None for an image of the user's own, which is never built. `torch` is the version chosen for one of
+    ours, with its build, e.g. `2.13.0+cu126`. An image never contains the job's code, which is mounted.
     """
 
     name: Reference
@@ -76,10 +76,10 @@ class Image(Written):
 
 
 class BuildOptions(NamedTuple):
-    """What a build is given beside its content: no part of the image or of its name, and perhaps secret.
+    """The options of a build. They are not part of the image or its name, and may be secret.
 
-    `pip_conf` is the text of pip's settings, which names `CA_BUNDLE_AT` where there is a `ca_bundle`. `torch_index`
-    None means the Dockerfile's own.
+    `pip_conf` is the text of pip's settings, which names `CA_BUNDLE_AT` if `ca_bundle` is given. `torch_index` None means
+    the index in the Dockerfile.
     """
 
     pip_conf: str | None = None

@@ -1,4 +1,4 @@
-"""What is to be done: a training program or a command, its model, data and budgets."""
+"""A job: a training program or another command, its model, data and budgets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Minutes = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Batch(Written):
-    """The global batch, which no card changes, and the largest micro-batch that the job wants."""
+    """The global batch, which is the same on every card, and the largest micro-batch that the job allows."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -29,20 +29,20 @@ class Batch(Written):
 
 
 class Data(Written):
-    """The job's data: a path here (`./x`, `/x`, `~/x`), `host:PATH` there, or a word for the script, `hub:` or not."""
+    """The job's data: a path on this machine (`./x`, `/x`, `~/x`), `host:PATH` on the host, or a name that the script resolves."""
 
     train: str | None = None
     eval: str | None = None
 
 
 class Job(Written):
-    """A job as its TOML file or the words after `--` say.
+    """A job, as written in its TOML file or as the words after `--`.
 
-    A path is relative to the file that names it; `code` is the folder that travels (default: the working folder).
-    A checkpoint is saved every so many steps or minutes; the last `keep_checkpoints` stay, and the best. A training that is
-    silent for `hang_minutes` is taken for hung (None: for many times a step). After `time_limit_minutes` the run ends with a
-    checkpoint. `image` is an image of one's own, in place of the one that is built. `settings` reach the script as they are.
-    `secrets` are names of variables; their values are never part of a job.
+    Paths are relative to the file that contains them; `code` is the folder that is sent (default: the working folder).
+    `save_every_steps` and `save_every_minutes` set when a checkpoint is saved; the last `keep_checkpoints` and the best are
+    kept. A training that is silent for `hang_minutes` counts as hung (None: for many times the length of a step). After
+    `time_limit_minutes` the run ends with a checkpoint. `image` replaces the image that launch would build. `settings` are
+    passed to the script unchanged. `secrets` are names of variables; their values are never part of a job.
     """
 
     name: Name

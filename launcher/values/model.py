@@ -1,4 +1,4 @@
-"""What a model's own `config.json` says of it, as far as a plan hangs on it."""
+"""What a plan needs to know about a model, read from its `config.json`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Size = Annotated[int, Field(ge=1, le=2**40)]
 class Model(Written):
     """A model: the dtype that it was saved in, its number of parameters, and its shape.
 
-    The parameters are counted from the shape, as of a decoder; that may be a tenth off. `weight_bits` are those of a base
-    that was saved quantized.
+    The parameters are computed from the shape of a decoder, which may be wrong by a tenth. `weight_bits` is the width of a
+    base that was saved quantized.
     """
 
     dtype: Dtype | None = None
@@ -34,7 +34,7 @@ class Model(Written):
 
 
 class _Config(Record):
-    """The keys of a `config.json` that we read, by their names in transformers 5; `torch_dtype` is the older name."""
+    """The keys of a `config.json` that we read, as transformers 5 names them; `torch_dtype` is the old name of `dtype`."""
 
     dtype: str | None = None
     torch_dtype: str | None = None
@@ -55,37 +55,37 @@ class _Config(Record):
 
 
 CONFIG_KEYS = tuple(_Config.model_fields)
-"""What a host is asked to tell of a `config.json`."""
+"""The keys of a `config.json` that a host returns."""
 
 
 def read_model(config: dict[str, Any] | None) -> Model | None:
-    """Return what a model's `config.json` says; None for one that says too little, or for none."""
+    """Return the model that a `config.json` describes; None without one, or if it lacks a needed key."""
     if config is None:
         return None
     inner = config.get("text_config")
     try:
-        told = _Config.lenient({**config, **(inner if isinstance(inner, dict) else {})})
+        parsed = _Config.lenient({**config, **(inner if isinstance(inner, dict) else {})})
     except ValidationError:
         return None
-    head_dim = told.head_dim or max(1, told.hidden_size // told.num_attention_heads)
-    queries = told.num_attention_heads * head_dim
-    values = (told.num_key_value_heads or told.num_attention_heads) * head_dim
-    experts = told.num_local_experts or told.num_experts or told.n_routed_experts or 1
-    width = (told.moe_intermediate_size if experts > 1 else None) or told.intermediate_size
-    matrices = 2 if told.model_type in _WITHOUT_GATE else 3
-    attention = told.hidden_size * (2 * queries + 2 * values)
-    mlp = matrices * told.hidden_size * (width or 4 * told.hidden_size) * experts
-    embeddings = told.vocab_size * told.hidden_size * (1 if told.tie_word_embeddings else 2)
+    head_dim = parsed.head_dim or max(1, parsed.hidden_size // parsed.num_attention_heads)
+    queries = parsed.num_attention_heads * head_dim
+    values = (parsed.num_key_value_heads or parsed.num_attention_heads) * head_dim
+    experts = parsed.num_local_experts or parsed.num_experts or parsed.n_routed_experts or 1
+    width = (parsed.moe_intermediate_size if experts > 1 else None) or parsed.intermediate_size
+    matrices = 2 if parsed.model_type in _WITHOUT_GATE else 3
+    attention = parsed.hidden_size * (2 * queries + 2 * values)
+    mlp = matrices * parsed.hidden_size * (width or 4 * parsed.hidden_size) * experts
+    embeddings = parsed.vocab_size * parsed.hidden_size * (1 if parsed.tie_word_embeddings else 2)
     try:
         return Model.model_validate(
             {
-                "dtype": _dtype(told.dtype or told.torch_dtype),
-                "parameters": told.num_hidden_layers * (attention + mlp) + embeddings,
-                "layers": told.num_hidden_layers,
-                "hidden_size": told.hidden_size,
+                "dtype": _dtype(parsed.dtype or parsed.torch_dtype),
+                "parameters": parsed.num_hidden_layers * (attention + mlp) + embeddings,
+                "layers": parsed.num_hidden_layers,
+                "hidden_size": parsed.hidden_size,
                 "head_dim": head_dim,
-                "vocab_size": told.vocab_size,
-                "weight_bits": _bits(told.quantization_config),
+                "vocab_size": parsed.vocab_size,
+                "weight_bits": _bits(parsed.quantization_config),
             }
         )
     except ValidationError:  # sizes beyond any model
@@ -93,7 +93,7 @@ def read_model(config: dict[str, Any] | None) -> Model | None:
 
 
 def _bits(quantization: dict[str, Any] | None) -> int | None:
-    """Return the bits of a quantized base: of bitsandbytes, or as GPTQ, AWQ and their kin say it."""
+    """Return the bits of a quantized base: as bitsandbytes writes it, or as GPTQ and AWQ do."""
     if quantization is None:
         return None
     if quantization.get("load_in_4bit"):

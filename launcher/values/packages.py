@@ -1,4 +1,4 @@
-"""What a Python said of its packages, in an image or an environment that was made: see remote/torch_check.py."""
+"""The packages of a Python in a new image or environment, as reported by remote/making/torch_check.py."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from launcher.values.base import Record
 
 
 class Packages(Record):
-    """A Python's version; its torch with the CUDA and the architectures that it was built for; what `pip check` said.
+    """A Python's version, its torch with the CUDA and architectures that it was built for, and the output of `pip check`.
 
-    `conflicts` is None where there was no pip to ask, `error` why torch cannot be imported.
+    `conflicts` is None without pip. `error` says why torch cannot be imported.
     """
 
     python: str

@@ -1,4 +1,4 @@
-"""From TOML that people write to frozen values; every mistake is named with file, key, value and the mend."""
+"""Turn TOML that people write into frozen values. Each error names file, key, value and what to change."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _WORDS = {
 def build(
     model: type[Model], data: Mapping[str, Any], *, file: str, text: str = "", prefix: str = ""
 ) -> Model:
-    """Build a value from the tables of `file`; `prefix` is the table it stands in, e.g. `hosts.lambda.`.
+    """Build a value from the tables of `file`; `prefix` is the table that contains it, e.g. `hosts.lambda.`.
 
-    Types are strict: text is no number. Raises BadFileError that names every wrong key.
+    Types are strict: text is not accepted as a number. Raises BadFileError that names every wrong key.
     """
     try:
         return model.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
-        lines = [_explain(one, model, file=file, text=text, prefix=prefix) for one in error.errors()]
+        lines = [_explain(mistake, model, file=file, text=text, prefix=prefix) for mistake in error.errors()]
         raise BadFileError("\n".join(dict.fromkeys(lines))) from error
 
 
@@ -48,7 +48,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def unknown_name(noun: str, word: str, known: Iterable[str], *, looked_in: str) -> UnknownNameError:
-    """Return the error for a name that nobody knows, with the nearest one and all of them."""
+    """Return the error for an unknown name, with the nearest known name and all known names."""
     names = sorted(set(known))
     listing = f"\n  known: {', '.join(names)}" if names else ""
     return UnknownNameError(f"unknown {noun} '{word}' ({looked_in}){nearest(word, names)}{listing}")
@@ -56,7 +56,7 @@ def unknown_name(noun: str, word: str, known: Iterable[str], *, looked_in: str) 
 
 def _explain(error: Any, model: type[BaseModel], *, file: str, text: str, prefix: str) -> str:
     where = [str(part) for part in error["loc"] if part != "[key]"]
-    if where[:1] == ["settings"] and len(where) > 2:  # the tags of a union are pydantic's affair
+    if where[:1] == ["settings"] and len(where) > 2:  # pydantic adds the tags of a union to the location
         return f"{file}: settings.{where[1]}: expected text, a finite number, true or false"
     key = prefix + ".".join(where)
     line = _line_of(key, text)
@@ -66,7 +66,7 @@ def _explain(error: Any, model: type[BaseModel], *, file: str, text: str, prefix
         return f"{file}: unknown key '{key}'{nearest(where[-1], allowed)}{place}\n  allowed: {', '.join(allowed)}"
     if error["type"] == "missing":
         return f"{file}: '{key}' is missing"
-    if where[:1] == ["secrets"]:  # what was given there may be a value
+    if where[:1] == ["secrets"]:  # the input may be a secret value
         return f'{file}: secrets: expected a list of names of variables, as in secrets = ["HF_TOKEN"]{place}'
     if error["type"] == "credential":  # its value is not repeated
         return f"{file}: {key} {error['msg']}{place}"

@@ -1,4 +1,4 @@
-"""What will happen: the intent of a run with everything resolved. A plan is a value."""
+"""The plan: the intent of a run with everything resolved. A plan is a value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IMAGE_RUNTIME = "docker"
 
 
 class Split(Written):
-    """How the global batch falls into micro-batches: ranks x micro x accumulation = global."""
+    """How the global batch is divided: ranks x micro-batch x accumulation = global batch."""
 
     global_batch: Count
     ranks: Count = 1
@@ -62,7 +62,7 @@ class Allocation(Written):
 
 
 class Source(Written):
-    """Where a model or a file comes from: `local` travels with the run, `host` lies there, `name` is the script's."""
+    """Where a model or a file comes from: `local` is sent with the run, `host` is on the host, `name` is left to the script."""
 
     kind: Literal["local", "host", "name"]
     value: str
@@ -71,8 +71,8 @@ class Source(Written):
 class Plan(Written):
     """The intent of a run: frozen, canonical, free of ids, times, ports and volatile facts.
 
-    `environment` is what is made on the host for a native run; None where its own Python, or `env`, has the packages.
-    `rehearsed`: the card's precision and split are tried on a CPU; speed and kernels are not.
+    `environment` is made on the host for a native run; None if the host's own Python, or `host_environment`, has the
+    packages. `rehearsed`: the card's precision and split are tried on a CPU; speed and kernels are not.
     """
 
     version: Literal[1] = 1
@@ -131,7 +131,7 @@ class Plan(Written):
 
 
 class Finding(Written):
-    """What the gate says of a plan on a host: `refuse` stops a launch, `note` is said aloud. `mend` is what to do."""
+    """A finding of the gate: `refuse` stops the launch, `note` is only shown. `mend` is what to do about it."""
 
     level: Literal["refuse", "note"]
     code: str

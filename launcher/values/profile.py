@@ -1,4 +1,4 @@
-"""What a card is. What it can do is derived, so that no profile can claim it."""
+"""Profiles of cards. What a card can do is derived from its capability; a profile cannot claim it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Peak(Written):
 class Profile(Written):
     """A card: capability, memory, peak rates, and the names under which a probe may report it.
 
-    `count` is how many of them a run takes in one host; memory and rates are one card's.
+    `count` is how many of these cards a run uses on one host; memory and rates are those of one card.
     """
 
     name: Name
@@ -51,7 +51,7 @@ class Profile(Written):
         return self
 
     def of_cards(self, count: int) -> Profile:
-        """Return the profile of so many of these cards in one host, e.g. `2 x T4 16 GB`."""
+        """Return the profile of `count` of these cards on one host, e.g. `2 x T4 16 GB`."""
         title = self.title.removeprefix(f"{self.count} x ")
         title = title if count == 1 else f"{count} x {title}"
         return Profile.model_validate({**self.model_dump(), "count": count, "title": title})

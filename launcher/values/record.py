@@ -1,4 +1,4 @@
-"""What a run leaves on record: states, reasons, attempts, events.
+"""The records of a run: states, reasons, attempts, events.
 
 The agent (launcher/remote) writes these files with the standard library alone; a round-trip test holds both to the
 same words.
@@ -17,7 +17,7 @@ from launcher.values.base import Record
 from launcher.values.engine_access import EngineWay
 
 Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
-"""A whole number that a float holds exactly: to reckon with it overflows nowhere."""
+"""A whole number that a float represents exactly, so that arithmetic with it never overflows."""
 Moment = Annotated[float, Field(ge=-1e12, le=1e12)]
 """Seconds since 1970."""
 
@@ -26,8 +26,8 @@ class State(StrEnum):
     """Where a run is.
 
     preparing -> running -> (stopping | resuming | waiting) -> succeeded | failed | cancelled.
-    `interrupted` is derived: nobody holds the run's lock, and its last word was no end.
-    `unreachable` is what a client sees, never what a run is.
+    `interrupted` is derived: nobody holds the run's lock, and the last recorded state is not terminal.
+    `unreachable` is a client's view, never a state of the run.
     """
 
     RESERVED = "reserved"
@@ -47,7 +47,7 @@ TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.CANC
 
 
 def is_terminal(state: object) -> bool:
-    """Whether no attempt follows, by itself or at a contact. A state that this version does not know is no end."""
+    """Whether no further attempt follows. A state that this version does not know is not terminal."""
     return isinstance(state, str) and state in TERMINAL
 
 
@@ -105,7 +105,7 @@ class Reason(StrEnum):
 
 
 class Parent(Record):
-    """The run that another one continues, and the checkpoint that it began from."""
+    """The run that another one continues, and the checkpoint that it started from."""
 
     run: str
     checkpoint: str
@@ -113,14 +113,14 @@ class Parent(Record):
 
 
 class FolderStart(Record):
-    """When a folder was made, by the host's clock, and which run it goes on with, as far as its `attempt.json` tells."""
+    """When a folder was made, by the host's clock, and which run it continues, according to its `attempt.json`."""
 
     time: Moment | None = None
     parent: Parent | None = None
 
 
 class PlanSummary(Record):
-    """What a client shows of a plan, as the run's host has it."""
+    """The part of a plan that a client shows, as stored on the run's host."""
 
     job: str | None = None
     steps: Whole | None = None
@@ -136,7 +136,7 @@ class PlanSummary(Record):
 
 
 class RunState(Record):
-    """The `state.json` of a run's last folder, or what a host derives where nobody holds it. Times are the host's clock."""
+    """The `state.json` of a run's last folder, or what the host derives if nobody holds the lock. Times are the host's clock."""
 
     state: str
     reason: str | None = None
@@ -152,14 +152,14 @@ class RunState(Record):
 
 
 class RuntimeRecord(Record):
-    """How a run is kept on its host: the name of its runtime, and the container engine if that is one's. Kept on record."""
+    """The runtime of a run on its host, and its container engine if it has one."""
 
     kind: str
     engine: EngineWay | None = None
 
 
 class Summary(Record):
-    """What a host says of a run in one line."""
+    """A run in one line, as its host reports it."""
 
     run: str
     state: str
@@ -181,7 +181,7 @@ class Summary(Record):
 
     @property
     def recorded_runtime(self) -> RuntimeRecord:
-        """How the run is kept. Agents before November 2026 reported the engine alone."""
+        """The run's runtime. Agents before November 2026 reported only the engine."""
         if self.runtime is not None:
             return self.runtime
         return RuntimeRecord(kind="native" if self.engine is None else "docker", engine=self.engine)
@@ -196,7 +196,7 @@ class Summary(Record):
 class Event:
     """One line of `events.jsonl`. `time` is the host's clock, for display only.
 
-    A Record in all but its making: a run may have millions, and a dataclass is made in half the time.
+    Like a Record, but a dataclass: a run may have millions, and a dataclass is made in half the time.
     """
 
     version: Whole

@@ -1,4 +1,4 @@
-"""One requirement of a job: PEP 508, and nothing that a requirements file would read otherwise."""
+"""One requirement of a job: PEP 508, without text that has another meaning in a requirements file."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def _requirement(written: str) -> str:
     if found := _READ_OTHERWISE.search(written):
         raise ValueError(f"a requirement may not hold {found[0]!r}")
     try:
-        wanted = Requirement(written)
+        requirement = Requirement(written)
     except InvalidRequirement as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(
-            f"is no requirement such as 'torch>=2.6': {reason[:1].lower()}{reason[1:]}"
+            f"expected a requirement such as 'torch>=2.6': {reason[:1].lower()}{reason[1:]}"
         ) from error
-    if wanted.url is not None and not re.match(r"(git\+)?https?://", wanted.url):
+    if requirement.url is not None and not re.match(r"(git\+)?https?://", requirement.url):
         raise ValueError("expected a URL that begins with https:// or git+https://")
     return written.strip()
 

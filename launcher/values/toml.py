@@ -1,4 +1,4 @@
-"""Reads the TOML that people write, as plain tables. No pydantic here: listing names must be quick."""
+"""Read TOML that people write, as plain tables. Without pydantic, so that listing names is quick."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from launcher.errors import BadFileError
 
 
 def read_text(path: Path) -> str:
-    """Read a file that people write. Raises BadFileError when it cannot be read or is no UTF-8."""
+    """Read a file that people write. Raises BadFileError when it cannot be read or is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -22,7 +22,7 @@ def read_text(path: Path) -> str:
 def read_toml(path: Path) -> tuple[dict[str, Any], str]:
     """Read a TOML file; return its tables and its text.
 
-    Raises BadFileError when it cannot be read or is no TOML.
+    Raises BadFileError when it cannot be read or is not TOML.
     """
     text = read_text(path)
     try:

@@ -1,4 +1,7 @@
-"""Which build of torch has code for which card, and which driver loads it: the table of `images/torch.toml`."""
+"""The table of torch builds in `images/torch.toml`: which build has code for which card, and which driver loads it.
+
+Example: build cu126 of torch 2.13 has code for capability 7.5 (a T4) and needs a driver for CUDA 12.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ BuildName = Annotated[str, Field(pattern=r"^cu[0-9]{3}$")]
 
 
 class WheelBuild(Written):
-    """A build for one CUDA, for some versions of torch: the architectures that it has code for, and PTX for newer ones."""
+    """A build for one version of CUDA and a range of torch versions: its architectures, and its PTX for newer cards."""
 
     name: BuildName
     torch: Annotated[str, AfterValidator(_specifier)]
@@ -46,21 +49,21 @@ class WheelBuild(Written):
 
     @property
     def cuda_major(self) -> int:
-        """CUDA's major version, on which the driver hangs: 12 of cu126."""
+        """CUDA's major version, which decides the driver that is needed: 12 for cu126."""
         return int(self.name[2:4])
 
     def has_code(self, compute: tuple[int, int], machine: Machine) -> bool:
-        """Whether there is code for a capability: that for X.Y runs on X.Z, Z >= Y."""
-        listed = [numbers(one) for one in getattr(self, machine)]
+        """Whether it has code for a capability: code for X.Y runs on X.Z if Z >= Y."""
+        listed = [numbers(capability) for capability in getattr(self, machine)]
         return any(major == compute[0] and minor <= compute[1] for major, minor in listed)
 
     def has_ptx(self, compute: tuple[int, int]) -> bool:
-        """Whether the driver can compile code for a capability, which is newer than all that there is code for."""
+        """Whether the driver can compile its PTX for a capability newer than all of its architectures."""
         return self.ptx is not None and compute > numbers(self.ptx)
 
 
 class Release(Written):
-    """A torch: its builds, the first being what plain PyPI gives; the oldest and the newest Python with wheels; its triton."""
+    """A release of torch: its builds (PyPI's own first), the oldest and newest Python with wheels, and its triton."""
 
     torch: VersionText
     builds: Annotated[tuple[BuildName, ...], Field(min_length=1)]
@@ -70,14 +73,15 @@ class Release(Written):
 
     @property
     def version(self) -> Version:
-        """The version, to be compared."""
+        """The version, for comparisons."""
         return Version(self.torch)
 
 
 class WheelTable(Written):
-    """What is known of torch's builds, at a date. `tested` is the torch of ours, where nothing is asked for.
+    """The builds of torch as of a date. `tested` is the version that launch chooses unless the job asks for another.
 
-    `drivers` are the oldest that load a CUDA of a major version, `last_drivers` the last branches for a capability.
+    `drivers` maps a major version of CUDA to the oldest driver that loads it, `last_drivers` a capability to its last
+    driver branch.
     """
 
     date: str
@@ -89,16 +93,16 @@ class WheelTable(Written):
 
     @model_validator(mode="after")
     def _each_release_has_its_builds(self) -> WheelTable:
-        versions = [one.version for one in self.release]
+        versions = [release.version for release in self.release]
         if versions != sorted(set(versions)):
             raise ValueError("releases stand in order, the oldest first, each once")
         if Version(self.tested) not in versions:
-            raise ValueError(f"tested = {self.tested}: there is no such release")
-        for one in self.release:
-            for name in (*one.builds, *one.experimental):
-                if len(self._rows(name, one)) != 1:
-                    raise ValueError(f"torch {one.torch}, {name}: expected one row of [[build]] for it")
-        if missing := {str(one.cuda_major) for one in self.build} - set(self.drivers):
+            raise ValueError(f"tested = {self.tested}: expected one of the releases")
+        for release in self.release:
+            for name in (*release.builds, *release.experimental):
+                if len(self._rows(name, release)) != 1:
+                    raise ValueError(f"torch {release.torch}, {name}: expected one row of [[build]] for it")
+        if missing := {str(build.cuda_major) for build in self.build} - set(self.drivers):
             raise ValueError(f"drivers: CUDA {', '.join(missing)} is missing")
         return self
 
@@ -107,10 +111,14 @@ class WheelTable(Written):
         return tuple(self._rows(name, release)[0] for name in (*release.builds, *release.experimental))
 
     def _rows(self, name: str, release: Release) -> list[WheelBuild]:
-        return [one for one in self.build if one.name == name and release.version in SpecifierSet(one.torch)]
+        return [
+            build
+            for build in self.build
+            if build.name == name and release.version in SpecifierSet(build.torch)
+        ]
 
 
 def driver_numbers(written: str) -> tuple[int, ...]:
-    """Return a driver's version as numbers that can be compared, e.g. (580, 65, 6); () for what is none."""
+    """Return a driver's version as numbers that can be compared, e.g. (580, 65, 6); () if it is not a version."""
     found = re.match(r"[0-9]+(\.[0-9]+)*", written)
     return tuple(map(int, found[0].split("."))) if found else ()
