@@ -1,7 +1,7 @@
-"""Say what a torch wheel has code for, without a card and without installing it: rows for torch.toml beside this file.
+"""Print what a torch wheel has code for, without a card and without installing it, to write rows of torch.toml.
 
 python images/wheel.py torch-2.13.0-cp312-cp312-manylinux_2_28_x86_64.whl
-python images/wheel.py https://…/torch-2.13.0%2Bcu126-cp312-….whl       (reads a few MB of it, if its server knows ranges)
+python images/wheel.py https://…/torch-2.13.0%2Bcu126-cp312-….whl       (reads a few MB of it if its server supports ranges)
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import urllib.request
 import zipfile
 
-# What torch was built for stands in the library that answers torch._C._cuda_getArchFlags().
+# The library behind torch._C._cuda_getArchFlags() contains the architectures.
 _LIBRARY = "torch/lib/libtorch_python.so"
 _FLAGS = re.compile(rb"sm_\d{2,3}[af]?(?: (?:sm|compute)_\d{2,3}[af]?)*\0")
 _CUDA = re.compile(
@@ -22,20 +22,20 @@ _TRITON = re.compile(r"Requires-Dist: (?:pytorch-)?triton ?\(?[~=]=([0-9.]+)")
 
 
 class Remote(io.RawIOBase):
-    """A file behind a URL, of which only what is asked for is fetched."""
+    """A file at a URL, of which only the requested parts are fetched."""
 
     def __init__(self, url: str) -> None:
-        """Ask for its size. Raises OSError where the server does not know ranges."""
+        """Request its size. Raises OSError if the server does not support ranges."""
         self._url, self._at = url, 0
         with self._get(0, 0) as answer:
-            told = re.fullmatch(r"bytes \d+-\d+/(\d+)", answer.headers.get("Content-Range") or "")
-        if told is None:
-            raise OSError(f"{url}: the server knows no ranges: download it first")
-        self._size = int(told[1])
+            content_range = re.fullmatch(r"bytes \d+-\d+/(\d+)", answer.headers.get("Content-Range") or "")
+        if content_range is None:
+            raise OSError(f"{url}: the server does not support ranges: download it first")
+        self._size = int(content_range[1])
 
     def _get(self, first: int, last: int) -> io.BufferedIOBase:
-        asked = urllib.request.Request(self._url, headers={"Range": f"bytes={first}-{last}"})
-        return urllib.request.urlopen(asked)  # type: ignore[no-any-return] # it is untyped
+        request = urllib.request.Request(self._url, headers={"Range": f"bytes={first}-{last}"})
+        return urllib.request.urlopen(request)  # type: ignore[no-any-return] # it is untyped
 
     def seekable(self) -> bool:
         """Say that it can be read anywhere."""
@@ -46,7 +46,7 @@ class Remote(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place; return it."""
+        """Move to a position; return it."""
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         return self._at
 
@@ -84,7 +84,7 @@ def describe(place: str) -> dict[str, str]:
 
 def _found(pattern: str, text: str) -> str:
     found = re.search(pattern, text, re.MULTILINE)
-    return found[1] if found else "not told"
+    return found[1] if found else "unknown"
 
 
 if __name__ == "__main__":

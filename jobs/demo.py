@@ -6,8 +6,8 @@ The model is Llama-shaped with 455k parameters and one token a character. It con
 ("37 km in m?" -> "37000") and answers plainly; `sft.py` then teaches it to wrap its answers in tags, so accuracy
 by tags goes from 0 to 1 within 300 steps. A LoRA over random weights would learn nothing worth showing.
 
-All is made here from the constants below and a seed: nothing is downloaded. It trains on the CPU whatever the
-card, so that a broken GPU set-up shows in the fine-tune, where it is watched, and not here.
+Everything is made here from the constants below and a seed: nothing is downloaded. It always trains on the CPU, so
+that a broken GPU set-up shows in the fine-tune, which is watched, and not here.
 """
 
 import hashlib

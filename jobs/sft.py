@@ -1,4 +1,4 @@
-"""Fine-tune a language model on prompts and answers, with LoRA or in full, on whatever card is at hand.
+"""Fine-tune a language model on prompts and answers, with LoRA or in full, on any card.
 
     launch --host local                             # the demo: makes its own small model and data
     launch --host lambda --profile titan_rtx --job sft
@@ -11,7 +11,7 @@ as `<answer>...</answer>` and an end mark. Held-out prompts are answered greedil
 `answer_rate` the share with one well-formed pair of tags.
 
 What comes out, in the artifacts folder: `adapter/` (or `model/` for a full fine-tune) and `result.json`.
-SIGTERM ends the current step, saves a checkpoint and leaves with 0; the next start goes on from there.
+SIGTERM ends the current step, saves a checkpoint and exits with 0; the next start continues from there.
 
 Not covered: several turns, packing, sharded models, preference data.
 """

@@ -3,17 +3,17 @@
 LaunchError                    exit 1
 ├── UsageError                 exit 2   yours: a command line or a file that you wrote
 │   ├── BadFileError                    a key or value in it
-│   └── UnknownNameError                a host, profile, job or run that nobody knows
+│   └── UnknownNameError                an unknown host, profile, job or run
 ├── RefusedError               exit 3   the gate: this plan cannot work there
-│   └── CardBusyError                   its cards are somebody's just now: to be waited for
-├── HostError                  exit 4   the host's, or the way to it
+│   └── CardBusyError                   others hold its cards just now: wait for them
+├── HostError                  exit 4   the host, or the way to it
 │   ├── UnreachableError                no answer
 │   │   └── ConnectionLostError         it answered, then fell silent
 │   ├── AuthRefusedError                it does not let us in
-│   ├── HostKeyError                    it is not (yet) known to be itself
+│   ├── HostKeyError                    its key is unknown or has changed
 │   ├── AgentError                      our agent there said no
-│   ├── MalformedAnswerError            our agent there said something that it never says
-│   ├── RefusedStreamError              its sshd, or nobody at a socket, lets us through
+│   ├── MalformedAnswerError            our agent there sent an answer of the wrong form
+│   ├── RefusedStreamError              its sshd forbids forwarding, or nothing listens
 │   └── EngineError                     its container engine said no
 ├── RunError                   exit 1   the run's own
 └── InterruptedRunError        exit 5   waiting or interrupted: resumable
@@ -26,7 +26,7 @@ from typing import ClassVar
 
 
 class LaunchError(Exception):
-    """Raised when something went wrong that a person can act on; the message says what, where and what next."""
+    """Raised for every error that a person can act on; the message says what happened, where, and what to do next."""
 
     exit_code: ClassVar[int] = 1
 
@@ -42,7 +42,7 @@ class BadFileError(UsageError):
 
 
 class UnknownNameError(UsageError):
-    """Raised when a host, profile, job or run is named that nobody knows."""
+    """Raised when a command names an unknown host, profile, job or run."""
 
 
 class RefusedError(LaunchError):
@@ -60,7 +60,7 @@ class CardBusyError(RefusedError):
 
 
 class HostError(LaunchError):
-    """Raised when a host, or the way to it, is in the way. `host` is its name."""
+    """Raised when a host, or the connection to it, fails. `host` is its name."""
 
     exit_code = 4
 
@@ -70,7 +70,7 @@ class HostError(LaunchError):
 
 
 class UnreachableError(HostError):
-    """Raised when a host does not answer. Unreachable is not failed: its runs go on."""
+    """Raised when a host does not answer. Its runs continue: unreachable is not failed."""
 
 
 class ConnectionLostError(UnreachableError):
@@ -86,7 +86,7 @@ class HostKeyError(HostError):
 
 
 class AgentError(HostError):
-    """Raised when the agent on a host refuses a request; `code` is its word for it, `values` what it tells of it."""
+    """Raised when the agent on a host refuses a request; `code` is the agent's code for the reason, `values` are details."""
 
     def __init__(
         self, host: str, code: str, message: str, values: Mapping[str, object] | None = None
@@ -109,10 +109,10 @@ class EngineError(HostError):
 
 
 class RunError(LaunchError):
-    """Raised when a run, or what it left, is not as the command needs it."""
+    """Raised when a run, or what it left behind, does not allow the command."""
 
 
 class InterruptedRunError(LaunchError):
-    """Raised when a run waits for someone, or was interrupted and can go on."""
+    """Raised when a run waits for cards, or was interrupted and can be resumed."""
 
     exit_code = 5

@@ -1,4 +1,4 @@
-"""Finds the data that ships with the package: profiles/, jobs/ and images/."""
+"""Find the data that is installed with the package: profiles/, jobs/ and images/."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _PACKAGE = Path(__file__).resolve().parent
 def data_folder(name: str) -> Path:
     """Return our folder `profiles`, `jobs` or `images`.
 
-    In a wheel the folders lie inside the package, in a checkout beside it.
-    Raises FileNotFoundError when neither is there: a broken installation.
+    The folders are inside the package in a wheel, beside it in a checkout.
+    Raises FileNotFoundError for a broken installation, which has neither.
     """
     for folder in (_PACKAGE / name, _PACKAGE.parent / name):
         if folder.is_dir():

@@ -1,4 +1,4 @@
-"""Why a build failed, by what its builder printed: the lines that caused it, what they mean, and what to do."""
+"""Why a build failed, from its output: the lines that show the cause, what they mean, and what to do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LAST_LINES = 15
 
 
 class BuildFailure(NamedTuple):
-    """What went wrong (None: nobody knows), the lines that say so, and what to do."""
+    """What went wrong (None if unknown), the lines that show it, and what to do."""
 
     what: str | None
     lines: tuple[str, ...]
@@ -31,7 +31,7 @@ def _cause(pattern: str, what: str, mend: str) -> _Cause:
 CAUSES = (
     _cause(
         r"[Nn]o space left on device|disk quota exceeded",
-        "there is no room for it on the host",
+        "the host has no space left for it",
         "launch image prune --host {host}     and   launch gc --host {host}     make some",
     ),
     _cause(
@@ -93,11 +93,11 @@ CAUSES = (
         "more memory there, or fewer requirements",
     ),
 )  # fmt: skip
-"""In this order: what comes first is the cause of what comes later."""
+"""Ordered: an earlier cause may lead to the output of a later one."""
 
 
 def build_failure(lines: Sequence[str], host: str) -> BuildFailure:
-    """Return why a build failed, by the lines that it printed."""
+    """Return why a build failed, from the lines that it printed."""
     tried_again = [line for line in lines if "WARNING: Retrying" in line]
     certain = [line for line in lines if "WARNING: Retrying" not in line]
     for cause, among in ((cause, among) for among in (certain, tried_again) for cause in CAUSES):

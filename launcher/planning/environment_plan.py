@@ -1,4 +1,4 @@
-"""The environment of a native plan, from profile, job and what the host has: made from the same table as images."""
+"""The environment of a native plan, from profile, job and the host's facts. It uses the same table of torch as images."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from launcher.values.profile import Profile
 from launcher.values.wheels import WheelTable
 
 UV_PYTHONS = ("3.12", "3.11", "3.13", "3.10", "3.14", "3.9")
-"""What uv is asked to bring where no Python of the host fits, the image's own first."""
+"""The Pythons that uv may install if none on the host fits; the image's version is first."""
 _UV_NAMES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
     "find-links": "UV_FIND_LINKS",
     "trusted-host": "UV_INSECURE_HOST",
 }
-"""uv does not read pip's settings, and fetches pip by its own."""
+"""The variables of uv for pip's settings, which uv does not read."""
 
 
 def environment(
     profile: Profile, job: Job, host: Host, facts: Facts, table: WheelTable
 ) -> Environment | None:
-    """Return the environment that a native job gets; None where it needs none of ours, or where none can be made.
+    """Return the environment to make for a native job; None if it needs none, or if none can be made.
 
-    It needs none without requirements, where the host names an `environment`, and where the host's own Python has all of them.
-    The torch is the one that the card would get whatever the Python, if a Python for it can be had; else the best for
-    one that can. Raises RefusedError for a torch that the card cannot run.
+    A job needs none if it has no requirements, if the host names an `environment`, or if the host's own Python has all of
+    them. The torch is the best one for the card if the host can make an environment with a Python that it supports; else
+    the best one for an available Python. Raises RefusedError for a torch that the card cannot run.
     """
     interpreter = facts.interpreter
     if not job.requirements or host.environment is not None or interpreter is None:
@@ -49,7 +49,7 @@ def environment(
     wanted = torch_for(job.requirements, place, table)
     found: list[tuple[str, TorchChoice]] = []
     for maker in makers(facts):
-        with contextlib.suppress(RefusedError):  # no torch that will do has wheels for this Python
+        with contextlib.suppress(RefusedError):  # no suitable torch has wheels for this Python
             there = place._replace(python=(3, int(maker.python.removeprefix("3."))))
             found.append((maker.python, torch_for(job.requirements, there, table)))
     if not found:
@@ -71,9 +71,9 @@ def _environment(job: Job, python: str, torch: TorchChoice) -> Environment:
 
 
 def makers(facts: Facts) -> Iterator[Maker]:
-    """Yield what can make an environment on a host, best first: venv by its own Python, by another, then uv.
+    """Yield what can make an environment on a host, best first: venv of its own Python, of another Python, then uv.
 
-    uv takes a Python that is there before it brings one.
+    uv uses an installed Python before it installs one.
     """
     own = facts.interpreter
     there = [(one.path, one.version, one.has_ensurepip) for one in (own, *(facts.pythons or ())) if one]
@@ -92,27 +92,29 @@ _MINOR = re.compile(r"3\.[0-9]{1,2}(?=\.|$)")
 
 
 def maker_of(environment: Environment, facts: Facts) -> Maker | None:
-    """Return what makes an environment on a host; None where nothing there can."""
+    """Return what makes an environment on a host; None if nothing on the host can."""
     return next((one for one in makers(facts) if one.python == environment.python), None)
 
 
 def environment_files(
     environment: Environment, settings: BuildOptions
 ) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """Return what the making of an environment is handed, by name: its requirements, and what may be secret."""
+    """Return the files for making an environment, by name: its requirements, and those that may be secret."""
     given = {"pip_conf": (settings.pip_conf or "").encode(), "ca_bundle": settings.ca_bundle or b""}
     return requirement_files(environment.requirements), {key: one for key, one in given.items() if one}
 
 
 def build_variables(settings: BuildOptions) -> dict[str, str]:
-    """Return the variables that the making of an environment is given: proxies, and pip's settings as uv reads them."""
+    """Return the variables for making an environment: proxies, and pip's settings under uv's names."""
     options = pip_options(settings.pip_conf or "")
-    told = {_UV_NAMES[key]: " ".join(value.split()) for key, value in options.items() if key in _UV_NAMES}
-    if "UV_FIND_LINKS" in told:
-        told["UV_FIND_LINKS"] = told["UV_FIND_LINKS"].replace(" ", ",")
-    return {**settings.proxies, **told}
+    uv_variables = {
+        _UV_NAMES[key]: " ".join(value.split()) for key, value in options.items() if key in _UV_NAMES
+    }
+    if "UV_FIND_LINKS" in uv_variables:
+        uv_variables["UV_FIND_LINKS"] = uv_variables["UV_FIND_LINKS"].replace(" ", ",")
+    return {**settings.proxies, **uv_variables}
 
 
 def has_no_index(settings: BuildOptions) -> bool:
-    """Whether pip's settings forbid every index; uv has no variable for that."""
+    """Whether pip's settings forbid every index, for which uv has no variable."""
     return pip_options(settings.pip_conf or "").get("no-index", "").lower() in ("1", "true", "yes", "on")

@@ -1,4 +1,4 @@
-"""The image of a plan, from profile, job and host: the same inputs give the same bytes, and so the same name."""
+"""The image of a plan, from profile, job and host. The same inputs give the same bytes and so the same name."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from launcher.values.wheels import WheelTable
 
 _LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
 _TORCH_AND_KIN = {"torch", "torchvision", "torchaudio"}
-"""What is built for one CUDA together, and comes from one index."""
+"""Packages that are built together for one CUDA and come from one index."""
 
 
 class Sources(NamedTuple):
-    """What images are made from: the template of the Dockerfile, and the table of torch's builds."""
+    """The sources of images: the template of the Dockerfile, and the table of torch's builds."""
 
     template: str
     wheels: WheelTable
 
 
 def image(profile: Profile, job: Job, build: Build, sources: Sources | None, site: Site = UNKNOWN) -> Image:
-    """Return the image that a job runs in on a card. Its name changes with its content alone, never with settings.
+    """Return the image of a job on a card. Its name depends on its contents only, never on build options.
 
-    `site` is what is known of its host; an image of the job's own needs no sources. Raises RefusedError for Apple's GPU and for a torch that the card cannot
-    run, BadFileError for a template that is none.
+    `site` is the host's driver and processor. A job with its own image needs no `sources`. Raises RefusedError for Apple's
+    GPU and for a torch that the card cannot run, BadFileError for an invalid template.
     """
     if profile.kind == "mps":
         raise RefusedError(
@@ -67,7 +67,7 @@ def torch_for(requirements: Iterable[str], place: TorchTarget, table: WheelTable
 
 
 def expected_torch(requirements: Collection[str], chosen: TorchChoice) -> str | None:
-    """Return the torch that packages are to have, e.g. `2.13.0+cu126`; None where they have none, or one behind a URL."""
+    """Return the torch that the packages must contain, e.g. `2.13.0+cu126`; None without packages or if torch has a URL."""
     has_own = any(_name(one) == "torch" and Requirement(one).url is not None for one in requirements)
     if not requirements or has_own:
         return None
@@ -75,22 +75,22 @@ def expected_torch(requirements: Collection[str], chosen: TorchChoice) -> str | 
 
 
 def _is_torch_there(wanted: Requirement) -> bool:
-    """Whether a requirement is torch, and is one on Linux: where a marker asks for more than that, nobody can say."""
+    """Whether a requirement is torch and its marker, if any, matches Linux. Other parts of a marker cannot be evaluated."""
     if canonicalize_name(wanted.name) != "torch":
         return False
     return wanted.marker is None or wanted.marker.evaluate(_LINUX)
 
 
 def python_of(base: str) -> tuple[int, int] | None:
-    """Return the Python of a base, where its name says it, e.g. `python:3.12-slim-bookworm`."""
+    """Return the Python of a base image if its name contains it, e.g. (3, 12) for `python:3.12-slim-bookworm`."""
     found = re.search(r"(?:^|/)python:([0-9]+)\.([0-9]+)\b", base)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def pinned(requirements: Iterable[str], torch: str) -> tuple[str, ...]:
-    """Return what an image, or an environment, installs, in an order that does not depend on the job's: torch, this version of it, first.
+    """Return what an image or an environment installs: torch in this version first, the rest sorted by name.
 
-    A job that needs any package gets torch too: another package that brought it would bring the build of another card.
+    A job that needs any package gets torch too, because another package might install a build for another card.
     """
     wanted = [_with_one_torch(written, torch) for written in requirements]
     if wanted and not any(_is_torch_there(Requirement(one)) for one in wanted):
@@ -99,7 +99,7 @@ def pinned(requirements: Iterable[str], torch: str) -> tuple[str, ...]:
 
 
 def context(image: Image) -> dict[str, bytes]:
-    """Return the files that an image of ours is built from.
+    """Return the files from which one of our images is built.
 
     Raises ValueError for an image of the user's own.
     """
@@ -109,11 +109,11 @@ def context(image: Image) -> dict[str, bytes]:
 
 
 def requirement_files(requirements: Iterable[str]) -> dict[str, bytes]:
-    """Return the two files that pip installs from, one after the other: torch and its kin, then the rest."""
-    told = list(requirements)
+    """Return the two requirements files, in the order of installation: torch with torchvision and torchaudio, then the rest."""
+    lines = list(requirements)
     return {
-        "torch.txt": _lines(one for one in told if _is_torch(one)),
-        "requirements.txt": _lines(one for one in told if not _is_torch(one)),
+        "torch.txt": _lines(line for line in lines if _is_torch(line)),
+        "requirements.txt": _lines(line for line in lines if not _is_torch(line)),
     }
 
 
@@ -142,7 +142,7 @@ def _lines(requirements: Iterable[str]) -> bytes:
 
 
 def _repository(profile: str) -> str:
-    """Return a profile's name as a part of an image's: its separators are single, and stand between."""
+    """Return a profile's name in the form that an image's name allows: single separators, none at the end."""
     return re.sub(r"([._-])[._-]*", r"\1", profile).rstrip("._-")
 
 

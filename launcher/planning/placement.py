@@ -1,4 +1,8 @@
-"""Which profile a host's probe means, which of its cards a run gets, and whether it runs in a container."""
+"""Placement: which profile matches a host's cards, which cards a run gets, and which runtime it uses.
+
+Example: on a host with two L40S and a TITAN RTX a job without `--profile` gets the profile `l40s` (the most memory) and the
+L40S that is free; it runs in a container if the host has a usable engine, else natively.
+"""
 
 from __future__ import annotations
 
@@ -14,47 +18,50 @@ from launcher.values.profile import Profile
 
 _PROCESSES = re.compile(r" --(?:nproc[-_]per[-_]node|num[-_]processes)[ =]([0-9]{1,4})(?: |$)")
 OLDEST_ENGINE = (19, 3)
-"""The first Docker whose API is 1.40, by which a container is given its GPUs."""
+"""The first Docker with API 1.40, which gives GPUs to containers."""
 
 
 def choose_gpus(profile: Profile, facts: Facts, count: int) -> tuple[str, ...]:
-    """Return the UUIDs of `count` of the host's cards that the profile names; none for a profile without cards.
+    """Return the UUIDs of `count` of the host's cards that match the profile; empty for a profile without cards.
 
-    Those that admit us go first, of these the free ones, then the lower index.
+    Cards that accept a new context come first, free ones before held ones, then by index.
     """
     return tuple(gpu.uuid for gpu in sorted(cards_of(profile, facts), key=_rank(facts)))[:count]
 
 
 def cards_of(profile: Profile, facts: Facts) -> tuple[Gpu, ...]:
-    """Return the host's cards that the profile names."""
+    """Return the host's cards that match the profile."""
     return tuple(gpu for gpu in facts.gpus if profile.is_reported_as(gpu.name, gpu.memory_mib))
 
 
 def is_unavailable(gpu: Gpu, facts: Facts) -> bool:
-    """Whether a card admits nothing of ours: its mode forbids all, or one process at a time and a stranger's is there."""
+    """Whether a card accepts none of our processes: it is prohibited, or exclusive and held by a stranger's process."""
     return bool(strangers_on(gpu)) if is_exclusive(gpu, facts) else gpu.compute_mode == "prohibited"
 
 
 def is_exclusive(gpu: Gpu, facts: Facts) -> bool:
-    """Whether a card takes one process at a time. Under NVIDIA's MPS daemon it is the daemon's, which shares it."""
+    """Whether a card accepts one process at a time. NVIDIA's MPS daemon shares an exclusive card."""
     return gpu.compute_mode == "exclusive-process" and not facts.nvidia_mps
 
 
 def strangers_on(gpu: Gpu) -> tuple[Holder, ...]:
-    """Return those of a card's holders that are alive and nobody's of ours."""
-    return tuple(one for one in gpu.holders if one.is_stranger and one.state != "Z")
+    """Return the live holders of a card that belong to no run of ours."""
+    return tuple(holder for holder in gpu.holders if holder.is_stranger and holder.state != "Z")
 
 
 def describe_holders(gpu: Gpu, facts: Facts) -> str:
-    """Return why a card admits nothing of ours, and whom to ask, a line for each holder."""
+    """Return why a card accepts none of our processes and who can release it, one line for each holder."""
     if gpu.compute_mode == "prohibited":
         return f"GPU {gpu.index}: compute mode prohibited"
-    lines = [f"{one.title} holds GPU {gpu.index}: {release_advice(one, facts)}" for one in strangers_on(gpu)]
+    lines = [
+        f"{holder.title} holds GPU {gpu.index}: {release_advice(holder, facts)}"
+        for holder in strangers_on(gpu)
+    ]
     return "\n  ".join(lines)
 
 
 def release_advice(holder: Holder, facts: Facts) -> str:
-    """Return who can end what holds a card, with the words to type where that is the reader, in a few words."""
+    """Return who can end the process that holds a card, with the command if the reader can do it."""
     if holder.run is not None and not holder.is_stranger:
         short = holder.run.rpartition("-")[2]
         if holder.ownership == "ours-live":
@@ -75,7 +82,7 @@ def _rank(facts: Facts) -> Callable[[Gpu], tuple[bool, bool, int]]:
 
 
 def requested_gpus(asked: str | None, ranks: int) -> tuple[int, tuple[str, ...]]:
-    """Return how many cards are asked for, and by which UUIDs if by any; `asked` is a number, UUIDs, or nothing.
+    """Return the number of requested cards, and their UUIDs if given; `asked` is a number, UUIDs, or None.
 
     Raises UsageError for anything else.
     """
@@ -92,7 +99,7 @@ def requested_gpus(asked: str | None, ranks: int) -> tuple[int, tuple[str, ...]]
 
 
 def requested_processes(command: Sequence[str]) -> int | None:
-    """Return how many processes a command tells torchrun or accelerate to start; None where it names no number."""
+    """Return how many processes a command makes torchrun or accelerate start; None if it names no number."""
     program = command[0].rpartition("/")[2]
     if program in ("python", "python3") and command[1:2] == ("-m",):
         program = "".join(command[2:3]).split(".")[0]
@@ -104,10 +111,10 @@ def requested_processes(command: Sequence[str]) -> int | None:
 
 
 def best_card(facts: Facts, profiles: Iterable[Profile]) -> tuple[Profile, Gpu] | None:
-    """Return the host's best card that one of the profiles names; None where there is no such card.
+    """Return the host's best card that matches one of the profiles; None if no card does.
 
-    The best is the one with the most memory, then the higher capability; one card before several, then as
-    `choose_gpus` takes them.
+    The best has the most memory, then the higher capability. A profile of one card comes before one of several; ties are
+    in the order of `choose_gpus`.
     """
     rank = _rank(facts)
     named = [(profile, gpu) for profile in profiles for gpu in sorted(cards_of(profile, facts), key=rank)]
@@ -119,9 +126,9 @@ def best_card(facts: Facts, profiles: Iterable[Profile]) -> tuple[Profile, Gpu] 
 
 
 def match_profile(facts: Facts, profiles: Iterable[Profile]) -> Profile:
-    """Return the profile of the host's best card, or `mps` or `cpu` where it has none.
+    """Return the profile of the host's best card, or `mps` or `cpu` without a card.
 
-    Raises UnknownNameError for a host of cards that no profile names.
+    Raises UnknownNameError if the host has cards and no profile matches any.
     """
     known = list(profiles)
     if best := best_card(facts, known):
@@ -137,7 +144,7 @@ def match_profile(facts: Facts, profiles: Iterable[Profile]) -> Profile:
 
 
 def card_choice_reason(profile: Profile, facts: Facts) -> str:
-    """Return why this profile of a host's several kinds of card was taken, in a few words; nothing for one kind."""
+    """Return why this profile was chosen among a host's kinds of card; empty if it has only one kind."""
     best = best_card(facts, [profile])
     if best is None or len({(gpu.name, gpu.memory_mib) for gpu in facts.gpus}) < 2:
         return ""
@@ -145,10 +152,10 @@ def card_choice_reason(profile: Profile, facts: Facts) -> str:
 
 
 def runtime(profile: Profile, host: Host, job: Job, facts: Facts) -> str:
-    """Return how a job runs on a host: as the host says; where it leaves that open, in a container if one can be had.
+    """Return the runtime of a job on a host: the host's setting; for `auto`, a container if the host has a usable engine.
 
-    This machine and Apple's GPU are used natively, as is an environment that the host names, and as are jobs for which
-    an image would hold nothing. A job with an image of its own gets a container everywhere else.
+    With `auto` these run natively: this machine, Apple's GPU, a host with an `environment`, and a job without
+    requirements. A job with its own image runs in a container except on Apple's GPU.
     """
     if host.runtime != "auto":
         return host.runtime
@@ -162,29 +169,29 @@ def runtime(profile: Profile, host: Host, job: Job, facts: Facts) -> str:
 
 
 def engine(host: Host, facts: Facts) -> Engine | None:
-    """Return the engine of a host that a container would run under; None where none can be used."""
+    """Return the engine that would run a container on a host; None if none can be used."""
     return next((one for one in requested_engines(host, facts) if why_unusable(one, host) is None), None)
 
 
 def requested_engines(host: Host, facts: Facts) -> tuple[Engine, ...]:
-    """Return the engines that were found and that the host's `engine` means: all, those of a name, or of a socket."""
+    """Return the engines found on the host that its `engine` setting allows: all, those of a name, or that of a socket."""
     return tuple(one for one in facts.engines if host.engine in (None, one.name, one.socket))
 
 
 def why_unusable(engine: Engine, host: Host) -> str | None:
-    """Return why an engine cannot be used, None where it can. What sudo opens, a refusal to this user does not close."""
+    """Return why an engine cannot be used; None if it can. With `sudo`, a socket closed to this user can be used."""
     if engine.name != "docker":
         return "launch does not speak its dialect of Docker's API"
     if engine.error is not None:
         return None if host.sudo and is_closed(engine) else engine.error
-    told = re.match(r"(\d+)\.(\d+)", engine.version or "")
-    if told is None:
+    version = re.match(r"(\d+)\.(\d+)", engine.version or "")
+    if version is None:
         return "it does not tell its version"
-    if (int(told[1]), int(told[2])) < OLDEST_ENGINE:
+    if (int(version[1]), int(version[2])) < OLDEST_ENGINE:
         return f"version {engine.version} is too old: {OLDEST_ENGINE[0]}.{OLDEST_ENGINE[1]:02} is the first with API 1.40"
     return None
 
 
 def is_closed(engine: Engine) -> bool:
-    """Whether an engine is there, and its socket is not for this user."""
+    """Whether an engine has a socket that this user may not open."""
     return engine.socket is not None and engine.error == "Permission denied"

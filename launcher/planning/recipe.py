@@ -1,4 +1,4 @@
-"""What a builder is handed to make an image, for BuildKit and for the classic one."""
+"""The input of an image build, for BuildKit and for the classic builder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Recipe(NamedTuple):
     secrets: dict[str, bytes]
 
     def __repr__(self) -> str:
-        """Name what is handed over; values may be secret."""
+        """Name the files, arguments and secrets; values may be secret."""
         return f"Recipe({', '.join([*self.files, *self.arguments, *self.secrets])})"
 
 
@@ -38,10 +38,10 @@ def buildkit(image: Image, settings: BuildOptions) -> Recipe:
 
 
 def classic(image: Image, settings: BuildOptions) -> Recipe:
-    """Return the recipe for the classic builder, which knows no secrets: pip's settings become build arguments.
+    """Return the recipe for the classic builder, which has no secrets: pip's settings become build arguments.
 
-    Those stay in the image's history, as a CA bundle stays in the image. Raises RefusedError for a credential, which it
-    names and does not repeat.
+    The arguments stay in the image's history, and a CA bundle stays in the image. Raises RefusedError for a credential,
+    which the message names but does not repeat.
     """
     options = pip_options(settings.pip_conf or "")
     for where, key, value in (
@@ -68,9 +68,9 @@ def classic(image: Image, settings: BuildOptions) -> Recipe:
 
 
 def pip_options(text: str) -> dict[str, str]:
-    """Return the options of pip's settings that an installation heeds, by their long names.
+    """Return the options in pip's settings that affect an installation, by their long names.
 
-    Raises configparser.Error for text that is no settings file.
+    Raises configparser.Error for text that is not a settings file.
     """
     parser = RawConfigParser()
     parser.read_string(text)

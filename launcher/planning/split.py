@@ -1,4 +1,8 @@
-"""How the global batch falls into micro-batches: a guess from the card's memory and the model's shape."""
+"""The split: how the global batch is divided among cards, micro-batches and accumulation steps.
+
+The global batch is the job's and never changes with the card; the micro-batch is estimated from the card's memory and the
+model's shape. Example: a global batch of 64 on two cards that each fit 4 samples is 2 x 4 x 8.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from launcher.values.precision import Precision
 from launcher.values.profile import Profile
 
 GB_A_SAMPLE = 3.0
-"""Memory set aside for one sample of a model that is not known, in GB: that of a few billion parameters."""
+"""Memory assumed for one sample of an unknown model, in GB: enough for a few billion parameters."""
 
 
 def split(
@@ -24,10 +28,10 @@ def split(
     precision: Precision,
     tokens: int,
 ) -> Split:
-    """Return the split of `batch` on a profile's cards: the largest micro-batch that divides a card's share and should fit.
+    """Return the split with the largest micro-batch that divides one card's share of `batch` and should fit in memory.
 
-    `precision` is the rung that it is for, `tokens` a sample's length. Without a known memory (CPU, Apple) the job's
-    own wish decides, else the whole share. Raises RefusedError where the cards cannot have equal shares.
+    `precision` is the first rung, `tokens` the length of a sample. If the memory is unknown (CPU, Apple) the micro-batch is
+    the job's `batch.micro`, else the whole share. Raises RefusedError if the cards cannot have equal shares.
     """
     share, rest = divmod(batch.global_size, profile.count)
     if rest:

@@ -1,4 +1,9 @@
-"""Which torch, and which build of it, a card gets: by its capability, its host's driver, and what the job pins."""
+"""Choose the torch and its build (its wheels) for a card, by capability, driver, Python and what the job pins.
+
+A wheel runs on a card only if it contains code for its capability, and only if the driver loads its CUDA. Example: a T4
+(capability 7.5) with driver 535 gets the cu126 build, because cu130 needs a newer driver. A card that the newest release
+no longer supports gets the last release that has code for it. The table is `images/torch.toml`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +29,7 @@ _SM = re.compile(r"sm_([0-9]{2,3})[af]?")
 
 
 class TorchTarget(NamedTuple):
-    """What a torch is for: the card, and of its host the driver, the Python and the processor, as far as they are known."""
+    """What a torch must run on: the card, and the host's driver, Python and processor. None is unknown."""
 
     profile: Profile
     driver: str | None = None
@@ -33,22 +38,22 @@ class TorchTarget(NamedTuple):
 
 
 class Site(NamedTuple):
-    """What a host is to a torch, whatever its card: its driver and its processor, as far as they are known."""
+    """What the choice of a torch depends on besides the card: the host's driver and processor. None is unknown."""
 
     driver: str | None = None
     machine: Machine = "x86_64"
 
     def with_card(self, profile: Profile, python: tuple[int, int] | None = None) -> TorchTarget:
-        """Return the place that a card, and a Python, make of it."""
+        """Return the target for a card, and optionally a Python, on this host."""
         return TorchTarget(profile, self.driver, python, self.machine)
 
 
 UNKNOWN = Site()
-"""A host that nobody has asked."""
+"""A host that has not been probed."""
 
 
 def site(facts: Facts | None) -> Site:
-    """Return what a host is to a torch, by its probe."""
+    """Return a host's driver and processor from its probe."""
     if facts is None:
         return UNKNOWN
     machine: Machine = "aarch64" if facts.machine in ("aarch64", "arm64") else "x86_64"
@@ -56,9 +61,9 @@ def site(facts: Facts | None) -> Site:
 
 
 class TorchChoice(NamedTuple):
-    """A torch: its version, its build (`cu126`, `cpu`; none on a Mac), the URL of the index that has it, and why.
+    """The chosen torch: its version, its build (`cu126`, `cpu`; None on a Mac), the URL of its index, and the reason.
 
-    `notes` are what its user should know: the end of a line, an experimental build, code that is compiled at first use.
+    `notes` are for the user: a card without newer releases, an experimental build, code that is compiled at first use.
     """
 
     torch: str
@@ -74,11 +79,11 @@ class _Pair(NamedTuple):
 
 
 def choose(table: WheelTable, place: TorchTarget, wanted: SpecifierSet | None = None) -> TorchChoice:
-    """Return the torch for a card, of what is wanted the tested one, else the newest that will do; and the build that runs.
+    """Return the torch and the build for a card: among `wanted`, the tested release, else the newest that runs there.
 
-    A card that the newest releases have left behind gets the last that has code for it. Of a release the build that plain
-    PyPI gives goes first, then the newest CUDA that the driver loads; where no driver is known, the CUDA that most
-    drivers load. Raises RefusedError, with the nearest torch that would do, where there is none of what is wanted.
+    A card that the newest release no longer supports gets the last release that has code for it. Of a release, PyPI's own
+    build is preferred, then the newest CUDA that the driver loads; if the driver is unknown, the CUDA that most drivers
+    load. Raises RefusedError, with the nearest torch that would run, if none of `wanted` does.
     """
     wanted = wanted if wanted is not None else SpecifierSet()
     releases = _releases(table, wanted)
@@ -100,7 +105,7 @@ def choose(table: WheelTable, place: TorchTarget, wanted: SpecifierSet | None = 
 
 
 def index_of(build: str) -> str:
-    """Return the URL of PyTorch's index of a build."""
+    """Return the URL of PyTorch's package index for a build."""
     return f"https://download.pytorch.org/whl/{build}"
 
 
@@ -108,7 +113,7 @@ def index_of(build: str) -> str:
 
 
 def _releases(table: WheelTable, wanted: SpecifierSet) -> list[Release]:
-    """Return the releases that are wanted; for one version that the table lacks, the one that it is taken to be like."""
+    """Return the requested releases; for a single version that the table lacks, the release that it is assumed to resemble."""
     exact = _exact(wanted)
     if exact is None:
         return [one for one in table.release if one.version in wanted]
@@ -121,7 +126,7 @@ def _releases(table: WheelTable, wanted: SpecifierSet) -> list[Release]:
 
 
 def _exact(wanted: SpecifierSet) -> str | None:
-    """Return the one version that is wanted, without its build; None for a range. Raises RefusedError for several."""
+    """Return the requested version without its build; None for a range. Raises RefusedError for several versions."""
     pins = [one.version for one in wanted if one.operator in ("==", "===") and not one.version.endswith(".*")]
     exact = sorted({one.partition("+")[0] for one in pins})
     try:
@@ -134,14 +139,14 @@ def _exact(wanted: SpecifierSet) -> str | None:
 
 
 def _local(wanted: SpecifierSet) -> str | None:
-    """Return the build that is wanted, e.g. `cu126` of `==2.9.1+cu126`."""
+    """Return the requested build, e.g. `cu126` for `==2.9.1+cu126`."""
     return next((one.version.partition("+")[2] for one in wanted if "+" in one.version), None)
 
 
 def objection(table: WheelTable, place: TorchTarget, installed: str) -> str | None:
-    """Return why a torch that is installed, such as `2.13.0+cu130`, does not run on a card; None where nothing is known against it.
+    """Return why an installed torch, such as `2.13.0+cu130`, does not run on a card; None if no reason is known.
 
-    Without a build in its version it is taken for plain PyPI's.
+    A version without a build is assumed to be PyPI's.
     """
     version, _, local = installed.partition("+")
     exact = [one for one in table.release if one.torch == version]
@@ -162,14 +167,14 @@ def _preferred(table: WheelTable, place: TorchTarget, fitting: list[_Pair]) -> R
 
 
 def _is_left_behind(table: WheelTable, place: TorchTarget) -> bool:
-    """Whether the newest release has no code for the card any more."""
+    """Whether the newest release no longer has code for the card."""
     compute = place.profile.compute
     newest = table.builds_of(table.release[-1])
     return compute is not None and not any(_has_code(one, compute, place.machine) for one in newest)
 
 
 def _last(table: WheelTable, place: TorchTarget) -> Release:
-    """Return the last release that has code for a card, whatever the driver."""
+    """Return the last release that has code for a card; the driver is not considered."""
     return [
         one
         for one in table.release
@@ -183,11 +188,11 @@ def _last(table: WheelTable, place: TorchTarget) -> Release:
 def _fitting(
     table: WheelTable, release: Release, place: TorchTarget, local: str | None = None
 ) -> list[_Pair]:
-    """Return a release with each of its builds that would run, or with that of a name."""
+    """Return a release paired with each of its builds that runs there; only the build `local` if that is given."""
     if _python_objection(release, place):
         return []
     builds = [one for one in table.builds_of(release) if local in (None, one.name)]
-    if place.profile.compute is None and local not in (None, CPU):  # one for a card runs without one, too
+    if place.profile.compute is None and local not in (None, CPU):  # a CUDA build also runs without a card
         return [_Pair(release, one) for one in builds]
     if place.profile.compute is None:
         return [_Pair(release, None)]
@@ -195,7 +200,7 @@ def _fitting(
 
 
 def _objection(table: WheelTable, build: WheelBuild, place: TorchTarget) -> str | None:
-    """Return why a build does not run on a card, None where it does."""
+    """Return why a build does not run on a card; None if it does."""
     compute = place.profile.compute
     if compute is not None and not _has_code(build, compute, place.machine):
         return f"{build.name} has no code for capability {place.profile.capability}"
@@ -315,7 +320,7 @@ def _refusal(table: WheelTable, place: TorchTarget, wanted: SpecifierSet, releas
 def _nearest(
     possible: list[Release], wanted: SpecifierSet, releases: list[Release], table: WheelTable
 ) -> Release:
-    """Return the possible release that is the fewest releases away from what is wanted."""
+    """Return the possible release that is the fewest releases away from the requested one."""
     exact = _exact(wanted)
     order = [one.version for one in table.release]
     if releases:
@@ -326,54 +331,54 @@ def _nearest(
 
 
 def verifiable_torch(chosen: str | None, settings: BuildOptions) -> str | None:
-    """Return the torch that is to be found; of one from an index of the user's own the version alone is ours to say."""
+    """Return the torch to verify; only its version if it comes from the user's own index, which may name builds otherwise."""
     return chosen.partition("+")[0] if chosen is not None and settings.torch_index is not None else chosen
 
 
 def unfit(
-    told: Packages, profile: Profile | None, chosen: str | None, requirements: Collection[str] = ()
+    packages: Packages, profile: Profile | None, chosen: str | None, requirements: Collection[str] = ()
 ) -> list[str]:
-    """Return why a Python's packages do not do for a card, by what they say of themselves; none where they do.
+    """Return why a Python's packages, as reported, cannot be used on a card; an empty list if they can.
 
-    Without a profile no card is asked for. `chosen` is the torch that was meant, such as `2.13.0+cu126`, or a version
-    alone where its build is not ours to say; None where nobody meant one, as in an image of the user's own, which may
-    use its card otherwise. Of what does not fit together only what the `requirements` name counts: a base has its own.
+    Without a profile no card is needed. `chosen` is the expected torch, such as `2.13.0+cu126` or a version without its
+    build; None if none was chosen, as in the user's own image, which may use its card without torch. Conflicts count only
+    for packages named in `requirements`: a base image may have conflicts of its own.
     """
-    if told.torch is None:
+    if packages.torch is None:
         if chosen is None:
             return []
         return [
-            f"torch {chosen} cannot be imported: {told.error}"
-            if told.error
+            f"torch {chosen} cannot be imported: {packages.error}"
+            if packages.error
             else f"torch {chosen} is not there"
         ]
     found = []
     if chosen is not None:
-        version, _, built = told.torch.partition("+")
-        meant, _, of = chosen.partition("+")
-        if not _is_same(version, meant) or (built and of and built != of):
-            found.append(f"torch is {told.torch}, not {chosen}")
+        version, _, built = packages.torch.partition("+")
+        expected, _, build = chosen.partition("+")
+        if not _is_same(version, expected) or (built and build and built != build):
+            found.append(f"torch is {packages.torch}, not {chosen}")
     compute = profile.compute if profile is not None else None
-    if compute is not None and told.cuda is None and chosen is not None:
-        found.append(f"torch {told.torch} has no CUDA")
-    elif compute is not None and told.cuda is not None and not _runs_on(told.architectures, compute):
+    if compute is not None and packages.cuda is None and chosen is not None:
+        found.append(f"torch {packages.torch} has no CUDA")
+    elif compute is not None and packages.cuda is not None and not _runs_on(packages.architectures, compute):
         found.append(
-            f"torch {told.torch} has no code for capability {compute[0]}.{compute[1]}: {' '.join(told.architectures)}"
+            f"torch {packages.torch} has no code for capability {compute[0]}.{compute[1]}: {' '.join(packages.architectures)}"
         )
     names = {canonicalize_name(Requirement(one).name) for one in requirements}
-    conflicts = [line for line in told.conflicts or () if canonicalize_name(line.split(" ")[0]) in names]
+    conflicts = [line for line in packages.conflicts or () if canonicalize_name(line.split(" ")[0]) in names]
     return [*found, *(f"packages that do not fit together: {line}" for line in conflicts)]
 
 
 def _is_same(one: str, other: str) -> bool:
     try:
         return Version(one) == Version(other)
-    except InvalidVersion:  # a build of somebody's own
+    except InvalidVersion:  # somebody's own build
         return one == other
 
 
 def _runs_on(architectures: tuple[str, ...], compute: tuple[int, int]) -> bool:
-    """Whether code of such architectures runs on a card; a wheel does not name its PTX, so a newer card may have some."""
+    """Whether code for these architectures runs on a card. A wheel does not list its PTX, so a newer card may run it."""
     codes = [divmod(int(found[1]), 10) for found in map(_SM.fullmatch, architectures) if found]
     is_newer = bool(codes) and compute > max(codes)
     return is_newer or any(major == compute[0] and minor <= compute[1] for major, minor in codes)

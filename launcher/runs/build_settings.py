@@ -1,4 +1,4 @@
-"""Reads what a build on a host is given beside its content: pip's settings, certificates, proxies."""
+"""Read the options of a build on a host: pip's settings, certificates, proxies."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 
 def read(host: Host, environment: Mapping[str, str]) -> BuildOptions:
-    """Return the settings of a build on a host, from the files that its table names and from an environment.
+    """Return the options of a build on a host, from the files that its table names and from variables.
 
-    Raises BadFileError that names file and key; what a file holds is never repeated, for it may be secret.
+    Raises BadFileError that names file and key; the contents of a file are never repeated, because they may be secret.
     """
     build, key = host.build, f"hosts.{host.name}.build"
     ca_bundle = _ca_bundle(build.ca_bundle, f"{key}.ca_bundle") if build.ca_bundle else None
     pip_conf = _pip_conf(build.pip_conf, f"{key}.pip_conf", has_ca_bundle=ca_bundle is not None)
     proxies: dict[str, str] = {}
     if build.proxy:
-        told = {name: environment.get(name) or environment.get(name.upper()) for name in _PROXIES}
-        proxies = {name: value for name, value in told.items() if value}
+        variables = {name: environment.get(name) or environment.get(name.upper()) for name in _PROXIES}
+        proxies = {name: value for name, value in variables.items() if value}
     return BuildOptions(pip_conf, ca_bundle, proxies, build.network, build.torch_index)
 
 
@@ -71,7 +71,7 @@ def _parse(parser: RawConfigParser, path: str, key: str) -> None:
         raise BadFileError(f'{key} = "{path}": is not UTF-8 text (byte {error.start})') from None
     except (DuplicateOptionError, DuplicateSectionError) as error:
         raise BadFileError(f'{key} = "{path}": line {error.lineno} says again what was said before') from None
-    except ParsingError as error:  # its own words would repeat the line
+    except ParsingError as error:  # its message would repeat the line
         line = error.lineno if isinstance(error, MissingSectionHeaderError) else error.errors[0][0]
         raise BadFileError(
             f'{key} = "{path}": line {line} is neither [section] nor key = value below one, as pip\'s settings are'

@@ -1,4 +1,4 @@
-"""Metrics out of events: for each name and step the value of the latest attempt."""
+"""Metrics from events: for each name and step, the value of the latest attempt."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def points(event: Event) -> list[Point]:
         number = _NON_FINITE.get(value) if isinstance(value, str) else value
         if type(number) is int:
             number = _float(number)
-        if type(number) is float:  # a bool is no number here
+        if type(number) is float:  # a bool does not count as a number
             found.append(Point(event.attempt or 0, event.rank, event.step, event.time, name, number))
     return found
 
@@ -50,7 +50,7 @@ def _float(number: int) -> float:
 
 
 def curve(events: Iterable[Event]) -> list[Point]:
-    """Return all points in the order of steps, those of the latest attempt where several passed a step."""
+    """Return all points in the order of steps; if several attempts passed a step, those of the latest."""
     latest: dict[tuple[str, int, int], Point] = {}
     for event in events:
         for point in points(event):
@@ -61,7 +61,7 @@ def curve(events: Iterable[Event]) -> list[Point]:
 
 
 def as_json(value: float) -> float | str:
-    """Return a number as strict JSON can hold it: a non-finite one is its name."""
+    """Return a number in a form that strict JSON allows: a non-finite one becomes its name."""
     if math.isfinite(value):
         return value
     return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"

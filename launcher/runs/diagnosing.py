@@ -1,4 +1,4 @@
-"""Why a run's last failed attempt failed: its agent's word where there is one, else its log and how it ended."""
+"""Why a run's last failed attempt failed: the agent's diagnosis, else one from its log and how it ended."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _NO_FAILURE = ("succeeded", "cancelled", "cancel-incomplete")
 
 
 def last_failure(mirror: Mirror) -> Diagnosis | None:
-    """Return why the last attempt that failed did, as far as the mirror has it; None where none has failed.
+    """Return why the last failed attempt in the mirror failed; None if no attempt failed.
 
-    Raises RunError where the disk refuses.
+    Raises RunError if the log cannot be read.
     """
     for folder, state, previous in _ended_attempts(mirror):
         if state.get("state") not in _NO_FAILURE:
@@ -27,7 +27,7 @@ def last_failure(mirror: Mirror) -> Diagnosis | None:
 
 
 def _ended_attempts(mirror: Mirror) -> Iterator[tuple[Path, dict[str, Any], dict[str, Any]]]:
-    """Yield each ended attempt's folder and state, and what the folder behind it says of its end; the last one first."""
+    """Yield each ended attempt's folder and state, and what the next folder records about its end; the last one first."""
     behind: dict[str, Any] | None = None
     for folder in sorted(mirror.folder.glob("[0-9][0-9][0-9][0-9]*"), reverse=True):
         record, state = read_json(folder / "attempt.json"), read_json(folder / "state.json")
@@ -46,7 +46,7 @@ def _why(path: Path, evidence: dict[str, Any], previous: dict[str, Any], state: 
     except OSError as error:
         raise RunError(f"{path}: {error.strerror}\n  read another   launch diagnose FILE") from error
     if evidence.get("class"):
-        return _as_told(log, evidence)
+        return _as_reported(log, evidence)
     found = diagnose(log, _ended(evidence, previous))
     if found.name == "none":
         unknown = BY_NAME["unknown"]
@@ -55,8 +55,8 @@ def _why(path: Path, evidence: dict[str, Any], previous: dict[str, Any], state: 
     return found
 
 
-def _as_told(log: bytes, evidence: dict[str, Any]) -> Diagnosis:
-    """Return what the agent said when it happened, with the line's number if the log has that line."""
+def _as_reported(log: bytes, evidence: dict[str, Any]) -> Diagnosis:
+    """Return the agent's diagnosis, with the line's number if the log has that line."""
     name, line = str(evidence["class"]), str(evidence.get("line") or "") or None
     at = log.find(line.encode()) if line else -1
     number = log.count(b"\n", 0, at) + 1 if at >= 0 else None
@@ -68,11 +68,13 @@ def _as_told(log: bytes, evidence: dict[str, Any]) -> Diagnosis:
 
 
 def _ended(evidence: dict[str, Any], previous: dict[str, Any]) -> Ended:
-    """Return how an attempt ended: by its own agent, else by whoever came behind it (its keeper, its container)."""
-    nested = (told.get(key) for told in (evidence, previous) for key in ("keeper", "container"))
-    words = [evidence, previous, *(told for told in nested if isinstance(told, dict))]
+    """Return how an attempt ended, as reported by its agent, else by the next folder, its keeper or its container."""
+    nested = (report.get(key) for report in (evidence, previous) for key in ("keeper", "container"))
+    words = [evidence, previous, *(report for report in nested if isinstance(report, dict))]
     numbers = {
-        key: next((told[key] for told in words if isinstance(told.get(key), int)), None)
+        key: next((report[key] for report in words if isinstance(report.get(key), int)), None)
         for key in ("exit", "signal")
     }
-    return Ended(**numbers, oom_kills=any(told.get("oom") is True or told.get("oom_kills") for told in words))
+    return Ended(
+        **numbers, oom_kills=any(report.get("oom") is True or report.get("oom_kills") for report in words)
+    )

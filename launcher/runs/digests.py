@@ -1,4 +1,4 @@
-"""SHA-256 of files, remembered as long as a file looks the same: an unchanged tree is not read again."""
+"""A cache of SHA-256 digests of files, valid while size, times and inode are unchanged: unchanged files are not read again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Digests:
     """The digests of one folder's files, kept in ~/.cache/launch between launches."""
 
     def __init__(self, folder: Path) -> None:
-        """Take up what is remembered of a folder. What cannot be read is forgotten: it is a cache."""
+        """Load the digests of a folder. A cache file that cannot be read is ignored."""
         name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]
         self._file = Unix("launch").user_cache_path / "digests" / f"{name}.json"
         self._known = read_json(self._file)
@@ -31,7 +31,7 @@ class Digests:
         self._now_ns = time.time_ns()
 
     def of(self, path: str) -> tuple[str, os.stat_result]:
-        """Return the SHA-256 of a file and what it looked like. Raises OSError."""
+        """Return the SHA-256 of a file and its status. Raises OSError."""
         status = os.stat(path)
         known = self._known.get(path)
         if isinstance(known, list) and known[:-1] == _look(status):
@@ -46,7 +46,7 @@ class Digests:
         return digest, status
 
     def save(self) -> None:
-        """Remember the files that were asked for, and forget the others. A disk that refuses costs time, not the launch."""
+        """Save the digests that were requested and drop the others. A failing disk costs only time."""
         if not self._has_news and len(self._seen) == len(self._known):
             return
         with contextlib.suppress(OSError):

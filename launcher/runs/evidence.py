@@ -19,7 +19,7 @@ def words(evidence: object) -> list[str]:
 
 
 def diagnosis(evidence: object) -> dict[str, str]:
-    """Return the line that proves a failure's class, why it happens and what mends it; only those on record."""
+    """Return the line that proves a failure's class, why it happens and how to fix it; only those that were recorded."""
     if not isinstance(evidence, dict) or not evidence.get("class"):
         return {}
     return {name: str(evidence[name]) for name in _DIAGNOSIS if evidence.get(name)}
@@ -47,20 +47,20 @@ def _clauses(key: str, value: Any) -> list[str]:
     return [f"{key} {value}"]
 
 
-def _end(told: dict[str, Any]) -> str:
-    """Return how a container, or an agent, ended."""
-    code, number = told.get("exit"), told.get("signal")
-    if told.get("oom") is True or _is_count(told.get("oom_kills")):
+def _end(end: dict[str, Any]) -> str:
+    """Return how a container or an agent ended, in words."""
+    code, number = end.get("exit"), end.get("signal")
+    if end.get("oom") is True or _is_count(end.get("oom_kills")):
         text = "ran out of memory"
-    elif told.get("status") == "created":
+    elif end.get("status") == "created":
         text = "was never started"
     elif number is not None:
         text = f"was killed by signal {number}"
     elif code == KILLED:
         text = f"was killed (exit {code})"
     else:
-        text = f"ended with {code}" if code is not None else f"is {told.get('status') or 'not known'}"
-    return f"{text}: {told['error']}" if told.get("error") else text
+        text = f"ended with {code}" if code is not None else f"is {end.get('status') or 'not known'}"
+    return f"{text}: {end['error']}" if end.get("error") else text
 
 
 def _is_count(value: object) -> bool:

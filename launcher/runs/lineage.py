@@ -1,4 +1,4 @@
-"""The runs that a run continues, as far as they are mirrored here, and one curve over all of them."""
+"""The mirrored runs that a run continues, and one curve over all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from launcher.runs.run_id import RUN_ID
 
 
 class Ancestor(NamedTuple):
-    """A run that another one goes on with, and the last step of it that counts there."""
+    """A run that another one continues, and its last step that counts for the continuation."""
 
     mirror: Mirror
     until: float
@@ -21,7 +21,7 @@ class Ancestor(NamedTuple):
 def ancestors(folder: Path) -> list[Ancestor]:
     """Return the runs that the run of a mirror's folder continues, the oldest first.
 
-    What lies behind one that is not mirrored here is absent.
+    The list ends at a run that is not mirrored here.
     """
     found: list[Ancestor] = []
     seen = {folder.name}
@@ -37,7 +37,7 @@ def ancestors(folder: Path) -> list[Ancestor]:
 def joined(mirror: Mirror) -> list[Measured]:
     """Return the points of a run and of those that it continues, each with the run that measured it, no step twice.
 
-    Of an ancestor those up to the step that the next one began from; in the order of steps.
+    An ancestor contributes the points up to the step that its successor started from. Points are in the order of steps.
     """
     latest: dict[tuple[str, int, int], Measured] = {}
     for one, until in (*ancestors(mirror.folder), Ancestor(mirror, math.inf)):

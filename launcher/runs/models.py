@@ -1,4 +1,4 @@
-"""What is known here of a job's model: from the `config.json` of a folder that travels, or of a hub's cache."""
+"""Read a job's model on this machine: the `config.json` of a local folder, or of the hub's cache."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from launcher.values.model import Model, read_model
 
 
 def read_here(task: Task) -> Model | None:
-    """Return what the job's model says of itself; None where it does not lie here."""
+    """Return the job's model; None if it is not on this machine."""
     if task.job.model is None:
         return None
-    meant = source(task.job.model)
-    if meant.kind == "local":
-        return read_model(read_json(task.locate("model", meant.value) / "config.json"))
-    if meant.kind == "name" and meant.value.count("/") == 1:
-        return read_model(_in_hub_cache(meant.value))
+    model = source(task.job.model)
+    if model.kind == "local":
+        return read_model(read_json(task.locate("model", model.value) / "config.json"))
+    if model.kind == "name" and model.value.count("/") == 1:
+        return read_model(_in_hub_cache(model.value))
     return None
 
 
 def _in_hub_cache(name: str) -> dict[str, object]:
-    """Return the config of a model of the hub that was fetched here, of its main branch if that was; empty where none was."""
+    """Return the config of a model in the hub's cache, preferably of its main branch; empty if it is not cached."""
     home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
     cache = Path(os.environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
     folder = cache / f"models--{name.replace('/', '--')}"

@@ -13,20 +13,20 @@ from launcher.runs.whole_file import write_whole
 LOG_FROM = 30.0
 """From this ratio of the largest to the smallest loss on, the axis is logarithmic."""
 MOST = 1e100
-"""Beyond this a loss counts as not finite: an axis reckons with differences, and no card has such a number."""
+"""A loss beyond this counts as not finite: an axis computes differences, which would overflow."""
 
 
 def draw(run: str, found: list[Point], path: Path) -> None:
     """Write a PNG of the loss over the steps, evaluation beside it.
 
-    Raises RunError when there is no loss yet, and OSError where the disk refuses; an older picture stays then.
+    Raises RunError without any loss, and OSError if the file cannot be written; an older picture is then kept.
 
     A non-finite loss breaks the line and is marked at the foot of the picture: it is never shown as a zero.
     """
     losses = [point for point in found if point.name == "loss" and point.rank == 0]
     if not losses:
         raise RunError(f"{run} has logged no loss yet\n  look   launch logs {run}")
-    from matplotlib.figure import Figure  # 0.5 s and numpy: only for who draws
+    from matplotlib.figure import Figure  # takes 0.5 s and imports numpy
 
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     axes = figure.add_subplot()

@@ -1,4 +1,4 @@
-"""From names and files to frozen values: the host, the profiles and the job that a command line means."""
+"""Resolve names and files to values: the host, the profiles and the job of a command line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEFAULT_JOB = "sft"
 
 
 class Project(NamedTuple):
-    """What `launch.toml` of the working directory says; all of it is optional."""
+    """The defaults in `launch.toml` of the working directory; all are optional."""
 
     host: str | None
     profile: str | None
@@ -37,9 +37,10 @@ class Project(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A job, the folder that travels, and the folder that its file's paths are relative to.
+    """A job, the folder that is sent, and the folder that its file's paths are relative to.
 
-    `changed` are the keys given by --set, whose paths are the command line's. `said` names a default taken for the user.
+    `changed` are the keys given by --set, whose paths are relative to the working directory. `said` reports a default that
+    was chosen for the user.
     """
 
     job: Job
@@ -64,7 +65,7 @@ def project() -> Project:
 
 
 def hosts() -> dict[str, Host]:
-    """Return every host that a file names, and `local`."""
+    """Return every host of the files, and `local`."""
     found = {"local": LOCAL}
     for path, (data, text) in (
         (user_folder() / "hosts.toml", _tables(user_folder() / "hosts.toml", {"hosts"})),
@@ -80,7 +81,7 @@ def hosts() -> dict[str, Host]:
                 raise BadFileError(f"{path}: unknown key 'hosts.{name}.name': the table's name is the host's")
             alias = (
                 {} if name == "local" else {"address": name}
-            )  # unless it says, the name is one of ~/.ssh/config
+            )  # without an address, the name is an alias of ~/.ssh/config
             table = {"name": name, **alias, **written}
             one = build(Host, table, file=str(path), text=text, prefix=f"hosts.{name}.")
             check_runtime(one.runtime, f'{path}: hosts.{name}.runtime = "{one.runtime}"')
@@ -115,7 +116,7 @@ def host(name: str | None) -> Host:
 
 
 def check_runtime(name: str, where: str) -> None:
-    """Raise BadFileError if there is no runtime of a name; `where` is what names it."""
+    """Raise BadFileError for an unknown runtime; `where` says where its name is written."""
     known = ["auto", *runtime_names()]
     if name not in known:
         given = "" if name in where else f" {name}"
@@ -128,7 +129,7 @@ def aliases() -> list[str]:
 
 
 def profiles() -> dict[str, Profile]:
-    """Return all profiles by name; a user's own replace ours."""
+    """Return all profiles by name; the user's own replace ours."""
     found: dict[str, Profile] = {}
     for name, path in files("profiles").items():
         data, text = read_toml(path)
@@ -162,13 +163,13 @@ def profile(name: str) -> Profile:
 
 
 def template() -> tuple[str, Path]:
-    """Return the template of images, and the file that it is. Raises BadFileError when it cannot be read."""
+    """Return the template of images, and its file. Raises BadFileError when it cannot be read."""
     path = catalogued("images", "Dockerfile")
     return read_text(path), path
 
 
 def image_sources() -> Sources:
-    """Return what images are made from: the template, and the table of torch's builds. Raises BadFileError."""
+    """Return the sources of images: the template, and the table of torch's builds. Raises BadFileError."""
     return Sources(template()[0], wheels())
 
 
@@ -208,19 +209,19 @@ def task(name: str | None, words: Sequence[str], settings: Iterable[str], run_na
         return task
     folder = task.locate("code", task.job.code)
     if not folder.is_dir():
-        raise BadFileError(f'{file}: code = "{task.job.code}": {folder} is no folder')
+        raise BadFileError(f'{file}: code = "{task.job.code}": {folder} is not a folder')
     return task._replace(code=folder.resolve())
 
 
 def checked_name(name: str) -> str:
-    """Return the run's name of a command line. Raises UsageError for one that a run cannot have."""
+    """Return a run's name from the command line. Raises UsageError for an invalid name."""
     if not re.fullmatch(NAME, name):
         raise UsageError(f"--name '{name}': expected small letters, digits, and . _ - between, 48 at most")
     return name
 
 
 def _environment(host: Host, file: Path) -> str | None:
-    """Return a host's `environment`; on this machine a path is relative to the file that says it, elsewhere to nothing."""
+    """Return a host's `environment`; on this machine a path is relative to its file, elsewhere it must be absolute."""
     written = host.environment
     if not written or written.startswith(("/", "~")):
         return written
@@ -272,7 +273,7 @@ def change(data: dict[str, Any], setting: str) -> str:
     for name in tables:
         data = data.setdefault(name, {})
         if not isinstance(data, dict):
-            raise UsageError(f"--set {key}: '{name}' is no table")
+            raise UsageError(f"--set {key}: '{name}' is not a table")
     data[last] = value
     return key
 

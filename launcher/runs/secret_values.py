@@ -1,4 +1,4 @@
-"""Secrets at the client: their names from the job and the command line, their values from the environment alone."""
+"""Secrets on the client: names from the job and the command line, values only from this process's variables."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ SHORTEST = 4  # characters; a shorter value stands in too many places to be hidd
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OURS = {"PATH", "HOME", "PYTHONPATH", "PYTHONHOME", "PYTHONUNBUFFERED", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"}  # fmt: skip
 _OUR_PREFIXES = ("LAUNCH_", "LD_", "DYLD_")
-_TOLD = ("command", "model", "data", "settings", "requirements", "code", "name")
+_RECORDED = ("command", "model", "data", "settings", "requirements", "code", "name")
 
 
 def with_names(job: Job, names: Sequence[str]) -> Job:
-    """Return a job with the secrets of a command line beside its own; raise UsageError for what can be none.
+    """Return a job with the secrets of a command line added; raise UsageError for an invalid name.
 
-    What is no name is not repeated in the message: it may be a value.
+    Text that is not a name is not repeated in the message, because it may be a value.
     """
     for name in (*job.secrets, *names):
         before, is_assigned, _ = name.partition("=")
@@ -39,15 +39,17 @@ def with_names(job: Job, names: Sequence[str]) -> Job:
 
 
 def values(job: Job) -> dict[str, str]:
-    """Return a job's secrets by name, from this process's environment; a byte that is no UTF-8 is a lone surrogate.
+    """Return a job's secrets by name, from this process's variables; a byte that is not UTF-8 becomes a lone surrogate.
 
-    Raises UsageError for one that is not set, that is too short to be hidden, or that stands in the job itself.
+    Raises UsageError for a value that is not set, that is too short to be hidden, or that the job itself contains.
     """
     found = {name: _value(name) for name in job.secrets}
-    told = {key: json.dumps(one) for key, one in job.model_dump(mode="json", include=set(_TOLD)).items()}
+    recorded = {
+        key: json.dumps(one) for key, one in job.model_dump(mode="json", include=set(_RECORDED)).items()
+    }
     for name, value in found.items():
         written = json.dumps(value.strip())[1:-1]
-        key = next((key for key, text in told.items() if written in text), None)
+        key = next((key for key, text in recorded.items() if written in text), None)
         if key is not None:
             raise UsageError(
                 f"secret {name}: its value stands in the job's {key}, which goes on record\n"

@@ -1,4 +1,4 @@
-"""TensorBoard's files beside the mirror, drawn from it while a run is followed."""
+"""TensorBoard's files in the mirror, written while a run is followed."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ MOST_POINTS = 5000  # of one name among them; TensorBoard itself shows 1000 of a
 
 
 class TensorBoard:
-    """A writer that begins anew each time: its files are a rendering of the mirror, not a record.
+    """A writer that starts again each time: its files are a view of the mirror, not a record.
 
-    Of several clients that follow a run the first one writes; what the disk refuses is left out.
+    If several clients follow a run, the first one writes. Errors of the disk are reported in `problem`.
 
-    It writes in a process of its own, which reads the mirror: tensorboardX takes longer for a point than all else
-    together, and nobody who watches a run should wait for that.
+    The files are written by a separate process that reads the mirror: tensorboardX takes longer for a point than
+    everything else together, and the view of the run should not wait for it.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The folder that travels: which files of it, and what each must be on arrival."""
+"""The files that are sent with a run, and the manifest that the host checks them against."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def collect(code: Path, local: Mapping[str, Path], mirror: Path) -> CodeTree:
         elif path.is_file():
             entries.append(Entry(top, str(path), None))
         else:
-            raise UsageError(f"{key}: there is no {path}\n  a path on the host is written host:/path")
+            raise UsageError(f"{key}: {path} does not exist\n  a path on the host is written host:/path")
     if len(entries) > MOST_FILES:
         raise UsageError(
             f"{code} holds {len(entries):,} files, more than {MOST_FILES:,}: is this the project's folder?\n"
@@ -90,7 +90,7 @@ def write_files(sources: Sequence[tuple[str, int]], sink: IO[bytes]) -> None:
 
 
 def _pieces(path: str, left: int) -> Iterator[bytes]:
-    """Yield `left` bytes of a file. Apart from the sink, whose OSError is no file's."""
+    """Yield `left` bytes of a file. Separate from the sink, whose OSError must not be reported as the file's."""
     try:
         with open(path, "rb") as file:
             while left:
@@ -144,10 +144,10 @@ def _is_behind_a_link(parent: str, base: str, known: dict[str, bool]) -> bool:
 
 
 def _git_names(folder: Path) -> list[str] | None:
-    """Return git's tracked and unignored names below a folder; None where git has no word on it.
+    """Return git's tracked and unignored names below a folder; None to send every file.
 
-    That is where it is no work tree, where git is missing, and where git ignores the folder as a whole: who names such
-    a folder wants it. Raises UsageError where git refuses a work tree: without its word, what it ignores would travel.
+    Every file is sent if the folder is not a work tree, if git is missing, or if git ignores the whole folder: naming it is
+    a request for it. Raises UsageError if git fails in a work tree: ignored files would be sent.
     """
     try:
         said = _git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
@@ -158,7 +158,7 @@ def _git_names(folder: Path) -> list[str] | None:
         if "not a git repository" in words:
             return None
         raise UsageError(f"git does not list {folder}: {words}")
-    is_top = (folder / ".git").exists()  # then its own rules speak of what is in it, not of itself
+    is_top = (folder / ".git").exists()  # its own ignore rules do not cover the folder itself
     if not is_top and _git(folder, "check-ignore", "-q", "--", str(folder)).returncode == 0:
         return None
     return sorted({os.fsdecode(name).rstrip("/") for name in said.stdout.split(b"\0") if name})
@@ -183,7 +183,7 @@ def _all_names(folder: Path) -> Iterator[str]:
 
 
 def _link_inside(path: Path, folder: Path) -> str | None:
-    """Return a link's target as it is to be made on the host, None where it leads out of the folder."""
+    """Return a link's target as it is to be made on the host, None if it points out of the folder."""
     target = path.readlink()
     real = Path(os.path.realpath(path.parent / target))
     if not real.is_relative_to(folder.resolve()):

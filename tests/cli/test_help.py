@@ -118,7 +118,7 @@ def test_a_local_path_that_is_not_there_is_told_by_its_key(client, key, path):
     """Before anything of the run is sent or left."""
     done = client.run("--set", f"{key}={path}", "--", "true")
     assert done.returncode == 2
-    assert done.stderr.startswith(f"{key}: there is no {client.project / path}")
+    assert done.stderr.startswith(f"{key}: {client.project / path} does not exist")
     assert not list((client.home / ".launch" / "runs").glob("*"))
     assert not client.runs.exists()
 

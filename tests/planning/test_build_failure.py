@@ -22,12 +22,12 @@ CASES = {
     ),
     "full disk": (
         "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
-        "no room",
+        "no space left",
         "launch image prune --host lab",
     ),
     "full disk of the engine": (
         "failed to register layer: write /usr/lib/libtorch_cuda.so: no space left on device",
-        "no room",
+        "no space left",
         "launch gc --host lab",
     ),
     "no python": ("/bin/sh: 4: python3: not found", "holds no python3", "base = …"),

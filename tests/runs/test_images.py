@@ -272,7 +272,7 @@ def test_a_full_disk_under_a_build_is_told_and_leaves_nothing(client, clean, lar
         write_job(client, SMALL.replace('["small"]', '["small", "large"]'))
         done = client.run(*LAUNCH)
         assert done.returncode == 4
-        assert "failed: there is no room for it on the host\n" in done.stderr
+        assert "failed: the host has no space left for it\n" in done.stderr
         assert "launch image prune --host dock" in done.stderr
         nothing_is_left(clean)
         write_job(client, SMALL)

@@ -246,7 +246,7 @@ def _quota_free_gb(device: str) -> float | None:
 
 
 def _write_error(root: str) -> str | None:
-    """Write a small file, sync it and read it back; return the error, None if there is none."""
+    """Write a small file, sync it and read it back; return the error, None without one."""
     path = os.path.join(root, ".probe-%d-%s" % (os.getpid(), os.urandom(4).hex()))
     data = os.urandom(4096)
     try:

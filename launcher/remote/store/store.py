@@ -290,7 +290,7 @@ class Store:
         return os.path.join(self._spare, entries.digest)
 
     def _take_spare(self, entries: FileTree, target: str) -> bool:
-        """Move a spare copy of exactly this tree to a run; return False if there is no unchanged one."""
+        """Move a spare copy of exactly this tree to a run; return False without an unchanged one."""
         folder = self._spare_of(entries)
         taken = tempfile.mkdtemp(prefix="taken-", dir=self._spare) if os.path.isdir(folder) else None
         if taken is None:

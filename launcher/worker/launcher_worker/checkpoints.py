@@ -18,7 +18,7 @@ from .values import knobs
 def save(
     step: int, source: Union[str, "os.PathLike[str]", Callable[[str], Any]], epoch: Optional[float] = None
 ) -> None:
-    """Seal a checkpoint, report it, and remove the checkpoints that are no longer needed.
+    """Seal a checkpoint, report it, and remove the old checkpoints.
 
     `source` is a complete folder inside the checkpoints folder, or a function that writes the files into the folder it
     is given. The function's files appear as `step-N` only when sealed, replacing an older `step-N`. Kept are the last

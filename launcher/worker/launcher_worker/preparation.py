@@ -41,7 +41,7 @@ def prepare(model: Any) -> Any:
     base = getattr(torch, precision.base_dtype)
     if base in half_dtypes and target == torch.float32:
         _compute_in_base_dtype(model, converted, base)
-    if values.run is not None:  # outside a run there is no plan to compare the base with
+    if values.run is not None:  # without a run, no plan to compare the base with
         _check_base(model, base, half_dtypes)
     if precision.device == "cuda" and not values.rehearsed:
         _switch_tf32(precision.tf32)
