@@ -112,14 +112,14 @@ def test_what_crashed_ends_with_the_same_bits_as_what_did_not(sft_project):
     assert whole.begins() == [0]
     for path in ("optimizer.pt", "manifest.json.tmp"):
         torn = trained(sft_project, *killed_at(path))
-        assert "SIGKILL" in (torn.folder / "trace").read_text()
+        assert "SIGKILL" in (torn.folder / "work" / "trace").read_text()
         assert torn.begins() == [0, 4], path
         assert (torn.adapter, torn.losses()) == (whole.adapter, whole.losses()), path
         told = [
             one["values"]["checkpoints"] for one in torn.events("evidence") if "checkpoints" in one["values"]
         ]
         assert told == [{"torn": ["checkpoint-8"]}]
-        left = {one.name for one in (torn.folder / "checkpoints").iterdir()}
+        left = {one.name for one in (torn.folder / "work" / "checkpoints").iterdir()}
         assert left == {"checkpoint-8", "checkpoint-12"}
     write_job(sft_project, "python", "sft.py")
     run = sft_project.detached(*WORDS)
