@@ -18,6 +18,7 @@ from launcher.cli.log_view import LogView
 from launcher.cli.say import say, without_escapes
 from launcher.cli.terminal_view import TerminalView
 from launcher.errors import AgentError
+from launcher.hosts.agent_desk import AgentDesk
 from launcher.runs.mirror import Mirror, News
 from launcher.values.record import RunState
 
@@ -228,19 +229,19 @@ def test_ctrl_z_gives_the_cursor_back_until_the_bar_goes_on(client):
 
 
 class Breaks:
-    """An agent that fails in the midst of following."""
+    """A channel to an agent that fails while it is followed."""
+
+    host = "h"
 
     def __init__(self, error):
         self.error = error
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return None
-
-    def call(self, *_, **__):  # noqa: D102 - an agent's
+    def call(self, *_, **__):
+        """Fail."""
         raise self.error
+
+    def close(self):
+        """End it."""
 
 
 @pytest.mark.parametrize(
@@ -251,7 +252,7 @@ def test_whatever_happens_while_following_the_cursor_comes_back(tmp_path, error)
     screen = io.StringIO()
     view = TerminalView(Console(file=screen, force_terminal=True, _environ={"TERM": "xterm"}))
     with pytest.raises(Exit if isinstance(error, KeyboardInterrupt) else type(error)):
-        follow.follow_to_end(None, Mirror("1120-x-abcd", tmp_path), view, Breaks(error))
+        follow.follow_to_end(None, Mirror("1120-x-abcd", tmp_path), view, AgentDesk(Breaks(error)))
     assert screen.getvalue().rfind(SHOW) > screen.getvalue().rfind(HIDE) >= 0
 
 
