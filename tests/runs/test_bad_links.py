@@ -281,7 +281,9 @@ def test_an_upload_that_freezes_and_is_cut_goes_on_from_what_arrived(client, box
         link.freeze_after(UPLOAD_MB * MB // 2)
         process = upload.start()
         until(lambda: link.is_frozen, "the middle of the upload")
-        assert machine.ssh("sh", "-c", "cd ~/.launch/runs && grep -l preparing */record/0001/state.json").split()
+        assert machine.ssh(
+            "sh", "-c", "cd ~/.launch/runs && grep -l preparing */record/0001/state.json"
+        ).split()
         link.cut()
         upload.refused(process, record_property, f"upload of {UPLOAD_MB} MB frozen half way, then cut")
         link.thaw()
