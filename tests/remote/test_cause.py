@@ -38,8 +38,8 @@ LOSSES = b"{'loss': nan, 'grad_norm': nan}\n"
 def test_status_signal_and_the_kernel_s_word_count_beside_the_log(log, code, number, oom_kills, name, reason):
     """A log that says nothing, or of what the training went on after, is no cause."""
     found = crash(log, code, number, oom_kills)
-    assert (found["class"], found.get("reason")) == (name, reason)
-    assert found["why"]
+    assert (found.name, found.reason) == (name, reason)
+    assert found.why
 
 
 def test_what_the_kernel_counts_is_read_where_it_counts():
@@ -55,5 +55,5 @@ def test_others_on_the_card_are_named_where_they_hold_more_than_we():
         "memory in use. Of the allocated memory 1.10 GiB is allocated by PyTorch.\n"
     )
     found = crash(FRAME + message.format("20.10 GiB", "512.00 MiB").encode(), 1, None, 0)
-    assert "process 881 with 20.1 GiB" in found["others"]
-    assert crash(FRAME + message.format("300.00 MiB", "20.10 GiB").encode(), 1, None, 0)["others"] is None
+    assert "process 881 with 20.1 GiB" in found.others
+    assert crash(FRAME + message.format("300.00 MiB", "20.10 GiB").encode(), 1, None, 0).others is None

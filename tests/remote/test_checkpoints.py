@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from launcher.remote.store.checkpoints import Choice, choose, prune, sealed, set_aside, tidy, what_is_wrong
+from launcher.remote.store.checkpoints import ChosenCheckpoint, choose, prune, sealed, set_aside, tidy, what_is_wrong
 
 
 def make(folder, name, manifest):
@@ -77,10 +77,10 @@ def test_the_newest_whole_one_is_chosen_by_its_step(tmp_path):
     for step in (8, 9, 10):
         seal(tmp_path, f"checkpoint-{step}", step)
     (tmp_path / "checkpoint-10" / "weights").write_text("WEIGHTS")
-    assert choose(str(tmp_path)) == Choice(
+    assert choose(str(tmp_path)) == ChosenCheckpoint(
         9, str(tmp_path / "checkpoint-9"), {"checkpoint-10": "weights has other contents"}
     )
-    assert choose(str(tmp_path / "missing")) == Choice(None, None, {})
+    assert choose(str(tmp_path / "missing")) == ChosenCheckpoint(None, None, {})
 
 
 def test_what_a_crash_has_left_is_finished_or_removed(tmp_path):

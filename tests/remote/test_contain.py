@@ -113,7 +113,7 @@ def test_a_first_program_that_was_killed_too_leaves_the_word_to_the_engine(conta
     container.folder("attempt", "running")
     container.script("")
     assert container.start().wait(30) == 0
-    assert container.previous()["container"] == "restarted; what ended it is the engine's to say"
+    assert container.previous()["container"] == "restarted; only the engine knows what ended it"
 
 
 def test_a_shutdown_reaches_the_command_and_is_left_with_75(container):

@@ -3,7 +3,16 @@
 import pytest
 
 from launcher.remote.diagnosis.failures import FAILURES
-from launcher.remote.diagnosis.remedy import TABLE, FailedAttempt, InForce, decide, in_force, tries
+from launcher.remote.diagnosis.remedy import (
+    TABLE,
+    FailedAttempt,
+    Failure,
+    InForce,
+    Remedy,
+    decide,
+    in_force,
+    tries,
+)
 from launcher.values.record import Reason
 
 LADDER = [{"mode": "fp16", "base_dtype": "float16"}, {"mode": "fp32", "base_dtype": "float32", "tf32": True}]
@@ -25,7 +34,9 @@ def verdict(name="nan-divergence", failure=(), **more):
         "checkpoint": 2,
         "tries": 0,
     }
-    return decide(FailedAttempt(failure={"class": name, "since": 4, **dict(failure)}, **{**told, **more}))
+    return decide(
+        FailedAttempt(failure=Failure(**{"name": name, "since": 4, **dict(failure)}), **{**told, **more})
+    )
 
 
 CHANGES = {
@@ -52,7 +63,7 @@ def test_each_class_has_its_answer(name):
     """Of all that is known of failures: an edit, or the end; nothing else is ever tried again."""
     found = verdict(name)
     assert found.reason == name
-    assert (found.remedy and found.remedy["changes"]) == CHANGES.get(name)
+    assert (found.remedy and found.remedy.changes) == CHANGES.get(name)
 
 
 def test_every_class_is_a_reason_to_fail():
@@ -115,7 +126,7 @@ def test_memory_is_saved_step_by_step_and_the_global_batch_stays():
     """Down to a micro-batch of one, then activations are computed anew, then there is nothing left."""
     changes, seen = {}, []
     while (found := verdict("cuda-oom", changes=changes).remedy) is not None:
-        changes = {**changes, **found["changes"]}
+        changes = {**changes, **found.changes}
         seen.append(changes)
     assert [one["micro_batch"] * one["accumulation"] for one in seen] == [64] * 4
     assert [one["micro_batch"] for one in seen] == [4, 2, 1, 1]
@@ -128,19 +139,19 @@ def test_an_odd_micro_batch_goes_down_to_a_divisor(micro, accumulation, smaller)
     plan = {
         "split": {"global_batch": micro * accumulation, "micro_batch": micro, "accumulation": accumulation}
     }
-    found = verdict("cuda-oom", plan=plan).remedy["changes"]
+    found = verdict("cuda-oom", plan=plan).remedy.changes
     assert found == {"micro_batch": smaller, "accumulation": micro * accumulation // smaller}
 
 
 def test_a_lost_gpu_wants_a_new_container_and_only_a_container_can_have_one():
     """Natively there is nothing to start anew."""
-    assert verdict("no-gpu-in-container", is_in_container=True).remedy["changes"] == {}
+    assert verdict("no-gpu-in-container", is_in_container=True).remedy.changes == {}
     assert verdict("no-gpu-in-container", is_in_container=True, tries=1).remedy is None
 
 
 def test_a_script_that_trained_nothing_is_started_again_without_having_asked():
     """If it takes its values from us, and the class is known: nothing is done twice."""
-    untouched = {"failure": {"trained": False}, "may_begin_again": False}
+    untouched = {"failure": {"has_trained": False}, "may_begin_again": False}
     assert verdict("fp16-unscale", **untouched).remedy
     assert verdict("port-in-use", **untouched, consumed=set()).remedy is None
     assert verdict("unknown", **untouched).remedy is None
@@ -157,10 +168,10 @@ def test_a_remedy_says_in_one_sentence_what_it_does():
     """From what to what, and from where on."""
     text = "precision fp16 over float16 → fp32 with tf32 over float32, rung 2 of 2; resuming from step 2"
     told = {"class": "nan-divergence", "changes": {"rung": 1}, "resume_before": 4, "text": text}
-    assert verdict().remedy == told
-    assert verdict(checkpoint=None).remedy["text"].endswith("; from the beginning")
+    assert verdict().remedy.record() == told
+    assert verdict(checkpoint=None).remedy.text.endswith("; from the beginning")
     batch = "micro-batch 8 → 4, accumulation 8 → 16 (global batch stays 64); resuming from step 2"
-    assert verdict("cuda-oom").remedy["text"] == batch
+    assert verdict("cuda-oom").remedy.text == batch
 
 
 def begun(changes=None, **state):
@@ -169,11 +180,13 @@ def begun(changes=None, **state):
 
 DOWN = {"rung": 1}
 FAILURE = {"class": "nan-divergence", "since": 4}
-REMEDY = {"changes": DOWN, "resume_before": 4}
+REMEDY = {"class": "nan-divergence", "changes": DOWN, "resume_before": 4, "text": "down"}
 PREPARE = ({"kind": "prepare"}, {"state": "preparing"})
 CONTACT = ({"kind": "contact"}, {"state": "resuming", "reason": "agent-lost"})
 NEVER_BEGAN = ({"kind": "attempt", "changes": DOWN}, {})
 SMALLER = {"changes": {"micro_batch": 4}}
+ANSWERED = Remedy("nan-divergence", DOWN, 4, "down")
+UNANSWERED = Failure("nan-divergence", since=4)
 CHILD = ({"kind": "prepare", "changes": DOWN}, {"state": "preparing"})
 
 
@@ -182,15 +195,21 @@ CHILD = ({"kind": "prepare", "changes": DOWN}, {"state": "preparing"})
     [
         ([PREPARE], InForce({}, None, None)),
         ([PREPARE, begun()], InForce({}, None, None)),
-        ([PREPARE, begun(failure=FAILURE)], InForce({}, None, FAILURE)),
-        ([PREPARE, begun(failure=FAILURE), NEVER_BEGAN, CONTACT], InForce({}, None, FAILURE)),
+        ([PREPARE, begun(failure=FAILURE)], InForce({}, None, UNANSWERED)),
+        ([PREPARE, begun(failure=FAILURE), NEVER_BEGAN, CONTACT], InForce({}, None, UNANSWERED)),
         ([PREPARE, begun(failure=FAILURE), begun(DOWN)], InForce(DOWN, None, None)),
-        ([PREPARE, begun(failure=FAILURE, remedy=REMEDY)], InForce(DOWN, REMEDY, None)),
-        ([PREPARE, begun(failure=FAILURE, remedy=REMEDY), NEVER_BEGAN, CONTACT], InForce(DOWN, REMEDY, None)),
+        ([PREPARE, begun(failure=FAILURE, remedy=REMEDY)], InForce(DOWN, ANSWERED, None)),
+        (
+            [PREPARE, begun(failure=FAILURE, remedy=REMEDY), NEVER_BEGAN, CONTACT],
+            InForce(DOWN, ANSWERED, None),
+        ),
         ([PREPARE, begun(failure=FAILURE, remedy=REMEDY), begun(DOWN)], InForce(DOWN, None, None)),
         ([PREPARE, begun(remedy=REMEDY), begun(DOWN), CONTACT, begun(DOWN)], InForce(DOWN, None, None)),
-        ([PREPARE, begun(remedy=REMEDY), begun(DOWN, failure=FAILURE)], InForce(DOWN, None, FAILURE)),
-        ([PREPARE, begun(DOWN, remedy=SMALLER)], InForce({"rung": 1, "micro_batch": 4}, SMALLER, None)),
+        ([PREPARE, begun(remedy=REMEDY), begun(DOWN, failure=FAILURE)], InForce(DOWN, None, UNANSWERED)),
+        (
+            [PREPARE, begun(DOWN, remedy=SMALLER)],
+            InForce({"rung": 1, "micro_batch": 4}, Remedy("", {"micro_batch": 4}, None, ""), None),
+        ),
         ([CHILD], InForce(DOWN, None, None)),
         ([PREPARE, ({"kind": "attempt", "rung": 1}, {"began": True})], InForce(DOWN, None, None)),  # of old
     ],

@@ -106,7 +106,7 @@ def test_an_attempt_that_never_started_its_command_is_not_counted(tmp_path, bega
         write_durably(folder.attempt, json.dumps({"kind": kind}))
         folder.write_state("running", began=began if kind == "attempt" else None)
         folder.release()
-    assert Supervisor(run, run.last(), None).attempt == number
+    assert Supervisor(run, run.last(), None).account.attempt == number
 
 
 def test_a_client_that_reads_no_more_is_given_up(monkeypatch):

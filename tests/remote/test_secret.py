@@ -95,7 +95,7 @@ def test_a_heartbeat_holds_no_value(tmp_path):
     write_durably(run.plan, '{"secrets": ["HF_TOKEN"]}')
     secret.write(run, b'{"HF_TOKEN": "hf_0123456789"}')
     agent = Supervisor(run, None, None)
-    agent.loss = "it is hf_0123456789"
+    agent.progress.loss = "it is hf_0123456789"
     agent.beat()
-    with open(agent.folder.heartbeat) as file:
+    with open(agent.account.folder.heartbeat) as file:
         assert json.load(file)["loss"] == "it is ***"

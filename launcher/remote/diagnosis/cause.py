@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import signal
-from typing import Any
 
 from .diagnose import PROVABLE, Ended, diagnose, prove
-from .remedy import preempted
+from .remedy import Failure, preempted
 
 _KILLED = re.compile(r"-9\b|SIGKILL|\bKilled\b|[Ss]ignal 9\b")
 _HOLDER = re.compile(r"Process (\d+) has ([\d.]+) ([GM])iB memory in use")
@@ -17,7 +16,7 @@ _GIB = {"G": 1.0, "M": 1 / 1024}
 _NOT_BY_A_LOG = ("none", "nan-divergence", "not-learning", *PROVABLE)
 
 
-def crash(log: bytes, code: int | None, number: int | None, oom_kills: int | None) -> dict[str, Any]:
+def crash(log: bytes, code: int | None, number: int | None, oom_kills: int | None) -> Failure:
     """Return the failure of a command that exited with `code` or died of signal `number`, from the end of its log.
 
     `oom_kills` is how many processes the kernel killed for lack of memory while it ran, None if the kernel does not say.
@@ -27,16 +26,16 @@ def crash(log: bytes, code: int | None, number: int | None, oom_kills: int | Non
     is_killed = number == signal.SIGKILL or code == 128 + signal.SIGKILL
     # The killed process may have been someone else's: the count explains a SIGKILL, not an exception.
     diagnosis = proven or diagnose(log, Ended(code, number, is_killed and bool(oom_kills)))
-    failure = {"class": diagnosis.name, "line": diagnosis.line, "why": diagnosis.why, "mend": diagnosis.mend}
+    failure = Failure(diagnosis.name, diagnosis.line, diagnosis.why, diagnosis.mend)
     if proven is None and diagnosis.name in _NOT_BY_A_LOG:
-        failure = {**failure, "class": "unknown"}
+        failure = failure._replace(name="unknown")
     is_by_signal = is_killed or _KILLED.search(diagnosis.line or "")
     if diagnosis.name == "host-oom-killed" and oom_kills == 0 and is_by_signal:
-        failure = {**failure, **preempted(number or signal.SIGKILL)}
-    if failure["class"] == "unknown":
-        failure["reason"] = "exit-nonzero" if number is None else "killed-by-signal"
-    if failure["class"] == "cuda-oom":
-        failure["others"] = _others(log.decode("utf-8", "replace"))
+        failure = preempted(number or signal.SIGKILL)._replace(line=diagnosis.line)
+    if failure.name == "unknown":
+        failure = failure._replace(reason="exit-nonzero" if number is None else "killed-by-signal")
+    if failure.name == "cuda-oom":
+        failure = failure._replace(others=_others(log.decode("utf-8", "replace")))
     return failure
 
 

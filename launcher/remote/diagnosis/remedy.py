@@ -3,21 +3,104 @@
 A remedy is a set of changes to the plan's values that the next attempt starts with. For example, after `cuda-oom` it is
 {"micro_batch": 4, "accumulation": 16}. It changes only knobs that the script has consumed, that is, values that it takes
 from us: any other change would have no effect, and the attempt would fail in the same way again.
-
-A failure is {"class", "line", "why", "mend", "since"}: its class, the line that proves it, why it happens, what a person
-can do, and the first step whose checkpoints must not be used (None if all may be). A remedy is {"class", "changes",
-"resume_before", "text"}.
 """
 
 from __future__ import annotations
 
 from typing import Any, Callable, Collection, Dict, List, NamedTuple, Optional, Tuple
 
-Failure = Dict[str, Any]
-Remedy = Dict[str, Any]
 Record = Dict[str, Any]
 Changes = Dict[str, Any]
 Change = Tuple[Changes, str]
+
+
+class Failure(NamedTuple):
+    """Why an attempt failed: the class, the line that proves it, the reason in words, and what a person can do.
+
+    `since` is the first step whose checkpoints must not be used, None if all may be. `reason` replaces the class as the
+    run's reason. `others` names the other processes that use the card. `is_elsewhere` says that the full disk is not the
+    one of the checkpoints. `step` is the last step before the failure; `has_trained` says whether there was any.
+    """
+
+    name: str
+    line: Optional[str] = None
+    why: Optional[str] = None
+    mend: Optional[str] = None
+    since: Optional[int] = None
+    reason: Optional[str] = None
+    others: Optional[str] = None
+    is_elsewhere: Optional[bool] = None
+    step: Optional[int] = None
+    has_trained: Optional[bool] = None
+
+    def evidence(self) -> Record:
+        """Return what is recorded with the end of the attempt."""
+        return {"class": self.name, "line": self.line, "why": self.why}
+
+    def record(self) -> Record:
+        """Return the failure as `state.json` holds it."""
+        optional = {
+            "mend": self.mend,
+            "reason": self.reason,
+            "others": self.others,
+            "elsewhere": self.is_elsewhere,
+        }
+        known = {name: value for name, value in optional.items() if value is not None}
+        return {
+            **self.evidence(),
+            "since": self.since,
+            **known,
+            "step": self.step,
+            "trained": self.has_trained,
+        }
+
+
+def read_failure(record: Any) -> Optional[Failure]:
+    """Return the failure in a record; None if it holds none."""
+    if not isinstance(record, dict) or not isinstance(record.get("class"), str):
+        return None
+    return Failure(
+        name=record["class"],
+        line=record.get("line"),
+        why=record.get("why"),
+        mend=record.get("mend"),
+        since=record.get("since"),
+        reason=record.get("reason"),
+        others=record.get("others"),
+        is_elsewhere=record.get("elsewhere"),
+        step=record.get("step"),
+        has_trained=record.get("trained"),
+    )
+
+
+class Remedy(NamedTuple):
+    """What the next attempt changes, and the first step that it must not resume from (None: it may from any)."""
+
+    name: str
+    changes: Changes
+    resume_before: Optional[int]
+    text: str
+
+    def record(self) -> Record:
+        """Return the remedy as `state.json` and `attempt.json` hold it."""
+        return {
+            "class": self.name,
+            "changes": self.changes,
+            "resume_before": self.resume_before,
+            "text": self.text,
+        }
+
+
+def read_remedy(record: Any) -> Optional[Remedy]:
+    """Return the remedy in a record; None if it holds none."""
+    if not isinstance(record, dict) or not record:
+        return None
+    return Remedy(
+        str(record.get("class") or ""),
+        _changes(record),
+        record.get("resume_before"),
+        str(record.get("text") or ""),
+    )
 
 
 class FailedAttempt(NamedTuple):
@@ -53,7 +136,7 @@ def _next_rung(attempt: FailedAttempt) -> Optional[Change]:
 
 def _less_memory(attempt: FailedAttempt) -> Optional[Change]:
     """Halve the micro-batch; at 1, turn on activation checkpointing. If other processes fill the card, change nothing."""
-    if attempt.failure.get("others"):
+    if attempt.failure.others:
         return None
     split = attempt.plan.get("split") or {}
     micro = int(attempt.changes.get("micro_batch") or split.get("micro_batch") or 1)
@@ -80,14 +163,12 @@ def _fewer_loaders(attempt: FailedAttempt) -> Optional[Change]:
 
 def _earlier_checkpoint(attempt: FailedAttempt) -> Optional[Change]:
     return (
-        None
-        if attempt.failure.get("since") is None
-        else ({}, "the checkpoint that could not be read is set aside")
+        None if attempt.failure.since is None else ({}, "the checkpoint that could not be read is set aside")
     )
 
 
 def _fewer_checkpoints(attempt: FailedAttempt) -> Optional[Change]:
-    if attempt.failure.get("elsewhere"):
+    if attempt.failure.is_elsewhere:
         return None
     return {"keep_checkpoints": 1}, "old checkpoints of this run are removed; from now on only one is kept"
 
@@ -102,7 +183,7 @@ def _free_card(attempt: FailedAttempt) -> Optional[Change]:
     If no other process was seen on it, one more attempt is worth it: the process may have just left. After that the
     script itself must have opened the card twice.
     """
-    is_own_fault = attempt.tries > 0 and not attempt.failure.get("others")
+    is_own_fault = attempt.tries > 0 and not attempt.failure.others
     return None if is_own_fault else ({}, "as soon as a card is free")
 
 
@@ -170,12 +251,12 @@ TABLE = {
 
 def preempted(number: int) -> Failure:
     """Return the failure of a command that something outside the run ended with a signal."""
-    return {
-        "class": "preempted",
-        "why": "it was ended from outside by signal %d, and the kernel killed no process for lack of memory"
+    return Failure(
+        "preempted",
+        why="it was ended from outside by signal %d, and the kernel killed no process for lack of memory"
         % number,
-        "mend": "find out what ends processes on this host: a scheduler, another user or a person",
-    }
+        mend="find out what ends processes on this host: a scheduler, another user or a person",
+    )
 
 
 class Verdict(NamedTuple):
@@ -189,8 +270,8 @@ class Verdict(NamedTuple):
 def decide(attempt: FailedAttempt) -> Verdict:
     """Return what follows an attempt that failed."""
     failure = attempt.failure
-    name, mend = failure["class"], failure.get("mend") or ""
-    reason = failure.get("reason") or name
+    name, mend = failure.name, failure.mend or ""
+    reason = failure.reason or name
     edit = TABLE.get(name)
     if edit is None:
         return Verdict(reason, None, mend)
@@ -199,11 +280,11 @@ def decide(attempt: FailedAttempt) -> Verdict:
     change = edit.find(attempt)
     if change is None:
         at_last = edit.at_last % _title_in_force(attempt) if "%s" in edit.at_last else edit.at_last
-        return Verdict(reason, None, at_last or failure.get("others") or mend or edit.by_hand)
+        return Verdict(reason, None, at_last or failure.others or mend or edit.by_hand)
     if edit.most is not None and attempt.tries >= edit.most:
         return Verdict(reason, None, mend)
     # A script that takes its values from us and had not trained a step repeats no work when it starts again.
-    is_untouched = bool(attempt.consumed) and failure.get("trained") is False and name != "unknown"
+    is_untouched = bool(attempt.consumed) and failure.has_trained is False and name != "unknown"
     if not attempt.may_begin_again and not is_untouched:
         ask = "the script never called worker.resume_from(), so it is not restarted: call it, or set restart = true in the job"
         return Verdict(reason, None, "%s; %s" % (mend, ask) if mend else ask)
@@ -214,8 +295,7 @@ def decide(attempt: FailedAttempt) -> Verdict:
         "from the beginning" if attempt.checkpoint is None else "resuming from step %d" % attempt.checkpoint
     )
     text = "%s; %s" % (words, where)
-    remedy = {"class": name, "changes": changes, "resume_before": failure.get("since"), "text": text}
-    return Verdict(reason, remedy, "")
+    return Verdict(reason, Remedy(name, changes, failure.since, text), "")
 
 
 class InForce(NamedTuple):
@@ -238,10 +318,10 @@ def in_force(history: List[Tuple[Record, Record]]) -> InForce:
     current = InForce({}, None, None)
     for attempt, state in history:
         if attempt.get("kind") == "prepare" or state.get("began"):
-            current = InForce(_changes(attempt), None, state.get("failure"))
-        remedy = state.get("remedy")
-        if remedy:
-            current = InForce({**current.changes, **_changes(remedy)}, remedy, None)
+            current = InForce(_changes(attempt), None, read_failure(state.get("failure")))
+        remedy = read_remedy(state.get("remedy"))
+        if remedy is not None:
+            current = InForce({**current.changes, **remedy.changes}, remedy, None)
     return current
 
 

@@ -1,6 +1,6 @@
-"""A run's checkpoints, as far as the agent minds them: which are whole, which nobody may go on from, which may go.
+"""A run's checkpoints: which are complete, which must not be resumed from, which can be removed.
 
-The worker seals a checkpoint by its manifest, written last. The agent looks after them while no training runs.
+The worker seals a checkpoint by writing its manifest last. The agent works on checkpoints only while no training runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Callable, NamedTuple, Optional
 from ..record.rundir import NO_ROOM, paths_in, read_json, sync_folder
 
 MANIFEST = "manifest.json"
-SENTINEL = "checkpoint-is-incomplete.txt"  # of transformers, which writes it and never reads it
+SENTINEL = "checkpoint-is-incomplete.txt"  # transformers writes it and never reads it
 _OURS = re.compile(r"step-\d+")
 _TRAINERS = re.compile(r"checkpoint-\d+")
 _HIDDEN = re.compile(r"\.(step-\d+)\.(new|old)")
@@ -25,11 +25,11 @@ LEAST_ROOM = 1 << 20
 
 
 class GivenUpError(Exception):
-    """Nobody waits for the answer any more."""
+    """Raised when a check is interrupted because its result is not needed any more."""
 
 
-class Choice(NamedTuple):
-    """The checkpoint to go on from, None for the beginning; and what is wrong with newer ones, by name."""
+class ChosenCheckpoint(NamedTuple):
+    """The checkpoint to resume from, and the defects of newer ones by name. `step` and `path` are None for the beginning."""
 
     step: Optional[int]
     path: Optional[str]
@@ -38,13 +38,13 @@ class Choice(NamedTuple):
 
 def sealed(folder: str) -> list[tuple[int, str]]:
     """Return (step, path) of the checkpoints that the worker has sealed, the newest last."""
-    found = []
+    checkpoints = []
     for path in paths_in(folder):
         if os.path.isdir(path) and not os.path.basename(path).startswith("."):
             step = _step(path)
             if isinstance(step, int):
-                found.append((step, path))
-    return sorted(found)
+                checkpoints.append((step, path))
+    return sorted(checkpoints)
 
 
 def _step(path: str) -> Any:
@@ -52,36 +52,36 @@ def _step(path: str) -> Any:
 
 
 def newest(folder: str) -> int | None:
-    """Return the step of the newest sealed checkpoint, None where there is none."""
-    found = sealed(folder)
-    return found[-1][0] if found else None
+    """Return the step of the newest sealed checkpoint, None if there is none."""
+    checkpoints = sealed(folder)
+    return checkpoints[-1][0] if checkpoints else None
 
 
-def choose(folder: str, is_given_up: Callable[[], bool] = lambda: False) -> Choice:
-    """Return the newest checkpoint of which every file is what its manifest says.
+def choose(folder: str, is_given_up: Callable[[], bool] = lambda: False) -> ChosenCheckpoint:
+    """Return the newest checkpoint whose files all match its manifest.
 
-    That may take minutes: `is_given_up` is asked again and again. Raises GivenUpError.
+    This may take minutes. `is_given_up` is called between blocks. Raises GivenUpError.
     """
     damaged: dict[str, str] = {}
     for step, path in reversed(sealed(folder)):
-        wrong = what_is_wrong(path, is_given_up)
-        if wrong is None:
-            return Choice(step, path, damaged)
-        damaged[os.path.basename(path)] = wrong
-    return Choice(None, None, damaged)
+        defect = what_is_wrong(path, is_given_up)
+        if defect is None:
+            return ChosenCheckpoint(step, path, damaged)
+        damaged[os.path.basename(path)] = defect
+    return ChosenCheckpoint(None, None, damaged)
 
 
 def what_is_wrong(path: str, is_given_up: Callable[[], bool] = lambda: False) -> str | None:
-    """Say how a sealed checkpoint differs from its manifest, None where it does not; sizes first, they cost nothing."""
+    """Return how a sealed checkpoint differs from its manifest, None if it does not; sizes are compared first, being cheap."""
     files = read_json(os.path.join(path, MANIFEST)).get("files")
-    if not isinstance(files, dict) or not all(isinstance(one, dict) for one in files.values()):
+    if not isinstance(files, dict) or not all(isinstance(entry, dict) for entry in files.values()):
         return "its manifest names no files"
     try:
-        for name, told in files.items():
-            if os.stat(os.path.join(path, name)).st_size != told.get("size"):
+        for name, entry in files.items():
+            if os.stat(os.path.join(path, name)).st_size != entry.get("size"):
                 return "%s has another size" % name
-        for name, told in files.items():
-            if sha256_of(os.path.join(path, name), is_given_up) != told.get("sha256"):
+        for name, entry in files.items():
+            if sha256_of(os.path.join(path, name), is_given_up) != entry.get("sha256"):
                 return "%s has other contents" % name
     except OSError as error:
         return "%s: %s" % (os.path.relpath(error.filename or path, path), error.strerror)
@@ -100,9 +100,9 @@ def sha256_of(path: str, is_given_up: Callable[[], bool] = lambda: False) -> str
 
 
 def tidy(folder: str, is_all_sealed: bool) -> list[str]:
-    """Remove what crashes have left half-done, and finish what was sealed; return the names of what was removed.
+    """Remove incomplete checkpoints that crashes have left, and name those that were sealed; return what was removed.
 
-    `is_all_sealed`: the run's script seals every checkpoint of its Trainer, so that one without a manifest is torn.
+    `is_all_sealed` says that the script seals every checkpoint of its Trainer, so that one without a manifest is damaged.
     """
     removed = []
     for path in paths_in(folder):
@@ -123,7 +123,7 @@ def tidy(folder: str, is_all_sealed: bool) -> list[str]:
 
 
 def _remove(path: str) -> bool:
-    """Remove a folder, a file or a link; return whether that could be. What stays is in nobody's way."""
+    """Remove a folder, a file or a link; return whether it worked. What could not be removed does no harm."""
     try:
         if os.path.islink(path) or not os.path.isdir(path):
             os.unlink(path)
@@ -144,17 +144,16 @@ def _is_torn(path: str, is_all_sealed: bool) -> bool:
 
 
 def set_aside(folder: str, since: int) -> list[str]:
-    """Move the checkpoints of a step and later into a hidden folder, where none is looked for; return their names.
+    """Move the checkpoints of a step and later steps into a hidden folder; return their names.
 
-    They are moved, not removed: a person may want to see what went wrong. Done twice, it does nothing the second time.
-    Raises OSError if the disk refuses.
+    They are not removed, because a person may want to see what went wrong. A second call does nothing. Raises OSError.
     """
     return _move_aside(folder, [path for step, path in sealed(folder) if step >= since])
 
 
-def set_aside_damaged(folder: str, choice: Choice) -> None:
-    """Move what is damaged out of the way: nobody is to take it for whole, and a new one may want its name."""
-    _move_aside(folder, [os.path.join(folder, name) for name in choice.damaged])
+def set_aside_damaged(folder: str, chosen: ChosenCheckpoint) -> None:
+    """Move damaged checkpoints away, so that no script loads them and new ones can have their names."""
+    _move_aside(folder, [os.path.join(folder, name) for name in chosen.damaged])
 
 
 def _move_aside(folder: str, bad: list[str]) -> list[str]:
@@ -164,7 +163,7 @@ def _move_aside(folder: str, bad: list[str]) -> list[str]:
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            aside = None  # to rename needs no room
+            aside = None  # renaming needs no space
         for path in bad:
             name = os.path.basename(path)
             os.rename(path, os.path.join(aside, name) if aside else _free_name(folder, name))
@@ -180,12 +179,12 @@ def _free_name(folder: str, name: str) -> str:
 
 
 def prune(folder: str) -> list[str]:
-    """Make room: remove all checkpoints but the newest whole one and the best, and what was set aside; return their names.
+    """Free disk space: remove what was set aside, and all checkpoints but the newest complete one and the best.
 
-    Where none is whole none is removed: a disk that cannot be read has not lost them yet.
+    Return the names of what was removed. If no checkpoint is complete, none is removed: the disk may be readable later.
     """
-    newest_whole = choose(folder).path
-    kept = [newest_whole, _best(folder)] if newest_whole else [path for _, path in sealed(folder)]
+    newest_complete = choose(folder).path
+    kept = [newest_complete, _best(folder)] if newest_complete else [path for _, path in sealed(folder)]
     removed = []
     for path in paths_in(folder):
         name = os.path.basename(path)
@@ -197,19 +196,19 @@ def prune(folder: str) -> list[str]:
 
 
 def _best(folder: str) -> str | None:
-    """Return the sealed checkpoint of the lowest `eval_loss`, None where none has one."""
+    """Return the sealed checkpoint with the lowest `eval_loss`, None if none has one."""
     rated = [(read_json(os.path.join(path, MANIFEST)).get("eval_loss"), path) for _, path in sealed(folder)]
     return min((pair for pair in rated if isinstance(pair[0], float)), default=(0.0, None))[1]
 
 
 def is_short_of_room(folder: str) -> bool:
-    """Whether a checkpoint as large as the newest might not fit on its disk."""
-    found = sealed(folder)
-    files = read_json(os.path.join(found[-1][1], MANIFEST)).get("files") if found else None
-    sizes = [one.get("size") or 0 for one in files.values()] if isinstance(files, dict) else []
+    """Whether the disk may have too little space for another checkpoint as large as the newest."""
+    checkpoints = sealed(folder)
+    files = read_json(os.path.join(checkpoints[-1][1], MANIFEST)).get("files") if checkpoints else None
+    sizes = [entry.get("size") or 0 for entry in files.values()] if isinstance(files, dict) else []
     return shutil.disk_usage(folder).free < max(LEAST_ROOM, 1.5 * sum(sizes))
 
 
-def describe(choice: Choice) -> dict[str, Any] | None:
-    """Return a choice as an attempt's record has it, None for the beginning."""
-    return None if choice.path is None else {"step": choice.step, "path": choice.path}
+def describe(chosen: ChosenCheckpoint) -> dict[str, Any] | None:
+    """Return the checkpoint as attempt.json holds it, None for the beginning."""
+    return None if chosen.path is None else {"step": chosen.step, "path": chosen.path}

@@ -47,9 +47,8 @@ def inherit(
     check_ended(parent)
     folders = [parent.folder(number) for number in parent.numbers()]
     in_force = remedy.in_force([(read_json(folder.attempt), folder.read_state()) for folder in folders])
-    bound = (in_force.failure or {}).get(
-        "since"
-    )  # of a failure that no attempt answered, which set nothing aside
+    # An agent that died before it answered a failure has not set its checkpoints aside.
+    bound = in_force.failure.since if in_force.failure is not None else None
     sealed = checkpoints.sealed(parent.checkpoints)
     sealed = [(step, path) for step, path in sealed if bound is None or step < bound]
     if not sealed:

@@ -1,49 +1,55 @@
-"""Cards that somebody holds, for an agent on the host itself: who it is, and how a run comes by cards that admit it.
+"""Find out who uses a run's cards, and acquire cards that accept a new context. For an agent on the host itself.
 
-Whether a card is leased says lease.py; this is about those who ask nobody. What is left of runs of ours is ended first.
+Leases (lease.py) say which run of ours has a card. This is about processes that ask for no lease. Leftovers of our own
+runs are ended first.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from ..cards import lease, nvidia
 from ..fate import run_state
 from ..host import leftovers
 from ..record.rundir import Run
+from .account import Account
+from .stopping import Interruption
+
+BUSY_S = 3.0  # between looks at a card that another process uses
+UNSEEN_S = 30.0  # before the next try if users of the card cannot be seen; doubled each time
 
 
 class Look(NamedTuple):
-    """Which of a run's possible cards admit it now, its own first, then the free ones; who holds the others, in words."""
+    """Which of a run's possible cards accept it now, its own first, then free ones; and who uses the others, in words."""
 
     admitting: list[str]
     holders: str
 
 
 def look(run: Run) -> Look | None:
-    """Look who holds the cards that a run may have; None if the agent cannot see it, or the driver does not answer."""
+    """Look who uses the cards that a run may have; None if the agent cannot see it, or the driver does not answer."""
     if not run_state.fate_of(run).sees_host:
         return None
-    with contextlib.suppress(OSError):  # what it cannot put on record it leaves to the next launch
+    with contextlib.suppress(OSError):  # what cannot be recorded is left to the sweep of the next launch
         leftovers.end_leftovers(run.root)
-    told = nvidia.look(run.root)
-    if told["gpu_error"] or told.get("holders_error") or not told["gpus"]:
+    report = nvidia.look(run.root)
+    if report["gpu_error"] or report.get("holders_error") or not report["gpus"]:
         return None
-    had = run.cards()
-    possible = {*had, *(run_state.runtime_of(run).get("any_of") or ())}
-    gpus = [gpu for gpu in told["gpus"] if gpu["uuid"] in possible]
-    if not gpus:  # the training itself will say that its card is lost
+    current = run.cards()
+    possible = {*current, *(run_state.runtime_of(run).get("any_of") or ())}
+    gpus = [gpu for gpu in report["gpus"] if gpu["uuid"] in possible]
+    if not gpus:  # the training itself will report that its card is lost
         return None
     held = {gpu["uuid"]: _holders(gpu) for gpu in gpus}
-    closed = {gpu["uuid"]: gpu for gpu in gpus if _is_closed(gpu, held[gpu["uuid"]], told["nvidia_mps"])}
+    closed = {gpu["uuid"]: gpu for gpu in gpus if _is_closed(gpu, held[gpu["uuid"]], report["nvidia_mps"])}
     admitting = [uuid for uuid in held if uuid not in closed]
-    admitting.sort(key=lambda uuid: (uuid not in had, bool(held[uuid])))
+    admitting.sort(key=lambda uuid: (uuid not in current, bool(held[uuid])))
     return Look(admitting, ", ".join(_words(gpu, held[uuid]) for uuid, gpu in closed.items()))
 
 
 def _holders(gpu: dict[str, Any]) -> list[dict[str, Any]]:
-    return [one for one in gpu["holders"] if one["state"] != "Z"]
+    return [holder for holder in gpu["holders"] if holder["state"] != "Z"]
 
 
 def _is_closed(gpu: dict[str, Any], holders: list[dict[str, Any]], has_mps: bool) -> bool:
@@ -53,35 +59,35 @@ def _is_closed(gpu: dict[str, Any], holders: list[dict[str, Any]], has_mps: bool
 
 
 def _words(gpu: dict[str, Any], holders: list[dict[str, Any]]) -> str:
-    by = ", ".join("pid %d (%s)" % (one["pid"], _who(one)) for one in holders)
+    by = ", ".join("pid %d (%s)" % (holder["pid"], _owner(holder)) for holder in holders)
     return (
         "GPU %d held by %s" % (gpu["index"], by) if by else "GPU %d: compute mode prohibited" % gpu["index"]
     )
 
 
-def _who(holder: dict[str, Any]) -> str:
+def _owner(holder: dict[str, Any]) -> str:
     if holder["run"]:
         return "run %s" % holder["run"]
     return str(holder["user"] or "uid %s" % holder["uid"])
 
 
 def others(run: Run, taken: lease.Taken) -> str | None:
-    """Return who else holds cards of a run, in words; None where nobody does."""
+    """Return which other processes use a run's cards, in words; None if there are none."""
     seen = look(run)
     if seen is None:
-        return "who holds the card is not told here: see with nvidia-smi on the host"
+        return "the users of the card cannot be seen from here: run nvidia-smi on the host"
     return seen.holders if set(taken.gpus) - set(seen.admitting) else None
 
 
-class Found(NamedTuple):
-    """The cards of a run, those that it had or others in their place; who holds them where they do not admit it."""
+class Acquired(NamedTuple):
+    """The cards of a run, the same as before or others, and who uses them if they do not accept it."""
 
     taken: lease.Taken
     holders: str | None
 
 
-def come_by_cards(run: Run, taken: lease.Taken) -> Found | None:
-    """Give a run cards that admit it, in place of those that do not; None where who holds them is not told."""
+def acquire_cards(run: Run, taken: lease.Taken) -> Acquired | None:
+    """Replace those cards of a run that do not accept it; None if users of the cards cannot be seen."""
     seen = look(run)
     if seen is None:
         return None
@@ -89,11 +95,44 @@ def come_by_cards(run: Run, taken: lease.Taken) -> Found | None:
     try:
         fresh = lease.take(run, seen.admitting, len(taken.gpus), wait_s=0.0)
         if fresh.gpus:
-            with contextlib.suppress(OSError):  # the next agent, or a sweep, removes what stays
+            with contextlib.suppress(OSError):  # the next agent or a sweep removes what stays
                 lease.keep_only(run, fresh.gpus)
             taken.release()
-            return Found(fresh, None)
-        words += [one.words for one in fresh.busy]
-    except OSError:  # without leases it keeps what it has
+            return Acquired(fresh, None)
+        words += [busy.words for busy in fresh.busy]
+    except OSError:  # without leases it keeps the cards that it has
         pass
-    return Found(taken, None if set(taken.gpus) <= set(seen.admitting) else ", ".join(words))
+    return Acquired(taken, None if set(taken.gpus) <= set(seen.admitting) else ", ".join(words))
+
+
+def wait_for_cards(
+    run: Run,
+    taken: lease.Taken,
+    account: Account,
+    interruption: Interruption,
+    tries: int,
+    on_move: Callable[[lease.Taken], None],
+) -> lease.Taken:
+    """Acquire cards that accept a new context, waiting if necessary, and record who uses them; return the cards.
+
+    `on_move` is called with other cards as soon as the run has them. If users of the cards cannot be seen, wait longer
+    after each of `tries` failures.
+    """
+    recorded = None
+    while not interruption.is_due():
+        acquired = acquire_cards(run, taken)
+        if acquired is None:
+            interruption.pause(UNSEEN_S * 2 ** max(0, tries - 1))
+            return taken
+        before, taken = taken.gpus, acquired.taken
+        if taken.gpus != before:
+            account.record("evidence", {"cards": {"from": before, "to": taken.gpus}})
+            on_move(taken)
+        if acquired.holders is None:
+            return taken
+        if acquired.holders != recorded:
+            recorded = acquired.holders
+            account.say("resuming", "card", evidence={"card": recorded})
+            account.record("evidence", {"card": recorded})
+        interruption.pause(BUSY_S)
+    return taken

@@ -1,8 +1,8 @@
-"""The keeper: the small parent of `supervise`, as the engine is for a container.
+"""The keeper: the small parent process of `supervise`. In a container the engine has this role.
 
-It holds the run's keeper lock. When its agent dies it ends every descendant that it inherited, and starts the agent
-again on anything but exit 0, with back-off. It writes nothing into the run's folders: what it saw goes to the next
-agent, which puts it on record as `previous`.
+It holds the run's keeper lock. When its agent ends it ends every process that it inherited from it, and restarts the
+agent with back-off unless the exit status was 0. It writes nothing into the run's folders: what it saw is passed to the
+next agent, which records it as `previous`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ from ..system import process
 
 BACK_OFF_S = (0.2, 1.0, 2.0, 5.0, 15.0, 60.0)
 HEALTHY_S = 300.0
-MOST_FAILURES = (
-    100  # in a row; some 90 minutes. Then the run is left as interrupted, for a client to go on with
-)
+MOST_FAILURES = 100  # in a row, about 90 minutes; then the run stays interrupted until a client recovers it
 TAIL = 500
 
 
 def main(arguments: list[str]) -> int:
-    """Keep one run until its agent leaves with 0, the host shuts down, or the run's folder is gone; return 0."""
+    """Keep a run until its agent exits with 0, the host shuts down, or the run's folder is gone; return 0."""
     run = Run(os.path.abspath(arguments[0]))
     lock = Lock.take(run.keeper_lock)
     if lock is None:
@@ -42,16 +40,16 @@ def main(arguments: list[str]) -> int:
         began = time.monotonic()
         newest = checkpoints.newest(run.checkpoints)
         log_size = _size(run.keeper_log)
-        process.keep_awake()  # anew for each agent: what is below us ends with it
+        process.keep_awake()  # for each agent: the process below us ends with it
         status = run_agent(run, seen, shutdown)
         ended = process.end(
             process.own_descendants, "descendant", 0.0
-        )  # no grace: a step that nobody records is lost
+        )  # no grace: steps after the agent's death are not recorded
         code, number = process.exit_of(status)
         if code == 0 or shutdown:
             return 0
-        said = _tail(run.keeper_log, log_size)
-        seen = {"keeper": {"exit": code, "signal": number, "ended": ended, "said": said}}
+        words = _tail(run.keeper_log, log_size)
+        seen = {"keeper": {"exit": code, "signal": number, "ended": ended, "said": words}}
         is_healthy = time.monotonic() - began > HEALTHY_S or checkpoints.newest(run.checkpoints) != newest
         failures = 0 if is_healthy else failures + 1
         _pause(BACK_OFF_S[min(failures, len(BACK_OFF_S)) - 1] if failures else 0.0, run, shutdown)
@@ -68,7 +66,7 @@ def _size(path: str) -> int:
 
 
 def _tail(path: str, start: int) -> str:
-    """Return the last words of what was written to a file after `start`."""
+    """Return the end of what was written to a file after `start`."""
     try:
         with open(path, "rb") as file:
             file.seek(max(start, _size(path) - TAIL))
@@ -78,10 +76,10 @@ def _tail(path: str, start: int) -> str:
 
 
 def run_agent(run: Run, seen: dict[str, object] | None, shutdown: list[int]) -> int:
-    """Start `supervise`, wait for it while reaping whatever else falls to us, and return its wait status.
+    """Start `supervise`, wait for it while reaping orphans, and return its wait status.
 
-    `seen` is what the new agent puts on record of the one before it. SIGTERM and SIGINT
-    are passed on, as SIGTERM, and noted in `shutdown`.
+    `seen` is what the new agent records about the one before it. SIGTERM and SIGINT are passed on as SIGTERM, and noted
+    in `shutdown`.
     """
     command = [sys.executable, "-I", sys.argv[0], "supervise", run.path]
     if seen is not None:
@@ -96,7 +94,7 @@ def run_agent(run: Run, seen: dict[str, object] | None, shutdown: list[int]) -> 
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, pass_on)
-    if shutdown:  # it came while the agent was being started
+    if shutdown:  # it arrived while the agent was being started
         pass_on(shutdown[0], None)
     while True:
         pid, status = os.waitpid(-1, 0)

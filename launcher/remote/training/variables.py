@@ -1,14 +1,14 @@
-"""The variables and the command line that a process of a run gets, the training and `launch exec` alike.
+"""The variables and the command line of a run's processes, for the training and for `launch exec`.
 
-They never hold the run's secrets, which are the training's alone. They hold the run's token, so that whoever resumes an
-interrupted run can end what is left of it.
+They hold the run's token, so that leftovers of an interrupted run can be found and ended. Only the training also gets
+the run's secrets.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import Any, Mapping
 
 from ..record import secret
 from ..record.rundir import Run, read_json, read_text
@@ -27,38 +27,74 @@ _STRAY = (
 )
 _STRAY_PREFIXES = ("LAUNCH_", "ACCELERATE_", "TORCHELASTIC_")
 
-
-_LAUNCHERS = ("torch", "accelerate", "deepspeed", "horovod")  # a module of theirs starts ranks itself
+_LAUNCHERS = (
+    "torch",
+    "accelerate",
+    "deepspeed",
+    "horovod",
+)  # modules of these packages start ranks themselves
 
 
 def variables(run: Run, runtime: dict[str, Any]) -> dict[str, str]:
     """Return the variables of a run's processes, without its secrets; `runtime` is the recorded one."""
     inherited = secret.without(dict(os.environ), read_json(run.plan))
-    found = {
+    values = {
         name: value
         for name, value in inherited.items()
         if name not in _STRAY and not name.startswith(_STRAY_PREFIXES)
     }
     worker = worker_folder.path_of(sys.argv[0])
     for name, first in (("PYTHONPATH", worker), ("PATH", os.path.dirname(interpreter_of(runtime)))):
-        rest = found.get(name)
-        found[name] = first + os.pathsep + rest if rest else first
-    found.update(PYTHONUNBUFFERED="1", LAUNCH_RUN=run.id, LAUNCH_TOKEN=read_text(run.token) or "")
-    _keep_hub_downloads(found, run.cache)
+        rest = values.get(name)
+        values[name] = first + os.pathsep + rest if rest else first
+    values.update(PYTHONUNBUFFERED="1", LAUNCH_RUN=run.id, LAUNCH_TOKEN=read_text(run.token) or "")
+    _keep_hub_downloads(values, run.cache)
     gpus = runtime.get("gpus")
-    if gpus is not None:  # no card for a plan without one, whatever the host has
-        found.update(CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_VISIBLE_DEVICES=",".join(gpus))
-        # Whoever only asks whether there is a card must not begin CUDA: a fork of it could not use one any more.
-        found.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    return found
+    if gpus is not None:  # empty for a plan without a card, so that no card of the host is visible
+        values.update(CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_VISIBLE_DEVICES=",".join(gpus))
+        # Asking whether there is a card must not initialise CUDA: a forked process could not use the card then.
+        values.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    return values
 
 
-def _keep_hub_downloads(found: dict[str, str], cache: str) -> None:
-    """Let all runs of a root share what they take from a model hub, unless the user has named a place; a login stays."""
-    if "HF_HOME" not in found:
-        home = found.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        found.setdefault("HF_TOKEN_PATH", os.path.join(home, "huggingface", "token"))
-        found["HF_HOME"] = os.path.join(cache, "huggingface")
+def training_variables(
+    run: Run,
+    runtime: dict[str, Any],
+    secrets: Mapping[str, str],
+    *,
+    port: int,
+    ranks: int,
+    grace_s: float,
+    attempt: str,
+    socket: str,
+) -> dict[str, str | bytes]:
+    """Return the variables of the training itself, the only ones with the secrets.
+
+    `port` is where the ranks connect, `attempt` the attempt's folder, `socket` the path where its workers report.
+    """
+    return {
+        **{name: secret.as_bytes(value) for name, value in secrets.items()},
+        **variables(run, runtime),
+        # For scripts that read where ranks connect, and for torchrun, whose default port is the same for all runs.
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "PET_MASTER_PORT": str(port),
+        "PET_NPROC_PER_NODE": str(ranks),
+        # A torchrun in the user's own command shows each rank only its own card, if it is recent enough.
+        "PET_VIRTUAL_LOCAL_RANK": str(int(1 < ranks == len(runtime.get("gpus") or ()))),
+        # The grace after which torchrun kills its ranks; its default is 30 s even if a step takes longer.
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(grace_s) + 1),
+        "LAUNCH_ATTEMPT": attempt,
+        "LAUNCH_SOCKET": socket,
+    }
+
+
+def _keep_hub_downloads(values: dict[str, str], cache: str) -> None:
+    """Share downloads from the model hub between all runs of a root, unless the user has set HF_HOME; keep a login."""
+    if "HF_HOME" not in values:
+        home = values.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        values.setdefault("HF_TOKEN_PATH", os.path.join(home, "huggingface", "token"))
+        values["HF_HOME"] = os.path.join(cache, "huggingface")
 
 
 def interpreter_of(runtime: dict[str, Any]) -> str:
@@ -67,15 +103,15 @@ def interpreter_of(runtime: dict[str, Any]) -> str:
 
 
 def native_command(command: list[str], interpreter: str, ranks: int = 1) -> list[str]:
-    """Put the environment's interpreter in the place of a bare `python`; other programs are found by PATH.
+    """Replace a bare `python` with the environment's interpreter; other programs are found by PATH.
 
-    Of several ranks each is such a Python, started by torchrun, that sees its own card alone: the worker, as a program,
-    sees to it. In exclusive mode a rank that touched another's would fail. Other commands start their ranks themselves.
+    Several ranks of such a Python are started by torchrun through the worker, which shows each rank only its own card:
+    in exclusive mode a rank that touched another's card would fail. Other commands start their ranks themselves.
     """
     if command[0] in ("python", "python3"):
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        starts_them = command[1:2] == ["-m"] and command[2:3] and command[2].split(".")[0] in _LAUNCHERS
-        wrapped = [*torchrun, "-m", "launcher_worker"] if ranks > 1 and not starts_them else []
+        starts_ranks = command[1:2] == ["-m"] and command[2:3] and command[2].split(".")[0] in _LAUNCHERS
+        wrapped = [*torchrun, "-m", "launcher_worker"] if ranks > 1 and not starts_ranks else []
         return [interpreter, *wrapped, *command[1:]]
     beside = os.path.join(os.path.dirname(interpreter), command[0])
     if os.sep not in command[0] and os.access(beside, os.X_OK):

@@ -1,0 +1,179 @@
+"""The account of an attempt: the only way to its folder. Whatever is written there is redacted here."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from ..record import secret, strict_json
+from ..record.rundir import NO_ROOM, VERSION, Appender, Folder, write_durably
+from .progress import Progress
+
+_FROM_A_WORKER = frozenset({"kind", "rank", "time"})
+_FROM_US = frozenset({"version", "attempt"})
+
+
+class Report(NamedTuple):
+    """A line from a worker: its bytes, its text, and the event in it. `event` is None if it does not hold one."""
+
+    line: bytes
+    text: str
+    event: Optional[Dict[str, Any]]
+
+
+def read_report(line: bytes) -> Report:
+    """Read a line from a worker."""
+    try:
+        text = line.decode()
+        event = strict_json.decode(text)
+    except (ValueError, RecursionError):
+        return Report(line, "", None)
+    is_event = isinstance(event, dict) and isinstance(event.get("kind"), str)
+    return Report(line, text, event if is_event else None)
+
+
+class Account:
+    """Write the records of one attempt: attempt.json, state.json, events.jsonl, log.txt and the heartbeat.
+
+    The secrets of the run are replaced by stars on the way. On a full disk, events and log wait in memory, heartbeats are
+    left out, and states are left out unless they must be written.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        attempt: int,
+        redactor: secret.Redactor,
+        progress: Progress,
+        *,
+        is_rehearsed: bool = False,
+    ) -> None:
+        """Open the files of a new folder; each state holds what is known of `progress` by then."""
+        self.folder = folder
+        self.attempt = attempt
+        self.has_begun = False
+        self.state = "preparing"
+        self._redactor = redactor
+        self._progress = progress
+        self._is_rehearsed = is_rehearsed
+        self._events = Appender(folder.events)
+        self._log = Appender(folder.log)
+        self._output = secret.Redaction(redactor)
+        self._ours = ',"version":%d,"attempt":%d}' % (VERSION, attempt)
+
+    def redact(self, value: Any) -> Any:
+        """Return a JSON value with stars instead of secrets."""
+        return self._redactor.redact(value)
+
+    def write_attempt(self, record: Dict[str, Any]) -> None:
+        """Write attempt.json. Values of the plan are written as they are, because the worker trains with them."""
+        record = {**record, "previous": self.redact(record["previous"])}
+        write_durably(self.folder.attempt, strict_json.encode(record) + "\n")
+
+    def say(self, state: str, reason: Optional[str] = None, *, must: bool = False, **more: Any) -> None:
+        """Write the state. Raises OSError if it must be written and the disk is full."""
+        self.state = state
+        progress = self._progress
+        fields = {
+            "attempt": self.attempt,
+            "began": self.has_begun,
+            "step": progress.step,
+            "loss": progress.loss,
+            "consumed": sorted(progress.consumed),
+            "checkpoint": progress.checkpoint,
+            "save_s": progress.save_s,
+            "rehearsed": self._is_rehearsed,
+            "failure": progress.failure.record() if progress.failure is not None else None,
+            **more,
+        }
+        try:
+            self.folder.write_state(
+                state, reason, **{name: self.redact(value) for name, value in fields.items()}
+            )
+        except OSError as error:
+            if must or error.errno not in NO_ROOM:
+                raise
+
+    def say_again(self) -> None:
+        """Write the same state with what is known now."""
+        self.say(self.state)
+
+    def record(self, kind: str, values: Dict[str, Any], step: Optional[int] = None) -> None:
+        """Append one event."""
+        self.write_events([{"kind": kind, "step": step, "values": values}])
+
+    def write_events(self, events: List[Dict[str, Any]]) -> None:
+        """Append events, each with version, attempt, rank and the host's clock."""
+        self._append([self._line_of(event) for event in events])
+
+    def write_reports(self, reports: List[Report]) -> None:
+        """Append what workers sent. A line without an event is recorded as evidence.
+
+        A line that lacks only version and attempt is not encoded again: a metric may arrive every 20 µs.
+        """
+        lines = []
+        for line, text, event in reports:
+            if event is None:
+                shown = self._redactor.redact_bytes(line)[:200].decode("utf-8", "replace")
+                lines.append(self._line_of({"kind": "evidence", "values": {"not-an-event": shown}}))
+            elif text[-1] == "}" and event.keys() >= _FROM_A_WORKER and not _FROM_US & event.keys():
+                lines.append(text[:-1] + self._ours)
+            else:
+                lines.append(self._line_of(event))
+        if lines:
+            self._append(lines)
+
+    def _line_of(self, event: Dict[str, Any]) -> str:
+        line = {"rank": 0, "step": None, "time": time.time(), **event}
+        return strict_json.encode({**line, "version": VERSION, "attempt": self.attempt})
+
+    def _append(self, lines: List[str]) -> None:
+        text = "\n".join(lines)
+        if self._redactor.is_in_json(text):
+            text = "\n".join(strict_json.encode(self.redact(strict_json.decode(line))) for line in lines)
+        self._events.append((text + "\n").encode())
+
+    def write_output(self, piece: bytes) -> bytes:
+        """Append the next bytes of the command's output to the log; return them as written.
+
+        The end of a piece may be held back until it is clear that it does not begin a secret.
+        """
+        written = self._output.feed(piece)
+        self._log.append(written)
+        return written
+
+    def finish_output(self) -> bytes:
+        """Append the bytes that were held back; return them as written."""
+        written = self._output.finish()
+        self._log.append(written)
+        return written
+
+    def log_tail(self, size: int) -> bytes:
+        """Return the last bytes of the log."""
+        return self._log.tail(size)
+
+    def beat(self, ran_s: float) -> None:
+        """Write the heartbeat: the host's monotonic clock, how long the attempt has run, the step and the loss."""
+        progress = self._progress
+        record = {
+            "monotonic_s": time.monotonic(),
+            "ran_s": ran_s,
+            "grace_s": progress.grace_s,
+            "step": progress.step,
+            "loss": self.redact(progress.loss),
+        }
+        try:
+            with open(self.folder.heartbeat, "w", encoding="ascii") as file:
+                file.write(strict_json.encode(record) + "\n")
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+        self.flush()
+
+    def flush(self) -> bool:
+        """Write what waits for room; return whether nothing waits any more."""
+        return all([self._events.flush(), self._log.flush()])
+
+    def sync_events(self) -> None:
+        """Make the events durable. Raises OSError."""
+        self._events.sync()

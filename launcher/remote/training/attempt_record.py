@@ -1,0 +1,96 @@
+"""Compose attempt.json: the values that an attempt's script runs with."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import Any, Dict, NamedTuple, Optional
+
+from ..diagnosis import remedy
+from ..record.rundir import VERSION, Run, place_of
+from ..store import checkpoints
+from ..system import process
+
+
+class Basis(NamedTuple):
+    """What the record of an attempt follows from.
+
+    `prepared` is the record of how the run was prepared, `runtime` how it runs now, `checkpoint` where it resumes from.
+    """
+
+    run: Run
+    plan: Dict[str, Any]
+    prepared: Dict[str, Any]
+    runtime: Dict[str, Any]
+    in_force: remedy.InForce
+    previous: Optional[Dict[str, Any]]
+    checkpoint: checkpoints.ChosenCheckpoint
+
+
+def compose(basis: Basis, folder: int, attempt: int) -> Dict[str, Any]:
+    """Return the record of an attempt in the folder of this number: the plan's values with the changes in force."""
+    run, plan, changes = basis.run, basis.plan, basis.in_force.changes
+    me = process.find(os.getpid())
+    rung = int(changes.get("rung", 0))
+    split = {name: changes[name] for name in ("micro_batch", "accumulation") if name in changes}
+    return {
+        "version": VERSION,
+        "run": run.id,
+        "kind": "attempt",
+        "folder": folder,
+        "attempt": attempt,
+        "time": time.time(),
+        "place_id": place_of(basis.prepared) or process.host_id(),
+        "boot_id": process.boot_id(),
+        "agent": {"pid": os.getpid(), "start": me.start if me else ""},
+        "runtime": basis.runtime,
+        "previous": basis.previous,
+        "rung": rung,
+        "precision": (plan.get("ladder") or [None])[rung],
+        "remedy": basis.in_force.remedy.record() if basis.in_force.remedy is not None else None,
+        "changes": changes,
+        "rehearsed": plan.get("rehearsed") is True,
+        "checkpoint": checkpoints.describe(basis.checkpoint),
+        "split": {**plan["split"], **split} if plan.get("split") else None,
+        "steps": plan.get("steps"),
+        "port": _free_port(),
+        "seed": plan.get("seed"),
+        "loader_workers": changes.get("loader_workers", plan.get("loader_workers")),
+        "activation_checkpointing": changes.get("activation_checkpointing", False),
+        "save_every_steps": plan.get("save_every_steps"),
+        "save_every_minutes": plan.get("save_every_minutes"),
+        "keep_checkpoints": changes.get("keep_checkpoints", plan.get("keep_checkpoints")),
+        "method": plan.get("method"),
+        "model": _located(basis, plan.get("model"), "model"),
+        "data": {name: _located(basis, source, name) for name, source in (plan.get("data") or {}).items()},
+        "settings": plan.get("settings"),
+        "folders": {
+            "run": run.path,
+            "code": run.code,
+            "artifacts": run.artifacts,
+            "checkpoints": run.checkpoints,
+            "cache": run.cache,
+        },
+    }
+
+
+def _located(basis: Basis, source: Optional[Dict[str, str]], name: str) -> Optional[str]:
+    """Return where the script finds a source: shipped files are in the run's data folder, by name."""
+    if source is None:
+        return None
+    if source["kind"] == "host":
+        paths = basis.runtime.get("paths") or {}
+        return str(paths.get(source["value"], os.path.expanduser(source["value"])))
+    if source["kind"] == "name":
+        return source["value"]
+    folder = os.path.join(basis.run.data, name)
+    names = os.listdir(folder) if os.path.isdir(folder) else []  # an empty folder is not shipped
+    return os.path.join(folder, *names[:1])  # the client put exactly one entry there
+
+
+def _free_port() -> int:
+    """Return a port that is free now. If another process takes it first, the next attempt gets another one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])

@@ -1,0 +1,93 @@
+"""The command of an attempt: how it is started, signalled, and cleaned up after."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from typing import IO, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Union
+
+from ..system import process
+from ..system.attending import reap
+
+
+class Start(NamedTuple):
+    """What a command is started with: its words, its folder, its variables, and the number of its ranks."""
+
+    words: List[str]
+    folder: str
+    variables: Mapping[str, Union[str, bytes]]
+    ranks: int
+
+
+class Command:
+    """A running command in a session of its own."""
+
+    def __init__(self, start: Start) -> None:
+        """Start it. Raises OSError if it cannot be started."""
+        self._ranks = start.ranks
+        self._child = subprocess.Popen(
+            start.words,
+            cwd=start.folder,
+            env=start.variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._child.pid
+
+    @property
+    def output(self) -> IO[bytes]:
+        """Its standard output and standard error."""
+        assert self._child.stdout is not None  # noqa: S101 - asked for with PIPE
+        return self._child.stdout
+
+    def reap(self) -> Optional[int]:
+        """Collect ended children; return the command's wait status once it has ended."""
+        return reap(self._child)
+
+    def send(self, number: int) -> List[Dict[str, Any]]:
+        """Send the command a signal, which it passes on as under a shell; return the proofs of what was signalled.
+
+        torchrun kills its ranks half a minute after it has passed SIGTERM on, even if they are still saving. So SIGTERM
+        goes to the ranks that handle it, and torchrun ends when they have ended.
+        """
+        leader = process.find(self.pid)
+        targets = [leader] if leader is not None else []
+        if number == signal.SIGTERM and self._ranks > 1:
+            ranks = [child for child in process.descendants(self.pid) if child.parent == self.pid]
+            targets = [rank for rank in ranks if process.catches(rank.pid, number)] or targets
+        return [
+            dict(target.proof("child"), signal=int(number))
+            for target in targets
+            if process.send(target, number)
+        ]
+
+
+class Leftovers(NamedTuple):
+    """The signals that were sent to processes that a command left behind, and the processes that could not be ended."""
+
+    proofs: List[Dict[str, Any]]
+    remaining: List[Dict[str, Any]]
+
+
+def end_leftovers(grace_s: float, wait: Callable[[], object]) -> Leftovers:
+    """End all processes below this one, calling `wait` between looks."""
+    ending = process.Ending(process.own_descendants, "descendant", grace_s)
+    while not ending.step():
+        wait()
+    return Leftovers(ending.proofs, ending.remaining)
+
+
+def ask_for_stacks() -> List[Dict[str, Any]]:
+    """Ask all processes below this one for their stacks, if they handle that; return what each of them waits for."""
+    processes = []
+    for member in process.own_descendants():
+        is_asked = process.catches(member.pid, signal.SIGUSR2) and process.send(member, signal.SIGUSR2)
+        waits = process.waits_for(member.pid)
+        processes.append({"pid": member.pid, "state": member.letter, "waits": waits, "stacks": is_asked})
+    return processes

@@ -1,0 +1,79 @@
+"""What the earlier folders of a run have recorded: its attempts, their ends, what their scripts consumed."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+
+from ..diagnosis import remedy
+from ..record.rundir import Folder, Run, read_json
+
+Records = List[Tuple[Dict[str, Any], Dict[str, Any]]]
+
+HELD = "held "  # the prefix of a knob that the script consumed but sets itself
+
+
+class History(NamedTuple):
+    """(attempt.json, state.json) of each folder, the oldest first, and how long the attempts ran in total."""
+
+    records: Records
+    ran_s: float
+
+    @property
+    def begun(self) -> int:
+        """The number of attempts whose command was started."""
+        return sum(bool(state.get("began")) for _, state in self.records)
+
+    @property
+    def in_force(self) -> remedy.InForce:
+        """The changes and the remedy that the next attempt starts with."""
+        return remedy.in_force(self.records)
+
+    @property
+    def prepared(self) -> Dict[str, Any]:
+        """The record of how the run was prepared."""
+        return next((record for record, _ in self.records if record.get("kind") == "prepare"), {})
+
+    @property
+    def save_s(self) -> float:
+        """The longest time that an attempt took to save a checkpoint."""
+        return max((state.get("save_s") or 0.0 for _, state in self.records), default=0.0)
+
+    @property
+    def consumed(self) -> Set[str]:
+        """The knobs that the script reported in any attempt, including the held ones."""
+        return {knob for _, state in self.records for knob in state.get("consumed") or []}
+
+    def before_last_begun(self) -> Records:
+        """Return the records before the last attempt whose command was started."""
+        begun = [place for place, (_, state) in enumerate(self.records) if state.get("began")]
+        return self.records[: begun[-1]]
+
+
+def read_history(run: Run) -> History:
+    """Read the records of all folders of a run."""
+    folders = [run.folder(number) for number in run.numbers()]
+    records = [(read_json(folder.attempt), folder.read_state()) for folder in folders]
+    return History(records, sum(map(_ran_s, folders)))
+
+
+def taken_knobs(consumed: Set[str]) -> Set[str]:
+    """Return the knobs whose values the script takes from us: consumed, and not held by the script itself."""
+    return {knob for knob in consumed if not knob.startswith(HELD) and HELD + knob not in consumed}
+
+
+def describe_previous(last: Optional[Folder], seen: Optional[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
+    """Return how the folder before this one ended; None if it was not an attempt.
+
+    `seen` is what our parent process observed, for an agent that died without recording its end.
+    """
+    if last is None or read_json(last.attempt).get("kind") == "prepare":
+        return None
+    state = last.read_state()
+    end = {name: state.get(name) for name in ("state", "reason", "step")}
+    return {"folder": last.number, **end, **(seen or {})}
+
+
+def _ran_s(folder: Folder) -> float:
+    """Return how long an earlier attempt ran, by its last heartbeat."""
+    ran_s = read_json(folder.heartbeat).get("ran_s")
+    return float(ran_s) if isinstance(ran_s, (int, float)) else 0.0

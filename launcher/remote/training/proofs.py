@@ -1,0 +1,66 @@
+"""Keep on the host what an attempt shows about its precision."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, Optional
+
+from ..record import precision_evidence
+from ..record.rundir import VERSION, Run
+from .account import Account
+from .history import History, taken_knobs
+from .progress import Progress
+
+
+class Proofs:
+    """The precision evidence of one attempt, kept beside that of other runs on the same host."""
+
+    def __init__(
+        self, run: Run, plan: Dict[str, Any], history: History, account: Account, progress: Progress
+    ) -> None:
+        """Begin; nothing is written yet."""
+        self._run = run
+        self._plan = plan
+        self._history = history
+        self._account = account
+        self._progress = progress
+        self.attempt: Dict[str, Any] = {}
+
+    def keep_proof(self) -> None:
+        """Keep what the worker saw in the first good steps, if it reported a key."""
+        if isinstance((self._progress.proof or {}).get("key"), dict):
+            self._keep(None)
+
+    def keep_failure(self) -> None:
+        """Keep a failure that the precision may have caused, if the script takes its precision from us."""
+        failure = self._progress.failure
+        knobs = taken_knobs(self._progress.consumed | self._history.consumed)
+        if failure is not None and failure.name in precision_evidence.FAILURES and "precision" in knobs:
+            self._keep(failure.name)
+
+    def _keep(self, failed: Optional[str]) -> None:
+        """Keep a record, unless this is a rehearsal, which shows nothing about a card."""
+        plan, proof = self._plan, self._progress.proof
+        if plan.get("rehearsed") is True:
+            return
+        key = (proof or {}).get("key")
+        if not isinstance(key, dict):
+            packages = plan.get("environment") or plan.get("image") or {}
+            precision = precision_evidence.precision_digest(self.attempt["precision"])
+            key = {"torch": packages.get("torch"), "model": None, "trainable": None, "precision": precision}
+        record = {
+            "version": VERSION,
+            "card": (plan.get("profile") or {}).get("name"),
+            "driver": precision_evidence.driver(),
+            **{name: plan.get(name) for name in ("model", "method", "job")},
+            "key": key,
+            "proof": proof,
+            "failed": failed,
+            "run": self._run.id,
+            "time": time.time(),
+        }
+        folder = self._run.evidence(self.attempt["place_id"])
+        try:
+            precision_evidence.keep(folder, self._account.redact(record))
+        except OSError as error:  # not worth failing this run
+            self._account.record("evidence", {"not-kept": "%s: %s" % (folder, error.strerror)})

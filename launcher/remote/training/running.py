@@ -1,0 +1,171 @@
+"""Run the command of an attempt: take in what it reports, stop it when it has to stop, return how it ended."""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import socket
+from typing import Any, Dict, List, Tuple
+
+from ..diagnosis.logscan import LogScanner
+from ..diagnosis.remedy import Failure
+from ..system import process
+from .account import Account, read_report
+from .command import Command, ask_for_stacks, end_leftovers
+from .judging import Outcome
+from .progress import News, Progress
+from .proofs import Proofs
+from .stopping import RunTime, Stopping
+from .streams import Receiver, Streams
+
+LEFTOVER_GRACE_S = 3.0
+STACKS_GRACE_S = 2.0  # for the stacks of a hang to arrive
+
+
+class Running:
+    """One attempt while its command runs."""
+
+    def __init__(
+        self,
+        account: Account,
+        progress: Progress,
+        stopping: Stopping,
+        run_time: RunTime,
+        proofs: Proofs,
+    ) -> None:
+        """Begin before the command has reported anything."""
+        self._account = account
+        self._progress = progress
+        self._stopping = stopping
+        self._run_time = run_time
+        self._proofs = proofs
+        self._scanner = LogScanner()
+
+    def run(self, command: Command, listener: socket.socket) -> Outcome:
+        """Attend to a command until it and everything that it started have ended."""
+        with selectors.DefaultSelector() as selector:
+            receiver = Receiver(self.take_lines, self._take_output, self._finish_output, self._beat)
+            streams = Streams(selector, listener, command.output, receiver)
+            while (status := command.reap()) is None:
+                streams.turn(0.1)
+                self._control(command)
+            remaining = self._end_leftovers(streams)
+            streams.drain()
+        code, number = process.exit_of(status)
+        progress = self._progress
+        return Outcome(
+            code=code,
+            signal=number,
+            remaining=remaining,
+            is_stop_asked=self._stopping.is_asked,
+            wish=self._stopping.wish,
+            failure=progress.failure,
+            step=progress.step,
+            marker=progress.marker,
+            is_marked=progress.is_marked,
+            was_asked_to_end=progress.was_asked_to_end,
+            uses_worker=progress.uses_worker,
+        )
+
+    # what it reports
+
+    def take_lines(self, lines: List[bytes]) -> None:
+        """Take in lines of a worker and record them."""
+        reports = []
+        for line in lines:
+            report = read_report(line)
+            event = report.event
+            if event is not None:
+                news = self._progress.learn(event)
+                if news is not None:
+                    self._react(news)
+                if event["kind"] == "beat":  # a sign of life once a second, not worth a record
+                    continue
+            reports.append(report)
+        self._account.write_reports(reports)
+
+    def _take_output(self, piece: bytes) -> None:
+        self._progress.liveness.note_sign()
+        self._scan(self._account.write_output(piece))
+
+    def _finish_output(self) -> None:
+        self._scan(self._account.finish_output())
+        self._scan(b"\n")
+
+    def _scan(self, piece: bytes) -> None:
+        metrics: List[Tuple[int, Dict[str, Any]]] = self._scanner.feed(piece)
+        if self._progress.learn_log_metrics(metrics):
+            self._account.write_events(
+                [{"kind": "metric", "step": step, "values": values} for step, values in metrics]
+            )
+        if self._scanner.divergence is not None:
+            news = self._progress.learn_divergence(self._scanner.divergence)
+            if news is not None:
+                self._react(news)
+
+    def _react(self, news: News) -> None:
+        """Do what a report makes necessary."""
+        if news.has_new_state:
+            self._account.say_again()
+        if news.failure is not None:
+            self._give_up(news.failure, news.grace_s)
+        if news.has_proof:
+            self._proofs.keep_proof()
+
+    def _give_up(self, failure: Failure, grace_s: float) -> None:
+        """Take the attempt for failed, and have its command killed after a grace."""
+        if self._progress.fail(failure):
+            self._stopping.give_up(grace_s)
+            self._account.say_again()  # at once: if this agent dies now, its successor deals with the failure
+            self._proofs.keep_failure()
+
+    def _beat(self) -> None:
+        self._account.beat(self._run_time.ran_s)
+
+    # how it is stopped
+
+    def _control(self, command: Command) -> None:
+        """Pass on a request to stop, notice a hang, and kill a command that is overdue."""
+        stopping, progress = self._stopping, self._progress
+        if stopping.begins(progress.grace_s, self._run_time.left_s):
+            self._account.say("stopping")
+            self._account.record("state", {"state": "stopping", "wish": stopping.wish})
+            if stopping.wish != "cancel" and progress.failure is None:
+                self._signal(command, signal.SIGTERM)
+        if not stopping.is_asked and progress.failure is None and progress.liveness.is_hung():
+            self._give_up_hung()
+        if stopping.must_kill():
+            self._signal(command, signal.SIGKILL)
+
+    def _signal(self, command: Command, number: int) -> None:
+        proofs = command.send(number)
+        if proofs:
+            self._account.record("evidence", {"signalled": proofs})
+
+    def _give_up_hung(self) -> None:
+        """Take the attempt for hung, and record what its processes wait for; their stacks go to the log."""
+        step, silent_s = self._progress.step, self._progress.liveness.silent_s
+        hang = {"silent_s": round(silent_s, 1), "processes": ask_for_stacks()}
+        self._account.record("evidence", {"hang": hang}, step)
+        step_s = self._progress.liveness.step_s or 0.0
+        failure = Failure(
+            "hang",
+            line="step %s: nothing since for %.0f s" % (step, silent_s),
+            why="no step and no output for %.0f s, although a step takes %.3g s" % (silent_s, step_s),
+            mend="read the stacks at the end of the log: they show what each process waits for",
+        )
+        self._give_up(failure, STACKS_GRACE_S)
+
+    def _end_leftovers(self, streams: Streams) -> List[Dict[str, Any]]:
+        """End everything that the command left behind, while its pipes are read; return what could not be ended.
+
+        It has what is left of the grace. Processes of an attempt that has failed have none: they would save its bad state.
+        """
+        grace_left_s = self._stopping.grace_left_s
+        grace_s = LEFTOVER_GRACE_S if grace_left_s is None else grace_left_s
+        if self._progress.failure is not None:
+            grace_s = 0.0
+        leftovers = end_leftovers(grace_s, lambda: streams.turn(0.02))
+        if leftovers.proofs or leftovers.remaining:
+            self._account.record("evidence", {"ended": leftovers.proofs, "remaining": leftovers.remaining})
+        return leftovers.remaining

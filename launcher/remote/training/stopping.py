@@ -1,0 +1,125 @@
+"""When an attempt has to stop: requests of the user, the host's shutdown, the time limit, deadlines."""
+
+from __future__ import annotations
+
+import time
+from typing import Callable, List, Optional
+
+from ..record.rundir import Run
+
+WISH_S = 0.5  # between looks at the wish
+TIME_LIMIT = "time-limit"
+
+
+def reason_of(wish: str) -> str:
+    """Return the reason of a run that was ended by a wish."""
+    return {"cancel": "cancelled-by-user", TIME_LIMIT: "time-limit"}.get(wish, "stopped-by-user")
+
+
+class RunTime:
+    """How long the run has run over all its attempts, and how long it may still run."""
+
+    def __init__(self, ran_before_s: float, limit_s: Optional[float]) -> None:
+        """Start the clock of this attempt; without `limit_s` the run may run forever."""
+        self._ran_before_s = ran_before_s
+        self._limit_s = limit_s
+        self._began_s = time.monotonic()
+
+    @property
+    def ran_s(self) -> float:
+        """How long this attempt has run."""
+        return time.monotonic() - self._began_s
+
+    @property
+    def left_s(self) -> float:
+        """How long the run may still run."""
+        return float("inf") if self._limit_s is None else self._limit_s - self._ran_before_s - self.ran_s
+
+    def leave_out(self, pause_s: float) -> None:
+        """Do not count a time of waiting."""
+        self._began_s += pause_s
+
+
+class Interruption:
+    """Whether work before the command starts should be given up: the host shuts down, or the user ended the run."""
+
+    def __init__(self, run: Run, terminations: List[int], on_look: Callable[[], None]) -> None:
+        """Read the wish now and then, and call `on_look` each time."""
+        self._run = run
+        self._terminations = terminations
+        self._on_look = on_look
+        self._look_again_s = time.monotonic() + WISH_S
+
+    def is_due(self) -> bool:
+        """Whether to give up."""
+        now_s = time.monotonic()
+        if now_s >= self._look_again_s:
+            self._look_again_s = now_s + WISH_S
+            self._on_look()
+            return bool(self._terminations) or self._run.read_wish() != "run"
+        return bool(self._terminations)
+
+    def pause(self, pause_s: float) -> None:
+        """Wait, but not longer than until it is due."""
+        deadline_s = time.monotonic() + pause_s
+        while time.monotonic() < deadline_s and not self.is_due():
+            time.sleep(0.1)
+
+
+class Stopping:
+    """Whether the command was asked to stop, by which wish, and when it will be killed."""
+
+    def __init__(self, run: Run, terminations: List[int]) -> None:
+        """Begin without a request; `terminations` are the signals that the host has sent to this agent."""
+        self._run = run
+        self._terminations = terminations
+        self.wish = "run"
+        self.is_asked = False
+        self._deadline_s = float("inf")
+        self._kill_at_s = float("inf")
+        self._is_killed = False
+        self._look_again_s = 0.0
+
+    def begins(self, grace_s: float, left_s: float) -> bool:
+        """Look for a new request; return whether stopping begins now.
+
+        The command then has `grace_s` seconds, unless the wish is to cancel. It also begins when `left_s`, the time that
+        the run may still run, is no longer than that.
+        """
+        now_s = time.monotonic()
+        is_due = now_s >= self._look_again_s
+        if not self.is_asked and (self._terminations or is_due):
+            self._look_again_s = now_s + WISH_S
+            wish = self._run.read_wish()
+            if wish == "run" and left_s <= grace_s:
+                wish = TIME_LIMIT
+            if wish != "run" or self._terminations:
+                self._ask(wish, grace_s)
+                return True
+        elif self.wish in ("stop", TIME_LIMIT) and is_due:
+            self._look_again_s = now_s + WISH_S
+            if self._run.read_wish() == "cancel":
+                self._ask("cancel", 0.0)
+        return False
+
+    def _ask(self, wish: str, grace_s: float) -> None:
+        self.wish = wish
+        self.is_asked = True
+        self._deadline_s = time.monotonic() + (0.0 if wish == "cancel" else grace_s)
+
+    def give_up(self, grace_s: float) -> None:
+        """Have the command killed after a grace, because the attempt has failed."""
+        self._kill_at_s = time.monotonic() + grace_s
+
+    def must_kill(self) -> bool:
+        """Whether the command has to be killed now; true once."""
+        is_overdue = time.monotonic() >= min(self._deadline_s, self._kill_at_s)
+        if not is_overdue or self._is_killed:
+            return False
+        self._is_killed = True
+        return True
+
+    @property
+    def grace_left_s(self) -> Optional[float]:
+        """What is left of the grace of a request; None without a request."""
+        return max(0.0, self._deadline_s - time.monotonic()) if self.is_asked else None

@@ -1,0 +1,125 @@
+"""The streams of one attempt: the output of its command, and a connection from each of its workers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import socket
+import tempfile
+import time
+from typing import IO, Callable, Dict, Iterator, List, NamedTuple, Tuple
+
+HEARTBEAT_S = 5.0
+DRAIN_S = 2.0
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+MAX_SOCKET_PATH = 100  # bytes: sun_path holds 104 on macOS, 108 on Linux
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[Tuple[socket.socket, str]]:
+    """Listen on a socket for workers; give the socket and its path."""
+    private = tempfile.mkdtemp(prefix="launch-")
+    if len(os.fsencode(private)) > MAX_SOCKET_PATH:  # a long TMPDIR
+        os.rmdir(private)
+        private = tempfile.mkdtemp(prefix="launch-", dir="/tmp")
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            path = os.path.join(private, "s")
+            listener.bind(path)
+            listener.listen(128)
+            yield listener, path
+    finally:
+        shutil.rmtree(private, ignore_errors=True)
+
+
+class Receiver(NamedTuple):
+    """What is called with the data of the streams.
+
+    `finish_output` is called when no more output can follow, `beat` every few seconds.
+    """
+
+    take_lines: Callable[[List[bytes]], None]
+    take_output: Callable[[bytes], None]
+    finish_output: Callable[[], None]
+    beat: Callable[[], None]
+
+
+class Streams:
+    """Read the command's output and the lines of its workers, and hand them on."""
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        listener: socket.socket,
+        output: IO[bytes],
+        receiver: Receiver,
+    ) -> None:
+        """Register the streams with a selector."""
+        self._selector = selector
+        self._listener = listener
+        self._output = output
+        self._receiver = receiver
+        self._rests: Dict[socket.socket, bytearray] = {}
+        self._next_beat_s = 0.0
+        os.set_blocking(output.fileno(), False)
+        listener.setblocking(False)
+        selector.register(listener, selectors.EVENT_READ)
+        selector.register(output, selectors.EVENT_READ)
+
+    def turn(self, timeout_s: float) -> bool:
+        """Wait for data and hand it on; return whether there was any."""
+        now_s = time.monotonic()
+        if now_s >= self._next_beat_s:
+            self._next_beat_s = now_s + HEARTBEAT_S
+            self._receiver.beat()
+        ready = self._selector.select(timeout_s)
+        for key, _ in ready:
+            if key.fileobj is self._listener:
+                connection, _address = self._listener.accept()
+                connection.setblocking(False)
+                self._rests[connection] = bytearray()
+                self._selector.register(connection, selectors.EVENT_READ)
+            elif key.fileobj is self._output:
+                self._take_output()
+            elif isinstance(key.fileobj, socket.socket):
+                self._take_lines(key.fileobj)
+        return bool(ready)
+
+    def drain(self) -> None:
+        """Take what is left in the pipes. All writers have ended, but the time is bounded anyway."""
+        deadline_s = time.monotonic() + DRAIN_S
+        while time.monotonic() < deadline_s and self.turn(0.0):
+            pass
+        self._receiver.finish_output()
+        for connection, rest in self._rests.items():
+            if rest:
+                self._receiver.take_lines([bytes(rest)])
+            connection.close()
+
+    def _take_output(self) -> None:
+        piece = self._output.read(1 << 16)
+        if piece:
+            self._receiver.take_output(piece)
+        elif piece == b"":
+            self._selector.unregister(self._output)
+            self._receiver.finish_output()
+
+    def _take_lines(self, connection: socket.socket) -> None:
+        rest = self._rests[connection]
+        try:
+            piece = connection.recv(1 << 18)
+        except BlockingIOError:
+            return
+        except OSError:  # reset by a killed process: the complete lines before have been taken
+            piece = b""
+        rest += piece
+        lines = bytes(rest).split(b"\n") if b"\n" in piece else [bytes(rest)]
+        if len(lines) > 1:
+            self._rests[connection] = bytearray(lines[-1])
+            self._receiver.take_lines([line for line in lines[:-1] if line])
+        if not piece or len(self._rests[connection]) > MAX_EVENT_BYTES:
+            self._selector.unregister(connection)
+            del self._rests[connection]
+            connection.close()
