@@ -7,7 +7,15 @@ import subprocess
 
 import pytest
 
-from launcher.remote.store.checkpoints import ChosenCheckpoint, choose, prune, sealed, set_aside, tidy, what_is_wrong
+from launcher.remote.store.checkpoints import (
+    ChosenCheckpoint,
+    choose,
+    prune,
+    sealed,
+    set_aside,
+    tidy,
+    what_is_wrong,
+)
 
 
 def make(folder, name, manifest):
