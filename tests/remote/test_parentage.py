@@ -187,6 +187,7 @@ def test_what_remedies_made_of_the_plan_holds_on_where_nobody_set_it_anew(tmp_pa
 )
 def test_what_an_unanswered_failure_has_spoilt_is_not_gone_on_from(tmp_path, failure, step):
     """Its agent died before it could set them aside, and the run was ended by a client."""
+    failure = failure and {"class": "nan-divergence", **failure}
     states = ({**ENDED, "state": "running", "failure": failure}, {"state": "cancelled"})
     answer = given(tmp_path, *states)()
     parent = {"run": "0101-a-aaaa", "checkpoint": f"step-{step}", "step": step}

@@ -91,7 +91,8 @@ def test_a_value_in_an_event_is_seen_in_its_json(value, encode, is_key):
 
 def test_a_heartbeat_holds_no_value(tmp_path):
     """A loss that is text is what a script says, and the heartbeat repeats it every few seconds."""
-    run = Run(str(tmp_path))
+    run = Run(str(tmp_path / "runs" / "261122-x-aaaaaa"))
+    run.make()
     write_durably(run.plan, '{"secrets": ["HF_TOKEN"]}')
     secret.write(run, b'{"HF_TOKEN": "hf_0123456789"}')
     agent = Supervisor(run, None, None)
