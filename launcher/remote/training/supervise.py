@@ -23,15 +23,15 @@ from ..store import checkpoints
 from ..system import oom, process
 from .account import Account
 from .attempt_record import Basis, compose
-from .command import Command, Start
+from .command_watch import Running
 from .history import describe_previous, read_history, taken_knobs
 from .judging import SHUTDOWN, Outcome, judge
 from .mending import Mending
 from .progress import Progress
 from .proofs import Proofs
-from .running import Running
 from .stopping import Interruption, RunTime, Stopping, reason_of
 from .streams import listening
+from .training_command import Command, Start
 from .variables import interpreter_of, native_command, training_variables
 
 if TYPE_CHECKING:

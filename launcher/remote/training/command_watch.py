@@ -11,12 +11,12 @@ from ..diagnosis.logscan import LogScanner
 from ..diagnosis.remedy import Failure
 from ..system import process
 from .account import Account, read_report
-from .command import Command, ask_for_stacks, end_leftovers
 from .judging import Outcome
 from .progress import News, Progress
 from .proofs import Proofs
 from .stopping import RunTime, Stopping
 from .streams import Receiver, Streams
+from .training_command import Command, ask_for_stacks, end_leftovers
 
 LEFTOVER_GRACE_S = 3.0
 STACKS_GRACE_S = 2.0  # for the stacks of a hang to arrive
