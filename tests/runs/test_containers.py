@@ -475,7 +475,7 @@ def test_a_sweep_removes_the_containers_of_ended_runs_and_no_others(client, box)
     (item,) = json.loads(client.ok("sweep", "--host", "dock", "--json", "--dry-run"))["items"]
     assert (item["kind"], item["run"], item["did"]) == ("container", ended, "removed")
     assert there() == {f"launch-{ended}", *stay}
-    assert ended[-4:] in client.ok("sweep", "--host", "dock")
+    assert ended[-6:] in client.ok("sweep", "--host", "dock")
     assert there() == stay
 
 

@@ -33,7 +33,6 @@ def session(tmp_path, monkeypatch):
     run = Run(str(tmp_path / "runs" / RUN))
     run.make()
     runtime = {"kind": "docker", "engine": {"name": "docker", "socket": str(tmp_path / "none.sock")}}
-    run.make()
     for kind in ("prepare", "attempt"):
         folder = run.new_folder()
         record = {

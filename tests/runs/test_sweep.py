@@ -71,8 +71,8 @@ def begin(client, root, before="", count=1):
     """Launch a script that hangs; return the run's folder and the pids of its training, agent and keeper."""
     client.script(HANGS.format(before=before))
     run = root / "runs" / client.detached("--", "python", "train.py")
-    until(lambda: (run / "0002" / "log.txt").read_text().count("up") == count, "the training")
-    agent = json.loads((run / "0002" / "attempt.json").read_text())["agent"]["pid"]
+    until(lambda: (run / "record" / "0002" / "log.txt").read_text().count("up") == count, "the training")
+    agent = json.loads((run / "record" / "0002" / "attempt.json").read_text())["agent"]["pid"]
     keeper = process.find(agent).parent
     trained = [pid for pid in processes_of(run) if pid not in (agent, keeper)]
     assert trained
@@ -101,7 +101,7 @@ def test_agent_and_keeper_killed_and_all_children_are_ended_by_the_next_launch(c
     said = next_launch_succeeds(client)
     assert all(is_gone(pid) for pid in trained)
     assert "ended 3 of ours: pid" in said
-    assert f"of {run.name[-4:]}" in said
+    assert f"of {run.name[-6:]}" in said
     record = root / "hosts" / process.host_id() / "sweeps.jsonl"
     lines = [json.loads(line) for line in record.read_text().splitlines()]
     signals = [(line["pid"], line["signal"]) for line in lines if line["kind"] == "signal"]
@@ -156,14 +156,14 @@ def test_strangers_get_no_signal(client, root, stranger):
     """Another user's, ours outside a run, our name in its command line, a live run's, another host's, a reused pid's."""
     live, trained, agent, keeper = begin(client, root)
     ended = recorded_run(root, "0101-job-aaaa", "failed")
-    elsewhere = recorded_run(root, "0101-job-bbbb", "failed", host_id="0123456789abcdef")
+    elsewhere = recorded_run(root, "0101-job-bbbb", "failed", place_id="0123456789abcdef")
     before = recorded_run(root, "0101-job-cccc", "failed", boot_id="an earlier one")
     token = {"LAUNCH_TOKEN": f"token-of-{ended.id}"}
     stranger()
     stranger(arguments=("launch", "supervise", f"{root}/runs/{ended.id}"))
     stranger(env={"LAUNCH_TOKEN": f"token-of-{elsewhere.id}", "LAUNCH_RUN": elsewhere.id})
     stranger(env={"LAUNCH_TOKEN": f"token-of-{before.id}", "LAUNCH_RUN": before.id})
-    stranger(env={"LAUNCH_TOKEN": (live / "token").read_text()})
+    stranger(env={"LAUNCH_TOKEN": (live / "control" / "token").read_text()})
     stranger(env={"LAUNCH_TOKEN": token["LAUNCH_TOKEN"] + "x", "LAUNCH_RUN": ended.id})
     if os.geteuid() == 0:
         stranger(env=token, before=("setpriv", "--reuid=65534", "--clear-groups"))
@@ -212,7 +212,7 @@ def test_what_was_left_half_done_on_the_disk_goes_after_an_hour(client, root):
     for path in (*old, *kept):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("half")
-    age(*old, *(path.parent for path in old[:3]), half.path, has_code.path, kept[1])
+    age(*old, *(path.parent for path in old[:3]), old[2].parents[1], half.path, has_code.path, kept[1])
     said = json.loads(client.ok("sweep", "--json", "--dry-run"))["items"]
     assert all(path.exists() for path in old)
     items = json.loads(client.ok("sweep", "--json"))["items"]
