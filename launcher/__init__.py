@@ -1,4 +1,4 @@
-"""Take a fine-tune to whichever GPU is at hand."""
+"""Take a fine-tune to any GPU at hand."""
 
 __all__ = ["__version__"]
 

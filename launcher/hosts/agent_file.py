@@ -29,8 +29,8 @@ PYTHONS = (
 
 _MAIN = "import sys\nfrom launch_agent.main import main\nsys.exit(main(sys.argv[1:]))\n"
 
-# Runs on the host, on whatever Python >= 3.8 is there: takes the agent's file from standard input if the host does not
-# have it whole, then becomes `serve`. Its magic line begins a line of its own, whatever a login printed before. It reads with os.read, so that nothing of the requests behind it is swallowed.
+# Runs on the host, on any Python >= 3.8: takes the agent's file from standard input if the host does not
+# have it whole, then becomes `serve`. Its magic line begins a line of its own, after what a login printed. It reads with os.read, so that nothing of the requests behind it is swallowed.
 _BOOT = """
 import hashlib, os, sys
 root, digest, size = os.path.abspath(os.path.expanduser(sys.argv[1])), sys.argv[2], int(sys.argv[3])
@@ -76,7 +76,7 @@ class AgentFile(NamedTuple):
 
 @cache
 def agent_file() -> AgentFile:
-    """Pack the agent: the same sources give the same bytes, whoever packs them and when."""
+    """Pack the agent: the same sources always give the same bytes."""
     folder = Path(remote.__file__).parent
     members = {
         f"launch_agent/{path.relative_to(folder).as_posix()}": path.read_bytes()
@@ -118,7 +118,9 @@ def shell_command(python: str | None, root: str) -> str:
     names = " ".join(shlex.quote(name) for name in ([python] if python else PYTHONS))
     check = '"$p" -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>/dev/null'
     seen = 'if v=$("$p" -V 2>&1 </dev/null) || command -v "$p" >/dev/null; then f="$f, $p ${v#Python }"; fi'
-    tell = 'set -f; echo; echo "LAUNCH-AGENT 1 no-python" ${f#, }'  # in one line, whatever they said
+    tell = (
+        'set -f; echo; echo "LAUNCH-AGENT 1 no-python" ${f#, }'  # in one line, even if they printed several
+    )
     script = f"f=; for p in {names}; do if {check}; then {boot}; fi; {seen}; done; {tell}"
     return f"exec sh -c {shell_word(script)} {shell_word(root)}"
 

@@ -213,7 +213,7 @@ class Channel:
                 for word in words:
                     self._link.sendall(b'{"verb":"%s"}\n' % word.encode())
             except (OSError, HostError):
-                return  # whoever reads finds the link broken, and says so
+                return  # the next read finds the link broken, and reports it
 
     # the wire
 
@@ -238,7 +238,7 @@ class Channel:
                 )
 
     def _magic(self) -> tuple[str, str]:
-        """Return the next word of the agent's boot line and what it says with it, past whatever a login prints."""
+        """Return the next word of the agent's boot line and what it says with it, skipping what a login prints."""
         noise = 0
         while not (line := self._line()).startswith(MAGIC):
             noise += len(line) + 1
@@ -273,7 +273,7 @@ class Channel:
             raise AgentError(self.host, code, f"{self.host}: {text}", known)
         values = message.get("ok")
         if not isinstance(values, dict):
-            raise ConnectionLostError(self.host, f"{self.host}: the agent's answer is none")
+            raise ConnectionLostError(self.host, f"{self.host}: the agent's answer has no values")
         return Reply(values, payload)
 
     def _message(self) -> tuple[dict[str, Any], bytes]:
@@ -285,7 +285,7 @@ class Channel:
                 raise ValueError(size)
         except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
             raise ConnectionLostError(
-                self.host, f"{self.host}: the agent's answer is no message: {printable(repr(line[:80]))}"
+                self.host, f"{self.host}: the agent sent a malformed message: {printable(repr(line[:80]))}"
             ) from error
         return message, self._exactly(size)
 
@@ -341,7 +341,7 @@ class Channel:
             try:
                 self.call("ping")
             except HostError:
-                return  # whoever asks next finds the link broken, and says so
+                return  # the next request finds the link broken, and reports it
 
 
 class _ChunkWriter:

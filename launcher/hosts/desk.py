@@ -116,7 +116,7 @@ class Preparation(Protocol):
         """Start a run's keeper on the host; return when its agent has begun the first attempt."""
 
     def hand_over(self, run: str) -> None:
-        """Leave a run to whatever the client starts next: it is no longer removed with the connection."""
+        """Leave a run to what the client starts next: it is no longer removed with the connection."""
 
     def take_back(self, run: str) -> bool:
         """Take back a run that could not begin; return whether it will be removed with the connection."""

@@ -79,7 +79,7 @@ def _parse(parser: RawConfigParser, path: str, key: str) -> None:
     for section in parser.sections():
         for option in parser.options(section):
             if not re.fullmatch(r"[a-z][a-z0-9_-]*", option):
-                raise BadFileError(f'{key} = "{path}": [{section}] has a key that is no option of pip')
+                raise BadFileError(f'{key} = "{path}": [{section}] has a key that is not an option of pip')
 
 
 def _bytes(path: str, key: str) -> bytes:

@@ -64,7 +64,7 @@ def follow(
 
 @contextlib.contextmanager
 def _board(mirror: Mirror, view: View) -> Iterator[TensorBoard]:
-    """Write TensorBoard's files for a while; what fails only when the last of them is written is told as well."""
+    """Write TensorBoard's files for a while; a failure to write the last of them is reported too."""
     with mirror.disk_errors(mirror.tensorboard):
         board = TensorBoard(mirror.tensorboard)
     try:
@@ -130,7 +130,7 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
     try:
         draw(mirror.run, measured, mirror.picture)
     except RunError:
-        picture = None  # a run without a loss has no picture, which is no error here
+        picture = None  # a run without a loss has no picture, which is not an error here
     except OSError as error:
         picture = None
         view.note(f"{mirror.picture}: {error.strerror}   launch plot {mirror.short}")
@@ -190,7 +190,9 @@ def _unpack(stream: IO[bytes], mirror: Mirror, folder: Path, digests: dict[str, 
             for member in archive:
                 path = PurePosixPath(member.name)
                 if not member.isreg() or path.is_absolute() or ".." in path.parts:
-                    raise RunError(f"the host sent what is no artifact of {mirror.run}: {member.name!r}")
+                    raise RunError(
+                        f"the host sent something that is not an artifact of {mirror.run}: {member.name!r}"
+                    )
                 target = folder / path
                 digest = hashlib.sha256()
                 with mirror.disk_errors(target):
@@ -201,7 +203,7 @@ def _unpack(stream: IO[bytes], mirror: Mirror, folder: Path, digests: dict[str, 
                             file.write(piece)
                 digests[member.name] = digest.hexdigest()
     except (tarfile.TarError, ValueError) as error:
-        raise RunError(f"the host sent what is no tar of {mirror.run}'s artifacts: {error}") from error
+        raise RunError(f"the host did not send a tar of {mirror.run}'s artifacts: {error}") from error
 
 
 def _pieces(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a file; empty where there is none."""
+    """Return the object in a file; empty if the file is missing or not an object."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

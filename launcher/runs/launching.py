@@ -174,7 +174,7 @@ class Started(NamedTuple):
     mirror: Mirror
     desk: Desk
     interrupted_by: int | None
-    """The signal of Ctrl-C or SIGTERM, if one came in the moment of its start: whoever asked wants to leave."""
+    """The signal of Ctrl-C or SIGTERM, if one came while the run was starting: the user wants to leave."""
 
 
 def launch(request: Request, view: View) -> Started:

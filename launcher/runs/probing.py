@@ -53,7 +53,7 @@ def saved_probe(path: Path) -> Facts:
     except (ValueError, RecursionError) as error:
         raise BadFileError(f"{path}: is not JSON: {error}\n  {mend}") from error
     if not isinstance(values, dict):
-        raise BadFileError(f"{path}: is no probe\n  {mend}")
+        raise BadFileError(f"{path}: is not a probe\n  {mend}")
     if values.get("version") != PROBE_VERSION:
         shown = json.dumps(values.get("version"))[:60]
         raise BadFileError(f"{path}: version = {shown}: expected {PROBE_VERSION}\n  {mend}")

@@ -51,7 +51,7 @@ _KEPT = {
     "batch.global": "the global batch, on which its data's order and its schedule hang",
     "secrets": "its parent's secrets",
 }
-"""What of a job a resumed run keeps, whatever is asked. What a plan does not hold it keeps as well."""
+"""The keys of a job that a resumed run always keeps from its parent, with what each stands for."""
 _TABLES = {"batch": ("global", "micro"), "data": ("train", "eval")}
 
 
@@ -132,9 +132,9 @@ def _check_key(key: str, setting: str, host: Host) -> None:
 
 def _keys_of(setting: str) -> list[str]:
     """Return the keys that a change touches: those of a table where one is given whole."""
-    told: dict[str, Any] = {}
-    key = resolve.change(told, setting)
-    value = told.get(key)
+    table: dict[str, Any] = {}
+    key = resolve.change(table, setting)
+    value = table.get(key)
     return [f"{key}.{name}" for name in value] if isinstance(value, dict) and key in _TABLES else [key]
 
 

@@ -1,4 +1,4 @@
-"""What a run shows to whoever started or follows it. The terminal, a pipe and --json each have their own."""
+"""What a run shows to the user who started or follows it. The terminal, a pipe and --json each have their own view."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class View(Protocol):
         """Show a stage while it lasts, then its time and text."""
 
     def note(self, text: str) -> None:
-        """Say something worth knowing that is no stage."""
+        """Say something worth knowing outside of a stage."""
 
     def finding(self, finding: Finding) -> None:
         """Show what the gate says."""
@@ -49,7 +49,7 @@ class View(Protocol):
         """Show what an answer brought."""
 
     def lost(self, error: HostError, tries: int, wait_s: float) -> None:
-        """Say that the link is lost, which is no failure of the run."""
+        """Say that the link is lost, which does not fail the run."""
 
     def back(self) -> None:
         """Say that the link is back."""
@@ -58,7 +58,7 @@ class View(Protocol):
         """Show how the run ended and what it left."""
 
     def close(self) -> None:
-        """Leave the terminal as it was; whoever follows calls it, whatever happens."""
+        """Leave the terminal as it was. The follower always calls it."""
 
 
 class Result(NamedTuple):

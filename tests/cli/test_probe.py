@@ -87,7 +87,7 @@ def test_a_wrong_value_in_a_saved_probe_is_named(client, saved, changed, said):
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [(None, "cannot be read"), ("", "is not JSON"), ("[1]", "is no probe"), ("[" * 9999, "is not JSON")],
+    [(None, "cannot be read"), ("", "is not JSON"), ("[1]", "is not a probe"), ("[" * 9999, "is not JSON")],
     ids=["missing", "empty", "a list", "deep"],
 )
 def test_a_file_that_is_no_probe_says_how_one_is_made(tmp_path, text, said):

@@ -91,7 +91,7 @@ class Run:
         return Folder(os.path.join(self.record, "%04d" % number), number)
 
     def last(self) -> Folder | None:
-        """Return the highest folder, None where there is none yet."""
+        """Return the highest folder, None if there is none yet."""
         numbers = self.numbers()
         return self.folder(numbers[-1]) if numbers else None
 
@@ -108,16 +108,16 @@ class Run:
             return folder
 
     def prepared(self) -> dict[str, Any]:
-        """Return what is on record of how the run was prepared, in its first folder; empty before there is one."""
+        """Return the record of how the run was prepared, from its first folder; empty before that is written."""
         numbers = self.numbers()
         return read_json(self.folder(numbers[0]).attempt) if numbers else {}
 
     def cards(self) -> list[str]:
-        """Return the UUIDs of the cards that the run had last: those that it was prepared with, or has moved to."""
+        """Return the UUIDs of the run's latest cards: those it was prepared with, or has moved to since."""
         for number in reversed(self.numbers()):
-            told = read_json(self.folder(number).attempt).get("runtime")
-            if isinstance(told, dict):
-                return [str(one) for one in told.get("gpus") or ()]
+            runtime = read_json(self.folder(number).attempt).get("runtime")
+            if isinstance(runtime, dict):
+                return [str(uuid) for uuid in runtime.get("gpus") or ()]
         return []
 
     def place_id(self) -> str | None:
@@ -158,30 +158,30 @@ class Folder:
         self._held: Lock | None = None
 
     def nodes(self) -> list[Folder]:
-        """Return the folders of the other nodes, by name; none where the run has one node."""
+        """Return the folders of the other nodes, by name; none if the run has one node."""
         names = sorted(
             entry.name for entry in os.scandir(self.path) if NODE.fullmatch(entry.name) and entry.is_dir()
         )
         return [Folder(os.path.join(self.path, name), self.number) for name in names]
 
     def take_lock(self) -> None:
-        """Take the writer's lock; it is let go with `release` or by the writer's death."""
+        """Take the writer's lock. It ends with `release` or with the writer's process."""
         self._held = Lock.take(self.lock)
-        if self._held is None:  # we made the folder: no other writer can be
+        if self._held is None:  # this process made the folder, so there is no other writer
             raise OSError(errno.EAGAIN, "the lock of a new folder is held by another", self.lock)
 
     def release(self) -> None:
-        """Let the lock go."""
+        """Release the lock."""
         if self._held is not None:
             self._held.release()
             self._held = None
 
     def is_locked(self) -> bool:
-        """Whether a writer lives. A shared lock is tried, so that two who look do not see each other."""
+        """Whether the writer is alive. A shared lock is tried, so that two readers do not see each other."""
         return is_locked(self.lock)
 
     def read_state(self) -> dict[str, Any]:
-        """Return the state, empty where none was written."""
+        """Return the state; empty if none was written."""
         return read_json(self.state)
 
     def write_state(self, state: str, reason: str | None = None, **more: Any) -> None:
@@ -200,7 +200,7 @@ class Lock:
 
     @classmethod
     def take(cls, path: str, wait_s: float = LOOK_S, *, shared: bool = False) -> Lock | None:
-        """Take the lock of a file, made where missing; None when another process holds it, for `wait_s` seconds.
+        """Take the lock of a file, which is made if missing; return None if another process holds it for `wait_s` seconds.
 
         Whoever only looks (`is_locked`) holds a shared lock for an instant: that is waited for.
         """
@@ -221,33 +221,33 @@ class Lock:
                 return cls(descriptor)
 
     def fileno(self) -> int:
-        """Return the descriptor: who inherits it keeps the lock for as long as it lives."""
+        """Return the descriptor. A process that inherits it keeps the lock as long as it lives."""
         return self._descriptor
 
     def share(self) -> None:
-        """Let others have it too who ask for a shared one."""
+        """Make the lock shared, so that others may take it shared too."""
         fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def release(self) -> None:
-        """Let the lock go."""
+        """Release the lock."""
         os.close(self._descriptor)
 
 
 class Appender:
-    """An append-only file that outlives a full disk: what does not fit waits in memory until there is room.
+    """An append-only file that survives a full disk: data that does not fit waits in memory until there is room.
 
     Beyond a bound what comes is dropped, and the file says how much.
     """
 
     def __init__(self, path: str) -> None:
-        """Open the file, made where missing."""
+        """Open the file, which is made if missing."""
         self._path = path
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._waiting = bytearray()
         self._dropped = 0
 
     def append(self, data: bytes) -> None:
-        """Write bytes behind all others, or keep them for the next try."""
+        """Append bytes, or keep them for the next try."""
         if len(self._waiting) + len(data) > MOST_WAITING:
             self._dropped += len(data)
             return
@@ -255,7 +255,7 @@ class Appender:
         self.flush()
 
     def flush(self) -> bool:
-        """Write what waits; return whether nothing does any more."""
+        """Write the waiting data; return whether all of it is written."""
         try:
             while self._waiting:
                 del self._waiting[: os.write(self._descriptor, self._waiting[: 1 << 20])]
@@ -270,7 +270,7 @@ class Appender:
         return not self._waiting
 
     def tail(self, size: int) -> bytes:
-        """Return the last bytes, with those that wait for room."""
+        """Return the last bytes, including those that wait for room."""
         with open(self._path, "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - size))
             return (file.read() + bytes(self._waiting))[-size:]
@@ -316,7 +316,7 @@ def write_durably(path: str, text: str | bytes, mode: int = 0o644) -> None:
             os.close(descriptor)
         os.replace(temporary, path)
     except OSError:
-        with contextlib.suppress(OSError):  # the first error is the one to tell
+        with contextlib.suppress(OSError):  # the first error is the one to report
             os.unlink(temporary)
         raise
     sync_folder(os.path.dirname(path))

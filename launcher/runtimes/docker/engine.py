@@ -55,14 +55,14 @@ class DockerEngine:
         self._dial = self._chosen_dial()
         self.api = _Client(self._dial)
         with self._errors():
-            told = _Version.model_validate(self.api.version(api_version=False))
-        if any("podman" in one.name.lower() for one in told.components):
+            version = _Version.model_validate(self.api.version(api_version=False))
+        if any("podman" in one.name.lower() for one in version.components):
             why = "is Podman, whose dialect launch does not speak"
-        elif (told.numbers or (0, 0)) < OLDEST_API:
+        elif (version.numbers or (0, 0)) < OLDEST_API:
             oldest = ".".join(map(str, OLDEST_API))
-            why = f"speaks API {told.api_version}; launch needs {oldest} (engine 19.03) or newer"
+            why = f"speaks API {version.api_version}; launch needs {oldest} (engine 19.03) or newer"
         else:
-            self.api.speak(told.api_version)
+            self.api.speak(version.api_version)
             return
         self.close()
         mend = f"update it, or   launch --host {self.host} --runtime native"
@@ -101,13 +101,13 @@ class DockerEngine:
     def facts(self) -> EngineFacts:
         """Ask the engine what it is and what it can hand on."""
         with self._errors():
-            told = _Info.model_validate(self.api.info())
+            info = _Info.model_validate(self.api.info())
         return EngineFacts(
-            is_rootless=any("name=rootless" in one for one in told.security_options or ()),
-            has_init=bool(told.init_binary),
-            memory_bytes=told.memory_bytes,
-            runtimes=tuple(told.runtimes or ()),
-            has_cdi=bool(told.cdi_folders),
+            is_rootless=any("name=rootless" in one for one in info.security_options or ()),
+            has_init=bool(info.init_binary),
+            memory_bytes=info.memory_bytes,
+            runtimes=tuple(info.runtimes or ()),
+            has_cdi=bool(info.cdi_folders),
         )
 
     # containers
@@ -118,21 +118,21 @@ class DockerEngine:
             self.api.create_container_from_config(dict(config), name)
 
     def find(self, run: str, root: str) -> Container | None:
-        """Return the container of a run below a root; None where there is none.
+        """Return the container of a run below a root; `None` if the engine has none.
 
         Its labels prove it. Raises EngineError where something else has taken its name.
         """
         name = name_of(run)
         try:
             with self._errors():
-                told = _Inspected.model_validate(self.api.inspect_container(name))
+                container = _Inspected.model_validate(self.api.inspect_container(name))
         except _NotFoundError:
             return None
-        labels = told.config.labels or {}
+        labels = container.config.labels or {}
         if (labels.get(LABEL_RUN), labels.get(LABEL_ROOT)) != (run, root):
             mend = f"look at it   {self.by_hand('inspect', name)}"
             raise EngineError(self.host, f"{self.host}: the container {name} is not of run {run}\n  {mend}")
-        return Container(told.id, told.state.status, told.state.exit_code)
+        return Container(container.id, container.state.status, container.state.exit_code)
 
     def start(self, container: Container) -> None:
         """Start a container. One that runs is fine. Raises EngineError."""
@@ -358,7 +358,7 @@ class _Version(Record):
 
     @property
     def numbers(self) -> tuple[int, int] | None:
-        """The version in numbers, None where it is none."""
+        """The version in numbers; `None` if it cannot be read."""
         found = re.fullmatch(r"(\d{1,4})\.(\d{1,4})", self.api_version)
         return (int(found[1]), int(found[2])) if found else None
 
@@ -493,7 +493,7 @@ class _Adapter(BaseHTTPAdapter):  # type: ignore[misc] # likewise
         super().__init__()
 
     def get_connection(self, url: str, proxies: object = None) -> _Pool:
-        """Return the pool, whatever the URL."""
+        """Return the one pool for every URL."""
         return self._pool
 
     def request_url(self, request: requests.PreparedRequest, proxies: object) -> str:
