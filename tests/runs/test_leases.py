@@ -171,8 +171,8 @@ def test_whoever_came_first_gets_the_card_first(client, cards):
         out, err = one.communicate(timeout=120)
         assert one.returncode == 0, out + err
     until(lambda: sum(told[1] == "end" for told in lines(client)) == 5, "all of them")
-    order = [run[6] for run, what, _ in lines(client) if what == "begin"][1:]
-    assert order == ["0", "2", "3", "4"]
+    order = [run.split("-")[1] for run, what, _ in lines(client) if what == "begin"][1:]
+    assert order == ["n0", "n2", "n3", "n4"]
     assert {done.returncode for done in refused} == {3}
 
 
