@@ -24,7 +24,7 @@ for step in range(begin + 1, 2001):
         worker.save(step, lambda folder: open(os.path.join(folder, "step"), "w").write(str(step)))
     if os.path.exists("enough"):
         break
-artifact = os.path.join(os.environ["LAUNCH_ATTEMPT"], "..", "artifacts", "made")
+artifact = os.path.join("..", "artifacts", "made")
 open(artifact, "w").write("by the run")
 worker.done(step)
 """
