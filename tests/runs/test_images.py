@@ -571,7 +571,7 @@ def test_sft_trains_in_an_image_built_on_the_host(client, clean, wheels, copy_de
     )
     assert versions.startswith("2.13.0")
     adapter = "artifacts/adapter/adapter_model.safetensors"
-    theirs = clean.machine.ssh("sha256sum", f".launch/runs/{run}/{adapter}").split()[0]
+    theirs = clean.machine.ssh("sha256sum", f".launch/runs/{run}/work/{adapter}").split()[0]
     assert hashlib.sha256((client.runs / run / adapter).read_bytes()).hexdigest() == theirs
     told = json.loads((client.runs / run / "artifacts" / "result.json").read_text())
     assert told["steps"] == 6

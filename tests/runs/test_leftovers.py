@@ -212,7 +212,7 @@ class Place:
 
     def record(self, run, name):
         """What the files of that name in a run's folders hold, the latest last."""
-        return self.machine.enter("sh", "-c", f"cat /home/ada/.launch/runs/{run}/*/{name}")
+        return self.machine.enter("sh", "-c", f"cat /home/ada/.launch/runs/{run}/record/*/{name}")
 
     def state(self, run):
         """State and reason of a run."""
