@@ -100,7 +100,7 @@ def test_the_training_alone_has_them(client, values, place, request):
     running = [
         json.loads(line) for line in (folder / "record" / "0002" / "events.jsonl").read_text().splitlines()
     ]
-    assert found_in(folder, values) == ["./secrets.env"]
+    assert found_in(folder, values) == ["./control/secrets.env"]
     assert stat.S_IMODE((folder / "control" / "secrets.env").stat().st_mode) == 0o600
     assert processes_with("cmdline", values) == []
     assert processes_with("environ", values) == [running[0]["values"]["pid"]]
