@@ -213,7 +213,7 @@ def test_an_artifact_that_the_host_cannot_read_is_named_and_the_others_come_home
     (run,) = (path.name for path in client.runs.glob("[0-9]*"))
     assert process.returncode == 0, out + err
     assert "secret (Permission denied)" in out
-    assert f"launch pull {run[-4:]}" in out
+    assert f"launch pull {run[-6:]}" in out
     assert os.listdir(client.runs / run / "artifacts") == ["good"]
     again = client.run("pull", run)
     assert again.returncode == 1
@@ -232,7 +232,7 @@ def test_a_full_disk_here_ends_no_run_and_is_not_taken_for_a_lost_link(client, s
     assert process.returncode == 0, out + err
     (run,) = (path.name for path in small_disk.glob("[0-9]*"))
     assert "large: No space left on device" in out
-    assert f"launch pull {run[-4:]}" in out
+    assert f"launch pull {run[-6:]}" in out
     assert "no link" not in out
     done = client.run("pull", run, timeout=60)
     assert (done.returncode, "large: No space left on device" in done.stderr) == (1, True)
@@ -348,7 +348,7 @@ def test_a_mirror_that_says_no_host_ends_no_listing(client, text):
     (client.runs / spoilt / "client.json").write_text(text)
     assert "does not name the host of" in str(client.summary(spoilt)["problem"])
     assert client.summary(whole)["problem"] is None
-    assert spoilt[-4:] in client.ok("ps")
+    assert spoilt[-6:] in client.ok("ps")
     client.ok("logs", spoilt, "--host", "local")
     assert client.summary(spoilt)["problem"] is None
 

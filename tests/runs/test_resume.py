@@ -321,7 +321,9 @@ def test_a_script_that_never_resumed_is_not_begun_again(aware):
     aware.script(STEPS.replace("worker.resume_from()", "None"))
     run = launched(aware)
     said = refused(aware, 1, run, "--set", "steps=20")
-    assert "never asked worker.resume_from()" in said
+    assert (
+        f"the script of run {run} never called worker.resume_from(): it would start at step 1 again" in said
+    )
     assert len(ledger(aware)) == 1
 
 
