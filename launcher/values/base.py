@@ -7,7 +7,6 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-
 _LAZY = ConfigDict(defer_build=True)
 """A command uses few of the models: each is built when it is first used, not when it is imported (0.1 s in all)."""
 
