@@ -159,3 +159,34 @@ def test_what_the_job_may_write_lies_apart_from_the_record_and_from_what_control
     (flat / "plan.json").write_text("{}")
     older = Run(str(flat))
     assert {older.control, older.record, older.work} == {older.path}
+
+
+def test_what_a_job_leaves_at_the_top_of_its_run_does_not_make_it_an_older_one(tmp_path):
+    """The run would lose sight of its own record while it trains."""
+    run = Run(str(tmp_path / "runs" / "261122-x-aaaaaa"))
+    run.make()
+    Path(run.path, "plan.json").write_text("{}")
+    Path(run.path, "0001").mkdir()
+    assert Run(run.path).record == run.record
+
+
+def test_a_link_among_the_nodes_is_not_a_node(tmp_path):
+    """What a host's folder holds is data: nothing outside the run is read through it."""
+    run = Run(str(tmp_path / "runs" / "261122-x-aaaaaa"))
+    run.make()
+    folder = run.new_folder()
+    Path(folder.path, "node-1").mkdir()
+    Path(folder.path, "node-2").symlink_to("/etc")
+    Path(folder.path, "node-3").symlink_to("node-3")
+    assert [os.path.basename(node.path) for node in folder.nodes()] == ["node-1"]
+    folder.release()
+
+
+def test_a_run_that_is_not_recorded_yet_is_not_interrupted(tmp_path):
+    """Its maker may be at work, or has died: nobody can say which from here."""
+    from launcher.remote.fate.run_state import state_of
+
+    run = Run(str(tmp_path / "runs" / "261122-x-aaaaaa"))
+    run.make()
+    run.new_folder().release()
+    assert state_of(run)["state"] == "preparing"

@@ -72,7 +72,10 @@ def test_a_complete_one_is_left_alone(agent):
     assert (folder.stat().st_ino, folder.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-@pytest.mark.parametrize("damage", ["cut short", "a module is missing", "empty", "a file"])
+@pytest.mark.parametrize(
+    "damage",
+    ["cut short", "a module is missing", "a module is a folder", "a module is a pipe", "empty", "a file"],
+)
 def test_a_damaged_one_is_replaced(agent, damage):
     """The next contact repairs it, and leaves nothing beside it."""
     folder = Path(worker_folder.unpack(str(agent)))
@@ -81,6 +84,12 @@ def test_a_damaged_one_is_replaced(agent, damage):
         module.write_bytes(module.read_bytes()[:100])
     elif damage == "a module is missing":
         module.unlink()
+    elif damage == "a module is a folder":
+        module.unlink()
+        module.mkdir()
+    elif damage == "a module is a pipe":
+        module.unlink()
+        os.mkfifo(module)
     else:
         folder.rename(agent.parent.parent / "moved")
         folder.write_text("") if damage == "a file" else folder.mkdir()

@@ -84,7 +84,9 @@ def _recorded(run: Run) -> State | _Unheld:
     state = last.read_state() or {"state": "preparing", "reason": None}
     if state["state"] in (*TERMINAL, "waiting") or is_held:
         return state
-    if not is_ours:
+    if (
+        not is_ours or run.place_id() is None
+    ):  # of another place, or not recorded yet: nobody may judge it here
         return dict(state, elsewhere=True)
     if not os.path.exists(last.state) and run.folder(last.number - 1).is_locked():
         return state  # its writer holds the folder before until it holds this one

@@ -127,6 +127,6 @@ def _canonical(value: Any) -> str:
 
 def _modified(path: str) -> float:
     try:
-        return os.stat(path).st_mtime
+        return os.lstat(path).st_mtime
     except FileNotFoundError:
         return 0.0

@@ -47,7 +47,9 @@ class Run:
         """Name the paths below `path`; nothing is made."""
         self.path = path
         self.id = os.path.basename(path)
-        is_flat = any(os.path.exists(os.path.join(path, name)) for name in ("plan.json", "0001"))
+        is_flat = not os.path.exists(os.path.join(path, "control")) and any(
+            os.path.exists(os.path.join(path, name)) for name in ("plan.json", "0001")
+        )
         self.control, self.record, self.work = (
             (path,) * 3 if is_flat else (os.path.join(path, name) for name in ("control", "record", "work"))
         )
@@ -160,7 +162,9 @@ class Folder:
     def nodes(self) -> list[Folder]:
         """Return the folders of the other nodes, by name; none if the run has one node."""
         names = sorted(
-            entry.name for entry in os.scandir(self.path) if NODE.fullmatch(entry.name) and entry.is_dir()
+            entry.name
+            for entry in os.scandir(self.path)
+            if NODE.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
         )
         return [Folder(os.path.join(self.path, name), self.number) for name in names]
 

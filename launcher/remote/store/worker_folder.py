@@ -16,6 +16,7 @@ import errno
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import time
 import zipfile
@@ -73,10 +74,13 @@ def _is_complete(path: str, members: dict[str, bytes]) -> bool:
     """Return whether every file of the package is there with its whole content."""
     try:
         for name, data in members.items():
-            with open(os.path.join(path, name), "rb") as file:
+            member = os.path.join(path, name)
+            if not stat.S_ISREG(os.lstat(member).st_mode):
+                return False
+            with open(member, "rb") as file:
                 if file.read() != data:
                     return False
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:  # what cannot be read is written anew
         return False
     return True
 
