@@ -194,7 +194,7 @@ class PlainView:
             self.write(f"  resume   launch resume {short}     from step {state.checkpoint}")
 
     def close(self) -> None:
-        """Do nothing: there is no live display to end."""
+        """Do nothing: this view has no live display."""
 
 
 def _outcome(progress: Progress, result: Result) -> list[str]:

@@ -98,7 +98,7 @@ class Preparation(Protocol):
         """
 
     def offer(self, run: str, manifest: Mapping[str, Any]) -> list[str]:
-        """Offer a tree; return the SHA-256 of the files that the host lacks. The tree is in place if there are none."""
+        """Offer a tree; return the SHA-256 of the files that the host lacks. If it lacks none, the tree is in place."""
 
     def ship(self, run: str, files: Sequence[str], write: Callable[[IO[bytes]], None]) -> list[str]:
         """Send files (SHA-256), which `write` writes one after the other; return those that are still missing."""
@@ -116,7 +116,7 @@ class Preparation(Protocol):
         """Start a run's keeper on the host; return when its agent has begun the first attempt."""
 
     def hand_over(self, run: str) -> None:
-        """Leave a run to what the client starts next: it is no longer removed with the connection."""
+        """Leave a run to what the client starts next: it is not removed with the connection any more."""
 
     def take_back(self, run: str) -> bool:
         """Take back a run that could not begin; return whether it will be removed with the connection."""

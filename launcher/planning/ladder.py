@@ -226,7 +226,7 @@ def _without_tensor_cores(inputs: LadderInputs) -> Iterator[_Candidate]:
 
 def _mps(inputs: LadderInputs) -> Iterator[_Candidate]:
     chip = inputs.platform.apple_chip
-    emulated = "M1 and M2 emulate bf16, which is no faster than fp32"
+    emulated = "M1 and M2 emulate bf16, which is not faster than fp32"
     is_native = chip is not None and not re.match(r"Apple M[12]\b", chip)
     why = "the range of fp32 at half the memory; needs no scaler"
     yield _Candidate(

@@ -328,7 +328,7 @@ class Mirror:
         return build(Plan, record, file=file)
 
     def state(self) -> RunState | None:
-        """Return the last state that was fetched; `None` if there is none."""
+        """Return the last state that was fetched; `None` before the first."""
         numbers = sorted(self.folder.glob("[0-9][0-9][0-9][0-9]*"))
         return _state(read_json(numbers[-1] / "state.json")) if numbers else None
 
@@ -337,7 +337,7 @@ class Mirror:
         return FolderStart.lenient(read_json(self.folder / "0001" / "attempt.json")).time
 
     def parent(self) -> Parent | None:
-        """Return the run that this one continues; `None` if there is none, or if that has not been fetched yet."""
+        """Return the run that this one continues; `None` if it continues none, or if that has not been fetched yet."""
         return parent_of(self.folder)
 
     def events(self) -> Iterator[Event]:

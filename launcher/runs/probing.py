@@ -106,7 +106,7 @@ def _probe_alone(host: Host) -> Probed:
 def choose_profile(profiles: Sequence[Profile], facts: Facts) -> tuple[Profile, str]:
     """Return the profile that fits a probe, and why, if there was a choice between cards.
 
-    It is one of `profiles`, or of all profiles if there are none. If the host has none of the named cards it is the
+    It is one of `profiles`, or of all profiles if it is empty. If the host has none of the named cards it is the
     first, which the gate then refuses. Raises UnknownNameError for cards that no profile names.
     """
     if len(profiles) == 1:

@@ -173,7 +173,7 @@ SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
 def numbers(version: str | None) -> tuple[int, ...]:
-    """Return the leading numbers of a version, e.g. (2, 13, 0) for `2.13.0+cu126`; () if there are none."""
+    """Return the leading numbers of a version, e.g. (2, 13, 0) for `2.13.0+cu126`; () if it has none."""
     match = re.match(r"\d+(\.\d+)*", version or "")
     return tuple(map(int, match[0].split("."))) if match else ()
 

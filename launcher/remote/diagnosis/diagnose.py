@@ -413,7 +413,7 @@ def _initiating(causes: List[_Hit], strays: List[_Hit], ends: List[_Hit]) -> Opt
 
 
 def _explained(effect: _Hit, signs: _Signs) -> _Hit:
-    """Return the earlier warning that explains a hit, or the hit itself if there is none."""
+    """Return the earlier warning that explains a hit, or the hit itself."""
     earlier = (hit for hit in signs.hints_at(effect.failure.name) if hit.place < effect.place)
     return next(earlier, effect)
 

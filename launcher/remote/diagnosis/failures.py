@@ -4,8 +4,8 @@ A sign is a lower-case phrase, or a phrase with a regular expression whose match
 white space, because logs are wrapped. There are four kinds of sign:
 
     causes   say what went wrong
-    ends     say how the end looked from outside (a signal, a scheduler's message); used if there is no cause
-    echoes   say what other ranks see of a rank that died; used if there is no other sign
+    ends     say how the end looked from outside (a signal, a scheduler's message); used without a cause
+    echoes   say what other ranks see of a rank that died; used without any other sign
     hints    are warnings, harmless alone; each is the cause of a later failure of a class that its row `explains`
 
 Sources: messages of torch 1.9 to 2.13, transformers 4 and 5, accelerate, peft, bitsandbytes, safetensors, huggingface_hub,

@@ -150,7 +150,7 @@ def _entry(found: process.Process) -> ProcessEntry:
             uid = os.stat("/proc/%d" % found.pid).st_uid
             with open("/proc/%d/environ" % found.pid, "rb") as file:
                 variables = file.read().split(b"\0")
-        except OSError:  # another user's, or it has ended: there is no proof that it is ours
+        except OSError:  # another user's, or it has ended: nothing proves that it is ours
             pass
     token = next((text[len(_TOKEN) :] for text in variables if text.startswith(_TOKEN)), b"")
     is_exec = any(text.startswith(_EXEC) for text in variables)

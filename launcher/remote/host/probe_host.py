@@ -72,7 +72,7 @@ def probe(
 
     `env` is the environment or interpreter to use, and `packages` are the job's requirements, None without a job.
     `engine` is the container engine to use, by name or by its socket's path. `model` is the job's, as in a plan; the
-    `model_keys` of its config are returned. Other interpreters and uv are looked for if there is no job, if the chosen
+    `model_keys` of its config are returned. Other interpreters and uv are looked for without a job, if the chosen
     interpreter cannot be used, or if an environment must be made.
     """
     path = interpreter_path(env)

@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def _conflicts() -> Any:
-    """Return the lines of `pip check`, None if there is no pip."""
+    """Return the lines of `pip check`, None without pip."""
     words = [sys.executable, "-m", "pip", "--disable-pip-version-check", "check"]
     try:
         done = subprocess.run(

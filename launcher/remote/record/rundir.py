@@ -93,7 +93,7 @@ class Run:
         return Folder(os.path.join(self.record, "%04d" % number), number)
 
     def last(self) -> Folder | None:
-        """Return the highest folder, None if there is none yet."""
+        """Return the highest folder, None before the first."""
         numbers = self.numbers()
         return self.folder(numbers[-1]) if numbers else None
 

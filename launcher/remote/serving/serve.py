@@ -62,7 +62,7 @@ def serve_one(session: Session) -> None:
     connection = session.connection
     try:
         request = read_request(connection.read_line())
-    except ValueError:  # what follows may be a payload: there is no way to find the next request
+    except ValueError:  # what follows may be a payload: the next request cannot be found
         raise EOFError from None
     payload = connection.read(request.size)
     back = b""

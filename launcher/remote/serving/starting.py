@@ -34,7 +34,7 @@ def start(session: Session, request: OfRun, _payload: bytes) -> Reply:
 
 
 def hand_over(session: Session, request: OfRun, _payload: bytes) -> Reply:
-    """Leave a prepared run to what the client starts next, a container: it is no longer cleared away."""
+    """Leave a prepared run to what the client starts next, a container: it is not cleared away any more."""
     run = session.prepared_run(request.run)
     session.handed_over[run.id] = session.prepared.pop(run.id)
     _make_spare(session, run)

@@ -52,7 +52,7 @@ def _step(path: str) -> Any:
 
 
 def newest(folder: str) -> int | None:
-    """Return the step of the newest sealed checkpoint, None if there is none."""
+    """Return the step of the newest sealed checkpoint, None without one."""
     checkpoints = sealed(folder)
     return checkpoints[-1][0] if checkpoints else None
 

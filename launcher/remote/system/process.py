@@ -87,7 +87,7 @@ def keep_awake() -> None:
 
 
 def find(pid: int) -> Process | None:
-    """Return the process with this pid, None if there is none."""
+    """Return the process with this pid, None if it does not exist."""
     if not IS_LINUX:
         return next((process for process in table() if process.pid == pid), None)
     try:

@@ -72,7 +72,7 @@ def _owner(holder: dict[str, Any]) -> str:
 
 
 def others(run: Run, taken: lease.Taken) -> str | None:
-    """Return which other processes use a run's cards, in words; None if there are none."""
+    """Return which other processes use a run's cards, in words; None if no other process does."""
     seen = look(run)
     if seen is None:
         return "the users of the card cannot be seen from here: run nvidia-smi on the host"

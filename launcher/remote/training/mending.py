@@ -28,7 +28,7 @@ class Mending:
         return bool(self._plan.get("restart")) or "resume" in taken_knobs(consumed)
 
     def settle(self) -> remedy.Verdict | None:
-        """Decide on a failure whose agent died before it decided; return the verdict, None if there is no such failure."""
+        """Decide on a failure whose agent died before it decided; return the verdict, None without such a failure."""
         failure = self.in_force.failure
         if failure is None:
             return None

@@ -84,7 +84,7 @@ class Stopping:
         """Look for a new request; return whether stopping begins now.
 
         The command then has `grace_s` seconds, unless the wish is to cancel. It also begins when `left_s`, the time that
-        the run may still run, is no longer than that.
+        the run may still run, is not longer than that.
         """
         now_s = time.monotonic()
         is_due = now_s >= self._look_again_s

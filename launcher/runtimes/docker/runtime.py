@@ -56,7 +56,7 @@ class Docker(Runtime):
 
     @classmethod
     def record_on(cls, host: Host, facts: Facts) -> RuntimeRecord | None:
-        """Return the first engine of the host that can be used; `None` if there is none."""
+        """Return the first engine of the host that can be used; `None` if it has none."""
         engine = usable_engine(host, facts)
         if engine is None:
             return None
