@@ -251,7 +251,7 @@ class _Making(_Part):
         return self._as(CommandEnd, "build", reply)
 
     def packages_of(self, image: str) -> Packages | None:
-        return self._ask(_Recorded, "packages", image=image).told
+        return self._ask(_Recorded, "packages", image=image).packages
 
     def record_packages(self, image: str, packages: bytes) -> None:
         self._channel.call("packages", packages, image=image)
@@ -318,7 +318,7 @@ class _Builder(Record):
 
 
 class _Recorded(Record):
-    told: Packages | None = None
+    packages: Packages | None = None
 
 
 class _Environment(Record):

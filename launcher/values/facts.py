@@ -143,7 +143,7 @@ class PrecisionEvidence(Record):
 class Facts(Record):
     """The result of one probe: the host, its cards, disk space, container engines and interpreters.
 
-    `pythons` and `uv` are what could make an environment; `pythons` is `None` if the probe did not search. `model_told` is
+    `pythons` and `uv` are what could make an environment; `pythons` is `None` if the probe did not search. `model_values` is
     the `config.json` of the job's model, if it is on the host. `precision_evidence` is what earlier runs showed about
     precisions with that model. `holders_error` says why the holders of the cards are unknown. `nvidia_mps`: NVIDIA's MPS
     daemon runs, which lets one user's processes share an exclusive card. `ends_with_logout`: logind ends this user's
@@ -174,13 +174,13 @@ class Facts(Record):
     pythons: tuple[Python, ...] | None = None
     uv: Uv | None = None
     ends_with_logout: bool = False
-    model_told: dict[str, Any] | None = None
+    model_values: dict[str, Any] | None = None
     precision_evidence: tuple[PrecisionEvidence, ...] = ()
 
     @property
     def model(self) -> Model | None:
         """The job's model, if its `config.json` is on the host."""
-        return read_model(self.model_told)
+        return read_model(self.model_values)
 
     @property
     def for_precision(self) -> Platform:

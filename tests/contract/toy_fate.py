@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import Dict, Sequence
 
-from ..record.rundir import Run, read_text
+from ..record.files import read_text
+from ..record.rundir import Run
 from .fate import COMING_BACK, GONE, Fate, Verdict
 
 

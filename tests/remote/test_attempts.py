@@ -12,7 +12,8 @@ from testbed.client import processes_of, until
 from testbed.toy import RUN, Toy
 
 from launcher.remote.record import precision_evidence
-from launcher.remote.record.rundir import TERMINAL, write_durably
+from launcher.remote.record.files import write_durably
+from launcher.remote.record.rundir import TERMINAL
 
 AWARE = 'tell("consumed", knobs=["precision", "resume"])\n'
 DONE = 'tell("done", 9)\n'

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from launcher.remote.making import scratch_folder
-from launcher.remote.record.rundir import Lock
+from launcher.remote.record.locks import Lock
 
 
 @pytest.fixture

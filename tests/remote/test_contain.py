@@ -12,7 +12,8 @@ import pytest
 from testbed.client import processes_of, until
 
 from launcher.hosts.agent_file import agent_file
-from launcher.remote.record.rundir import Run, read_json, write_durably
+from launcher.remote.record.files import read_json, write_durably
+from launcher.remote.record.rundir import Run
 from launcher.remote.training import keeper
 
 TRAIN = "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(1000)\n"

@@ -15,7 +15,8 @@ import pytest
 from launcher.remote.fate import docker
 from launcher.remote.fate.fate import ALIVE, COMING_BACK, GONE, SILENT, fate_of, is_known
 from launcher.remote.fate.run_state import states_of
-from launcher.remote.record.rundir import Run, write_durably
+from launcher.remote.record.files import write_durably
+from launcher.remote.record.rundir import Run
 from launcher.remote.system import process
 
 ID = "0101-x-%04d"

@@ -7,7 +7,7 @@ import pytest
 
 from launcher.remote.host import garbage, leftovers, probe_host
 from launcher.remote.making import environment_build
-from launcher.remote.record.rundir import Lock
+from launcher.remote.record.locks import Lock
 from launcher.remote.system import process
 
 NAME, OTHER = "0123456789ab", "ba9876543210"

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from launcher.remote.cards import lease
-from launcher.remote.record.rundir import Run, read_json, write_durably
+from launcher.remote.record.files import read_json, write_durably
+from launcher.remote.record.rundir import Run
 from launcher.remote.system import process
 
 CARDS = ["GPU-a", "GPU-b", "GPU-c"]

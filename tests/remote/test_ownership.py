@@ -17,7 +17,7 @@ from testbed.toy import recorded_run
 
 from launcher.remote.fate import ownership
 from launcher.remote.fate.ownership import LEFTOVER, LIVE, STRANGER, Claim, Owner, ProcessEntry
-from launcher.remote.record.rundir import write_durably
+from launcher.remote.record.files import write_durably
 from launcher.remote.system import process
 
 ME = 1000

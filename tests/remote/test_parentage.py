@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from launcher.remote.record.rundir import Lock, Run
+from launcher.remote.record.locks import Lock
+from launcher.remote.record.rundir import Run
 from launcher.remote.store import parentage
 from launcher.remote.store.parentage import ParentError, check_ended, inherit, take_over, what_is_wrong
 from launcher.remote.store.store import Store

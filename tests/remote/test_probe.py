@@ -371,8 +371,12 @@ def test_of_a_model_only_what_was_asked_for_is_told(root, tmp_path, text, expect
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(text)
     source = {"kind": "host", "value": str(tmp_path / "model")}
-    assert probe_host.probe(root, None, [], None, source, ["dtype", "hidden_size"])["model_told"] == expected
     assert (
-        probe_host.probe(root, None, [], None, {"kind": "host", "value": "/nowhere"}, ["dtype"])["model_told"]
+        probe_host.probe(root, None, [], None, source, ["dtype", "hidden_size"])["model_values"] == expected
+    )
+    assert (
+        probe_host.probe(root, None, [], None, {"kind": "host", "value": "/nowhere"}, ["dtype"])[
+            "model_values"
+        ]
         is None
     )

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 from testbed.client import is_gone, until
 
-from launcher.remote.record import rundir
-from launcher.remote.record.rundir import Appender, Lock, Run, is_locked, write_durably
+from launcher.remote.record import appender
+from launcher.remote.record.appender import Appender
+from launcher.remote.record.files import write_durably
+from launcher.remote.record.locks import Lock, is_locked
+from launcher.remote.record.rundir import Run
 from launcher.remote.serving.client_connection import ClientConnection
 from launcher.remote.serving.contact import end_keeper
 from launcher.remote.training.supervise import Supervisor
@@ -32,9 +35,8 @@ def test_a_lock_is_taken_in_spite_of_those_who_look(tmp_path):
     assert not is_locked(path)
 
 
-def test_a_lock_that_another_holds_is_not_taken(tmp_path, monkeypatch):
+def test_a_lock_that_another_holds_is_not_taken(tmp_path):
     """One writer."""
-    monkeypatch.setattr(rundir, "LOOK_S", 0.1)
     path = str(tmp_path / "lock")
     assert Lock.take(path) is not None
     assert Lock.take(path) is None
@@ -59,7 +61,7 @@ def test_what_does_not_fit_on_a_full_disk_arrives_when_there_is_room(small_disk)
 @pytest.mark.testbed
 def test_what_exceeds_the_memory_for_it_is_dropped_aloud(small_disk, monkeypatch):
     """A disk that stays full does not take the host's memory too."""
-    monkeypatch.setattr(rundir, "MOST_WAITING", 3000)
+    monkeypatch.setattr(appender, "MOST_WAITING", 3000)
     filler = small_disk / "filler"
     file = Appender(str(small_disk / "log.txt"))
     file.append(b"x")  # so that the file has its first page

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.remote.record import secret, strict_json
-from launcher.remote.record.rundir import Run, write_durably
+from launcher.remote.record.files import write_durably
+from launcher.remote.record.rundir import Run
 from launcher.remote.record.secret import Redaction, Redactor
 from launcher.remote.training.supervise import Supervisor
 

@@ -10,7 +10,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from launcher.remote.record.rundir import Lock, Run, write_durably
+from launcher.remote.record.files import write_durably
+from launcher.remote.record.locks import Lock
+from launcher.remote.record.rundir import Run
 from launcher.remote.store.manifest import ShippingError, check
 from launcher.remote.store.shipping import ChunkReader
 from launcher.remote.store.store import Store

@@ -11,7 +11,8 @@ from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.channel import Reply
 from launcher.remote.fate import docker
 from launcher.remote.fate.run_state import state_of
-from launcher.remote.record.rundir import Run, write_durably
+from launcher.remote.record.files import write_durably
+from launcher.remote.record.rundir import Run
 from launcher.remote.serving import serve
 from launcher.remote.serving.requests import RequestError
 from launcher.remote.serving.session import Session

@@ -15,7 +15,7 @@ import pytest
 from testbed.client import RECORDER, is_gone, processes_of, until
 from testbed.toy import recorded_run
 
-from launcher.remote.record.rundir import read_json, write_durably
+from launcher.remote.record.files import read_json, write_durably
 from launcher.remote.system import process
 
 pytestmark = pytest.mark.slow(reason="each test starts several clients and runs")

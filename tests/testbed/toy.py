@@ -13,7 +13,8 @@ from testbed.client import REPOSITORY, kill_all_of, until
 
 from launcher.hosts.agent_file import agent_file
 from launcher.remote.fate.run_state import state_of
-from launcher.remote.record.rundir import TERMINAL, Run, read_json, write_durably
+from launcher.remote.record.files import read_json, write_durably
+from launcher.remote.record.rundir import TERMINAL, Run
 from launcher.remote.system import process
 
 RUN = "0101-toy-aaaa"

@@ -18,7 +18,9 @@ from typing import Any, Collection, Dict, Iterator, List, NamedTuple, Optional, 
 
 from ..fate import run_state
 from ..record import strict_json
-from ..record.rundir import TERMINAL, VERSION, Lock, Run, paths_in, read_json, write_durably
+from ..record.files import paths_in, read_json, write_durably
+from ..record.locks import Lock
+from ..record.rundir import TERMINAL, VERSION, Run
 from ..system import process
 from . import tickets
 

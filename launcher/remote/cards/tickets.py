@@ -11,7 +11,8 @@ import os
 from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..record import strict_json
-from ..record.rundir import Lock, paths_in, read_json
+from ..record.files import paths_in, read_json
+from ..record.locks import Lock
 from ..system import process
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Dict, Sequence
 
-from ..record.rundir import Run, is_locked, read_text
+from ..record.files import read_text
+from ..record.locks import is_locked
+from ..record.rundir import Run
 from ..system import process
 from .fate import COMING_BACK, GONE, Fate, Verdict
 

@@ -15,7 +15,8 @@ import os
 from functools import partial
 from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Union
 
-from ..record.rundir import RUN_ID, TERMINAL, Run, paths_in, read_json, read_text
+from ..record.files import paths_in, read_json, read_text
+from ..record.rundir import RUN_ID, TERMINAL, Run
 from ..system import deadline, process
 from . import run_state
 

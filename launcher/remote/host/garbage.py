@@ -9,7 +9,9 @@ from typing import Any, Iterator
 
 from ..fate import run_state
 from ..making import environment_build
-from ..record.rundir import RUN_ID, TERMINAL, Lock, Run, paths_in, read_json
+from ..record.files import paths_in, read_json
+from ..record.locks import Lock
+from ..record.rundir import RUN_ID, TERMINAL, Run
 from ..store.manifest import Manifest
 from ..store.store import Store
 from ..system import process

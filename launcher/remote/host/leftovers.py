@@ -16,7 +16,8 @@ from ..cards import lease
 from ..fate import ownership, run_state
 from ..making import environment_build, scratch_folder
 from ..record import strict_json
-from ..record.rundir import TERMINAL, Lock, Run, is_locked
+from ..record.locks import Lock, is_locked
+from ..record.rundir import TERMINAL, Run
 from ..store.manifest import ShippingError
 from ..store.store import Store
 from ..system import process

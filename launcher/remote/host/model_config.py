@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from ..record import strict_json
-from ..record.rundir import read_text
+from ..record.files import read_text
 
 MOST_BYTES = 1 << 20
 

@@ -22,7 +22,8 @@ from typing import Any, Callable
 
 from ..cards import nvidia
 from ..record import precision_evidence
-from ..record.rundir import evidence_folder, paths_in, read_json, read_text
+from ..record.files import paths_in, read_json, read_text
+from ..record.rundir import evidence_folder
 from ..system import process
 from ..system.deadline import at_once, run
 from . import model_config
@@ -81,7 +82,7 @@ def probe(
         "file_system": partial(_file_system, root),
         "engines": partial(_engines, engine),
         "interpreter": partial(_interpreter, path, packages or []),
-        "model_told": partial(model_config.read, root, model, model_keys or []),
+        "model_values": partial(model_config.read, root, model, model_keys or []),
     }
     if packages is not None:
         evidence = evidence_folder(root, process.host_id())
@@ -119,7 +120,7 @@ def probe(
         "pythons": answers.get("pythons"),
         "uv": answers.get("uv"),
         "ends_with_logout": _ends_with_logout(),
-        "model_told": answers.get("model_told"),
+        "model_values": answers.get("model_values"),
         "precision_evidence": answers.get("precision_evidence", []),
     }
 

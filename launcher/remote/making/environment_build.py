@@ -19,7 +19,8 @@ import shutil
 from typing import Any, Iterator
 
 from ..record import strict_json
-from ..record.rundir import Lock, is_locked, paths_in, write_durably
+from ..record.files import paths_in, write_durably
+from ..record.locks import Lock, is_locked
 from ..system import attending, process
 from . import torch_check
 from .image_build import NAME as FILE_NAME

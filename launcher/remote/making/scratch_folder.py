@@ -15,7 +15,7 @@ import tempfile
 import time
 from typing import Iterator
 
-from ..record.rundir import Lock, is_locked
+from ..record.locks import Lock, is_locked
 
 PREFIX = "launch-build-"
 MEMORY = "/dev/shm"  # noqa: S108 - only this user can read our folders in it

@@ -21,7 +21,7 @@ import stat
 from typing import Any
 
 from . import strict_json
-from .rundir import paths_in, read_text, write_durably
+from .files import paths_in, read_text, write_durably
 
 MOST_BYTES = 64 * 1024
 MOST_FILES = 1000

@@ -13,15 +13,15 @@ A run that was recorded before 2026-11-22 has all of it in one folder, and is re
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
 import os
 import re
 import time
 from typing import Any
 
 from . import strict_json
+from .files import read_json, read_text, write_durably
+from .locks import Lock, is_locked
 
 VERSION = 1
 TERMINAL = ("succeeded", "failed", "cancelled", "cancel-incomplete")
@@ -35,9 +35,6 @@ ONE_MACHINE, SHARED = "machine", "shared"
 """Where the locks of a run count: on the machine that made its record, or on all that share its root."""
 SMALL_FILES = ("attempt.json", "state.json")
 GROWING_FILES = ("events.jsonl", "log.txt")
-LOOK_S = 1.0
-MOST_WAITING = 64 * 1024 * 1024
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Run:
@@ -70,6 +67,7 @@ class Run:
         self.home = os.path.join(self.work, "home")
         self.root = os.path.dirname(os.path.dirname(path))
         self.cache = os.path.join(self.root, "cache")
+        self._known_place: tuple[str | None, bool] | None = None
 
     def make(self) -> None:
         """Make the run's folders. Raises FileExistsError if there is a run of this id already."""
@@ -124,15 +122,25 @@ class Run:
 
     def place_id(self) -> str | None:
         """Return the id of the place that keeps the run: of a machine, its host id."""
-        return place_of(self.prepared())
+        return self._place()[0]
 
     def has_locks_here(self, place_id: str) -> bool:
         """Whether the locks of the run count in this place, by its own record.
 
         A run whose record is not written yet is being made: its maker holds a lock, or has died.
         """
-        record = self.prepared()
-        return place_of(record) in (None, place_id) or record.get("locks") == SHARED
+        recorded, has_shared_locks = self._place()
+        return recorded in (None, place_id) or has_shared_locks
+
+    def _place(self) -> tuple[str | None, bool]:
+        """Return the place's id and whether its locks are shared. A run never changes its place: this is read once."""
+        if self._known_place is None:
+            record = self.prepared()
+            place = (place_of(record), record.get("locks") == SHARED)
+            if place[0] is None:
+                return place
+            self._known_place = place
+        return self._known_place
 
     def evidence(self, host_id: str) -> str:
         """Return the folder of a host's precision evidence."""
@@ -195,175 +203,12 @@ class Folder:
         write_durably(self.state, strict_json.encode(record) + "\n")
 
 
-class Lock:
-    """A held `flock`."""
-
-    def __init__(self, descriptor: int) -> None:
-        """Wrap an open, locked descriptor."""
-        self._descriptor = descriptor
-
-    @classmethod
-    def take(cls, path: str, wait_s: float = LOOK_S, *, shared: bool = False) -> Lock | None:
-        """Take the lock of a file, which is made if missing; return None if another process holds it for `wait_s` seconds.
-
-        Whoever only looks (`is_locked`) holds a shared lock for an instant: that is waited for.
-        """
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        deadline = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    os.close(descriptor)
-                    return None
-                time.sleep(0.005)
-            except OSError:
-                os.close(descriptor)
-                raise
-            else:
-                return cls(descriptor)
-
-    def fileno(self) -> int:
-        """Return the descriptor. A process that inherits it keeps the lock as long as it lives."""
-        return self._descriptor
-
-    def share(self) -> None:
-        """Make the lock shared, so that others may take it shared too."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-
-    def release(self) -> None:
-        """Release the lock."""
-        os.close(self._descriptor)
-
-
-class Appender:
-    """An append-only file that survives a full disk: data that does not fit waits in memory until there is room.
-
-    Beyond a bound what comes is dropped, and the file says how much.
-    """
-
-    def __init__(self, path: str) -> None:
-        """Open the file, which is made if missing."""
-        self._path = path
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        self._waiting = bytearray()
-        self._dropped = 0
-
-    def append(self, data: bytes) -> None:
-        """Append bytes, or keep them for the next try."""
-        if len(self._waiting) + len(data) > MOST_WAITING:
-            self._dropped += len(data)
-            return
-        self._waiting += data
-        self.flush()
-
-    def flush(self) -> bool:
-        """Write the waiting data; return whether all of it is written."""
-        try:
-            while self._waiting:
-                del self._waiting[: os.write(self._descriptor, self._waiting[: 1 << 20])]
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-            return False
-        if self._dropped:
-            line = "\n[launch: %d bytes were dropped here: the disk was full]\n" % self._dropped
-            self._dropped = 0
-            self.append(line.encode())
-        return not self._waiting
-
-    def tail(self, size: int) -> bytes:
-        """Return the last bytes, including those that wait for room."""
-        with open(self._path, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - size))
-            return (file.read() + bytes(self._waiting))[-size:]
-
-    def sync(self) -> None:
-        """Make what was written durable."""
-        os.fsync(self._descriptor)
-
-
 def place_of(record: dict[str, Any]) -> str | None:
     """Return the id of the place in a folder's record; until 2026-11-22 it was always a host's, under that name."""
     place = record.get("place_id") or record.get("host_id")
     return place if isinstance(place, str) else None
 
 
-def is_locked(path: str) -> bool:
-    """Whether some process holds the exclusive lock of a file; a missing file is not locked."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
-def write_durably(path: str, text: str | bytes, mode: int = 0o644) -> None:
-    """Replace a file so that a reader, or a crash, sees the old text or the new one, never a part."""
-    data = text.encode() if isinstance(text, str) else text
-    temporary = "%s.%d.tmp" % (path, os.getpid())
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):  # the first error is the one to report
-            os.unlink(temporary)
-        raise
-    sync_folder(os.path.dirname(path))
-
-
-def sync_folder(path: str) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def evidence_folder(root: str, host_id: str) -> str:
     """Return the folder of a host's precision evidence."""
     return os.path.join(root, "hosts", host_id, "evidence")
-
-
-def paths_in(folder: str) -> list[str]:
-    """Return the paths of what lies in a folder, by name; none where it is missing."""
-    try:
-        return [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
-    except FileNotFoundError:
-        return []
-
-
-def read_text(path: str) -> str | None:
-    """Return a small file's text, stripped; None where it is missing."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except FileNotFoundError:
-        return None
-
-
-def read_json(path: str) -> dict[str, Any]:
-    """Return a record; empty where it is missing or no JSON object (a torn disk, never our own writing)."""
-    text = read_text(path)
-    if not text:
-        return {}
-    try:
-        value = strict_json.decode(text)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -15,7 +15,8 @@ from typing import Any, Iterable
 from urllib.parse import quote, quote_plus
 
 from . import strict_json
-from .rundir import Run, sync_folder
+from .files import sync_folder
+from .rundir import Run
 
 MODE = 0o600
 STARS = "***"

@@ -16,7 +16,9 @@ from typing import Any, Dict, Iterator, List
 from ..cards import lease
 from ..fate import run_state
 from ..record import secret, strict_json
-from ..record.rundir import TERMINAL, VERSION, Folder, Lock, Run, read_json, read_text, write_durably
+from ..record.files import read_json, read_text, write_durably
+from ..record.locks import Lock
+from ..record.rundir import TERMINAL, VERSION, Folder, Run
 from ..system import process
 from .requests import RequestError
 

@@ -7,7 +7,8 @@ import re
 from typing import Any, Dict, NamedTuple, Optional
 
 from ..making import environment_build, image_build
-from ..record.rundir import Lock, read_json, write_durably
+from ..record.files import read_json, write_durably
+from ..record.locks import Lock
 from ..system import attending, process
 from .requests import Reply, RequestError
 from .session import Session, Unsealed, Verb
@@ -94,7 +95,7 @@ def packages(session: Session, request: Packages, payload: bytes) -> Reply:
     if payload:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         write_durably(path, payload)
-    return Reply({"told": read_json(path) or None})
+    return Reply({"packages": read_json(path) or None})
 
 
 # environments

@@ -13,7 +13,9 @@ from ..fate import fate, run_state
 from ..host.probe_host import interpreter_path
 from ..making import environment_build
 from ..record import secret, strict_json
-from ..record.rundir import ONE_MACHINE, Lock, Run, read_json, write_durably
+from ..record.files import read_json, write_durably
+from ..record.locks import Lock
+from ..record.rundir import ONE_MACHINE, Run
 from ..store import shipping, worker_folder
 from ..store.manifest import check
 from . import contact

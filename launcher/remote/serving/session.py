@@ -11,7 +11,8 @@ import shutil
 from typing import Any, Callable, Dict, NamedTuple, Optional, Type
 
 from ..cards import lease, tickets
-from ..record.rundir import Folder, Lock, Run
+from ..record.locks import Lock
+from ..record.rundir import Folder, Run
 from ..store.manifest import Manifest
 from ..store.store import Store
 from ..system import process

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..fate.run_state import State, runtime_of
-from ..record.rundir import TERMINAL, Run, read_json
+from ..record.files import read_json
+from ..record.rundir import TERMINAL, Run
 
 IN_DOUBT = ("resuming", "interrupted", "cancel-incomplete")
 

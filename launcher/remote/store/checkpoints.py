@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from typing import Any, Callable, NamedTuple, Optional
 
-from ..record.rundir import NO_ROOM, paths_in, read_json, sync_folder
+from ..record.files import NO_ROOM, paths_in, read_json, sync_folder
 
 MANIFEST = "manifest.json"
 SENTINEL = "checkpoint-is-incomplete.txt"  # transformers writes it and never reads it

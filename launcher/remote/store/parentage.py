@@ -16,7 +16,9 @@ from typing import Any, Collection
 from ..diagnosis import remedy
 from ..fate import run_state
 from ..record import strict_json
-from ..record.rundir import TERMINAL, Folder, Run, is_locked, read_json, sync_folder, write_durably
+from ..record.files import read_json, sync_folder, write_durably
+from ..record.locks import is_locked
+from ..record.rundir import TERMINAL, Folder, Run
 from . import checkpoints
 from .manifest import Manifest, check
 from .store import Store

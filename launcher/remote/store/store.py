@@ -22,7 +22,9 @@ import tempfile
 from typing import Any, Callable, Dict, Iterator
 
 from ..record import strict_json
-from ..record.rundir import Lock, Run, paths_in, read_json, sync_folder, write_durably
+from ..record.files import paths_in, read_json, sync_folder, write_durably
+from ..record.locks import Lock
+from ..record.rundir import Run
 from .manifest import FileTree, Manifest, ShippingError, code_of, data_of
 
 CHUNK = 1 << 18

@@ -21,7 +21,7 @@ import tempfile
 import time
 import zipfile
 
-from ..record.rundir import paths_in, sync_folder
+from ..record.files import paths_in, sync_folder
 
 PACKAGE = "launcher_worker/"
 TEMPORARY = ".worker-"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..record.rundir import read_text
+from ..record.files import read_text
 
 
 def kills() -> int | None:

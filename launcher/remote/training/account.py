@@ -6,7 +6,9 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from ..record import secret, strict_json
-from ..record.rundir import NO_ROOM, VERSION, Appender, Folder, write_durably
+from ..record.appender import Appender
+from ..record.files import NO_ROOM, write_durably
+from ..record.rundir import VERSION, Folder
 from .progress import Progress
 
 _FROM_A_WORKER = frozenset({"kind", "rank", "time"})

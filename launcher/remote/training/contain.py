@@ -13,7 +13,8 @@ import tempfile
 from typing import Any
 
 from ..record import strict_json
-from ..record.rundir import Run, read_json, write_durably
+from ..record.files import read_json, write_durably
+from ..record.rundir import Run
 from ..system import oom, process
 from . import keeper
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from ..diagnosis import remedy
-from ..record.rundir import Folder, Run, read_json
+from ..record.files import read_json
+from ..record.rundir import Folder, Run
 
 Records = List[Tuple[Dict[str, Any], Dict[str, Any]]]
 

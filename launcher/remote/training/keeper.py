@@ -14,7 +14,8 @@ import sys
 import time
 
 from ..record import strict_json
-from ..record.rundir import Lock, Run
+from ..record.locks import Lock
+from ..record.rundir import Run
 from ..store import checkpoints
 from ..system import process
 

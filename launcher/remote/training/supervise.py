@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..diagnosis import remedy
 from ..record import secret, strict_json
-from ..record.rundir import NO_ROOM, TERMINAL, Folder, Run, read_json
+from ..record.files import NO_ROOM, read_json
+from ..record.rundir import TERMINAL, Folder, Run
 from ..store import checkpoints
 from ..system import oom, process
 from .account import Account

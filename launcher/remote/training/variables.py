@@ -11,7 +11,8 @@ import sys
 from typing import Any, Mapping
 
 from ..record import secret
-from ..record.rundir import Run, read_json, read_text
+from ..record.files import read_json, read_text
+from ..record.rundir import Run
 from ..store import worker_folder
 
 _STRAY = (

@@ -1,0 +1,56 @@
+"""An append-only file on a disk that may be full."""
+
+from __future__ import annotations
+
+import os
+
+from .files import NO_ROOM
+
+MOST_WAITING = 64 * 1024 * 1024
+
+
+class Appender:
+    """An append-only file that survives a full disk: data that does not fit waits in memory until there is room.
+
+    Beyond a bound what comes is dropped, and the file says how much.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Open the file, which is made if missing."""
+        self._path = path
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._waiting = bytearray()
+        self._dropped = 0
+
+    def append(self, data: bytes) -> None:
+        """Append bytes, or keep them for the next try."""
+        if len(self._waiting) + len(data) > MOST_WAITING:
+            self._dropped += len(data)
+            return
+        self._waiting += data
+        self.flush()
+
+    def flush(self) -> bool:
+        """Write the waiting data; return whether all of it is written."""
+        try:
+            while self._waiting:
+                del self._waiting[: os.write(self._descriptor, self._waiting[: 1 << 20])]
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            return False
+        if self._dropped:
+            line = "\n[launch: %d bytes were dropped here: the disk was full]\n" % self._dropped
+            self._dropped = 0
+            self.append(line.encode())
+        return not self._waiting
+
+    def tail(self, size: int) -> bytes:
+        """Return the last bytes, including those that wait for room."""
+        with open(self._path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+            return (file.read() + bytes(self._waiting))[-size:]
+
+    def sync(self) -> None:
+        """Make what was written durable."""
+        os.fsync(self._descriptor)

@@ -1,0 +1,71 @@
+"""Small files that are read whole and replaced whole, so that a crash leaves the old content or the new."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from typing import Any
+
+from . import strict_json
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+def write_durably(path: str, text: str | bytes, mode: int = 0o644) -> None:
+    """Replace a file so that a reader, or a crash, sees the old text or the new one, never a part."""
+    data = text.encode() if isinstance(text, str) else text
+    temporary = "%s.%d.tmp" % (path, os.getpid())
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):  # the first error is the one to report
+            os.unlink(temporary)
+        raise
+    sync_folder(os.path.dirname(path))
+
+
+def sync_folder(path: str) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def paths_in(folder: str) -> list[str]:
+    """Return the paths of what lies in a folder, by name; none where it is missing."""
+    try:
+        return [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+    except FileNotFoundError:
+        return []
+
+
+def read_text(path: str) -> str | None:
+    """Return a small file's text, stripped; None where it is missing."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except FileNotFoundError:
+        return None
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """Return a record; empty where it is missing or no JSON object (a torn disk, never our own writing)."""
+    text = read_text(path)
+    if not text:
+        return {}
+    try:
+        value = strict_json.decode(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,66 @@
+"""Locks on files (`flock`): they end with their holder, however it dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+
+LOOK_S = 1.0
+
+
+class Lock:
+    """A held `flock`."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Wrap an open, locked descriptor."""
+        self._descriptor = descriptor
+
+    @classmethod
+    def take(cls, path: str, wait_s: float = LOOK_S, *, shared: bool = False) -> Lock | None:
+        """Take the lock of a file, which is made if missing; return None if another process holds it for `wait_s` seconds.
+
+        Whoever only looks (`is_locked`) holds a shared lock for an instant: that is waited for.
+        """
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    os.close(descriptor)
+                    return None
+                time.sleep(0.005)
+            except OSError:
+                os.close(descriptor)
+                raise
+            else:
+                return cls(descriptor)
+
+    def fileno(self) -> int:
+        """Return the descriptor. A process that inherits it keeps the lock as long as it lives."""
+        return self._descriptor
+
+    def share(self) -> None:
+        """Make the lock shared, so that others may take it shared too."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+    def release(self) -> None:
+        """Release the lock."""
+        os.close(self._descriptor)
+
+
+def is_locked(path: str) -> bool:
+    """Whether some process holds the exclusive lock of a file; a missing file is not locked."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
