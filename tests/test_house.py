@@ -1,6 +1,7 @@
 """The house: what imports what, what every public name carries, what travels, and what a quick command may load."""
 
 import ast
+import functools
 import json
 import re
 import subprocess
@@ -52,31 +53,45 @@ def ids(path):
     return path.relative_to(PACKAGE).as_posix() if path.is_relative_to(PACKAGE) else path.name
 
 
+@functools.cache
+def parsed(path):
+    """The syntax tree of a file. No test changes it."""
+    return ast.parse(path.read_text())
+
+
+@functools.cache
 def imports(path):
     """Every module that a file imports, anywhere in it, by its absolute dotted name."""
     package = ["launcher", *path.relative_to(PACKAGE).parent.parts]
-    for node in ast.walk(ast.parse(path.read_text())):
+    names = set()
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
-            yield from (one.name for one in node.names)
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            yield module
-            yield from (f"{module}.{one.name}" for one in node.names)
+            names.update((module, *(f"{module}.{alias.name}" for alias in node.names)))
+    return frozenset(names)
 
 
 def module_of(path):
     return ".".join(["launcher", *path.relative_to(PACKAGE).with_suffix("").parts])
 
 
-def reachable(path, among):
-    """Every module that a file leads to by its imports of some others; a package stands for its `__init__`."""
+@functools.cache
+def graph_of(among):
+    """Which of some files import which others, by module; a package stands for its `__init__`."""
     modules = {module_of(other).removesuffix(".__init__"): other for other in among}
-    graph = {
+    return {
         module_of(other): {module_of(modules[name]) for name in imports(other) if name in modules}
         - {module_of(other)}
         for other in among
     }
+
+
+def reachable(path, among):
+    """Every module that a file leads to by its imports of some others."""
+    graph = graph_of(tuple(among))
     reached, pending = set(), list(graph.get(module_of(path), ()))
     while pending:
         name = pending.pop()
@@ -126,7 +141,7 @@ def test_no_module_of_the_agent_imports_itself_by_a_detour(path):
 
 def imports_when_loaded(path):
     """Every module that a file imports outside its functions."""
-    pending = list(ast.parse(path.read_text()).body)
+    pending = list(parsed(path).body)
     while pending:
         node = pending.pop()
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
@@ -153,7 +168,7 @@ def test_the_worker_asks_for_torch_and_its_kin_inside_the_functions_that_need_it
 @pytest.mark.parametrize("path", WORKER, ids=ids)
 def test_the_worker_finds_its_own_modules_relative_to_itself(path):
     """No module of it imports `launcher` or itself by an absolute name, so nothing else of that name is mixed in."""
-    tree = ast.walk(ast.parse(path.read_text()))
+    tree = ast.walk(parsed(path))
     absolute = {node.module or "" for node in tree if isinstance(node, ast.ImportFrom) and not node.level}
     assert not {name for name in absolute if name.startswith("launcher")}
     assert "launcher_worker" not in imports(path)
@@ -205,7 +220,7 @@ def missing_annotations(node):
 @pytest.mark.parametrize("path", SOURCES, ids=ids)
 def test_every_public_name_has_a_sentence_and_full_annotations(path):
     """A first line that ends, and a type for every argument and answer; methods of Protocols too."""
-    for name, node in public(ast.parse(path.read_text()).body):
+    for name, node in public(parsed(path).body):
         first = (ast.get_docstring(node) or "").partition("\n")[0]
         assert first.endswith((".", "?", "!", ":")), f"{name}: {first!r}"
         if not isinstance(node, ast.ClassDef):
@@ -215,7 +230,7 @@ def test_every_public_name_has_a_sentence_and_full_annotations(path):
 @pytest.mark.parametrize("path", SOURCES, ids=ids)
 def test_every_module_with_code_begins_with_a_sentence(path):
     """The first thing in a file says what it is for."""
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     assert not tree.body or (ast.get_docstring(tree) or "").partition("\n")[0].rstrip()
 
 
@@ -342,7 +357,7 @@ SAME_NAME = {
 
 def compares_with_docker(path):
     """The lines of a file that branch on docker by its name, or on whether a run has a container engine."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
             names = {getattr(side, "id", getattr(side, "attr", None)) for side in sides}
