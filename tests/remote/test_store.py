@@ -76,8 +76,12 @@ def sha(data):
     return hashlib.sha256(data).hexdigest()
 
 
-def file_of(data=b"", *, is_program=False):
-    return {"sha256": sha(data), "size": len(data), "exec": is_program}
+def file_of(data=b"", *, mode=0o644):
+    return {"sha256": sha(data), "size": len(data), "mode": mode}
+
+
+def mode_of(path):
+    return stat.S_IMODE(os.lstat(path).st_mode)
 
 
 def send(store, run, contents, manifest, sizes=(1000,)):
@@ -122,6 +126,17 @@ HOSTILE = {
     "a size that is no number": {"code/f": {**GOOD, "size": "4"}},
     "no hash": {"code/f": {"size": 4}},
     "an entry that is no table": {"code/f": "good"},
+    "a mode with setuid": {"code/f": {**GOOD, "mode": 0o4755}},
+    "a mode below nothing": {"code/f": {**GOOD, "mode": -1}},
+    "a mode that is no number": {"code/f": {**GOOD, "mode": "644"}},
+    "a mode that is a truth": {"code/f": {**GOOD, "mode": True}},
+    "a folder with a sticky bit": {"code/d": {"folder": 0o1777}},
+    "a folder without a mode": {"code/d": {"folder": None}},
+    "code itself as a folder": {"code": {"folder": 0o755}},
+    "a datum's key as a folder": {"data/train": {"folder": 0o755}},
+    "a file in an empty folder": {"code/d": {"folder": 0o755}, "code/d/f": GOOD},
+    "a file that is a link too": {"code/f": {**GOOD, "link": "good"}},
+    "a file that is a folder too": {"code/f": {**GOOD, "folder": 0o755}},
 }
 
 
@@ -187,7 +202,10 @@ CONTENTS = {
     "large": os.urandom(2_500_000),
 }
 TREE = {
-    **{f"code/deep/{name}": file_of(data, is_program=name == "tool") for name, data in CONTENTS.items()},
+    **{
+        f"code/deep/{name}": file_of(data, mode=0o755 if name == "tool" else 0o644)
+        for name, data in CONTENTS.items()
+    },
     "code/up": {"link": "deep/tool"},
     "code/same": file_of(CONTENTS["tool"]),
     "data/model/w": file_of(CONTENTS["large"]),
@@ -199,16 +217,79 @@ ALL = [*CONTENTS.values(), b"a"]
 
 @pytest.mark.parametrize("sizes", [(7, 100_000, 511), (1 << 20,)], ids=str)
 def test_what_is_sent_arrives_as_it_is(store, new_run, sizes):
-    """Bytes, exec bits, links and odd names, in whatever chunks; data stands beside code."""
+    """Bytes, modes, links and odd names, in whatever chunks; data stands beside code."""
     run = new_run()
     send(store, run, ALL, TREE, sizes)
     for name, data in CONTENTS.items():
         path = Path(run.code) / "deep" / name
         assert path.read_bytes() == data
-        assert stat.S_IMODE(path.stat().st_mode) == (0o755 if name == "tool" else 0o644)
+        assert mode_of(path) == (0o755 if name == "tool" else 0o644)
     assert os.readlink(f"{run.code}/up") == "deep/tool"
     assert Path(run.data, "model", "w").read_bytes() == CONTENTS["large"]
     assert Path(run.data, "train", "folder", "b").read_bytes() == b"a"
+
+
+MODES = [0o600, 0o640, 0o400, 0o444, 0o500, 0o751, 0o777, 0o200, 0o000]
+
+
+def test_modes_are_kept(store, new_run):
+    """The code has the modes that were sent, whatever they are, and shared data has them without the right to write."""
+    manifest = {f"code/{mode:o}": file_of(b"a", mode=mode) for mode in MODES}
+    manifest |= {f"data/train/{mode:o}": file_of(b"a", mode=mode) for mode in MODES}
+    check(manifest)
+    for run in (new_run("aaaa"), new_run("bbbb")):
+        send(store, run, [b"a"], manifest)
+        assert store.make_spare(run)  # the second run takes it
+        assert {name: mode_of(f"{run.code}/{name}") for name in os.listdir(run.code)} == {
+            f"{mode:o}": mode for mode in MODES
+        }
+        for mode in MODES:
+            assert mode_of(os.path.realpath(f"{run.data}/train") + f"/{mode:o}") == mode & 0o555 | 0o400
+
+
+def test_trees_that_want_other_modes_of_one_content_do_not_change_each_other(store, new_run):
+    """A file that is linked into several trees keeps its mode: who wants another has a copy."""
+    large = CONTENTS["large"]
+    wanted = [("aaaa", 0o644), ("bbbb", 0o755), ("cccc", 0o600), ("dddd", 0o644)]
+    runs = {}
+    for letters, mode in wanted:
+        runs[letters] = new_run(letters)
+        send(store, runs[letters], [large], {"data/train/w": file_of(large, mode=mode)})
+    for letters, mode in wanted:
+        path = Path(runs[letters].data, "train", "w")
+        assert stat.S_IMODE(path.stat().st_mode) == mode & 0o555
+        assert path.read_bytes() == large
+
+
+FOLDERS = {
+    "code/out": {"folder": 0o755},
+    "code/deep/private": {"folder": 0o700},
+    "code/deep/shut": {"folder": 0o000},
+    "code/link": {"link": "out"},
+    "data/train/empty": {"folder": 0o750},
+}
+
+
+def test_empty_folders_arrive(store, new_run):
+    """In code and data, with their modes, also where a tree has nothing else; and a spare has them."""
+    for run in (new_run("aaaa"), new_run("bbbb")):
+        check(FOLDERS)
+        send(store, run, [], FOLDERS)
+        assert store.make_spare(run)
+        modes = {name: mode_of(f"{run.code}/{name}") for name in ("out", "deep/private", "deep/shut")}
+        assert modes == {"out": 0o755, "deep/private": 0o700, "deep/shut": 0o000}
+        assert os.listdir(f"{run.code}/link") == []
+        assert mode_of(os.path.realpath(f"{run.data}/train") + "/empty") == 0o750
+
+
+def test_a_tree_of_a_run_recorded_before_is_placed(store, new_run):
+    """Its files say only whether they are programs."""
+    run = new_run()
+    before = {"sha256": sha(b"good"), "size": 4}
+    manifest = {"code/tool": {**before, "exec": True}, "code/text": {**before, "exec": False}}
+    check(manifest)
+    send(store, run, [b"good"], manifest)
+    assert (mode_of(f"{run.code}/tool"), mode_of(f"{run.code}/text")) == (0o755, 0o644)
 
 
 def test_what_is_here_is_not_sent_again(store, new_run):

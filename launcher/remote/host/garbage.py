@@ -9,7 +9,7 @@ from typing import Any, Iterator
 
 from ..fate import run_state
 from ..making import environment_build
-from ..record.files import paths_in, read_json
+from ..record.files import open_folders, paths_in, read_json
 from ..record.locks import Lock
 from ..record.rundir import RUN_ID, TERMINAL, Run
 from ..store.manifest import Manifest
@@ -142,7 +142,6 @@ def remove(path: str) -> int:
     if not os.path.isdir(path):
         os.unlink(path)
         return size
-    for folder, _, _ in os.walk(path):
-        os.chmod(folder, 0o700)
+    open_folders(path)
     shutil.rmtree(path)
     return size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 from typing import Any
 
 from . import strict_json
@@ -48,6 +49,28 @@ def paths_in(folder: str) -> list[str]:
         return [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
     except FileNotFoundError:
         return []
+
+
+def remove_folder(path: str) -> None:
+    """Remove a folder with everything in it, if it is there; what cannot be removed stays.
+
+    Folders that their owner may not list or change are opened first: a user may have sent such folders.
+    """
+    shutil.rmtree(path, ignore_errors=True)
+    if os.path.lexists(path):
+        with contextlib.suppress(OSError):
+            open_folders(path)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def open_folders(path: str) -> None:
+    """Let the owner list and change a folder and all folders in it. Raises OSError."""
+    os.chmod(path, 0o700)
+    for folder, names, _ in os.walk(path):
+        for name in names:
+            inner = os.path.join(folder, name)
+            if not os.path.islink(inner):
+                os.chmod(inner, 0o700)
 
 
 def read_text(path: str) -> str | None:

@@ -17,7 +17,7 @@ from ..record.files import read_json, write_durably
 from ..record.locks import Lock
 from ..record.rundir import ONE_MACHINE, Run
 from ..store import shipping, worker_folder
-from ..store.manifest import check
+from ..store.manifest import check, shared_modes_of, sizes_of
 from . import contact
 from .container_place import container_place
 from .requests import OfRun, Reply, RequestError, RunId, read_object
@@ -151,11 +151,12 @@ def ship(session: Session, request: Ship, _payload: bytes) -> Reply:
     stream = shipping.ChunkReader(session.connection)
     try:
         with session.store.shared():
-            sizes = {entry["sha256"]: entry["size"] for entry in manifest.values() if "link" not in entry}
+            sizes = sizes_of(manifest)
             files = request.files or []
             if not set(files) <= set(sizes):
                 raise RequestError("not-offered", "run %s: a file was sent that was not offered" % run.id)
-            session.store.receive(stream, [(sha256, sizes[sha256]) for sha256 in files])
+            requested = [(sha256, sizes[sha256]) for sha256 in files]
+            session.store.receive(stream, requested, shared_modes_of(manifest))
             return Reply({"missing": session.store.place(manifest, run)})
     finally:
         stream.skip_rest()  # the client sends the whole stream, even if it was refused

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from typing import Any, Callable, Dict, NamedTuple, Optional, Type
 
 from ..cards import lease, tickets
+from ..record.files import remove_folder
 from ..record.locks import Lock
 from ..record.rundir import Folder, Run
 from ..store.manifest import Manifest
@@ -103,7 +103,7 @@ class Session:
             path = self.path_of(RunId(run_id))
             with contextlib.suppress(OSError):
                 lease.give_back(Run(path))
-            shutil.rmtree(path, ignore_errors=True)
+            remove_folder(path)
         for run_id in list(self.cards):
             self.release_cards(run_id)
         for name in list(self.unsealed):

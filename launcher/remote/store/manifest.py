@@ -1,7 +1,10 @@
 """The manifest of what a client sends for a run: its code, its data, and what each file must contain.
 
-A manifest maps a path below the run (`code/...` or `data/KEY/...`) to {"sha256", "size", "exec"} or {"link"}. Example:
-{"code/train.py": {"sha256": "9f86...", "size": 812, "exec": false}, "data/train/latest": {"link": "day-3.jsonl"}}
+A manifest maps a path below the run (`code/...` or `data/KEY/...`) to a file, {"sha256", "size", "mode"}, a link, {"link"},
+or an empty folder, {"folder": mode}. A mode is the nine permission bits. Example:
+{"code/train.py": {"sha256": "9f86...", "size": 812, "mode": 420}, "code/out": {"folder": 493}, "data/train/last": {"link": "3.txt"}}
+
+Until 2026-11-22 a file had "exec", whether its owner may execute it, instead of "mode".
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ class FileTree(Manifest):
 
     @functools.cached_property
     def digest(self) -> str:
-        """The SHA-256 of the tree: its paths, contents, exec bits and links, independent of their order.
+        """The SHA-256 of the tree: its paths, contents, modes and links, independent of their order.
 
         It is computed once (20 ms for 10,000 files): do not change the tree after the first use.
         """
@@ -51,38 +54,65 @@ def data_of(manifest: Manifest) -> Dict[str, FileTree]:
     return trees
 
 
+def mode_of(entry: dict[str, Any]) -> int:
+    """Return the permission bits of a file."""
+    mode: int = entry.get("mode", 0o755 if entry.get("exec") else 0o644)
+    return mode
+
+
+def shared_mode_of(entry: dict[str, Any]) -> int:
+    """Return the permission bits of a file that runs share: nobody may write to it, and its owner, the store, can read it."""
+    return mode_of(entry) & 0o555 | 0o400
+
+
+def sizes_of(manifest: Manifest) -> dict[str, int]:
+    """Return the size in bytes of each content that a manifest names, by its SHA-256."""
+    return {entry["sha256"]: entry["size"] for entry in manifest.values() if "sha256" in entry}
+
+
+def shared_modes_of(manifest: Manifest) -> dict[str, int]:
+    """Return one mode for each content that a manifest names, by its SHA-256. Other paths may want another mode."""
+    return {entry["sha256"]: shared_mode_of(entry) for entry in manifest.values() if "sha256" in entry}
+
+
 def check(manifest: Any) -> None:
     """Raise ShippingError if a manifest names anything outside code/ and data/KEY/, or a link that leaves its tree."""
     if not isinstance(manifest, dict):
         raise ShippingError("the manifest is not a table")
-    links = set()
     for path, entry in manifest.items():
         top = _top(path)
         if top is None or not isinstance(entry, dict):
             raise ShippingError("%r is not a path below code/ or data/KEY/" % path)
-        if "link" in entry:
-            links.add(path)
-            target = entry["link"]
-            if (
-                not isinstance(target, str)
-                or not target
-                or "\0" in target
-                or not _is_below(path, target, top)
-            ):
-                raise ShippingError("%r: a link out of the tree" % path)
-        elif not (
-            isinstance(entry.get("sha256"), str)
-            and SHA256.fullmatch(entry["sha256"])
-            and isinstance(entry.get("size"), int)
-            and entry["size"] >= 0
-        ):
-            raise ShippingError("%r is neither a file nor a link" % path)
+        _check_entry(path, entry, top)
     for path in manifest:
         parent = os.path.dirname(path)
         while parent:
-            if parent in links or parent in manifest:
-                raise ShippingError("%r lies below a path that is not a folder" % path)
+            if parent in manifest:
+                raise ShippingError("%r lies below a path that is a file, a link or an empty folder" % path)
             parent = os.path.dirname(parent)
+
+
+def _check_entry(path: str, entry: dict[str, Any], top: str) -> None:
+    """Raise ShippingError unless an entry is exactly one of a file, a link within its tree and an empty folder."""
+    kinds = [kind for kind in ("sha256", "link", "folder") if kind in entry]
+    if kinds == ["link"]:
+        target = entry["link"]
+        if not isinstance(target, str) or not target or "\0" in target or not _is_below(path, target, top):
+            raise ShippingError("%r: a link out of the tree" % path)
+    elif not (kinds == ["folder"] and _is_mode(entry["folder"])) and not (
+        kinds == ["sha256"]
+        and isinstance(entry["sha256"], str)
+        and SHA256.fullmatch(entry["sha256"])
+        and isinstance(entry.get("size"), int)
+        and entry["size"] >= 0
+        and ("mode" not in entry or _is_mode(entry["mode"]))
+    ):
+        raise ShippingError("%r is not a file, a link or an empty folder" % path)
+
+
+def _is_mode(value: Any) -> bool:
+    """Whether a value is a mode without the setuid, setgid and sticky bits, which never travel."""
+    return type(value) is int and 0 <= value <= 0o777
 
 
 def _top(path: Any) -> str | None:

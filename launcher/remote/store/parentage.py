@@ -20,7 +20,7 @@ from ..record.files import read_json, sync_folder, write_durably
 from ..record.locks import is_locked
 from ..record.rundir import TERMINAL, Folder, Run
 from . import checkpoints
-from .manifest import Manifest, check
+from .manifest import Manifest, check, shared_modes_of
 from .store import Store
 
 LET_GO_S = 5.0
@@ -195,7 +195,8 @@ def _place(parent: Run, child: Run, store: Store) -> None:
                 words = "%s of run %s is not as it was sent, and this host has no other copy"
                 raise ParentError("lost", words % (", ".join(lost[:3]), parent.id))
             with contextlib.closing(_Files([found[sha256][0] for sha256 in missing])) as stream:
-                store.receive(stream, [(sha256, found[sha256][1]) for sha256 in missing])
+                lost_files = [(sha256, found[sha256][1]) for sha256 in missing]
+                store.receive(stream, lost_files, shared_modes_of(manifest))
             if store.place(manifest, child):
                 raise ParentError("lost", "the store lost files that were just written to it: check its disk")
 

@@ -18,14 +18,15 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
-from typing import Any, Callable, Dict, Iterator
+from typing import Any, Callable, Dict, Iterator, Mapping
 
 from ..record import strict_json
-from ..record.files import paths_in, read_json, sync_folder, write_durably
+from ..record.files import paths_in, read_json, remove_folder, sync_folder, write_durably
 from ..record.locks import Lock
 from ..record.rundir import Run
-from .manifest import FileTree, Manifest, ShippingError, code_of, data_of
+from .manifest import FileTree, Manifest, ShippingError, code_of, data_of, mode_of, shared_mode_of
 
 CHUNK = 1 << 18
 SMALL = 1 << 20
@@ -145,10 +146,12 @@ class Store:
 
     # receiving
 
-    def receive(self, stream: Any, files: list[tuple[str, int]]) -> None:
+    def receive(
+        self, stream: Any, files: list[tuple[str, int]], modes: Mapping[str, int] | None = None
+    ) -> None:
         """Read files, given as (SHA-256, size in bytes), one after another from a stream; keep each once it is whole.
 
-        Raises ShippingError if a file has other contents. Files that arrived before a stream broke are kept.
+        `modes` are the modes in which data trees will share the files, by SHA-256; a mode never changes afterwards. Raises ShippingError if a file has other contents. Files that arrived before a stream broke are kept.
         """
         os.makedirs(self._incoming, mode=0o700, exist_ok=True)
         self._sweep_incoming()
@@ -157,7 +160,9 @@ class Store:
         try:
             os.mkdir(folder)
             for sha256, size in files:
-                self._take(stream, sha256, size, os.path.join(folder, "file"))
+                self._take(
+                    stream, sha256, size, os.path.join(folder, "file"), (modes or {}).get(sha256, 0o444)
+                )
         finally:
             self._remove_upload(folder)
             if lock is not None:
@@ -168,7 +173,7 @@ class Store:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(folder + ".lock")
 
-    def _take(self, stream: Any, sha256: str, size: int, part: str) -> None:
+    def _take(self, stream: Any, sha256: str, size: int, part: str, mode: int) -> None:
         digest = hashlib.sha256()
         with open(part, "wb") as file:
             while size:
@@ -180,7 +185,7 @@ class Store:
                 file.write(piece)
         if digest.hexdigest() != sha256:
             raise ShippingError("a file changed while it was being sent; launch again")
-        os.chmod(part, 0o444)
+        os.chmod(part, mode)
         target = self.file(sha256)
         os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
         os.replace(part, target)
@@ -203,7 +208,7 @@ class Store:
         missing = self._missing(code, data)
         if missing:
             return missing
-        shutil.rmtree(run.incoming, ignore_errors=True)
+        remove_folder(run.incoming)
         os.makedirs(run.incoming)
         try:
             part = os.path.join(run.incoming, "code")
@@ -219,7 +224,7 @@ class Store:
                 os.replace(part, run.code)  # last: a run without code has not begun
                 sync_folder(run.work)
         finally:
-            shutil.rmtree(run.incoming, ignore_errors=True)
+            remove_folder(run.incoming)
         return missing
 
     def _fill(
@@ -238,6 +243,9 @@ class Store:
                 made.add(parent)
             if "link" in entry:
                 os.symlink(entry["link"], target)
+            elif "folder" in entry:
+                os.mkdir(target)
+                os.chmod(target, entry["folder"])
             elif not put(self.file(entry["sha256"]), target, entry):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self.file(entry["sha256"]))
@@ -283,7 +291,7 @@ class Store:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise
         finally:
-            shutil.rmtree(part, ignore_errors=True)
+            remove_folder(part)
         return []
 
     # spares
@@ -305,7 +313,7 @@ class Store:
         except OSError:
             return False
         finally:
-            shutil.rmtree(taken, ignore_errors=True)
+            remove_folder(taken)
         return True
 
     def make_spare(self, run: Run) -> bool:
@@ -323,7 +331,7 @@ class Store:
             _write_stats(part, entries)
             os.rename(part, folder)
         finally:
-            shutil.rmtree(part, ignore_errors=True)
+            remove_folder(part)
         self._drop_old_spares()
         return True
 
@@ -333,7 +341,7 @@ class Store:
             for path in (os.path.join(self._spare, name) for name in os.listdir(self._spare))
         )
         for _, path in by_age[:-MOST_SPARES]:
-            shutil.rmtree(path, ignore_errors=True)
+            remove_folder(path)
 
 
 def _copy(source: str, target: str, entry: dict[str, Any]) -> bool:
@@ -344,7 +352,7 @@ def _copy(source: str, target: str, entry: dict[str, Any]) -> bool:
     except FileNotFoundError:
         return False
     try:
-        writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755 if entry.get("exec") else 0o644)
+        writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             is_cloned = entry["size"] > SMALL and _clone(reading, writing)
             for piece in iter(lambda: os.read(reading, SMALL), b""):
@@ -352,6 +360,7 @@ def _copy(source: str, target: str, entry: dict[str, Any]) -> bool:
                 view = memoryview(b"" if is_cloned else piece)
                 while view:
                     view = view[os.write(writing, view) :]
+            os.fchmod(writing, mode_of(entry))
         finally:
             os.close(writing)
     finally:
@@ -369,7 +378,10 @@ def _clone(reading: int, writing: int) -> bool:
 
 
 def _adopt(source: str, target: str, entry: dict[str, Any]) -> bool:
-    """Link a file of the store into a tree durably, checking its SHA-256; return False if it is missing or corrupt."""
+    """Link a file of the store into a tree durably, checking its SHA-256; return False if it is missing or corrupt.
+
+    A link has the mode of its file, which other trees share: a tree that wants another mode gets a copy.
+    """
     digest = hashlib.sha256()
     try:
         with open(source, "rb") as file:
@@ -380,19 +392,19 @@ def _adopt(source: str, target: str, entry: dict[str, Any]) -> bool:
             os.fsync(file.fileno())
     except FileNotFoundError:
         return False
-    try:
-        os.link(source, target)  # the same inode: it takes no space
-    except OSError:  # a file system without hard links
-        shutil.copyfile(source, target)
-    os.chmod(target, 0o555 if entry.get("exec") else 0o444)
-    return True
+    mode = shared_mode_of(entry)
+    if stat.S_IMODE(os.stat(source).st_mode) == mode:
+        with contextlib.suppress(OSError):  # a file system without hard links
+            os.link(source, target)  # the same inode: it takes no space
+            return True
+    return _copy(source, target, {**entry, "mode": mode})
 
 
 def _write_stats(folder: str, entries: Manifest) -> None:
     """Record size and time of each file of a finished tree, so that a later change is noticed."""
     stats = {}
     for path, entry in entries.items():
-        if "link" not in entry:
+        if "sha256" in entry:
             status = os.stat(os.path.join(folder, "tree", path))
             stats[path] = [status.st_size, status.st_mtime_ns]
     write_durably(os.path.join(folder, STATS), strict_json.encode(stats))
