@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from launcher.runs.meter import Moved
+
+MOST_S = 360_000.0
+"""A longer wait than a hundred hours is not worth a figure."""
 
 
 def size_text(size: float) -> str:
@@ -10,6 +17,17 @@ def size_text(size: float) -> str:
     from rich import filesize  # `launch --help` starts without rich
 
     return filesize.decimal(round(size))
+
+
+def transfer_text(moved: Moved) -> str:
+    """Format how far a transfer has come: 1.2 of 1.5 GB  214.0 MB/s  eta 0:02   data/train.bin."""
+    done, total = size_text(moved.done), size_text(moved.total)
+    figure, _, unit = done.partition(" ")
+    words = [f"{figure if unit == total.partition(' ')[2] else done} of {total}"]
+    words += [f"{size_text(moved.bytes_per_s)}/s"]
+    if moved.eta_s is not None:
+        words.append(f"eta {clock_text(min(moved.eta_s, MOST_S))}")
+    return " ".join(filter(None, (moved.doing, f"{'  '.join(words)}   {moved.name}")))
 
 
 def age_text(seconds: float) -> str:

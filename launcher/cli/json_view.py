@@ -11,9 +11,11 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from launcher.cli.figures import transfer_text
 from launcher.cli.plain_view import PlainView, Stage
 from launcher.errors import HostError
 from launcher.runs.curves import as_json, points, record
+from launcher.runs.meter import Moved
 from launcher.runs.mirror import News
 from launcher.runs.view import Result
 from launcher.values.plan import Finding, Plan
@@ -38,7 +40,15 @@ class JsonView(PlainView):
     @contextmanager
     def stage(self, name: str) -> Iterator[Stage]:
         """Put a stage when it is done."""
-        stage = Stage(lambda step: self._put(kind="progress", name=name, text=step))
+
+        def put(text: str, **values: Any) -> None:
+            self._put(kind="progress", name=name, text=text, **values)
+
+        def put_transfer(moved: Moved) -> None:
+            figures = {"done": moved.done, "total": moved.total, "bytes_per_s": round(moved.bytes_per_s)}
+            put(transfer_text(moved), file=moved.name, eta_s=moved.eta_s, **figures)
+
+        stage = Stage(put, put_transfer, self.transfer_every_s)
         began = time.monotonic()
         yield stage
         self._put(kind="stage", name=name, seconds=round(time.monotonic() - began, 3), text=stage.text)

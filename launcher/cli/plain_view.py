@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from launcher.cli.figures import clock_text, value_text
+from launcher.cli.figures import clock_text, transfer_text, value_text
 from launcher.cli.plan_text import headline
 from launcher.cli.progress import Progress, count
 from launcher.cli.say import say, without_escapes
 from launcher.errors import HostError
 from launcher.runs import evidence
 from launcher.runs.curves import points
+from launcher.runs.meter import Moved
 from launcher.runs.mirror import News
 from launcher.runs.view import Result
 from launcher.values.plan import Finding, Plan
@@ -25,15 +26,31 @@ _SUMMARY = ("train_", "total_", "epoch")  # a Trainer's closing metrics are reco
 
 
 class Stage:
-    """A step of a launch while it runs: the text shown when it is done, and how to show its progress."""
+    """A step of a launch while it runs: the text shown when it is done, and how to show its progress.
 
-    def __init__(self, show: Callable[[str], None]) -> None:
+    Bytes that move are shown every `transfer_every_s` seconds: a line for each megabyte would bury the rest.
+    """
+
+    def __init__(
+        self, show: Callable[[str], None], show_transfer: Callable[[Moved], None], transfer_every_s: float
+    ) -> None:
         self.text: str | None = ""
         self.progress = show
+        self._show_transfer, self._every_s = show_transfer, transfer_every_s
+        self._shown_at = time.monotonic()
+
+    def moved(self, moved: Moved) -> None:
+        """Show how far a transfer has come, unless that was shown just now."""
+        now = time.monotonic()
+        if now - self._shown_at >= self._every_s:
+            self._shown_at = now
+            self._show_transfer(moved)
 
 
 class PlainView:
     """Plain lines, for a pipe or a file."""
+
+    transfer_every_s = 3.0
 
     def __init__(self) -> None:
         self.progress = Progress("", None)
@@ -54,7 +71,7 @@ class PlainView:
         """Show a stage when it is done."""
         began = time.monotonic()
         with self.busy(name) as show:
-            stage = Stage(show)
+            stage = Stage(show, lambda moved: show(transfer_text(moved)), self.transfer_every_s)
             yield stage
         self.write(f"  ✓ {name:<8} {time.monotonic() - began:5.1f} s   {stage.text}")
 

@@ -24,6 +24,8 @@ ACCENT = "cyan"
 class TerminalView(PlainView):
     """Lines that stay, and a live bar below them."""
 
+    transfer_every_s = 0.0
+
     def __init__(self, console: Console) -> None:
         super().__init__()
         self._console = console

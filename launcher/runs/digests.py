@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from platformdirs.unix import Unix
 from launcher.runs.json_file import read_json
 from launcher.runs.whole_file import write_whole
 
+PIECE = 1 << 18
 SETTLED_NS = 2_000_000_000  # a file changed twice within its file system's clock tick looks the same: too young to trust
 
 
@@ -30,16 +32,24 @@ class Digests:
         self._has_news = False
         self._now_ns = time.time_ns()
 
-    def of(self, path: str) -> tuple[str, os.stat_result]:
-        """Return the SHA-256 of a file and its status. Raises OSError."""
+    def known(self, path: str) -> tuple[str | None, os.stat_result]:
+        """Return the SHA-256 of a file that is as it was when it was read last, else None; and its status. Raises OSError."""
         status = os.stat(path)
         known = self._known.get(path)
         if isinstance(known, list) and known[:-1] == _look(status):
             self._seen[path] = known
             return str(known[-1]), status
-        with open(path, "rb") as file:
+        return None, status
+
+    def read(self, path: str, advance: Callable[[int], None]) -> tuple[str, os.stat_result]:
+        """Read a file and return its SHA-256 and its status; `advance` gets the bytes of each piece. Raises OSError."""
+        hashing = hashlib.sha256()
+        with open(path, "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            while piece := file.read(PIECE):
+                hashing.update(piece)
+                advance(len(piece))
+        digest = hashing.hexdigest()
         if self._now_ns - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_NS:
             self._seen[path] = [*_look(status), digest]
             self._has_news = True

@@ -40,7 +40,7 @@ from launcher.runs.mirror import Mirror, runs_folder
 from launcher.runs.probing import choose_profile, describe, probe
 from launcher.runs.run_id import new_run_id
 from launcher.runs.shipping import ship
-from launcher.runs.view import View
+from launcher.runs.view import Stage, View
 from launcher.runtimes import Runtime, load, names, open_for_plan
 from launcher.values.facts import Facts
 from launcher.values.host import Host
@@ -210,10 +210,10 @@ def launch(request: Request, view: View) -> Started:
 
 
 class Filling(NamedTuple):
-    """A stage that puts code and data in place for a run, by its mirror, and returns what it did, in words."""
+    """A stage that puts code and data in place for a run, by its mirror, shows how far it is, and returns what it did."""
 
     stage: str
-    fill: Callable[[Mirror], str]
+    fill: Callable[[Mirror, Stage], str]
 
 
 def begin(
@@ -231,7 +231,7 @@ def begin(
     run, gpus = cards.waiting_for(create, wait_s, view)
     mirror = Mirror(run, runs_folder())
     with view.stage(filling.stage) as stage:
-        stage.text = filling.fill(mirror)
+        stage.text = filling.fill(mirror, stage)
     if needed := runtime.needs(plan):
         with view.stage(needed) as stage:
             stage.text = runtime.provide(plan, stage.progress)

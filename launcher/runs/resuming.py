@@ -93,9 +93,11 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
         # The parent's own runtime: it has the image.
         with open_for_run(desk, summary, build_options, contact.facts) as runtime:
             keys = sorted({key for setting in request.settings for key in _keys_of(setting)})
-            fill = functools.partial(_inherit, desk, parent, host, view, keys)
+            inherit = functools.partial(_inherit, desk, parent, host, view, keys)
             contact = contact._replace(host=host)
-            return begin(contact, runtime, plan, secrets, Filling("resume", fill))
+            return begin(
+                contact, runtime, plan, secrets, Filling("resume", lambda child, _stage: inherit(child))
+            )
     except BaseException:
         desk.close()
         raise

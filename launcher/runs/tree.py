@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from launcher.errors import UsageError
 from launcher.runs.digests import Digests
+from launcher.runs.meter import Meter, Moved
 
-CHUNK = 1 << 20
+CHUNK = 1 << 17
+"""Bytes sent at once: small enough to show progress on a slow link."""
 MOST_FILES = 50_000
 
 
@@ -22,6 +25,19 @@ class Entry(NamedTuple):
     path: str
     source: str
     link: str | None
+
+    @property
+    def name(self) -> str:
+        """The path as it is shown: below the code folder, or `data/…`."""
+        return self.path.removeprefix("code/")
+
+
+class SizedFile(NamedTuple):
+    """A file to send: its name to show, where it lies here, and its size in bytes when it was hashed."""
+
+    name: str
+    source: str
+    size: int
 
 
 class CodeTree(NamedTuple):
@@ -57,34 +73,56 @@ def collect(code: Path, local: Mapping[str, Path], mirror: Path) -> CodeTree:
     return CodeTree(sorted(entries, key=lambda entry: entry.path), left_out)
 
 
-def manifest(tree: CodeTree, digests: Digests) -> dict[str, Any]:
-    """Return what each path must be on the host: SHA-256, size in bytes and exec bit, or a link's target."""
+def manifest(tree: CodeTree, digests: Digests, show: Callable[[Moved], None]) -> dict[str, Any]:
+    """Return what each path must be on the host: SHA-256, size in bytes and exec bit, or a link's target.
+
+    Files that changed are read, in a second pass: `show` learns how far that has come. Raises UsageError for one that cannot
+    be read.
+    """
     found: dict[str, Any] = {}
+    unread: list[Entry] = []
     for entry in tree.entries:
         if entry.link is not None:
             found[entry.path] = {"link": entry.link}
             continue
         try:
-            digest, status = digests.of(entry.source)
+            digest, status = digests.known(entry.source)
         except OSError as error:
-            raise UsageError(f"{entry.source} cannot be read: {error.strerror}") from error
-        is_program = bool(status.st_mode & stat.S_IXUSR)
-        found[entry.path] = {"sha256": digest, "size": status.st_size, "exec": is_program}
+            raise _unreadable(entry.source, error) from error
+        found[entry.path] = _file(digest, status)
+        if digest is None:
+            unread.append(entry)
+    meter = Meter(sum(found[entry.path]["size"] for entry in unread), show, doing="reading")
+    for entry in unread:
+        try:
+            digest, status = digests.read(entry.source, functools.partial(meter.advance, name=entry.name))
+        except OSError as error:
+            raise _unreadable(entry.source, error) from error
+        found[entry.path] = _file(digest, status)
     return found
 
 
-def write_files(sources: Sequence[tuple[str, int]], sink: IO[bytes]) -> None:
+def _file(digest: str | None, status: os.stat_result) -> dict[str, Any]:
+    return {"sha256": digest, "size": status.st_size, "exec": bool(status.st_mode & stat.S_IXUSR)}
+
+
+def _unreadable(path: str, error: OSError) -> UsageError:
+    return UsageError(f"{path} cannot be read: {error.strerror}")
+
+
+def write_files(sources: Sequence[SizedFile], sink: IO[bytes], meter: Meter) -> None:
     """Write files one behind the other, each as long as it was (in bytes) when it was hashed.
 
     A file that changes meanwhile is caught by its hash on the host; one that shrinks or vanishes raises UsageError.
     """
     waiting = bytearray()
-    for path, size in sources:
-        for piece in _pieces(path, size):
+    for file in sources:
+        for piece in _pieces(file.source, file.size):
             waiting += piece
             if len(waiting) >= CHUNK:
                 sink.write(bytes(waiting))
                 waiting.clear()
+            meter.advance(len(piece), file.name)
     if waiting:
         sink.write(bytes(waiting))
 
@@ -100,7 +138,7 @@ def _pieces(path: str, left: int) -> Iterator[bytes]:
                 left -= len(piece)
                 yield piece
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+        raise _unreadable(path, error) from error
 
 
 def _folder(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from launcher.errors import HostError
+from launcher.runs.meter import Moved
 from launcher.runs.mirror import News
 from launcher.values.plan import Finding, Plan
 from launcher.values.record import Event, Parent, RunState
@@ -19,6 +20,9 @@ class Stage(Protocol):
 
     def progress(self, step: str, /) -> None:
         """Show how far it has come."""
+
+    def moved(self, moved: Moved, /) -> None:
+        """Show how far a transfer of bytes has come. This may be called ten times a second."""
 
 
 class View(Protocol):

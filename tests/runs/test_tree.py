@@ -12,7 +12,8 @@ import pytest
 
 from launcher.errors import UsageError
 from launcher.runs.digests import Digests
-from launcher.runs.tree import CodeTree, Entry, collect, manifest, write_files
+from launcher.runs.meter import Meter
+from launcher.runs.tree import CodeTree, Entry, SizedFile, collect, manifest, write_files
 
 
 @pytest.fixture
@@ -50,8 +51,16 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+def ignore(_moved):
+    """Take the progress of a transfer."""
+
+
 def said(folder, tree):
-    return manifest(tree, Digests(folder))
+    return manifest(tree, Digests(folder), ignore)
+
+
+def send(path, size, sink):
+    write_files([SizedFile(path.name, str(path), size)], sink, Meter(size, ignore))
 
 
 def test_in_a_work_tree_tracked_and_unignored_files_travel(folder):
@@ -270,7 +279,7 @@ def test_an_unchanged_file_is_not_read_again(folder, monkeypatch):
     later = time.time_ns() + 10_000_000_000
     monkeypatch.setattr("launcher.runs.digests.time.time_ns", lambda: later)
     digests = Digests(folder)
-    first = manifest(collected(folder), digests)
+    first = manifest(collected(folder), digests, ignore)
     digests.save()
     changed.write_text("behind")
     opened = []
@@ -290,7 +299,7 @@ def test_a_file_younger_than_its_file_systems_tick_is_not_trusted(folder):
     """Two writes within one tick of the clock look the same: such a file is hashed each time."""
     path = put(folder / "young", "one")
     digests = Digests(folder)
-    manifest(collected(folder), digests)
+    manifest(collected(folder), digests, ignore)
     digests.save()
     before = path.stat()
     path.write_text("two")
@@ -303,7 +312,7 @@ def test_a_spoilt_cache_is_forgotten(folder, tmp_path, spoilt):
     """It is a cache: what it says is checked against the file, and what it cannot say is asked of the file."""
     path = put(folder / "a", "words")
     digests = Digests(folder)
-    manifest(collected(folder), digests)
+    manifest(collected(folder), digests, ignore)
     digests.save()
     for file in (tmp_path / "cache").rglob("*.json"):
         file.write_bytes(spoilt.replace(b"%s", os.fsencode(path)))
@@ -426,7 +435,7 @@ def test_a_file_that_shrinks_while_it_is_sent_is_named(folder):
     """It is the person's file that changed, not the connection that broke."""
     path = put(folder / "big", "x" * 3_000_000)
     with pytest.raises(UsageError, match="big"):
-        write_files([(str(path), 3_000_000)], Shrinks(path))
+        send(path, 3_000_000, Shrinks(path))
 
 
 def test_a_file_that_vanishes_before_it_is_sent_is_named(folder):
@@ -434,7 +443,7 @@ def test_a_file_that_vanishes_before_it_is_sent_is_named(folder):
     with pytest.raises(UsageError, match=r"gone cannot be read"):
         said(folder, CodeTree([Entry("code/gone", str(folder / "gone"), None)], []))
     with pytest.raises(UsageError, match=r"gone cannot be read"):
-        write_files([(str(folder / "gone"), 1)], io.BytesIO())
+        send(folder / "gone", 1, io.BytesIO())
 
 
 def test_a_home_folder_by_mistake_is_refused_with_what_to_do(folder, monkeypatch):

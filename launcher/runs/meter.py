@@ -1,0 +1,50 @@
+"""How far a transfer of bytes has come, and how fast it goes."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+SHOWN_EVERY_S = 0.1
+RATE_OVER = 50
+"""The rate is that of the last so many figures shown: of 5 s, if the bytes move steadily."""
+
+
+class Moved(NamedTuple):
+    """What of a transfer is done, in bytes. `name` is the file it is at, `doing` what is done with the bytes, if not sent."""
+
+    done: int
+    total: int
+    bytes_per_s: float
+    name: str
+    doing: str = ""
+
+    @property
+    def eta_s(self) -> float | None:
+        """The seconds that are left at this rate, None while nothing moves."""
+        return max(0, self.total - self.done) / self.bytes_per_s if self.bytes_per_s > 0 else None
+
+
+class Meter:
+    """Counts the bytes of one transfer and shows them, ten times a second at most.
+
+    Example: `meter = Meter(total, stage.moved)`, then `meter.advance(len(piece), name)` for each piece.
+    """
+
+    def __init__(self, total_bytes: int, show: Callable[[Moved], None], doing: str = "") -> None:
+        self._total, self._show, self._doing = total_bytes, show, doing
+        self._done = 0
+        self._figures = deque([(time.monotonic(), 0)], maxlen=RATE_OVER)
+
+    def advance(self, count: int, name: str) -> None:
+        """Count bytes of a file that have moved."""
+        self._done += count
+        now = time.monotonic()
+        if now - self._figures[-1][0] < SHOWN_EVERY_S:
+            return
+        then, before = self._figures[0]
+        self._figures.append((now, self._done))
+        rate = (self._done - before) / (now - then)
+        self._show(Moved(self._done, self._total, rate, name, self._doing))
