@@ -41,6 +41,7 @@ VARIABLES = {
     "LAUNCH_EXEC",
     "LAUNCH_HOST_ID",
     "LAUNCH_RUNS",
+    "LAUNCH_UMASK",
 }
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))

@@ -36,13 +36,20 @@ import hashlib, os, sys
 root, digest, size = os.path.abspath(os.path.expanduser(sys.argv[1])), sys.argv[2], int(sys.argv[3])
 folder = os.path.join(root, "agent", digest[:16])
 path = os.path.join(folder, "agent.pyz")
+def fail(place, why): os.write(1, ("\\nLAUNCH-AGENT 1 error %s: %s\\n" % (place, why)).encode()); sys.exit(3)
 def whole(data): return hashlib.sha256(data).hexdigest() == digest
+umask = os.umask(0o077)
+try:
+    os.makedirs(root, exist_ok=True)
+    owner = os.stat(root).st_uid
+    if owner != os.getuid(): fail(root, "it belongs to another user (uid %d), who could change what runs here" % owner)
+    if os.stat(root).st_mode & 0o077: os.chmod(root, 0o700)
+    if os.stat(root).st_mode & 0o077: fail(root, "other users can read it, and its file system keeps no modes")
+    os.makedirs(folder, exist_ok=True)
+except OSError as e: fail(e.filename or folder, e.strerror)
 try:
     with open(path, "rb") as f: have = whole(f.read())
 except OSError: have = False
-try: os.makedirs(folder, mode=0o700, exist_ok=True)
-except OSError as e:
-    os.write(1, ("\\nLAUNCH-AGENT 1 error %s: %s\\n" % (folder, e.strerror)).encode()); sys.exit(3)
 os.write(1, b"\\nLAUNCH-AGENT 1 have\\n" if have else b"\\nLAUNCH-AGENT 1 need\\n")
 if not have:
     data = b""
@@ -59,8 +66,9 @@ if not have:
     except OSError as e:
         try: os.unlink(part)
         except OSError: pass
-        os.write(1, ("\\nLAUNCH-AGENT 1 error %s: %s\\n" % (folder, e.strerror)).encode()); sys.exit(3)
+        fail(folder, e.strerror)
     os.write(1, b"\\nLAUNCH-AGENT 1 have\\n")
+os.umask(umask)
 os.execv(sys.executable, [sys.executable, "-I", path, "serve", root])
 """
 # One line, for a csh takes no line break between quotes.

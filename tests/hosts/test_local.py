@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.errors import HostError
 from launcher.hosts import connect
 from launcher.values.host import Host
 
@@ -36,3 +37,31 @@ def test_hanging_up_twice_is_no_error(agent):
     """As a `with` around a call that has closed it does."""
     agent.close()
     agent.close()
+
+
+@pytest.mark.parametrize("mode", [None, 0o777, 0o750], ids=["new", "open", "group"])
+def test_a_root_is_for_its_user_alone(tmp_path, mode):
+    """Also under a careless umask, and where it was more open before."""
+    root = tmp_path / "root"
+    if mode is not None:
+        root.mkdir()
+        root.chmod(mode)
+    umask = os.umask(0)
+    try:
+        connect(Host(name="local", root=str(root))).close()
+    finally:
+        os.umask(umask)
+    assert [path.stat().st_mode & 0o077 for path in (root, *root.rglob("*"))] == [0] * (
+        1 + len([*root.rglob("*")])
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to give a folder away needs root")
+def test_a_root_of_another_user_is_refused(tmp_path):
+    """Nothing is made in it."""
+    root = tmp_path / "root"
+    root.mkdir()
+    os.chown(root, 65534, 65534)
+    with pytest.raises(HostError, match=r"belongs to another user \(uid 65534\)"):
+        connect(Host(name="local", root=str(root)))
+    assert list(root.iterdir()) == []

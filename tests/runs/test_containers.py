@@ -55,6 +55,11 @@ def detached(client, *words):
     return client.detached("--host", "dock", "--job", "./job.toml", *words)
 
 
+def make_image(client):
+    """Make and check the image, so that the next start in the engine is a run's and not the check's."""
+    client.ok("image", "build", "--host", "dock", "--job", "./job.toml")
+
+
 def inspect(engine, run):
     return json.loads(engine.docker("inspect", f"launch-{run}"))[0]
 
@@ -347,6 +352,7 @@ def test_two_users_of_one_engine_keep_apart(client, box):
 
 def test_a_client_that_dies_before_the_start_leaves_a_run_that_attach_starts(client, box):
     """Its container was made and never started: the run is interrupted, and goes on by attach."""
+    make_image(client)
     with Between(box.machine.homes / "ada" / "between.sock", box.socket, b"/start") as between:
         write_project(client, box, engine="/home/ada/between.sock")
         process = client.start("--host", "dock", "--job", "./job.toml")
@@ -367,6 +373,7 @@ def test_a_client_that_dies_before_the_start_leaves_a_run_that_attach_starts(cli
 
 def test_a_link_that_dies_in_the_start_says_that_the_run_may_have_begun(client, box):
     """The engine had not answered yet: the client cannot know, and names the command that can."""
+    make_image(client)
     with Between(box.machine.homes / "ada" / "between.sock", box.socket, b"/start") as between:
         write_project(client, box, engine="/home/ada/between.sock")
         process = client.start("--host", "dock", "--job", "./job.toml")

@@ -439,3 +439,16 @@ def test_a_run_of_another_host_in_a_shared_home_is_never_judged(aware):
     assert processes_of(run_folder(aware, run)) == alive
     prepare.write_text(json.dumps(record))
     aware.ok("stop", "--now", run)
+
+
+def test_a_training_has_the_umask_of_its_login(client, tmp_path):
+    """What it writes can be read by colleagues if the login lets them; what is ours below the root cannot."""
+    client.script(f"open({str(tmp_path / 'shared')!r}, 'w').close()")
+    umask = os.umask(0o022)
+    try:
+        client.ok("--", "python", "train.py")
+    finally:
+        os.umask(umask)
+    assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o644
+    log = next((client.home / ".launch" / "runs").glob("*/record/0002/log.txt"))
+    assert log.stat().st_mode & 0o777 == 0o600

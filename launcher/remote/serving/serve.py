@@ -15,6 +15,7 @@ from typing import Any, Dict
 
 from ..store import worker_folder
 from ..store.manifest import ShippingError
+from ..system import login_umask
 from .client_connection import ClientConnection
 from .requests import Reply, RequestError, parse, read_request
 from .session import Session, Verb
@@ -41,6 +42,7 @@ _MODULE_OF = {verb: module for module, verbs in MODULES.items() for verb in verb
 def main(arguments: list[str]) -> int:
     """Serve one client on standard input and output below a root; return 0 when it has gone."""
     root = os.path.abspath(os.path.expanduser(arguments[0]))
+    login_umask.make_private()
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
     signal.signal(signal.SIGHUP, lambda _number, _frame: sys.exit(0))
     with contextlib.suppress(

@@ -19,6 +19,7 @@ from typing import Any, Callable, NamedTuple
 
 from ..record import strict_json
 from . import process
+from .login_umask import login_umask
 
 TURN_S = 0.05
 GRACE_S = 3.0
@@ -87,16 +88,17 @@ def attend(program: Program, wire: Any) -> dict[str, Any]:
 
 def _start(program: Program, token: str) -> subprocess.Popen[bytes]:
     try:
-        return subprocess.Popen(
-            program.words,
-            cwd=program.folder,
-            env={**program.variables, MARK: token},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            pass_fds=program.held,
-        )
+        with login_umask():
+            return subprocess.Popen(
+                program.words,
+                cwd=program.folder,
+                env={**program.variables, MARK: token},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                pass_fds=program.held,
+            )
     except FileNotFoundError:
         raise CommandError("not-found", "there is no program %s" % program.words[0]) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL byte in a word

@@ -15,7 +15,7 @@ from typing import Any
 from ..record import strict_json
 from ..record.files import read_json, write_durably
 from ..record.rundir import Run
-from ..system import oom, process
+from ..system import login_umask, oom, process
 from . import keeper
 
 UNKNOWN = "restarted; only the engine knows what ended it"
@@ -27,6 +27,7 @@ def main(arguments: list[str]) -> int:
     If nothing can be written, or too many agents in a row died before the command began, print that and return 0, so that
     the engine does not restart the container.
     """
+    login_umask.make_private()
     run = Run(os.path.abspath(arguments[0]))
     shutdown: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):  # passed on once there is an agent

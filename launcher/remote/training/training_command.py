@@ -8,6 +8,7 @@ from typing import IO, Any, Callable, Dict, List, Mapping, NamedTuple, Optional,
 
 from ..system import process
 from ..system.attending import reap
+from ..system.login_umask import login_umask
 
 
 class Start(NamedTuple):
@@ -25,15 +26,16 @@ class Command:
     def __init__(self, start: Start) -> None:
         """Start it. Raises OSError if it cannot be started."""
         self._ranks = start.ranks
-        self._child = subprocess.Popen(
-            start.words,
-            cwd=start.folder,
-            env=start.variables,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        with login_umask():
+            self._child = subprocess.Popen(
+                start.words,
+                cwd=start.folder,
+                env=start.variables,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     @property
     def pid(self) -> int:
