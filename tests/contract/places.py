@@ -23,7 +23,7 @@ PLACES = (
     pytest.param("local"),
     pytest.param("ssh_native", marks=TESTBED),
     pytest.param("ssh_docker", marks=TESTBED),
-    pytest.param("toy", marks=pytest.mark.slow(reason="the whole contract once more, on this machine")),
+    pytest.param("toy"),
 )
 """The names of the fixtures below; `place` of test_contract.py takes each in turn."""
 

@@ -12,6 +12,8 @@ import pytest
 from contract.places import PLACES
 from testbed.client import until
 
+pytestmark = pytest.mark.slow(reason="each test starts several clients and a run, in each place")
+
 HERE = Path(__file__).parent
 LEDGER = "contract-ledger"
 STREAMED = {"plan.json", "attempt.json", "state.json", "events.jsonl", "log.txt"}
