@@ -62,13 +62,13 @@ class Settings:
 DEMO_SETTINGS = {"learning_rate": 5e-3}  # a model this small wants a large rate
 
 
-def read_settings(own: dict[str, object]) -> Settings:
-    """Check names and give the settings in force; SystemExit names an unknown one."""
+def read_settings(own: dict[str, object], defaults: dict[str, object] | None = None) -> Settings:
+    """Check names and give the settings in force, where "auto" is the default; SystemExit names an unknown one."""
     names = [field.name for field in fields(Settings)]
     unknown = [name for name in own if name not in names]
     if unknown:
         raise SystemExit(f"[settings] has no {unknown[0]!r}; it has {' '.join(names)}")
-    return Settings(**own)
+    return Settings(**{**(defaults or {}), **{name: value for name, value in own.items() if value != "auto"}})
 
 
 # ---- data
@@ -221,7 +221,7 @@ def main() -> None:
     # set-up
     plan = worker.knobs()
     is_demo = plan.model in (None, "demo")
-    settings = read_settings({**(DEMO_SETTINGS if is_demo else {}), **plan.settings})
+    settings = read_settings(plan.settings, DEMO_SETTINGS if is_demo else {})
     arguments = TrainingArguments(
         **worker.training_arguments(
             learning_rate=settings.learning_rate,

@@ -33,13 +33,14 @@ def explain(
 
     Example:  launch explain --host lab --set method=full
     """
+    from launcher.cli.plan_text import show_findings
     from launcher.cli.say import say
     from launcher.runs.launching import Request
     from launcher.runs.launching import explain as explain_request
     from launcher.runs.probing import saved_probe
 
     request = Request(host=host, profile=profile, job=job, precision=precision, settings=settings or ())
-    case, (rungs, excluded) = explain_request(request, saved_probe(probe) if probe else None)
+    case, (rungs, excluded), findings = explain_request(request, saved_probe(probe) if probe else None)
     if as_json:
         values = {
             "version": 1,
@@ -48,6 +49,7 @@ def explain(
             "model": case.model.model_dump(mode="json") if case.model else None,
             "ladder": [rung.model_dump(mode="json") for rung in rungs],
             "excluded": [exclusion.model_dump(mode="json") for exclusion in excluded],
+            "findings": [finding.model_dump() for finding in findings],
         }
         print(json.dumps(values))
         return
@@ -75,3 +77,4 @@ def explain(
         say(
             "the model's configuration is not known here: a model trained in bf16, or a very large one, would change the order"
         )
+    show_findings(findings)

@@ -136,13 +136,11 @@ def _preview(request: Request, probe: Path | None, as_json: bool) -> None:
         }
         print(json.dumps(values, sort_keys=True, separators=(",", ":")))
         return
-    from launcher.cli.plan_text import show_plan
+    from launcher.cli.plan_text import show_findings, show_plan
 
     show_plan(plan, findings)
     if plan.secrets:
         say(f"  secrets    {', '.join(plan.secrets)}   (from your environment variables, at launch)")
-    for finding in findings:
-        mark = "would refuse" if finding.level == "refuse" else "note"
-        say(*f"{mark}: {finding.message}".split("\n"), *([f"  {finding.mend}"] if finding.mend else []))
+    show_findings(findings)
     if not any(finding.level == "refuse" for finding in findings):
         say("the checks pass; nothing was sent")

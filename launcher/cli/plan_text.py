@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from launcher.cli.say import say
 from launcher.values.plan import Finding, Plan
 
@@ -25,6 +27,14 @@ def show_plan(plan: Plan, findings: tuple[Finding, ...]) -> None:
         f"  env        {_environment(plan)}",
         f"  plan       sha256 {plan.digest[:16]}   ({len(findings)} findings; complete plan: --json)",
     )
+
+
+def show_findings(findings: Iterable[Finding]) -> None:
+    """Print what a launch would refuse, and the notes."""
+    for finding in findings:
+        mark = "would refuse" if finding.level == "refuse" else "note"
+        mend = f"  {finding.mend}".split("\n") if finding.mend else []
+        say(*f"{mark}: {finding.message}".split("\n"), *mend)
 
 
 def _environment(plan: Plan) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from launcher.errors import RefusedError
@@ -15,7 +15,7 @@ from launcher.runs.view import View
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job
-from launcher.values.plan import Plan
+from launcher.values.plan import Finding, Plan
 
 LOOK_AGAIN_S = 30.0
 """How old facts about cards may be, in seconds, before the host is probed again."""
@@ -52,14 +52,18 @@ def pass_gate(contact: Contact, plan: Plan) -> None:
     refusals = [finding for finding in findings if finding.level == "refuse"]
     if busy := cards.refusal(refusals, plan, contact.facts):
         raise busy
+    settle(findings, contact.view)
+
+
+def settle(findings: Iterable[Finding], view: View) -> None:
+    """Show the notes among findings. Raise RefusedError, which says all the others, if there are any."""
+    lines = []
     for finding in findings:
         if finding.level == "note":
-            contact.view.finding(finding)
-    if refusals:
-        lines = [
-            f"{finding.message}\n  {finding.mend}" if finding.mend else finding.message
-            for finding in refusals
-        ]
+            view.finding(finding)
+        else:
+            lines.append(f"{finding.message}\n  {finding.mend}" if finding.mend else finding.message)
+    if lines:
         raise RefusedError(cards.REFUSED + "\n".join(lines))
 
 

@@ -34,8 +34,8 @@ from launcher.planning import (
 )
 from launcher.planning import plan as make_plan
 from launcher.planning import runtime as choose_runtime
-from launcher.runs import build_settings, cards, models, resolve, secret_values, sweeping
-from launcher.runs.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free
+from launcher.runs import build_settings, cards, job_check, models, resolve, secret_values, sweeping
+from launcher.runs.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free, settle
 from launcher.runs.mirror import Mirror, runs_folder
 from launcher.runs.probing import choose_profile, describe, probe
 from launcher.runs.run_id import new_run_id
@@ -142,11 +142,20 @@ def preview(request: Request, facts: Facts | None = None) -> tuple[Plan, tuple[F
         plan = _plan(profile, _with_nothing_asked(resolved), facts)
         refused = (Finding(level="refuse", code="precision-excluded", message=str(error)),)
     asked = cards.findings(resolved.gpus, plan, facts)
-    return plan, (*refused, *unreached, *asked, *check(plan, facts, host, resolve.wheels()))
+    of_job = job_check.findings(resolved.task)
+    return plan, (*refused, *of_job, *unreached, *asked, *check(plan, facts, host, resolve.wheels()))
 
 
-def explain(request: Request, facts: Facts | None = None) -> tuple[LadderInputs, Ladder]:
-    """Return what a ladder is made for, and the ladder. The host is asked only where no profile, or several, are named.
+class Explanation(NamedTuple):
+    """What a ladder is made for, the ladder, and what speaks against the job on this machine."""
+
+    inputs: LadderInputs
+    ladder: Ladder
+    findings: tuple[Finding, ...]
+
+
+def explain(request: Request, facts: Facts | None = None) -> Explanation:
+    """Return the ladder of a request. The host is asked only where no profile, or several, are named.
 
     Raises RefusedError when the precision that is asked for is excluded.
     """
@@ -158,7 +167,7 @@ def explain(request: Request, facts: Facts | None = None) -> tuple[LadderInputs,
     model, platform = _known(resolved, facts)
     evidence = facts.precision_evidence if facts else ()
     case = ladder_inputs(profile, resolved.job, model, platform, evidence, platform.torch)
-    return case, ladder(case, resolved.asked)
+    return Explanation(case, ladder(case, resolved.asked), job_check.findings(resolved.task))
 
 
 def _with_nothing_asked(resolved: Resolved) -> Resolved:
@@ -189,6 +198,7 @@ def launch(request: Request, view: View) -> Started:
     secrets = secret_values.values(task.job)
     if task.said:
         view.note(task.said)
+    settle(job_check.findings(task), view)
     runs_folder()  # raises if it cannot be made, before anything is asked of the host
     with view.stage("connect") as stage:
         desk = connect(host)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from launcher.errors import BadFileError, UnknownNameError, UsageError
 from launcher.hosts.ssh_config import names_and_patterns
 from launcher.planning import Sources
+from launcher.runs import local_paths
 from launcher.runs.catalogue import file as catalogued
 from launcher.runs.catalogue import files, user_folder, user_folder_text
 from launcher.runtimes import names as runtime_names
@@ -39,8 +40,9 @@ class Project(NamedTuple):
 class Task(NamedTuple):
     """A job, the folder that is sent, and the folder that its file's paths are relative to.
 
-    `changed` are the keys given by --set, whose paths are relative to the working directory. `said` reports a default that
-    was chosen for the user.
+    `file` is the job's file, None for the words after `--`; `declared` are the names of the settings in it. `changed` are
+    the keys given by --set, whose paths are relative to the working directory. `inferred` are the keys whose value is a
+    path because it exists here: `models/tiny`. `said` reports a default that was chosen for the user.
     """
 
     job: Job
@@ -48,10 +50,18 @@ class Task(NamedTuple):
     base: Path
     changed: frozenset[str]
     said: str | None
+    file: Path | None = None
+    declared: tuple[str, ...] = ()
+    inferred: frozenset[str] = frozenset()
+
+    def folder_of(self, key: str) -> Path:
+        """Return the folder that the path of a key such as `model` or `data.train` is relative to."""
+        is_changed = key in self.changed or key.partition(".")[0] in self.changed
+        return Path.cwd() if is_changed else self.base
 
     def locate(self, key: str, written: str) -> Path:
         """Return the path here that a key such as `model` or `data.train` means."""
-        return (Path.cwd() if key in self.changed else self.base) / Path(written).expanduser()
+        return self.folder_of(key) / os.path.expanduser(written)
 
 
 def project() -> Project:
@@ -187,30 +197,48 @@ def task(name: str | None, words: Sequence[str], settings: Iterable[str], run_na
     """
     if name and words:
         raise UsageError("--job and words after -- are two jobs: give one of them")
-    said = None
-    if words:
-        data: dict[str, Any] = {"name": _name_of(words), "command": list(words)}
-        file, text, base = "the words after --", "", Path.cwd()
-    else:
-        chosen = name or project().job
-        if chosen is None:
-            chosen = DEFAULT_JOB
-            said = "no job named: our sft with the demo data"
-        path = _job_file(chosen)
-        data, text = read_toml(path)
-        file, base = str(path), path.parent
+    written = _of_words(words) if words else _of_file(name)
+    data, settings_of_file = written.data, written.data.get("settings")
+    declared = tuple(settings_of_file) if isinstance(settings_of_file, dict) else ()
     changed = frozenset(change(data, setting) for setting in settings)
-    if changed:
-        file, text = f"{file} with --set", ""
+    file = f"{written.title} with --set" if changed else written.title
     if run_name is not None:
         data["name"] = checked_name(run_name)
-    task = Task(build(Job, data, file=file, text=text), Path.cwd(), base.resolve(), changed, said)
+    job = build(Job, data, file=file, text="" if changed else written.text)
+    base = written.file.parent.resolve() if written.file else Path.cwd()
+    task = Task(job, Path.cwd(), base, changed, written.said, written.file, declared)
+    marked = local_paths.marked(job, task.folder_of)
+    pairs = zip(local_paths.values_of(job), local_paths.values_of(marked), strict=True)
+    task = task._replace(job=marked, inferred=frozenset(old[0] for old, new in pairs if old != new))
     if task.job.code is None:
         return task
     folder = task.locate("code", task.job.code)
     if not folder.is_dir():
         raise BadFileError(f'{file}: code = "{task.job.code}": {folder} is not a folder')
     return task._replace(code=folder.resolve())
+
+
+class _WrittenJob(NamedTuple):
+    """The tables of a job, its title for messages, its text and its file, and what to say about how it was chosen."""
+
+    data: dict[str, Any]
+    title: str
+    text: str = ""
+    file: Path | None = None
+    said: str | None = None
+
+
+def _of_words(words: Sequence[str]) -> _WrittenJob:
+    return _WrittenJob({"name": _name_of(words), "command": list(words)}, "the words after --")
+
+
+def _of_file(name: str | None) -> _WrittenJob:
+    """Return the job of a name or a path, else the project's, else our default."""
+    chosen = name or project().job
+    path = _job_file(chosen or DEFAULT_JOB)
+    data, text = read_toml(path)
+    said = None if chosen else f"no job named: our {DEFAULT_JOB} with the demo data"
+    return _WrittenJob(data, str(path), text, path, said)
 
 
 def checked_name(name: str) -> str:

@@ -20,9 +20,10 @@ from launcher.errors import (
 from launcher.hosts import Desk, connect
 from launcher.planning import changed, job_of
 from launcher.runs import build_settings, resolve, secret_values
-from launcher.runs.contact import Contact, pass_gate_when_free
+from launcher.runs.contact import Contact, pass_gate_when_free, settle
 from launcher.runs.control import locate, summary_of
 from launcher.runs.following import refresh
+from launcher.runs.job_check import undeclared
 from launcher.runs.launching import Filling, Started, begin
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import describe, probe
@@ -80,6 +81,7 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
         refresh(desk, parent)
         before = parent.whole_plan()
         plan = changed_plan(before, request.settings, name, host)
+        settle(undeclared(plan.settings, before.settings, parent.run), view)
         secrets = secret_values.values(job_of(plan))
         there = host.model_copy(update={"environment": plan.host_environment})
         with view.stage("probe") as stage:

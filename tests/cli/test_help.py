@@ -113,16 +113,6 @@ def test_a_launch_that_contradicts_itself_is_a_usage_error(client, words):
     assert refused(client, *words).strip()
 
 
-@pytest.mark.parametrize(("key", "path"), [("model", "./nowhere"), ("data.train", "./no.jsonl")])
-def test_a_local_path_that_is_not_there_is_told_by_its_key(client, key, path):
-    """Before anything of the run is sent or left."""
-    done = client.run("--set", f"{key}={path}", "--", "true")
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"{key}: {client.project / path} does not exist")
-    assert not list((client.home / ".launch" / "runs").glob("*"))
-    assert not client.runs.exists()
-
-
 def test_the_version_is_the_packages(client):
     """One line, and success."""
     assert client.ok("--version") == f"launch {__version__}\n"

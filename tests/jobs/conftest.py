@@ -13,7 +13,7 @@ command = ["python", "sft.py"]
 model = "./base"
 method = "lora"
 data = { train = "./rows.jsonl", eval = "./rows.jsonl" }
-settings = { eval_limit = 2, max_new_tokens = 2, logging_steps = 1 }
+settings = { eval_limit = 2, max_new_tokens = 2, logging_steps = 1, lora_rank = 16, lora_dropout = 0.0 }
 """
 
 

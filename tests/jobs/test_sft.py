@@ -1,5 +1,6 @@
 """The fine-tuning program: its pieces, and a training of a few steps on a tiny random model."""
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -130,6 +131,14 @@ def test_the_job_file_sets_only_what_the_program_knows(sft):
     """sft.toml and sft.py agree."""
     job = tomllib.loads((ROOT / "jobs" / "sft.toml").read_text())
     sft.read_settings(job["settings"])
+    assert set(job["settings"]) == {field.name for field in dataclasses.fields(sft.Settings)}
+
+
+def test_an_automatic_setting_is_the_default_of_the_model(sft):
+    """The demo's small model has a rate of its own; a number is used for every model."""
+    assert sft.read_settings({"learning_rate": "auto"}).learning_rate == 2e-4
+    assert sft.read_settings({"learning_rate": "auto"}, sft.DEMO_SETTINGS).learning_rate == 5e-3
+    assert sft.read_settings({"learning_rate": 1e-3}, sft.DEMO_SETTINGS).learning_rate == 1e-3
 
 
 def test_the_demo_questions_are_distinct_right_and_the_same_each_time(demo):

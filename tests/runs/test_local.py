@@ -45,6 +45,7 @@ command = ["python", "train.py"]
 steps = 20
 [settings]
 pause = 0.02
+hold = ""
 """
 
 

@@ -56,6 +56,7 @@ global = 8
 [settings]
 pause = 0.0
 fails_at = 0
+extra = ""
 """
 
 

@@ -1,0 +1,125 @@
+"""What would stop a job before any host is asked: paths that do not exist here, settings that the job does not declare."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from launcher.planning import distribution, source
+from launcher.runs import local_paths
+from launcher.runs.resolve import Task
+from launcher.values.parsing import nearest
+from launcher.values.plan import Finding
+
+_MODEL_FILES = ("config.json", "adapter_config.json")
+"""One of them is in every folder that `from_pretrained` of transformers and peft reads."""
+_MODEL_SUFFIXES = (".json", ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf")
+"""A script of one's own may read a model from other files."""
+
+
+def findings(task: Task) -> tuple[Finding, ...]:
+    """Return what is wrong with a job on this machine, refusals first."""
+    found = [finding for key, value in local_paths.values_of(task.job) for finding in _path(task, key, value)]
+    found += _settings(task)
+    return tuple(sorted(found, key=lambda finding: finding.level != "refuse"))
+
+
+def undeclared(settings: Collection[str], declared: Collection[str], where: str) -> list[Finding]:
+    """Return a refusal for each setting that `where` does not declare. Without any declared setting, all are allowed."""
+    if not declared:
+        return []
+    return [
+        Finding(
+            level="refuse",
+            code="undeclared-setting",
+            message=f"settings.{name}: {where} declares no such setting{nearest(name, declared)}",
+            mend=f"declared: {', '.join(declared)}",
+        )
+        for name in settings
+        if name not in declared
+    ]
+
+
+def _settings(task: Task) -> list[Finding]:
+    where = task.job.name if task.file is None else str(task.file)
+    return undeclared(task.job.settings, task.declared, where)
+
+
+def _path(task: Task, key: str, written: str) -> Iterator[Finding]:
+    """Yield what is wrong with a value that may be a path."""
+    path = task.locate(key, written)
+    if source(written).kind == "local":
+        if not os.path.exists(path):
+            yield _missing(task, key, written, path)
+        elif not (path.is_dir() or path.is_file()):
+            message = f"{_said(key, written)} is neither a file nor a folder"
+            yield Finding(level="refuse", code="not-a-file", message=message)
+        else:
+            yield from _known_here(task, key, written, path)
+    elif local_paths.can_only_be_a_path(written) and not os.path.exists(task.code / written):
+        # A path below the code folder travels with it, and the script can open it as it is written.
+        yield _missing(task, key, written, path)
+
+
+def _said(key: str, written: str) -> str:
+    return f"{key} = {json.dumps(written, ensure_ascii=False)}"
+
+
+def _missing(task: Task, key: str, written: str, path: Path) -> Finding:
+    """Return the refusal of a path that does not exist here, with the nearest one that does."""
+    message = f"{_said(key, written)}: {path} does not exist here{_nearest(written, path)}"
+    mends = []
+    working = Path.cwd() / written
+    if working != path and not os.path.isabs(written) and os.path.exists(working):
+        relative = os.path.relpath(working, task.folder_of(key))
+        here = relative if relative.startswith("../") else f"./{relative}"
+        mends.append(f'paths in {task.file} are relative to its folder   {key} = "{here}"')
+    mends.append(
+        f"a path on the host   host:{written}"
+        if written.startswith(("/", "~"))
+        else "a path on the host   host:/PATH"
+    )
+    if source(written).kind == "name":
+        mends.append(f"a name that the script resolves   hub:{written}")
+    return Finding(level="refuse", code="no-such-path", message=message, mend="\n  ".join(mends))
+
+
+def _nearest(written: str, path: Path) -> str:
+    try:
+        names = os.listdir(path.parent)
+    except OSError:
+        return ""
+    match = difflib.get_close_matches(path.name, names, n=1, cutoff=0.6)
+    return f": did you mean '{written.rstrip('/').removesuffix(path.name)}{match[0]}'?" if match else ""
+
+
+def _known_here(task: Task, key: str, written: str, path: Path) -> Iterator[Finding]:
+    """Yield what is to be said of a path that exists."""
+    if key == "model" and path.is_dir() and _is_for_transformers(task):
+        yield from _model_folder(written, path)
+    if key not in task.inferred or not local_paths.could_be_a_name(written):
+        return
+    name = written.removeprefix("./")
+    message = f"{key}: {name} is the {'folder' if path.is_dir() else 'file'} {path}, which is sent"
+    yield Finding(level="note", code="path-here", message=message, mend=f"the hub's   {key}=hub:{name}")
+
+
+def _is_for_transformers(task: Task) -> bool:
+    return any(distribution(one).lower() == "transformers" for one in task.job.requirements)
+
+
+def _model_folder(written: str, path: Path) -> Iterator[Finding]:
+    """Yield the refusal of a folder that holds nothing of a model, or a note where a folder below it does."""
+    if any(file.suffix in _MODEL_SUFFIXES for file in path.iterdir()):
+        return
+    below = sorted(found.parent.name for name in _MODEL_FILES for found in path.glob(f"*/{name}"))
+    message = f"{_said('model', written)}: {path} holds no {' or '.join(_MODEL_FILES)}"
+    if below:
+        mend = f"a folder in it does   model={written.rstrip('/')}/{below[-1]}"
+        yield Finding(level="note", code="no-model-there", message=message, mend=mend)
+        return
+    mend = "a folder as save_pretrained writes it, or a name   model=hub:ORG/NAME"
+    yield Finding(level="refuse", code="no-model-there", message=message, mend=mend)
