@@ -135,6 +135,10 @@ class PlainView:
             self.write(f"  ✓ attempt {event.attempt} running{where}")
         if event.kind == "remedy":
             self.remedy(event)
+        for name, path in evidence.moved_aside(event).items():
+            self.note(
+                f"{name} is incomplete and was not saved by the worker: moved to checkpoints/{path} on the host"
+            )
         phase = self.progress.phase
         if self.progress.take(event):
             self.metric(event)

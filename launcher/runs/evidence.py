@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from launcher.values.record import RunState, State, Summary
+from launcher.values.record import Event, RunState, State, Summary
 
 KILLED = 137
 _DIAGNOSIS = ("line", "why", "mend")
@@ -30,6 +30,13 @@ def why_silent(run: Summary | RunState) -> str | None:
     if run.state != State.RESUMING or run.evidence is None or "engine" not in run.evidence:
         return None
     return ", ".join(words(run.evidence))
+
+
+def moved_aside(event: Event) -> dict[str, str]:
+    """Return the checkpoints that the agent moved aside: their new paths within the checkpoints folder, by name."""
+    checkpoints = event.values.get("checkpoints") if event.kind == "evidence" else None
+    aside = checkpoints.get("aside") if isinstance(checkpoints, dict) else None
+    return {str(name): str(path) for name, path in aside.items()} if isinstance(aside, dict) else {}
 
 
 def _clauses(key: str, value: Any) -> list[str]:

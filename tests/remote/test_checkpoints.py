@@ -13,6 +13,7 @@ from launcher.remote.store.checkpoints import (
     prune,
     sealed,
     set_aside,
+    set_aside_damaged,
     tidy,
     what_is_wrong,
 )
@@ -104,12 +105,40 @@ def test_what_a_crash_has_left_is_finished_or_removed(tmp_path):
     (tmp_path / "checkpoint-8").mkdir()  # of a Trainer whose checkpoints nobody seals, for all we know
     (tmp_path / "logs").mkdir()
     (tmp_path / "README.md").touch()
-    removed = tidy(str(tmp_path), is_all_sealed=False)
-    assert set(removed) == {".step-3.old", ".step-5.new", "step-6", ".dropped-step-0", "checkpoint-7"}
+    (tmp_path / "step-6" / "weights").write_text("half")
+    removed, aside = tidy(str(tmp_path), is_all_sealed=False)
+    assert set(removed) == {".step-3.old", ".step-5.new", ".dropped-step-0"}
+    assert set(aside) == {"step-6", "checkpoint-7"}
+    assert (tmp_path / aside["step-6"] / "weights").read_text() == "half"
     kept = {"step-1", "step-2", "step-3", "step-4", "checkpoint-8", "logs", "README.md"}
-    assert names(tmp_path) == kept
-    assert tidy(str(tmp_path), is_all_sealed=True) == ["checkpoint-8"]
-    assert tidy(str(tmp_path), is_all_sealed=True) == []
+    assert {name for name in names(tmp_path) if not name.startswith(".aside-")} == kept
+    assert set(tidy(str(tmp_path), is_all_sealed=True).aside) == {"checkpoint-8"}
+    assert tidy(str(tmp_path), is_all_sealed=True) == ([], {})
+
+
+def test_a_scripts_own_checkpoints_stay_where_they_are(tmp_path):
+    """Where the worker has sealed none, no folder is called damaged for that."""
+    for name in ("step-0100", "step-0200", "checkpoint-3"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights").write_text("the script's own")
+    make(tmp_path, "step-0300", '{"format": "pt"}')
+    assert tidy(str(tmp_path), is_all_sealed=False) == ([], {})
+    assert names(tmp_path) == {"step-0100", "step-0200", "step-0300", "checkpoint-3"}
+    assert choose(str(tmp_path)).path is None
+
+
+def test_what_a_script_wrote_itself_is_not_removed_to_make_room(tmp_path):
+    """Neither in its place, with a manifest of its own, nor where it was moved."""
+    for step in (1, 2):
+        seal(tmp_path, f"step-{step}", step)
+    make(tmp_path, "step-7", '{"step": 7, "by": "the script"}')
+    make(tmp_path, "step-8", None)
+    (tmp_path / "checkpoint-9").mkdir()
+    aside = tidy(str(tmp_path), is_all_sealed=True).aside
+    assert set(aside) == {"step-8", "checkpoint-9"}
+    set_aside_damaged(str(tmp_path), choose(str(tmp_path)))
+    assert prune(str(tmp_path)) == ["step-1"]
+    assert {path.name for path in tmp_path.glob(".aside-*/*")} == {"step-7", "step-8", "checkpoint-9"}
 
 
 def test_room_is_made_by_what_is_not_needed(tmp_path):
@@ -136,12 +165,13 @@ def test_where_none_is_whole_none_is_removed_and_the_best_stays(tmp_path):
     assert prune(str(tmp_path)) == []
 
 
-def test_what_cannot_be_removed_is_in_nobody_s_way(tmp_path):
+def test_what_is_no_folder_is_in_nobody_s_way(tmp_path):
     """A link where a checkpoint would be, or a file of a hidden name."""
     (tmp_path / "checkpoint-5").symlink_to(tmp_path)
     (tmp_path / ".dropped-x").touch()
-    assert set(tidy(str(tmp_path), is_all_sealed=True)) == {"checkpoint-5", ".dropped-x"}
-    assert names(tmp_path) == set()
+    removed, aside = tidy(str(tmp_path), is_all_sealed=True)
+    assert (removed, list(aside)) == ([".dropped-x"], ["checkpoint-5"])
+    assert names(tmp_path) == {aside["checkpoint-5"].split("/")[0]}
 
 
 @pytest.mark.testbed

@@ -453,3 +453,55 @@ def test_a_training_has_the_umask_of_its_login(client, tmp_path):
     assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o644
     log = next((client.home / ".launch" / "runs").glob("*/record/0002/log.txt"))
     assert log.stat().st_mode & 0o777 == 0o600
+
+
+OWN = """
+import os, signal
+checkpoints = os.path.join("..", "checkpoints")
+own = sorted(name for name in os.listdir(checkpoints) if not name.startswith("."))
+print("sees", own, flush=True)
+if not own:
+    for step in (100, 200):
+        os.mkdir(f"{checkpoints}/step-{step:04}")
+        open(f"{checkpoints}/step-{step:04}/weights", "w").write(str(step))
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_scripts_own_checkpoints_survive_a_restart(client):
+    """A script that knows nothing of the worker goes on from what it has written itself."""
+    client.script(OWN)
+    (client.project / "job.toml").write_text(
+        'name = "own"\ncommand = ["python", "train.py"]\nrestart = true\n'
+    )
+    client.ok("--job", "./job.toml")
+    (run,) = (client.home / ".launch" / "runs").iterdir()
+    assert "sees ['step-0100', 'step-0200']" in (run / "record" / "0003" / "log.txt").read_text()
+    assert (run / "work" / "checkpoints" / "step-0200" / "weights").read_text() == "200"
+
+
+MIXED = """
+import os, signal
+import launcher_worker as worker
+resumed = worker.resume_from()
+checkpoints = worker.knobs().checkpoints
+print("from", resumed and os.path.basename(resumed), flush=True)
+if resumed is None:
+    worker.log(1, loss=1.0)
+    worker.save(1, lambda folder: open(os.path.join(folder, "weights"), "w").write("sealed"))
+    os.mkdir(f"{checkpoints}/step-2")
+    open(f"{checkpoints}/step-2/weights", "w").write("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+worker.done(2)
+"""
+
+
+def test_an_unsealed_checkpoint_beside_sealed_ones_is_moved_aside_and_named(client):
+    """No attempt loads it, nothing of it is lost, and the user reads where it is."""
+    client.script(MIXED)
+    out = client.ok("--", "python", "train.py")
+    (run,) = (client.home / ".launch" / "runs").iterdir()
+    assert "from step-1" in (run / "record" / "0003" / "log.txt").read_text()
+    (aside,) = (run / "work" / "checkpoints").glob(".aside-*/step-2")
+    assert (aside / "weights").read_text() == "half"
+    assert f"moved to checkpoints/{aside.parent.name}/step-2" in out

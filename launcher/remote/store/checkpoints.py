@@ -1,6 +1,7 @@
 """A run's checkpoints: which are complete, which must not be resumed from, which can be removed.
 
 The worker seals a checkpoint by writing its manifest last. The agent works on checkpoints only while no training runs.
+It removes only what the worker has made: what a script or its Trainer wrote and nobody sealed is moved aside at most.
 """
 
 from __future__ import annotations
@@ -21,11 +22,19 @@ _TRAINERS = re.compile(r"checkpoint-\d+")
 _HIDDEN = re.compile(r"\.(step-\d+)\.(new|old)")
 _LEFT = re.compile(r"\.dropped-.*|\.without-scaler")
 _REJECTED = ".rejected-"
+_ASIDE = ".aside-"
 LEAST_ROOM = 1 << 20
 
 
 class GivenUpError(Exception):
     """Raised when a check is interrupted because its result is not needed any more."""
+
+
+class Tidied(NamedTuple):
+    """What was removed, by name, and what was moved aside: its new path within the checkpoints, by name."""
+
+    removed: list[str]
+    aside: dict[str, str]
 
 
 class ChosenCheckpoint(NamedTuple):
@@ -99,12 +108,14 @@ def sha256_of(path: str, is_given_up: Callable[[], bool] = lambda: False) -> str
     return digest.hexdigest()
 
 
-def tidy(folder: str, is_all_sealed: bool) -> list[str]:
-    """Remove incomplete checkpoints that crashes have left, and name those that were sealed; return what was removed.
+def tidy(folder: str, is_all_sealed: bool) -> Tidied:
+    """Clear up after crashes: finish or remove what the worker had begun, and move other incomplete checkpoints aside.
 
     `is_all_sealed` says that the script seals every checkpoint of its Trainer, so that one without a manifest is damaged.
+    A `step-N` without a manifest is damaged if the worker has sealed others; else all of them are the script's own.
     """
-    removed = []
+    removed, torn = [], []
+    has_sealed = bool(sealed(folder))
     for path in paths_in(folder):
         name = os.path.basename(path)
         hidden = _HIDDEN.fullmatch(name)
@@ -113,13 +124,14 @@ def tidy(folder: str, is_all_sealed: bool) -> list[str]:
             if not os.path.exists(final) and what_is_wrong(path) is None:
                 os.rename(path, final)  # a crash came between the seal and the name
                 continue
-        elif not _LEFT.fullmatch(name) and not _is_torn(path, is_all_sealed):
+        elif not _LEFT.fullmatch(name):
+            torn += [path] if _is_torn(path, is_all_sealed, has_sealed) else []
             continue
         if _remove(path):
             removed.append(name)
     if removed:
         sync_folder(folder)
-    return removed
+    return Tidied(removed, _move_aside(folder, torn, _ASIDE))
 
 
 def _remove(path: str) -> bool:
@@ -134,13 +146,13 @@ def _remove(path: str) -> bool:
     return True
 
 
-def _is_torn(path: str, is_all_sealed: bool) -> bool:
+def _is_torn(path: str, is_all_sealed: bool, has_sealed: bool) -> bool:
     name = os.path.basename(path)
     if not os.path.isdir(path) or isinstance(_step(path), int):
         return False
     if _TRAINERS.fullmatch(name):
         return is_all_sealed or os.path.exists(os.path.join(path, SENTINEL))
-    return bool(_OURS.fullmatch(name))
+    return has_sealed and _OURS.fullmatch(name) is not None
 
 
 def set_aside(folder: str, since: int) -> list[str]:
@@ -148,40 +160,56 @@ def set_aside(folder: str, since: int) -> list[str]:
 
     They are not removed, because a person may want to see what went wrong. A second call does nothing. Raises OSError.
     """
-    return _move_aside(folder, [path for step, path in sealed(folder) if step >= since])
+    return list(_move_aside(folder, [path for step, path in sealed(folder) if step >= since], _REJECTED))
 
 
 def set_aside_damaged(folder: str, chosen: ChosenCheckpoint) -> None:
     """Move damaged checkpoints away, so that no script loads them and new ones can have their names."""
-    _move_aside(folder, [os.path.join(folder, name) for name in chosen.damaged])
+    damaged = [os.path.join(folder, name) for name in chosen.damaged]
+    ours = [path for path in damaged if _is_ours(path)]
+    _move_aside(folder, ours, _REJECTED)
+    _move_aside(folder, [path for path in damaged if path not in ours], _ASIDE)
 
 
-def _move_aside(folder: str, bad: list[str]) -> list[str]:
-    if bad:
-        try:
-            aside = tempfile.mkdtemp(prefix=_REJECTED, dir=folder)
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-            aside = None  # renaming needs no space
-        for path in bad:
-            name = os.path.basename(path)
-            os.rename(path, os.path.join(aside, name) if aside else _free_name(folder, name))
-        sync_folder(folder)
-    return [os.path.basename(path) for path in bad]
+def _is_ours(path: str) -> bool:
+    """Whether the worker sealed a checkpoint: a script's own manifest may have a step, but does not list files as ours does."""
+    return isinstance(_step(path), int) and isinstance(
+        read_json(os.path.join(path, MANIFEST)).get("files"), dict
+    )
+
+
+def _move_aside(folder: str, paths: list[str], prefix: str) -> dict[str, str]:
+    """Move checkpoints into a new hidden folder; return their new paths within the checkpoints, by name. Raises OSError."""
+    moved: dict[str, str] = {}
+    if not paths:
+        return moved
+    try:
+        aside = tempfile.mkdtemp(prefix=prefix, dir=folder)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        aside = None  # renaming needs no space
+    for path in paths:
+        name = os.path.basename(path)
+        target = os.path.join(aside, name) if aside else _free_name(folder, prefix + name)
+        os.rename(path, target)
+        moved[name] = os.path.relpath(target, folder)
+    sync_folder(folder)
+    return moved
 
 
 def _free_name(folder: str, name: str) -> str:
-    path = os.path.join(folder, _REJECTED + name)
+    path = os.path.join(folder, name)
     while os.path.lexists(path):
         path += "-"
     return path
 
 
 def prune(folder: str) -> list[str]:
-    """Free disk space: remove what was set aside, and all checkpoints but the newest complete one and the best.
+    """Free disk space: remove what was rejected, and all sealed checkpoints but the newest complete one and the best.
 
-    Return the names of what was removed. If no checkpoint is complete, none is removed: the disk may be readable later.
+    Return the names of what was removed. What a script wrote and the worker never sealed stays. If no checkpoint is
+    complete, none is removed: the disk may be readable later.
     """
     newest_complete = choose(folder).path
     kept = [newest_complete, _best(folder)] if newest_complete else [path for _, path in sealed(folder)]
@@ -189,7 +217,7 @@ def prune(folder: str) -> list[str]:
     for path in paths_in(folder):
         name = os.path.basename(path)
         is_checkpoint = bool(_OURS.fullmatch(name) or _TRAINERS.fullmatch(name))
-        is_old = is_checkpoint and path not in kept and os.path.exists(os.path.join(path, MANIFEST))
+        is_old = is_checkpoint and path not in kept and _is_ours(path)
         if (is_old or name.startswith(_REJECTED)) and _remove(path):
             removed.append(name)
     return removed

@@ -63,13 +63,16 @@ class Mending:
                 self._account.record("evidence", {"set-aside": names})
 
     def _make_room(self, failure: remedy.Failure, consumed: Set[str], *, prunes: bool) -> None:
-        """On a full disk remove damaged checkpoints, with `prunes` also old ones: even a record needs space."""
+        """On a full disk remove what crashes have left, with `prunes` also old checkpoints: even a record needs space."""
         if failure.name == "disk-full":
             folder = self._run.checkpoints
-            removed = checkpoints.tidy(folder, "checkpoints" in taken_knobs(consumed))
-            removed += checkpoints.prune(folder) if prunes else []
-            if removed:
-                self._account.record("evidence", {"checkpoints": {"pruned": removed}})
+            tidied = checkpoints.tidy(folder, "checkpoints" in taken_knobs(consumed))
+            removed = tidied.removed + (checkpoints.prune(folder) if prunes else [])
+            evidence = {"pruned": removed, "aside": tidied.aside}
+            if any(evidence.values()):
+                self._account.record(
+                    "evidence", {"checkpoints": {name: value for name, value in evidence.items() if value}}
+                )
 
     def _decide(
         self, failure: remedy.Failure, earlier: Records, begun: int, consumed: Set[str]

@@ -160,14 +160,13 @@ class Supervisor:
     def _choose_checkpoint(self, interruption: Interruption) -> None:
         """Tidy what earlier attempts have left, while no script writes there, and choose where to resume from."""
         folder = self.run.checkpoints
-        torn = checkpoints.tidy(folder, "checkpoints" in taken_knobs(self.history.consumed))
-        try:
+        tidied = checkpoints.tidy(folder, "checkpoints" in taken_knobs(self.history.consumed))
+        with contextlib.suppress(checkpoints.GivenUpError):  # the attempt ends early
             self.chosen = checkpoints.choose(folder, interruption.is_due)
-        except checkpoints.GivenUpError:  # the attempt ends early
-            return
-        checkpoints.set_aside_damaged(folder, self.chosen)
-        self.progress.checkpoint = self.chosen.step
-        evidence = {"torn": torn, "damaged": self.chosen.damaged}
+            checkpoints.set_aside_damaged(folder, self.chosen)
+            self.progress.checkpoint = self.chosen.step
+        torn = [*tidied.removed, *tidied.aside]
+        evidence = {"torn": torn, "aside": tidied.aside, "damaged": self.chosen.damaged}
         if any(evidence.values()):
             self.account.record(
                 "evidence", {"checkpoints": {name: value for name, value in evidence.items() if value}}
