@@ -36,7 +36,7 @@ def explain(
     from launcher.cli.plan_text import show_findings
     from launcher.cli.say import say
     from launcher.runs.launching import Request
-    from launcher.runs.launching import explain as explain_request
+    from launcher.runs.previewing import explain as explain_request
     from launcher.runs.probing import saved_probe
 
     request = Request(host=host, profile=profile, job=job, precision=precision, settings=settings or ())

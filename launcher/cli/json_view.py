@@ -18,6 +18,7 @@ from launcher.runs.curves import as_json, points, record
 from launcher.runs.meter import Moved
 from launcher.runs.mirror import News
 from launcher.runs.view import Result
+from launcher.values.cargo import Cargo
 from launcher.values.plan import Finding, Plan
 from launcher.values.record import Event, Parent, RunState
 
@@ -36,6 +37,10 @@ class JsonView(PlainView):
         """Put the plan."""
         self.rehearsed = plan.rehearsed
         self._put(kind="plan", plan=plan.model_dump(mode="json"), digest=plan.digest)
+
+    def cargo(self, cargo: Cargo) -> None:
+        """Put the cargo."""
+        self._put(kind="cargo", **cargo.to_json())
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Stage]:

@@ -122,10 +122,10 @@ def launch(
 
 
 def _preview(request: Request, probe: Path | None, as_json: bool) -> None:
-    from launcher.runs.launching import preview
+    from launcher.runs.previewing import preview
     from launcher.runs.probing import saved_probe
 
-    plan, findings = preview(request, saved_probe(probe) if probe else None)
+    plan, findings, cargo = preview(request, saved_probe(probe) if probe else None)
     if as_json:
         dumped = [finding.model_dump() for finding in findings]
         values = {
@@ -133,12 +133,15 @@ def _preview(request: Request, probe: Path | None, as_json: bool) -> None:
             "plan": plan.model_dump(mode="json"),
             "digest": plan.digest,
             "findings": dumped,
+            "cargo": cargo.to_json(),
         }
         print(json.dumps(values, sort_keys=True, separators=(",", ":")))
         return
+    from launcher.cli.cargo_view import show_cargo
     from launcher.cli.plan_text import show_findings, show_plan
 
     show_plan(plan, findings)
+    show_cargo(cargo)
     if plan.secrets:
         say(f"  secrets    {', '.join(plan.secrets)}   (from your environment variables, at launch)")
     show_findings(findings)

@@ -13,14 +13,17 @@ from launcher.cli.progress import Progress, count
 from launcher.cli.say import say, without_escapes
 from launcher.errors import HostError
 from launcher.runs import evidence
+from launcher.runs.cargo_text import surprises
 from launcher.runs.curves import points
 from launcher.runs.meter import Moved
 from launcher.runs.mirror import News
 from launcher.runs.view import Result
+from launcher.values.cargo import Cargo
 from launcher.values.plan import Finding, Plan
 from launcher.values.record import Event, Parent, RunState
 
 LOG_TAIL = 15
+MOST_SURPRISES = 5
 TAIL_CHARS = 8192
 _SUMMARY = ("train_", "total_", "epoch")  # a Trainer's closing metrics are recorded, but not shown here
 
@@ -66,6 +69,14 @@ class PlainView:
         """Show the headline of a plan."""
         self.write(headline(plan), "bold")
 
+    def cargo(self, cargo: Cargo) -> None:
+        """Name what does not travel although a user may count on it."""
+        named = list(surprises(cargo))
+        for words in named[:MOST_SURPRISES]:
+            self.note(f"not sent: {words}")
+        if len(named) > MOST_SURPRISES:
+            self.note(f"not sent: {len(named) - MOST_SURPRISES} more like these")
+
     @contextmanager
     def stage(self, name: str) -> Iterator[Stage]:
         """Show a stage when it is done."""
@@ -73,7 +84,8 @@ class PlainView:
         with self.busy(name) as show:
             stage = Stage(show, lambda moved: show(transfer_text(moved)), self.transfer_every_s)
             yield stage
-        self.write(f"  ✓ {name:<8} {time.monotonic() - began:5.1f} s   {stage.text}")
+        if stage.text is not None:
+            self.write(f"  ✓ {name:<8} {time.monotonic() - began:5.1f} s   {stage.text}")
 
     @contextmanager
     def busy(self, name: str) -> Iterator[Callable[[str], None]]:

@@ -1,4 +1,7 @@
-"""A cache of SHA-256 digests of files, valid while size, times and inode are unchanged: unchanged files are not read again."""
+"""A cache of what was found in files, valid while size, times and inode are unchanged: unchanged files are not read again.
+
+It holds the SHA-256 of each file, and whether a small one is a private key.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,25 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from platformdirs.unix import Unix
 
+from launcher.runs.default_exclusions import MOST_KEY_BYTES, holds_private_key
 from launcher.runs.json_file import read_json
 from launcher.runs.whole_file import write_whole
 
+FIELDS = 6
+"""Size, two times and inode of a file as it was read, whether it is a private key, and its SHA-256."""
 PIECE = 1 << 18
 SETTLED_NS = 2_000_000_000  # a file changed twice within its file system's clock tick looks the same: too young to trust
+
+
+class Known(NamedTuple):
+    """What was found in a file."""
+
+    sha256: str
+    is_private_key: bool
 
 
 class Digests:
@@ -29,36 +42,59 @@ class Digests:
         self._file = Unix("launch").user_cache_path / "digests" / f"{name}.json"
         self._known = read_json(self._file)
         self._seen: dict[str, list[Any]] = {}
+        self._young: dict[str, tuple[list[int], Known]] = {}
         self._has_news = False
         self._now_ns = time.time_ns()
 
-    def known(self, path: str) -> tuple[str | None, os.stat_result]:
-        """Return the SHA-256 of a file that is as it was when it was read last, else None; and its status. Raises OSError."""
-        status = os.stat(path)
-        known = self._known.get(path)
-        if isinstance(known, list) and known[:-1] == _look(status):
+    def known(self, path: str, status: os.stat_result) -> Known | None:
+        """Return what is known of a file with this status; None if it has changed since it was read, or was never read."""
+        known = self._seen.get(path) or self._known.get(path)
+        if (
+            isinstance(known, list)
+            and len(known) == FIELDS
+            and known[0] == status.st_size
+            and known[1] == status.st_mtime_ns
+            and known[2] == status.st_ctime_ns
+            and known[3] == status.st_ino
+        ):
             self._seen[path] = known
-            return str(known[-1]), status
-        return None, status
+            return Known(known[-1], known[-2])
+        young = self._young.get(path)
+        return young[1] if young is not None and young[0] == _look(status) else None
 
-    def read(self, path: str, advance: Callable[[int], None]) -> tuple[str, os.stat_result]:
-        """Read a file and return its SHA-256 and its status; `advance` gets the bytes of each piece. Raises OSError."""
-        hashing = hashlib.sha256()
+    def read(self, path: str, advance: Callable[[int], None]) -> tuple[Known, os.stat_result]:
+        """Read a file; return what it holds and its status. `advance` gets the bytes of each piece. Raises OSError."""
+        hashing, start = hashlib.sha256(), b""
         with open(path, "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             while piece := file.read(PIECE):
+                start = start or piece
                 hashing.update(piece)
                 advance(len(piece))
-        digest = hashing.hexdigest()
+        is_key = status.st_size < MOST_KEY_BYTES and holds_private_key(start)
+        known = Known(hashing.hexdigest(), is_key)
         if self._now_ns - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_NS:
-            self._seen[path] = [*_look(status), digest]
+            self._seen[path] = [*_look(status), is_key, known.sha256]
             self._has_news = True
-        return digest, status
+        else:
+            self._young[path] = (_look(status), known)
+        return known, status
+
+    def is_private_key(self, path: str, status: os.stat_result) -> bool:
+        """Return whether a small file is a private key; it is read only if it has changed. What cannot be read is not."""
+        known = self.known(path, status)
+        if known is None:
+            try:
+                known, _ = self.read(path, lambda _: None)
+            except OSError:
+                return False
+        return known.is_private_key
 
     def save(self) -> None:
         """Save the digests that were requested and drop the others. A failing disk costs only time."""
         if not self._has_news and len(self._seen) == len(self._known):
             return
+        self._has_news = False
         with contextlib.suppress(OSError):
             write_whole(self._file, json.dumps(self._seen).encode())
 

@@ -17,18 +17,12 @@ from launcher.errors import (
     ConnectionLostError,
     EngineError,
     HostError,
-    RefusedError,
     UsageError,
 )
 from launcher.hosts import Desk, connect
 from launcher.planning import (
-    Ladder,
-    LadderInputs,
     PrecisionRequest,
-    check,
     environment,
-    ladder,
-    ladder_inputs,
     requested_gpus,
     site,
 )
@@ -36,17 +30,19 @@ from launcher.planning import plan as make_plan
 from launcher.planning import runtime as choose_runtime
 from launcher.runs import build_settings, cards, job_check, models, resolve, secret_values, sweeping
 from launcher.runs.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free, settle
+from launcher.runs.loading import Load, load
 from launcher.runs.mirror import Mirror, runs_folder
 from launcher.runs.probing import choose_profile, describe, probe
 from launcher.runs.run_id import new_run_id
 from launcher.runs.shipping import ship
 from launcher.runs.view import Stage, View
-from launcher.runtimes import Runtime, load, names, open_for_plan
+from launcher.runtimes import Runtime, names, open_for_plan
+from launcher.runtimes import load as load_runtime
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.model import Model
-from launcher.values.plan import Finding, Plan
+from launcher.values.plan import Plan
 from launcher.values.precision import Platform
 from launcher.values.profile import Profile
 
@@ -113,69 +109,6 @@ def understand(request: Request) -> Resolved:
     return Resolved(host, profiles, task, request.precision, model, rehearsed_on, request.gpus)
 
 
-def preview(request: Request, facts: Facts | None = None) -> tuple[Plan, tuple[Finding, ...]]:
-    """Return the plan and what the gate would say; nothing is refused, nothing is left on the host.
-
-    With the facts of an earlier probe no connection is made. Raises HostError only where the plan itself hangs on the
-    probe: no profile is named, or a name that means several.
-    """
-    resolved = understand(request)
-    host, profiles = resolved.host, resolved.profiles
-    unreached: tuple[Finding, ...] = ()
-    if facts is None:
-        try:
-            with connect(host) as desk:
-                facts = probe(desk, host, resolved.job)
-        except HostError as error:
-            if not profiles:
-                raise
-            if len(profiles) > 1:
-                choices = " or ".join(profile.name for profile in profiles)
-                words = f"{error}\n  without its probe the profile is not clear: name {choices}"
-                raise HostError(error.host, words) from error
-            unreached = (Finding(level="note", code="not-reached", message=f"the gate saw no host: {error}"),)
-    profile = choose_profile(profiles, facts)[0] if facts else profiles[0]
-    try:
-        plan = _plan(profile, resolved, facts)
-        refused: tuple[Finding, ...] = ()
-    except RefusedError as error:
-        plan = _plan(profile, _with_nothing_asked(resolved), facts)
-        refused = (Finding(level="refuse", code="precision-excluded", message=str(error)),)
-    asked = cards.findings(resolved.gpus, plan, facts)
-    of_job = job_check.findings(resolved.task)
-    return plan, (*refused, *of_job, *unreached, *asked, *check(plan, facts, host, resolve.wheels()))
-
-
-class Explanation(NamedTuple):
-    """What a ladder is made for, the ladder, and what speaks against the job on this machine."""
-
-    inputs: LadderInputs
-    ladder: Ladder
-    findings: tuple[Finding, ...]
-
-
-def explain(request: Request, facts: Facts | None = None) -> Explanation:
-    """Return the ladder of a request. The host is asked only where no profile, or several, are named.
-
-    Raises RefusedError when the precision that is asked for is excluded.
-    """
-    resolved = understand(request)
-    if facts is None and len(resolved.profiles) != 1:
-        with connect(resolved.host) as desk:
-            facts = probe(desk, resolved.host, resolved.job)
-    profile = choose_profile(resolved.profiles, facts)[0] if facts else resolved.profiles[0]
-    model, platform = _known(resolved, facts)
-    evidence = facts.precision_evidence if facts else ()
-    case = ladder_inputs(profile, resolved.job, model, platform, evidence, platform.torch)
-    return Explanation(case, ladder(case, resolved.asked), job_check.findings(resolved.task))
-
-
-def _with_nothing_asked(resolved: Resolved) -> Resolved:
-    """Return a request that leaves the precision to us, for a preview of what was refused."""
-    job = resolved.job.model_copy(update={"attention": "sdpa", "compile": False})
-    return resolved._replace(asked=AUTO, task=resolved.task._replace(job=job))
-
-
 class Started(NamedTuple):
     """A run that has begun, and the open desk for `follow` to take over."""
 
@@ -200,23 +133,34 @@ def launch(request: Request, view: View) -> Started:
         view.note(task.said)
     settle(job_check.findings(task), view)
     runs_folder()  # raises if it cannot be made, before anything is asked of the host
+    loaded = _load(task, view)
     with view.stage("connect") as stage:
         desk = connect(host)
         stage.text = desk.about
     try:
         facts, profile = _look(desk, resolved, view)
-        plan = _plan(profile, resolved, facts)
+        plan = plan_of(profile, resolved, facts)
         view.head(plan)
         deadline = time.monotonic() + request.wait_s
         contact = Contact(host, desk, resolved.job, facts, view, resolved.gpus, deadline)
         contact = pass_gate_when_free(contact, plan)
         build = build_settings.read(host, os.environ)
         with open_for_plan(desk, host, plan, contact.facts, build) as runtime:
-            fill = functools.partial(ship, desk, plan=plan, task=task, view=view)
+            fill = functools.partial(ship, desk, loaded)
             return begin(contact, runtime, plan, secrets, Filling("ship", fill))
     except BaseException:
         desk.close()
         raise
+
+
+def _load(task: resolve.Task, view: View) -> Load:
+    """Collect what travels, and show what does not. Raises RefusedError for a folder that is not sent."""
+    with view.stage("files") as stage:
+        stage.text = None  # its line is that of the stage `ship`
+        loaded = load(task)
+    settle(loaded.cargo.findings, view)
+    view.cargo(loaded.cargo)
+    return loaded
 
 
 class Filling(NamedTuple):
@@ -267,7 +211,7 @@ def build_image(request: Request, view: View) -> None:
             desk = stack.enter_context(connect(host))
             stage.text = desk.about
         facts, profile = _look(desk, resolved, view)
-        plan = _plan(profile, resolved, facts)
+        plan = plan_of(profile, resolved, facts)
         with contextlib.suppress(CardBusyError):  # a build needs no card
             pass_gate(Contact(host, desk, resolved.job, facts, view), plan)
         runtime = stack.enter_context(open_for_plan(desk, host, plan, facts, build))
@@ -278,9 +222,9 @@ def build_image(request: Request, view: View) -> None:
 def _with_images(host: Host) -> Host:
     """Return a host whose runtime runs images. Raises UsageError if its own does not."""
     if host.runtime == AUTO:
-        name = next(name for name in names() if load(name).has_images)
+        name = next(name for name in names() if load_runtime(name).has_images)
         return host.model_copy(update={"runtime": name})
-    if not load(host.runtime).has_images:
+    if not load_runtime(host.runtime).has_images:
         raise UsageError(
             f'{host.name}: runtime = "{host.runtime}" in launch.toml: nothing runs in an image there'
         )
@@ -296,16 +240,16 @@ def _look(desk: Desk, resolved: Resolved, view: View) -> tuple[Facts, Profile]:
     return facts, profile
 
 
-def _plan(profile: Profile, resolved: Resolved, facts: Facts | None) -> Plan:
+def plan_of(profile: Profile, resolved: Resolved, facts: Facts | None) -> Plan:
     """Return the plan. The facts decide on the runtime; without facts it is `native`. Raises RefusedError."""
     profile = cards.profile_for(resolved.gpus, profile)
     on = resolved.rehearsed_on or profile
-    kind = load(choose_runtime(on, resolved.host, resolved.job, facts) if facts else WITHOUT_FACTS)
+    kind = load_runtime(choose_runtime(on, resolved.host, resolved.job, facts) if facts else WITHOUT_FACTS)
     sources = resolve.image_sources() if kind.has_images else None
     made = None
     if facts is not None and kind.makes_environments and resolved.job.requirements:
         made = environment(on, resolved.job, resolved.host, facts, resolve.wheels())
-    model, platform = _known(resolved, facts)
+    model, platform = known_of(resolved, facts)
     if made is not None and made.torch is not None:
         platform = platform.model_copy(update={"torch": made.torch.partition("+")[0]})
     return make_plan(
@@ -324,7 +268,7 @@ def _plan(profile: Profile, resolved: Resolved, facts: Facts | None) -> Plan:
     )
 
 
-def _known(resolved: Resolved, facts: Facts | None) -> tuple[Model | None, Platform]:
+def known_of(resolved: Resolved, facts: Facts | None) -> tuple[Model | None, Platform]:
     """Return what is known of the job's model, and of what its precision hangs on."""
     return (resolved.model or facts.model, facts.for_precision) if facts else (resolved.model, Platform())
 

@@ -10,40 +10,38 @@ from rich.filesize import decimal
 from launcher.errors import ConnectionLostError, RunError
 from launcher.hosts import Desk
 from launcher.runs import tree
-from launcher.runs.digests import Digests
+from launcher.runs.cargo_text import left_out_line
+from launcher.runs.loading import Load
 from launcher.runs.meter import Meter
 from launcher.runs.mirror import Mirror
-from launcher.runs.resolve import Task
-from launcher.runs.view import Stage, View
-from launcher.values.plan import Plan
+from launcher.runs.view import Stage
+from launcher.values.cargo import Cargo
 
 TRIES = 3
+LARGE = 10_000_000
+"""Bytes of a file that is named when it travels."""
+MOST_LARGEST = 3
 
 
-def ship(desk: Desk, mirror: Mirror, stage: Stage, plan: Plan, task: Task, view: View) -> str:
-    """Put the code, the local model and the local data of a plan in place on the host; return what was sent, in words."""
-    sources = {"model": plan.model, **{f"data.{name}": source for name, source in plan.data.items()}}
-    local = {
-        key: task.locate(key, source.value)
-        for key, source in sources.items()
-        if source and source.kind == "local"
-    }
-    collected = tree.collect(task.code, local, mirror.folder.parent)
-    for path in collected.left_out[:5]:
-        view.note(f"not sent: {path}")
-    if len(collected.left_out) > 5:
-        view.note(f"not sent: {len(collected.left_out) - 5} more like these")
-    digests = Digests(task.code)
-    manifest = tree.manifest(collected, digests, stage.moved)
-    digests.save()
+def ship(desk: Desk, load: Load, mirror: Mirror, stage: Stage) -> str:
+    """Put a load in place on the host for a run; return what was sent, in words."""
+    manifest = tree.manifest(load.tree, load.digests, stage.moved)
+    load.digests.save()
     try:
-        sent = _send(desk, mirror.run, collected, manifest, stage)
+        sent = _send(desk, mirror.run, load.tree, manifest, stage)
     except ConnectionLostError as error:
         words = f"{error}\n  no run was begun   the same command again sends only what has not arrived whole"
         raise ConnectionLostError(error.host, words) from error
+    left_out = left_out_line(load.cargo)
+    return f"{_sent(load.cargo, sent)}; left out: {left_out}" if left_out else _sent(load.cargo, sent)
+
+
+def _sent(cargo: Cargo, sent: dict[str, int]) -> str:
     if not sent:
-        return f"{len(manifest)} files, none to send"
-    return f"{len(sent)} of {len(manifest)} files sent, {decimal(sum(sent.values()))}"
+        return f"{cargo.files:,} files, {decimal(cargo.bytes)}, none to send"
+    largest = [f"{path} ({decimal(size)})" for path, size in cargo.largest if size >= LARGE]
+    named = f"; largest: {', '.join(largest[:MOST_LARGEST])}" if largest else ""
+    return f"{len(sent):,} of {cargo.files:,} files sent, {decimal(sum(sent.values()))}{named}"
 
 
 def _send(
@@ -58,7 +56,7 @@ def _send(
             entry.name, entry.source, int(manifest[entry.path]["size"])
         )
         for entry in collected.entries
-        if entry.link is None
+        if entry.is_file
     }
     sent: dict[str, int] = {}
     missing = desk.preparation.offer(run, manifest)

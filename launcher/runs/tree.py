@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import functools
 import os
-import stat
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from launcher.errors import UsageError
-from launcher.runs.digests import Digests
+from launcher.runs.digests import Digests, Known
+from launcher.runs.folder_walk import Entry, FolderWalk
+from launcher.runs.launch_ignore import LaunchIgnore, read_rules, rules_around
 from launcher.runs.meter import Meter, Moved
+from launcher.values.cargo import LeftOut, Why
 
 CHUNK = 1 << 17
 """Bytes sent at once: small enough to show progress on a slow link."""
-MOST_FILES = 50_000
-
-
-class Entry(NamedTuple):
-    """A file (or link) here, and its path on the host below the run: `code/…` or `data/…`."""
-
-    path: str
-    source: str
-    link: str | None
-
-    @property
-    def name(self) -> str:
-        """The path as it is shown: below the code folder, or `data/…`."""
-        return self.path.removeprefix("code/")
 
 
 class SizedFile(NamedTuple):
@@ -41,69 +28,85 @@ class SizedFile(NamedTuple):
 
 
 class CodeTree(NamedTuple):
-    """All entries, and what was left out and why."""
+    """All entries, sorted by path, and what was left out and why."""
 
     entries: list[Entry]
-    left_out: list[str]
+    left_out: list[LeftOut]
 
 
-def collect(code: Path, local: Mapping[str, Path], mirror: Path) -> CodeTree:
-    """Return what a plan ships: the code folder, and the model and data that lie here, by their keys in the job.
+def collect(code: Path, local: Mapping[str, Path], hidden: Mapping[str, Why], digests: Digests) -> CodeTree:
+    """Return what is shipped: the code folder, and the model and data that lie here, by their keys in the job.
 
-    In a git work tree: tracked files and untracked ones that git does not ignore. Elsewhere: every file. Never the
-    mirror of our own runs. Raises UsageError for what cannot be read.
+    `hidden` are absolute paths that do not travel. A file that is named by a key does, wherever it lies. Raises UsageError for
+    what cannot be read.
     """
-    left_out: list[str] = []
-    entries = list(_folder(code, "code", mirror, left_out))
+    rules = read_rules(code)
+    walk = FolderWalk(code, "code", None, [rules] if rules else [], hidden, digests)
+    walk.run(use_git=True)
+    entries, left_out = walk.entries, walk.left_out
     for key, written in local.items():
         path = Path(os.path.realpath(written))
         name = path.name if written.name in ("", "..") else written.name
         top = f"data/{key.rpartition('.')[2]}/{name or 'root'}"
         if path.is_dir():
-            entries += _folder(path, top, mirror, left_out, use_git=False)
-        elif path.is_file():
-            entries.append(Entry(top, str(path), None))
+            walk = FolderWalk(path, top, key, _rules_of(path, code), hidden, digests)
+            walk.run(use_git=False)
+            entries += walk.entries
+            left_out += walk.left_out
         else:
-            raise UsageError(f"{key}: {path} does not exist\n  a path on the host is written host:/path")
-    if len(entries) > MOST_FILES:
-        raise UsageError(
-            f"{code} holds {len(entries):,} files, more than {MOST_FILES:,}: is this the project's folder?\n"
-            '  stand in it, or name it: code = "…" in the job file; what git ignores stays behind'
-        )
+            entries.append(_named_file(top, str(path)))
     return CodeTree(sorted(entries, key=lambda entry: entry.path), left_out)
 
 
-def manifest(tree: CodeTree, digests: Digests, show: Callable[[Moved], None]) -> dict[str, Any]:
-    """Return what each path must be on the host: SHA-256, size in bytes and exec bit, or a link's target.
+def _named_file(top: str, path: str) -> Entry:
+    try:
+        return Entry(top, path, size=os.stat(path).st_size)
+    except OSError as error:
+        raise _unreadable(path, error) from error
 
-    Files that changed are read, in a second pass: `show` learns how far that has come. Raises UsageError for one that cannot
-    be read.
+
+def _rules_of(folder: Path, code: Path) -> list[LaunchIgnore]:
+    """Return the rules for a folder of data: its own, and those of the code folder, if it lies in that."""
+    around = rules_around(folder, code) if folder != code and folder.is_relative_to(code) else None
+    return [rules for rules in (read_rules(folder), around) if rules is not None]
+
+
+def manifest(tree: CodeTree, digests: Digests, show: Callable[[Moved], None]) -> dict[str, Any]:
+    """Return what each path must be on the host: a file's SHA-256, size and mode, a link's target, an empty folder's mode.
+
+    Files that changed are read, in a second pass: `show` learns how far that has come. Raises UsageError for one that
+    cannot be read.
     """
     found: dict[str, Any] = {}
     unread: list[Entry] = []
     for entry in tree.entries:
-        if entry.link is not None:
-            found[entry.path] = {"link": entry.link}
-            continue
-        try:
-            digest, status = digests.known(entry.source)
-        except OSError as error:
-            raise _unreadable(entry.source, error) from error
-        found[entry.path] = _file(digest, status)
-        if digest is None:
-            unread.append(entry)
+        path, source, link, folder, _ = entry
+        if link is not None:
+            found[path] = {"link": link}
+        elif folder is not None:
+            found[path] = {"folder": folder}
+        else:
+            try:
+                status = os.stat(source)
+            except OSError as error:
+                raise _unreadable(source, error) from error
+            known = digests.known(source, status)
+            found[path] = _file(known, status)
+            if known is None:
+                unread.append(entry)
     meter = Meter(sum(found[entry.path]["size"] for entry in unread), show, doing="reading")
     for entry in unread:
         try:
-            digest, status = digests.read(entry.source, functools.partial(meter.advance, name=entry.name))
+            known, status = digests.read(entry.source, functools.partial(meter.advance, name=entry.name))
         except OSError as error:
             raise _unreadable(entry.source, error) from error
-        found[entry.path] = _file(digest, status)
+        found[entry.path] = _file(known, status)
     return found
 
 
-def _file(digest: str | None, status: os.stat_result) -> dict[str, Any]:
-    return {"sha256": digest, "size": status.st_size, "exec": bool(status.st_mode & stat.S_IXUSR)}
+def _file(known: Known | None, status: os.stat_result) -> dict[str, Any]:
+    digest = known.sha256 if known is not None else None
+    return {"sha256": digest, "size": status.st_size, "mode": status.st_mode & 0o777}
 
 
 def _unreadable(path: str, error: OSError) -> UsageError:
@@ -139,94 +142,3 @@ def _pieces(path: str, left: int) -> Iterator[bytes]:
                 yield piece
     except OSError as error:
         raise _unreadable(path, error) from error
-
-
-def _folder(
-    folder: Path, top: str, mirror: Path, left_out: list[str], *, use_git: bool = True
-) -> Iterator[Entry]:
-    names = _git_names(folder) if use_git else None
-    base = f"{folder}{os.sep}"  # text all the way: a Path for each of 10,000 files costs more than asking the disk
-    runs = f"{mirror}{os.sep}" if mirror != folder and mirror.is_relative_to(folder) else None
-    linked: dict[str, bool] = {"": False}
-    for name in _all_names(folder) if names is None else names:
-        path = base + name
-        if runs is not None and path.startswith(runs):
-            continue
-        try:
-            mode = os.lstat(path).st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            continue  # tracked, and gone from the work tree
-        if _is_behind_a_link(os.path.dirname(name), base, linked):
-            continue  # tracked, and a parent has become a link, which travels as one
-        if stat.S_ISLNK(mode):
-            link = _link_inside(Path(path), folder)
-            if link is None:
-                left_out.append(f"{name} -> {os.readlink(path)} (points out of the folder)")
-            else:
-                yield Entry(f"{top}/{name}", path, link)
-        elif stat.S_ISREG(mode):
-            yield Entry(f"{top}/{name}", path, None)
-        elif stat.S_ISDIR(mode):  # a submodule, perhaps never checked out, or a repository in this one
-            has_git = os.path.exists(f"{path}/.git")
-            yield from _folder(Path(path), f"{top}/{name}", mirror, left_out, use_git=has_git)
-        else:
-            left_out.append(f"{name} (no file)")
-
-
-def _is_behind_a_link(parent: str, base: str, known: dict[str, bool]) -> bool:
-    if parent not in known:
-        known[parent] = os.path.islink(base + parent) or _is_behind_a_link(
-            os.path.dirname(parent), base, known
-        )
-    return known[parent]
-
-
-def _git_names(folder: Path) -> list[str] | None:
-    """Return git's tracked and unignored names below a folder; None to send every file.
-
-    Every file is sent if the folder is not a work tree, if git is missing, or if git ignores the whole folder: naming it is
-    a request for it. Raises UsageError if git fails in a work tree: ignored files would be sent.
-    """
-    try:
-        said = _git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    except FileNotFoundError:
-        return None
-    if said.returncode != 0:
-        words = said.stderr.decode(errors="replace").strip()
-        if "not a git repository" in words:
-            return None
-        raise UsageError(f"git does not list {folder}: {words}")
-    is_top = (folder / ".git").exists()  # its own ignore rules do not cover the folder itself
-    if not is_top and _git(folder, "check-ignore", "-q", "--", str(folder)).returncode == 0:
-        return None
-    return sorted({os.fsdecode(name).rstrip("/") for name in said.stdout.split(b"\0") if name})
-
-
-def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        ["git", "-C", str(folder), *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-        env={**os.environ, "LC_ALL": "C"},
-    )
-
-
-def _all_names(folder: Path) -> Iterator[str]:
-    for where, folders, files in os.walk(folder):
-        links = [name for name in folders if os.path.islink(os.path.join(where, name))]
-        folders[:] = sorted(set(folders) - set(links) - {".git", "__pycache__"})
-        for name in sorted({*files, *links} - {".git"}):  # in a submodule it is a file
-            yield os.path.join(where, name)[len(str(folder)) + 1 :]
-
-
-def _link_inside(path: Path, folder: Path) -> str | None:
-    """Return a link's target as it is to be made on the host, None if it points out of the folder."""
-    target = path.readlink()
-    real = Path(os.path.realpath(path.parent / target))
-    if not real.is_relative_to(folder.resolve()):
-        return None
-    if target.is_absolute():
-        plain = Path(os.path.normpath(target))
-        return os.path.relpath(plain if plain.is_relative_to(folder) else real, path.parent.resolve())
-    return str(target)

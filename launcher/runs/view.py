@@ -9,12 +9,13 @@ from typing import NamedTuple, Protocol
 from launcher.errors import HostError
 from launcher.runs.meter import Moved
 from launcher.runs.mirror import News
+from launcher.values.cargo import Cargo
 from launcher.values.plan import Finding, Plan
 from launcher.values.record import Event, Parent, RunState
 
 
 class Stage(Protocol):
-    """A step of a launch while it runs; `text` is what it found, shown when it is done."""
+    """A step of a launch while it runs; `text` is what it found, shown when it is done, or None if it leaves no line."""
 
     text: str | None
 
@@ -30,6 +31,9 @@ class View(Protocol):
 
     def head(self, plan: Plan) -> None:
         """Show what will run where, and at which precision."""
+
+    def cargo(self, cargo: Cargo) -> None:
+        """Show what of the folder does not travel although a user may count on it."""
 
     def stage(self, name: str) -> AbstractContextManager[Stage]:
         """Show a stage while it lasts, then its time and text."""

@@ -42,8 +42,8 @@ def preview(client, *words):
 def test_a_saved_probe_gives_the_plan_and_findings_of_the_host_itself(client, cards):
     """Byte for byte, though no host is asked: the one that is named cannot be reached."""
     cards.put("l40s")
-    here = client.ok("--dry-run", "--json", "--", "true")
     client.script(client.ok("probe", "--json"), "l40s.json")
+    here = client.ok("--dry-run", "--json", "--", "true")
     cards.put()  # the machine has changed since
     assert client.ok("--dry-run", "--json", "--probe", "l40s.json", "--", "true") == here
     client.script('[hosts.gone]\naddress = "127.0.0.1"\nport = 1\n', "launch.toml")

@@ -12,8 +12,10 @@ import pytest
 
 from launcher.errors import UsageError
 from launcher.runs.digests import Digests
+from launcher.runs.folder_walk import Entry
 from launcher.runs.meter import Meter
-from launcher.runs.tree import CodeTree, Entry, SizedFile, collect, manifest, write_files
+from launcher.runs.tree import CodeTree, SizedFile, collect, manifest, write_files
+from launcher.values.cargo import Why
 
 
 @pytest.fixture
@@ -35,14 +37,22 @@ def git(folder, *words):
     subprocess.run(["git", *person, *words], cwd=folder, check=True, capture_output=True)
 
 
+def taken(folder, sources):
+    return collect(folder, sources, {str(folder / "runs"): Why.RUNS}, Digests(folder))
+
+
 def collected(folder, **local):
     """What travels: the folder, and the paths of `model`, `data_train`, … as the job's file would name them."""
-    sources = {key.replace("_", "."): folder / value for key, value in local.items()}
-    return collect(folder, sources, folder / "runs")
+    return taken(folder, {key.replace("_", "."): folder / value for key, value in local.items()})
 
 
 def names(tree):
-    return {entry.path: entry.link for entry in tree.entries}
+    """The links and files that travel, with the targets of the links."""
+    return {entry.path: entry.link for entry in tree.entries if entry.folder is None}
+
+
+def left_out(tree):
+    return {one.path: one.why for one in tree.left_out}
 
 
 @pytest.fixture(autouse=True)
@@ -241,7 +251,7 @@ def test_links_out_are_left_out_with_a_reason(folder, target):
     (folder / "out").symlink_to(target)
     tree = collected(folder)
     assert tree.entries == []
-    assert tree.left_out == [f"out -> {target} (points out of the folder)"]
+    assert [(one.path, one.why, one.link) for one in tree.left_out] == [("out", Why.LINK_OUT, target)]
 
 
 def test_a_link_that_leaves_by_way_of_another_is_left_out(folder):
@@ -250,25 +260,25 @@ def test_a_link_that_leaves_by_way_of_another_is_left_out(folder):
     (folder / "sly").symlink_to("here/../beside")
     tree = collected(folder)
     assert set(names(tree)) == {"code/here"}
-    assert "sly" in tree.left_out[0]
+    assert left_out(tree) == {"sly": Why.LINK_OUT}
 
 
 def test_what_is_no_file_is_left_out_with_a_reason(folder):
     """A named pipe would hang whoever reads it."""
     os.mkfifo(folder / "pipe")
     tree = collected(folder)
-    assert (tree.entries, tree.left_out) == ([], ["pipe (no file)"])
+    assert (tree.entries, left_out(tree)) == ([], {"pipe": Why.SPECIAL})
 
 
-def test_the_manifest_says_content_exec_bit_and_link(folder):
-    """Whatever the file's other bits: run or not run is what matters."""
+def test_the_manifest_says_content_mode_and_link(folder):
+    """A program stays one, and what others may not read stays so."""
     put(folder / "tool", "#!/bin/sh\n").chmod(0o700)
     put(folder / "text", "words").chmod(0o604)
     (folder / "link").symlink_to("text")
     assert said(folder, collected(folder)) == {
         "code/link": {"link": "text"},
-        "code/text": {"sha256": hashlib.sha256(b"words").hexdigest(), "size": 5, "exec": False},
-        "code/tool": {"sha256": hashlib.sha256(b"#!/bin/sh\n").hexdigest(), "size": 10, "exec": True},
+        "code/text": {"sha256": hashlib.sha256(b"words").hexdigest(), "size": 5, "mode": 0o604},
+        "code/tool": {"sha256": hashlib.sha256(b"#!/bin/sh\n").hexdigest(), "size": 10, "mode": 0o700},
     }
 
 
@@ -331,17 +341,6 @@ def test_any_name_that_a_file_system_takes_travels(folder, has_git, name):
     assert list(said(folder, tree)) == [entry.path for entry in tree.entries]
 
 
-@pytest.mark.parametrize("key", ["model", "data.train", "data.eval"])
-def test_a_model_or_data_that_is_not_here_is_named_by_its_key(folder, key):
-    """The key, where it was looked for, and how a path on the host is written."""
-    with pytest.raises(UsageError) as caught:
-        collected(folder, **{key.replace(".", "_"): "./nowhere"})
-    said = str(caught.value)
-    assert said.startswith(key)
-    assert str(folder / "nowhere") in said
-    assert "host:" in said
-
-
 def test_a_model_and_data_that_lie_here_travel_under_data(folder, tmp_path):
     """A folder whole, whatever git ignores, a file alone; each below its key and under its own name."""
     git(folder, "init", "-q")
@@ -383,25 +382,16 @@ def test_what_lies_here_travels_under_its_name_or_under_its_folders_own(folder, 
     put(folder / "beside" / "inner" / "f")
     (folder / "sub" / "link").symlink_to("../beside/inner")
     (folder / "sub" / "deep" / "link").symlink_to("../../beside/inner")
-    found = names(collect(folder / "sub", {"data.train": folder / "sub" / value}, folder / "runs"))
+    found = names(taken(folder / "sub", {"data.train": folder / "sub" / value}))
     tops = {"/".join(name.split("/")[:3]) for name in found if name.startswith("data/")}
     assert tops == {f"data/train/{top}"}
-
-
-def test_the_root_of_all_has_a_name_too(folder, monkeypatch):
-    """`/` as data is a mistake for the limit to tell, not an empty name."""
-    monkeypatch.setattr("launcher.runs.tree._all_names", lambda _: ["etc/hostname"])
-    assert any(
-        name.startswith("data/train/root/etc")
-        for name in names(collect(folder, {"data.train": Path("/")}, folder / "runs"))
-    )
 
 
 def test_a_home_as_data_is_named_after_its_folder(folder, monkeypatch):
     """`~` is spelt out where the job is read; its name is the folder's."""
     put(folder / "me" / "f")
     monkeypatch.setenv("HOME", str(folder / "me"))
-    found = names(collect(folder / "me", {"data.train": folder / Path("~").expanduser()}, folder / "runs"))
+    found = names(taken(folder / "me", {"data.train": folder / Path("~").expanduser()}))
     assert "data/train/me/f" in found
 
 
@@ -414,7 +404,7 @@ def test_the_same_tree_gives_the_same_bytes(folder):
     for path in folder.rglob("*"):
         os.utime(path, (1, 1), follow_symlinks=False)
     (folder / "a").unlink()
-    put(folder / "a", "a").chmod(0o640)
+    put(folder / "a", "a")
     assert json.dumps(said(folder, collected(folder))) == first
 
 
@@ -441,14 +431,14 @@ def test_a_file_that_shrinks_while_it_is_sent_is_named(folder):
 def test_a_file_that_vanishes_before_it_is_sent_is_named(folder):
     """Both the hashing and the sending say which file it was."""
     with pytest.raises(UsageError, match=r"gone cannot be read"):
-        said(folder, CodeTree([Entry("code/gone", str(folder / "gone"), None)], []))
+        said(folder, CodeTree([Entry("code/gone", str(folder / "gone"))], []))
     with pytest.raises(UsageError, match=r"gone cannot be read"):
         send(folder / "gone", 1, io.BytesIO())
 
 
 def test_a_home_folder_by_mistake_is_refused_with_what_to_do(folder, monkeypatch):
     """More files than any project has are not hashed and sent, but asked about."""
-    monkeypatch.setattr("launcher.runs.tree.MOST_FILES", 3)
+    monkeypatch.setattr("launcher.runs.folder_walk.MOST_FILES", 3)
     for number in range(4):
         put(folder / str(number))
     with pytest.raises(UsageError, match="is this the project's folder"):

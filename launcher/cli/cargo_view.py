@@ -1,0 +1,42 @@
+"""A cargo as text: what would travel, what is left out and why, and where model and data come from."""
+
+from __future__ import annotations
+
+from launcher.cli.figures import size_text
+from launcher.cli.say import say
+from launcher.runs.cargo_text import path_of, size_words
+from launcher.values.cargo import Cargo, LeftOut, Supply
+
+MOST_LARGEST = 3
+MOST_LEFT_OUT = 20
+
+
+def show_cargo(cargo: Cargo) -> None:
+    """Print a cargo for people; nothing for a folder that is refused."""
+    if cargo.findings:
+        return
+    say(f"  travels    {cargo.files:,} files, {size_text(cargo.bytes)}, from {cargo.folder}")
+    for path, size in cargo.largest[:MOST_LARGEST]:
+        say(f"             {size_text(size):>9}  {path}")
+    for supply in cargo.supplies:
+        say(f"  {supply.key:<10} {supply.written}   {_source(supply)}")
+    shown = cargo.left_out[:MOST_LEFT_OUT]
+    for number, one in enumerate(shown):
+        say(f"  {'' if number else 'left out':<10} {_left_out(one)}")
+    if len(cargo.left_out) > len(shown):
+        say(f"             {len(cargo.left_out) - len(shown):,} more (all: --json)")
+
+
+def _source(supply: Supply) -> str:
+    if supply.source.kind == "host":
+        return "on the host"
+    if supply.source.kind == "name":
+        return "left to the script"
+    files = "" if supply.files == 1 else f"{supply.files:,} files, "
+    return f"here, {files}{size_text(supply.bytes)}"
+
+
+def _left_out(one: LeftOut) -> str:
+    link = f" -> {one.link}" if one.link is not None else ""
+    size = f", {size_words(one.size)}" if one.size is not None else ""
+    return f"{path_of(one)}{link}   ({one.why.value}{size})"

@@ -1,0 +1,105 @@
+"""The rules of a `.launchignore`: gitignore's syntax; a pattern leaves out, `!pattern` includes."""
+
+from __future__ import annotations
+
+import enum
+import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.errors import BadFileError
+
+if TYPE_CHECKING:
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
+FILE = ".launchignore"
+
+
+class Verdict(enum.Enum):
+    """What the rules say of a path: it stays, it travels, or it travels and a rule speaks of its name, not of `*`."""
+
+    OUT = enum.auto()
+    IN = enum.auto()
+    IN_BY_NAME = enum.auto()
+
+
+class LaunchIgnore:
+    """The rules of one file. A rule speaks of a path that it matches, not of what lies below that path.
+
+    Paths are relative to the folder that travels. `prefix` is that folder below the one of the file, with a `/` at its end.
+    """
+
+    def __init__(self, patterns: list[GitIgnoreSpecPattern], prefix: str = "") -> None:
+        self._patterns = patterns[::-1]
+        self._prefix = prefix
+        self._includes = [str(one.pattern)[1:] for one in patterns if one.include is False]
+
+    @property
+    def includes(self) -> bool:
+        """Whether a rule includes something."""
+        return bool(self._includes)
+
+    def verdict(self, path: str, *, is_folder: bool) -> Verdict | None:
+        """Return what the last rule that matches a path says; None if none does."""
+        path = self._prefix + path
+        parent = path.rpartition("/")[0] + "/"
+        named = f"{path}/" if is_folder else path
+        for pattern in self._patterns:
+            if pattern.match_file(named) is None:
+                continue
+            if parent != "/" and pattern.match_file(parent) is not None:
+                continue  # it is the folder above that the rule speaks of
+            if pattern.include:
+                return Verdict.OUT
+            return Verdict.IN_BY_NAME if _names(str(pattern.pattern)) else Verdict.IN
+        return None
+
+    def leads_below(self, folder: str) -> bool:
+        """Return whether a rule includes something below this folder by its path, as `!data/raw/a.csv` does for `data`."""
+        parts = (self._prefix + folder).split("/")
+        return any(_leads(rule.strip().strip("/").split("/"), parts) for rule in self._includes)
+
+
+def read_rules(folder: Path) -> LaunchIgnore | None:
+    """Return the rules of a folder; None without a `.launchignore`. Raises BadFileError for one that cannot be read."""
+    return _read(folder, "")
+
+
+def rules_around(folder: Path, top: Path) -> LaunchIgnore | None:
+    """Return the rules of `top` for a folder below it that travels by itself."""
+    return _read(top, f"{folder.relative_to(top).as_posix()}/")
+
+
+def _read(folder: Path, prefix: str) -> LaunchIgnore | None:
+    path = folder / FILE
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFileError(f"{path} cannot be read: {error}") from error
+    from pathspec import GitIgnoreSpec
+    from pathspec.patterns.gitignore import GitIgnorePatternError
+
+    try:
+        spec = GitIgnoreSpec.from_lines(lines)
+    except GitIgnorePatternError as error:
+        raise BadFileError(f"{path}: {error}") from error
+    return LaunchIgnore([one for one in spec.patterns if one.include is not None], prefix)
+
+
+def _names(rule: str) -> bool:
+    """Return whether a rule names something: `*` and `**` alone do not."""
+    return bool(rule.rstrip("/").rpartition("/")[2].strip("!*?"))
+
+
+def _leads(rule: list[str], folder: list[str]) -> bool:
+    """Return whether the parts of a rule go through a folder. A rule for any folder, like `**/a.csv`, leads into none."""
+    if rule[0] == "**":
+        return False
+    for part, name in zip(rule, folder, strict=False):
+        if part == "**":
+            return True
+        if not fnmatch.fnmatchcase(name, part):
+            return False
+    return len(rule) > len(folder)

@@ -1,0 +1,83 @@
+"""Load a launch: find what travels, before anything is asked of the host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.planning import source
+from launcher.runs import resolve
+from launcher.runs.digests import Digests
+from launcher.runs.local_paths import values_of
+from launcher.runs.mirror import runs_folder
+from launcher.runs.refused_folders import refusal
+from launcher.runs.tree import CodeTree, collect
+from launcher.values.cargo import Cargo, Supply, Why
+from launcher.values.plan import Finding
+
+MOST_NAMED = 5
+"""The largest files that a cargo names."""
+
+
+class Load(NamedTuple):
+    """What a launch sends, file by file, and the same in figures."""
+
+    tree: CodeTree
+    cargo: Cargo
+    digests: Digests
+
+
+def load(task: resolve.Task) -> Load:
+    """Collect what a task sends. A folder that is refused is not read; the cargo says so. A path that does not exist is skipped.
+
+    Raises UsageError for what cannot be read.
+    """
+    supplies = [Supply(key, written, source(written)) for key, written in values_of(task.job)]
+    paths = {
+        one.key: task.locate(one.key, one.source.value) for one in supplies if one.source.kind == "local"
+    }
+    local = {key: path for key, path in paths.items() if path.is_dir() or path.is_file()}
+    refusals = tuple(_refusals(task.code, local))
+    digests = Digests(task.code)
+    tree = CodeTree([], []) if refusals else collect(task.code, local, _hidden(), digests)
+    digests.save()
+    return Load(tree, _cargo(task.code, tree, supplies, refusals), digests)
+
+
+def _refusals(code: Path, local: dict[str, Path]) -> Iterator[Finding]:
+    for what, path in (("the folder that would travel", code), *local.items()):
+        if os.path.isdir(path) and (finding := refusal(path, what)):
+            yield finding
+
+
+def _hidden() -> dict[str, Why]:
+    """Return the paths that do not travel wherever they lie: our records, and the files that hosts' tables name."""
+    hidden = {str(runs_folder()): Why.RUNS}
+    for host in resolve.hosts().values():
+        for path in (host.build.pip_conf, host.build.ca_bundle, host.identity_file):
+            if path is not None:
+                hidden[os.path.abspath(os.path.expanduser(path))] = Why.BUILD_FILE
+    return hidden
+
+
+def _cargo(code: Path, tree: CodeTree, supplies: list[Supply], findings: tuple[Finding, ...]) -> Cargo:
+    sizes = {entry.source: entry for entry in tree.entries if entry.is_file}
+    largest = sorted(sizes.values(), key=lambda entry: (-entry.size, entry.path))[:MOST_NAMED]
+    return Cargo(
+        folder=code,
+        files=sum(entry.folder is None for entry in tree.entries),
+        bytes=sum(entry.size for entry in sizes.values()),
+        largest=tuple((entry.name, entry.size) for entry in largest),
+        left_out=tuple(sorted(tree.left_out, key=lambda one: (one.key or "", one.path))),
+        supplies=tuple(_with_sizes(one, tree) for one in supplies),
+        paths=frozenset(entry.name for entry in tree.entries if entry.path.startswith("code/")),
+        findings=findings,
+    )
+
+
+def _with_sizes(supply: Supply, tree: CodeTree) -> Supply:
+    top = f"data/{supply.key.rpartition('.')[2]}/"
+    sizes = [entry.size for entry in tree.entries if entry.path.startswith(top) and entry.folder is None]
+    return supply._replace(files=len(sizes), bytes=sum(sizes))

@@ -1,0 +1,89 @@
+"""Look at a launch without starting it: its plan and what speaks against it, or its ladder of precisions."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from launcher.errors import HostError, RefusedError
+from launcher.hosts import connect
+from launcher.planning import Ladder, LadderInputs, check, ladder, ladder_inputs
+from launcher.runs import cards, job_check, resolve
+from launcher.runs.launching import AUTO, Request, Resolved, known_of, plan_of, understand
+from launcher.runs.loading import load
+from launcher.runs.probing import choose_profile, probe
+from launcher.values.cargo import Cargo
+from launcher.values.facts import Facts
+from launcher.values.plan import Finding, Plan
+
+
+class Preview(NamedTuple):
+    """A plan, what the gate would say, and what would travel."""
+
+    plan: Plan
+    findings: tuple[Finding, ...]
+    cargo: Cargo
+
+
+def preview(request: Request, facts: Facts | None = None) -> Preview:
+    """Return the plan and what the gate would say; nothing is refused, nothing is left on the host.
+
+    With the facts of an earlier probe no connection is made. Raises HostError only where the plan itself hangs on the
+    probe: no profile is named, or a name that means several.
+    """
+    resolved = understand(request)
+    host, profiles = resolved.host, resolved.profiles
+    cargo = load(resolved.task).cargo
+    unreached: tuple[Finding, ...] = ()
+    if facts is None:
+        try:
+            with connect(host) as desk:
+                facts = probe(desk, host, resolved.job)
+        except HostError as error:
+            if not profiles:
+                raise
+            if len(profiles) > 1:
+                choices = " or ".join(profile.name for profile in profiles)
+                words = f"{error}\n  without its probe the profile is not clear: name {choices}"
+                raise HostError(error.host, words) from error
+            unreached = (Finding(level="note", code="not-reached", message=f"the gate saw no host: {error}"),)
+    profile = choose_profile(profiles, facts)[0] if facts else profiles[0]
+    try:
+        plan = plan_of(profile, resolved, facts)
+        refused: tuple[Finding, ...] = ()
+    except RefusedError as error:
+        plan = plan_of(profile, _with_nothing_asked(resolved), facts)
+        refused = (Finding(level="refuse", code="precision-excluded", message=str(error)),)
+    asked = cards.findings(resolved.gpus, plan, facts)
+    against = (*refused, *job_check.findings(resolved.task), *cargo.findings)
+    findings = (*against, *unreached, *asked, *check(plan, facts, host, resolve.wheels()))
+    return Preview(plan, findings, cargo)
+
+
+class Explanation(NamedTuple):
+    """What a ladder is made for, the ladder, and what speaks against the job on this machine."""
+
+    inputs: LadderInputs
+    ladder: Ladder
+    findings: tuple[Finding, ...]
+
+
+def explain(request: Request, facts: Facts | None = None) -> Explanation:
+    """Return the ladder of a request. The host is asked only where no profile, or several, are named.
+
+    Raises RefusedError when the precision that is asked for is excluded.
+    """
+    resolved = understand(request)
+    if facts is None and len(resolved.profiles) != 1:
+        with connect(resolved.host) as desk:
+            facts = probe(desk, resolved.host, resolved.job)
+    profile = choose_profile(resolved.profiles, facts)[0] if facts else resolved.profiles[0]
+    model, platform = known_of(resolved, facts)
+    evidence = facts.precision_evidence if facts else ()
+    case = ladder_inputs(profile, resolved.job, model, platform, evidence, platform.torch)
+    return Explanation(case, ladder(case, resolved.asked), job_check.findings(resolved.task))
+
+
+def _with_nothing_asked(resolved: Resolved) -> Resolved:
+    """Return a request that leaves the precision to us, for a preview of what was refused."""
+    job = resolved.job.model_copy(update={"attention": "sdpa", "compile": False})
+    return resolved._replace(asked=AUTO, task=resolved.task._replace(job=job))

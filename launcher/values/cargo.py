@@ -1,0 +1,131 @@
+"""The cargo of a launch: what travels to the host, what was left out and why, and where model and data come from."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher.values.plan import Finding, Source
+
+
+class Why(enum.StrEnum):
+    """Why something in the folder does not travel, in words for people."""
+
+    RULE = ".launchignore"
+    CREDENTIALS = "credentials"
+    PRIVATE_KEY = "private key"
+    BUILD_FILE = "named for builds"
+    SETTINGS = "settings of launch"
+    ENVIRONMENT = "virtual environment"
+    CACHE = "cache"
+    TRACKER = "wandb's records"
+    REPOSITORY = "git's own"
+    RUNS = "records of runs"
+    GIT = "git ignores it"
+    UNREADABLE = "cannot be listed"
+    LINK_OUT = "points out of the folder"
+    LINK_TO_LEFT_OUT = "points to what is left out"
+    SPECIAL = "no file"
+
+    @property
+    def is_routine(self) -> bool:
+        """Whether everybody expects it, so that a summary need not name it."""
+        return self in (Why.CACHE, Why.REPOSITORY, Why.RUNS, Why.SETTINGS)
+
+    @property
+    def is_surprising(self) -> bool:
+        """Whether a user may count on it, and so is told of each."""
+        return self in (Why.LINK_OUT, Why.LINK_TO_LEFT_OUT, Why.SPECIAL, Why.UNREADABLE)
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether it was left out because it holds, or may hold, a secret."""
+        return self in (Why.CREDENTIALS, Why.PRIVATE_KEY, Why.BUILD_FILE)
+
+
+class Size(NamedTuple):
+    """Bytes; `is_at_least` if counting stopped early, for a folder of very many files."""
+
+    bytes: int
+    is_at_least: bool = False
+
+
+class LeftOut(NamedTuple):
+    """A path that does not travel, below the code folder, or below the folder of the job's `key`; a folder ends with `/`.
+
+    `link` is a link's target. `size` is None for what has none.
+    """
+
+    path: str
+    why: Why
+    size: Size | None = None
+    link: str | None = None
+    key: str | None = None
+
+
+class Supply(NamedTuple):
+    """The model or a data set of a job: as it is written under its key, and its source. Sizes are of what travels."""
+
+    key: str
+    written: str
+    source: Source
+    files: int = 0
+    bytes: int = 0
+
+
+class Cargo(NamedTuple):
+    """What a launch sends. `files` counts files and links, of code and of data; `bytes` counts each file once.
+
+    `paths` are the paths that travel as code, relative to `folder`, empty folders included. `findings` are refusals.
+    """
+
+    folder: Path
+    files: int
+    bytes: int
+    largest: tuple[tuple[str, int], ...]
+    left_out: tuple[LeftOut, ...]
+    supplies: tuple[Supply, ...]
+    paths: frozenset[str]
+    findings: tuple[Finding, ...] = ()
+
+    def has(self, path: str) -> bool:
+        """Return whether a path relative to the folder, written without `./`, is a file, link or folder that travels."""
+        return path in self.paths or any(known.startswith(f"{path}/") for known in self.paths)
+
+    def why_left_out(self, path: str) -> LeftOut | None:
+        """Return what says that a path does not travel: itself or a folder above it; None if nothing does."""
+        for entry in self.left_out:
+            if entry.key is not None:
+                continue
+            name = entry.path.rstrip("/")
+            if path == name or (entry.path.endswith("/") and path.startswith(entry.path)):
+                return entry
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the cargo for scripts, without the list of its paths; what was left out is cut after 1,000 entries."""
+        return {
+            "folder": str(self.folder),
+            "files": self.files,
+            "bytes": self.bytes,
+            "largest": [{"path": path, "bytes": size} for path, size in self.largest],
+            "left_out": [_plain(entry) for entry in self.left_out[:1000]],
+            "left_out_count": len(self.left_out),
+            "sources": [
+                {
+                    "key": one.key,
+                    "written": one.written,
+                    "kind": one.source.kind,
+                    "files": one.files,
+                    "bytes": one.bytes,
+                }
+                for one in self.supplies
+            ],
+        }
+
+
+def _plain(entry: LeftOut) -> dict[str, Any]:
+    size = {} if entry.size is None else {"bytes": entry.size.bytes, "at_least": entry.size.is_at_least}
+    key = {} if entry.key is None else {"key": entry.key}
+    return {**key, "path": entry.path, "why": entry.why.value, **size}
