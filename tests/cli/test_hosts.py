@@ -9,6 +9,9 @@ from launcher.runs import probing
 from launcher.values.host import Host
 
 
+pytestmark = pytest.mark.slow(reason="each test starts clients that wait for hosts")
+
+
 @pytest.fixture
 def silent_port():
     """A port that takes connections and never says a word."""

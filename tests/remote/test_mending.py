@@ -13,6 +13,10 @@ from testbed import trainer
 from testbed.client import is_gone, missing, until
 from testbed.toy import Toy
 
+pytestmark = pytest.mark.slow(
+    reason="each test starts an agent and trains for several attempts, without torch"
+)
+
 STEPS, EVERY = 12, 3
 
 
