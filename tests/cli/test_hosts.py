@@ -8,7 +8,6 @@ import pytest
 from launcher.runs import probing
 from launcher.values.host import Host
 
-
 pytestmark = pytest.mark.slow(reason="each test starts clients that wait for hosts")
 
 
