@@ -16,6 +16,7 @@ LaunchError                    exit 1
 │   ├── RefusedStreamError              its sshd forbids forwarding, or nothing listens
 │   └── EngineError                     its container engine said no
 ├── RunError                   exit 1   the run's own
+│   └── LastCopyError                   it would be lost: nothing else has these files
 └── InterruptedRunError        exit 5   waiting or interrupted: resumable
 """
 
@@ -110,6 +111,14 @@ class EngineError(HostError):
 
 class RunError(LaunchError):
     """Raised when a run, or what it left behind, does not allow the command."""
+
+
+class LastCopyError(RunError):
+    """Raised when a removal would lose files that exist nowhere else; `only_checkpoints` if they are all checkpoints."""
+
+    def __init__(self, message: str, *, only_checkpoints: bool) -> None:
+        super().__init__(message)
+        self.only_checkpoints = only_checkpoints
 
 
 class InterruptedRunError(LaunchError):

@@ -34,6 +34,7 @@ WINGS = [
 """The folders of `remote/`, the lowest first: each imports only from itself and from those before it."""
 HEAVY = {"fabric", "paramiko", "docker", "torch", "matplotlib", "tensorboardX"}
 VARIABLES = {
+    "LAUNCH_ARTIFACTS",
     "LAUNCH_ATTEMPT",
     "LAUNCH_SOCKET",
     "LAUNCH_RUN",

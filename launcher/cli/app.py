@@ -13,6 +13,7 @@ from launcher import __version__
 from launcher.cli import (
     attach,
     completing,
+    cp,
     diagnose,
     execute,
     explain,
@@ -21,6 +22,7 @@ from launcher.cli import (
     image,
     launch,
     logs,
+    ls,
     metrics,
     plot,
     probe,
@@ -112,7 +114,9 @@ app.command("metrics", cls=QuickCommand)(metrics.metrics)
 app.command("plot", cls=QuickCommand)(plot.plot)
 app.command("stop", cls=QuickCommand)(stop.stop)
 app.command("resume", cls=QuickCommand)(resume.resume)
+app.command("ls", cls=QuickCommand)(ls.ls)
 app.command("pull", cls=QuickCommand)(pull.pull)
+app.command("cp", cls=QuickCommand)(cp.cp)
 app.command("exec", cls=execute.ExecuteCommand)(execute.execute)
 app.command("rm", cls=QuickCommand)(rm.rm)
 app.command("gc", cls=QuickCommand)(gc.gc)

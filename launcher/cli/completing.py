@@ -44,6 +44,8 @@ _NAMES = {
     "JOB": _job_names,
     "RUNTIME": _runtime_names,
     "RUN": _run_ids,
+    "RUN…": _run_ids,
+    "RUN:PATH": _run_ids,
     "FILE|-|RUN": _run_ids,
 }
 """The completions of an argument or option, by its metavar."""

@@ -11,8 +11,10 @@ from launcher.runs.mirror import Mirror
 
 
 def fetch(run: str, host: str | None) -> Mirror:
-    """Return a run's mirror, brought up to date; unchanged if the host cannot be reached."""
+    """Return a run's mirror, brought up to date; unchanged if the host cannot be reached, or was freed of it."""
     place, mirror = locate(run, host)
+    if mirror.is_freed:
+        return mirror
     try:
         with connect(place) as desk:
             refresh(desk, mirror)

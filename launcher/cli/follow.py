@@ -15,7 +15,7 @@ from launcher.runs.following import finish, follow
 from launcher.runs.mirror import Mirror
 from launcher.runs.view import View
 from launcher.values.host import Host
-from launcher.values.record import State
+from launcher.values.record import State, is_terminal
 
 if TYPE_CHECKING:
     from launcher.runs.launching import Started
@@ -45,11 +45,17 @@ def follow_to_end(host: Host, mirror: Mirror, view: View, desk: Desk | None) -> 
         try:
             state = follow(host, mirror, view, desk)
         except (KeyboardInterrupt, Terminated) as error:
-            view.note(
-                f"detached; the run continues.   launch attach {mirror.short} · launch stop {mirror.short}"
-            )
+            view.note(_detached(mirror))
             raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 0) from None
         finish(mirror, state, view)
     code = _EXIT.get(state.state, 1)
     if code:
         raise typer.Exit(code)
+
+
+def _detached(mirror: Mirror) -> str:
+    """Return what to say when a follower leaves: the run goes on, or it has ended and its files were on their way."""
+    state = mirror.state()
+    if state is not None and is_terminal(state.state):
+        return f"detached; the run has {state.state}, and not all of its files are here.   launch pull {mirror.short}"
+    return f"detached; the run continues.   launch attach {mirror.short} · launch stop {mirror.short}"

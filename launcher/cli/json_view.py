@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from pydantic_core import to_json
@@ -99,6 +100,10 @@ class JsonView(PlainView):
         """Put the link's return."""
         self._put(kind="link", state="back")
 
+    def came_home(self, run: str, files: Mapping[Path, int]) -> None:
+        """Put which files of a run are here."""
+        self._put(kind="home", run=run, files={str(path): size for path, size in files.items()})
+
     def end(self, run: str, state: RunState, result: Result) -> None:
         """Put the end."""
         metrics = {name: as_json(value) for name, value in result.metrics.items()}
@@ -110,5 +115,6 @@ class JsonView(PlainView):
             reason=state.reason,
             evidence=state.evidence,
             metrics=metrics,
+            home={str(path): size for path, size in result.home.items()},
             **{name: str(path) if path else None for name, path in paths.items()},
         )

@@ -62,6 +62,14 @@ def launch(
             help="Pass this environment variable to the job; its value is never recorded.",
         ),
     ] = None,
+    outputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--output",
+            metavar="GLOB",
+            help="Bring home only the files of the working folder that match, as in a .gitignore.",
+        ),
+    ] = None,
     gpus: Annotated[
         str | None, typer.Option(metavar="N|UUID,…", help="Use this many of the host's cards, or these.")
     ] = None,
@@ -109,6 +117,7 @@ def launch(
         rehearse,
         gpus,
         seconds(wait),
+        outputs or (),
     )
     if dry_run:
         _preview(request, probe, as_json)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from launcher.cli.figures import clock_text, transfer_text, value_text
+from launcher.cli.figures import clock_text, size_text, transfer_text, value_text
 from launcher.cli.plan_text import headline
 from launcher.cli.progress import Progress, count
 from launcher.cli.say import say, without_escapes
@@ -194,6 +195,18 @@ class PlainView:
         """Show that the link is back."""
         self.note("the link is back")
 
+    def came_home(self, run: str, files: Mapping[Path, int]) -> None:
+        """Show the largest of the files that came home: the first with its whole path, the others below the run's folder."""
+        largest = sorted(files, key=lambda path: (-files[path], path))[:3]
+        if not largest:
+            return
+        paths = [
+            str(path).partition(f"/{run}/")[2] if number else str(path) for number, path in enumerate(largest)
+        ]
+        words = [f"{shown} ({size_text(files[path])})" for shown, path in zip(paths, largest, strict=True)]
+        more = f" and {len(files) - 3} more   launch ls {run.rpartition('-')[2]}" if len(files) > 3 else ""
+        self.write(f"  came home {', '.join(words)}{more}")
+
     def end(self, run: str, state: RunState, result: Result) -> None:
         """Show how the run ended and what it left."""
         short = run.rpartition("-")[2]
@@ -207,10 +220,12 @@ class PlainView:
             for label, path in (("adapter", result.adapter), ("curve", result.picture)):
                 if path is not None:
                     self.write(f"  {label:<8} {path}")
+            self.came_home(run, result.home)
             self.write(f"  metrics  launch metrics {short}      tensorboard --logdir runs")
             return
         where = f"step {self.progress.where()}{how}"
         self.write(f"  ✗ {name} {took}   {reason or 'no process or container runs it'}, {where}", "bold")
+        self.came_home(run, result.home)
         for label, text in evidence.diagnosis(state.evidence).items():
             self.write(f"    {label:<6} {text}")
         if words := evidence.words(state.evidence):

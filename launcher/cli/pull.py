@@ -1,26 +1,86 @@
-"""pull: fetch a run's artifacts."""
+"""pull: bring home what a run wrote."""
 
 from __future__ import annotations
 
-from launcher.cli.options import AcceptFlag, HostOption, RunWord
-from launcher.cli.say import say
-from launcher.cli.signals import spinner
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.cli.options import AcceptFlag, HostOption, JsonFlag, RunWord
+
+if TYPE_CHECKING:
+    from launcher.runs.mirror import Mirror
+    from launcher.runs.pulling import Pulled
+
+PathWords = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[PATH]…", help="Files or folders of the run, as `launch ls` shows them."),
+]
 
 
-def pull(run: RunWord = "last", host: HostOption = None, _accept: AcceptFlag = False) -> None:
-    """Fetch a run's artifacts to this machine and verify each file.
+def pull(
+    run: RunWord = "last",
+    paths: PathWords = None,
+    host: HostOption = None,
+    _accept: AcceptFlag = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Everything: no limit on the size, and checkpoints too.")
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Keep fetching new files until the run ends.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Bring home what a run wrote, and verify each file. A pull that broke goes on where it was.
 
-    Example:  launch pull last
+    Without PATH: artifacts and outputs, the smallest first, up to the job's pull_limit; no checkpoints.
+
+    Examples:  launch pull last     launch pull w8q2 checkpoints/step-400     launch pull w8q2 --all
     """
-    from rich.console import Console
-
-    from launcher.hosts import connect
+    from launcher.cli.screens import make_view
+    from launcher.errors import RunError
     from launcher.runs.control import locate
-    from launcher.runs.following import pull as fetch
-    from launcher.runs.following import refresh
+    from launcher.runs.fetching import pull_once, pull_until_end
+    from launcher.runs.following import what_failed, what_stayed
+    from launcher.runs.pulling import Choice
 
     place, mirror = locate(run, host)
-    with connect(place) as desk, spinner(Console(stderr=True), f"fetching from {place.name}"):
-        refresh(desk, mirror)
-        files = fetch(desk, mirror)
-    say(f"{files} files   {mirror.artifacts}" if files else f"{mirror.run} has no artifacts")
+    if mirror.is_freed:
+        raise RunError(
+            f"{mirror.short} was removed from {place.name}: what came home before is in {mirror.folder}\n"
+            f"  look   launch ls {mirror.short}"
+        )
+    choice = Choice(mirror.plan().pull_limit, tuple(paths or ()), everything)
+    view = make_view(as_json)
+    pulled = (pull_until_end if follow else pull_once)(place, mirror, choice, view)
+    if as_json:
+        print(json.dumps(_values(pulled, mirror)))
+    else:
+        view.came_home(mirror.run, {mirror.place(file.path): file.size for file in pulled.fetched})
+        for text in what_stayed(pulled, place.name, mirror):
+            view.note(text)
+    if problem := what_failed(pulled, place.name, mirror):
+        raise RunError(problem)
+
+
+def _values(pulled: Pulled, mirror: Mirror) -> dict[str, object]:
+    return {
+        "version": 1,
+        "kind": "pulled",
+        "run": mirror.run,
+        "files": [
+            {
+                "path": file.path,
+                "size": file.size,
+                "sha256": file.sha256,
+                "here": str(mirror.place(file.path)),
+            }
+            for file in pulled.fetched
+        ],
+        "present": pulled.present,
+        "over_limit": [{"path": file.path, "size": file.size} for file in pulled.over_limit],
+        "checkpoints": [{"path": file.path, "size": file.size} for file in pulled.checkpoints],
+        "left_out": pulled.left_out,
+        "yours": [str(path) for path in pulled.yours],
+    }

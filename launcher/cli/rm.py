@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from launcher.cli.asking import YesFlag, agrees, check_last
 from launcher.cli.options import AcceptFlag, HostOption
+
+if TYPE_CHECKING:
+    from launcher.runs.cleaning import Freeing
+    from launcher.runs.mirror import Mirror
+    from launcher.values.host import Host
 
 
 def rm(
@@ -17,23 +23,74 @@ def rm(
     host: HostOption = None,
     _accept: AcceptFlag = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Remove artifacts that were never pulled too.")
+        bool, typer.Option("--force", help="Remove files of which there is no other copy, too.")
     ] = False,
+    here: Annotated[
+        bool, typer.Option("--here", help="Remove the files and the record on this machine, too.")
+    ] = False,
+    yes: YesFlag = False,
 ) -> None:
-    """Remove ended runs from their host and from here. Files shared with other runs are removed by `launch gc`.
+    """Remove ended runs from their host. What came home, and the record, stay here.
 
-    Examples:  launch rm w8q2     launch rm --force p0x1 a77c
+    What a run wrote is compared with what is here first. Nothing is removed whose last copy would be lost. Files shared with other runs are removed by `launch gc`.
+
+    Examples:  launch rm w8q2     launch rm --here w8q2     launch rm --force p0x1 a77c
     """
-    from launcher.cli.say import complain, say
-    from launcher.hosts import connect
-    from launcher.runs.cleaning import remove
+    from launcher.runs.cleaning import check_here
     from launcher.runs.control import locate
 
-    for place, mirror in [
-        locate(word, host) for word in runs
-    ]:  # every name is resolved before the first removal
-        with connect(place) as desk:
-            left = remove(desk, mirror, even_artifacts=force)
-        say(f"{mirror.run} removed from {place.name} and from here")
-        if left is not None:
-            complain(left)
+    found = [(word, *locate(word, host)) for word in runs]  # every name before the first removal
+    for word, _, mirror in found:
+        check_last(word, mirror, "rm", yes=yes)
+        if here:
+            check_here(mirror, force=force)
+    for _, place, mirror in found:
+        _remove(place, mirror, force=force, here=here)
+
+
+def _remove(place: Host, mirror: Mirror, *, force: bool, here: bool) -> None:
+    from launcher.cli.figures import size_text
+    from launcher.cli.say import complain, say
+    from launcher.runs.cleaning import remove_here
+    from launcher.runs.local_copies import LocalCopies
+
+    subject = f"{mirror.short} on {place.name}"
+    freeing = None if mirror.is_freed else _free(place, mirror, force=force)
+    if freeing is None:
+        what = "was freed before"
+    elif freeing.bytes is None:
+        what = f"{place.name} has no such run any more"
+    else:
+        what = f"{size_text(freeing.bytes)} freed there"
+    count = len(LocalCopies(mirror).files())
+    if here:
+        remove_here(mirror)
+        say(f"{subject}: {what}; its {_files(count)}record here removed")
+    else:
+        verb, them = ("stay", "them") if count else ("stays", "it")
+        say(f"{subject}: {what}; its {_files(count)}record {verb} here (launch rm --here removes {them})")
+    if freeing is not None and freeing.problem is not None:
+        complain(freeing.problem)
+
+
+def _files(count: int) -> str:
+    return f"{count} file{'s' if count > 1 else ''} and " if count else ""
+
+
+def _free(place: Host, mirror: Mirror, *, force: bool) -> Freeing:
+    from launcher.cli.screens import make_stage
+    from launcher.errors import LastCopyError
+    from launcher.hosts import connect
+    from launcher.runs.cleaning import free
+
+    with connect(place) as desk, make_stage("comparing") as stage:
+        try:
+            return free(desk, mirror, "all" if force else "nothing", stage)
+        except LastCopyError as error:
+            if not error.only_checkpoints:
+                raise
+            problem = error
+    if not agrees(f"{problem}\nonly checkpoints would be lost"):
+        raise problem
+    with connect(place) as desk, make_stage("comparing") as stage:
+        return free(desk, mirror, "checkpoints", stage)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from rich.console import Console
+from rich.text import Text
+
+from launcher.cli.figures import transfer_text
 from launcher.cli.json_view import JsonView
-from launcher.cli.plain_view import PlainView
+from launcher.cli.plain_view import PlainView, Stage
+from launcher.cli.say import complain
+from launcher.cli.signals import spinner
 from launcher.cli.terminal_view import TerminalView
 from launcher.runs.view import View
+from launcher.values.text import printable
 
 
 def make_view(as_json_lines: bool) -> View:
@@ -16,3 +24,19 @@ def make_view(as_json_lines: bool) -> View:
         return JsonView()
     console = Console(highlight=False)
     return TerminalView(console) if console.is_terminal else PlainView()
+
+
+@contextmanager
+def make_stage(name: str) -> Iterator[Stage]:
+    """Yield a stage that is shown on standard error while it lasts, and not when it is done."""
+    console = Console(stderr=True)
+    with spinner(console, name) as status:
+
+        def show(text: str) -> None:
+            line = f"{name}: {text}"
+            if console.is_terminal:
+                status.update(Text(printable(line), no_wrap=True, overflow="ellipsis"))
+            else:
+                complain(f"  {line}")
+
+        yield Stage(show, lambda moved: show(transfer_text(moved)), 0.0 if console.is_terminal else 3.0)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from launcher.cli.asking import YesFlag, check_last
 from launcher.cli.options import AcceptFlag, HostOption, JsonFlag, RunWord
 from launcher.cli.say import say
 from launcher.cli.signals import spinner
@@ -17,11 +18,12 @@ def stop(
     host: HostOption = None,
     _accept: AcceptFlag = False,
     now: Annotated[bool, typer.Option("--now", help="End it immediately, without a checkpoint.")] = False,
+    yes: YesFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Stop a run: it saves a checkpoint if it can, then ends. Wait until it has ended.
 
-    Examples:  launch stop w8q2     launch stop --now last
+    Examples:  launch stop w8q2     launch stop --now w8q2
     """
     from launcher.hosts import connect
     from launcher.runs.control import locate
@@ -30,6 +32,7 @@ def stop(
     from launcher.values.record import Reason
 
     place, mirror = locate(run, host)
+    check_last(run, mirror, "stop", yes=yes)
     from rich.console import Console
 
     grace_s = mirror.plan().stop_grace_s

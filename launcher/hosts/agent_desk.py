@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import IO, Any, Self, TypeVar
+from typing import IO, Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from launcher.errors import BadFileError, MalformedAnswerError
-from launcher.hosts.channel import Channel, Reply, Stream
-from launcher.hosts.desk import Making, Output, Preparation, Runs, Upkeep
+from launcher.hosts.channel import Channel, Incoming, Reply, Stream
+from launcher.hosts.desk import Heard, Making, Preparation, Printed, Runs, Upkeep
 from launcher.values.answers import (
-    Artifacts,
     CommandEnd,
+    Freed,
     Garbage,
     HeldLock,
     Inheritance,
@@ -27,6 +27,17 @@ from launcher.values.base import Record
 from launcher.values.engine_access import EngineWay, RunLocation
 from launcher.values.environment import Maker
 from launcher.values.facts import Facts
+from launcher.values.output import (
+    CONTENT,
+    MOST_FILES,
+    OUTPUT,
+    Content,
+    Loss,
+    Manifest,
+    Output,
+    Outputs,
+    checked,
+)
 from launcher.values.packages import Packages
 from launcher.values.parsing import build
 from launcher.values.plan import Plan
@@ -41,7 +52,14 @@ DISK_S = 600.0
 SWEEP_S = 60.0
 INHERIT_S = 3600.0
 """How long a host may take to check a checkpoint, in seconds: it reads all of it."""
+MAX_LINE = 1 << 16
+"""Bytes of a line about a file."""
 Value = TypeVar("Value", bound=BaseModel)
+Line = TypeVar("Line")
+
+
+_READ = TypeAdapter(Annotated[int, Field(ge=0)], config=ConfigDict(defer_build=True))
+"""A sign of life: how many bytes the agent has read."""
 
 
 class AgentDesk:
@@ -152,16 +170,96 @@ class _Runs(_Part):
         return self._ask(_Located, "place", run=run).place
 
     def execute(
-        self, run: str, command: Sequence[str], take: Output, is_enough: Callable[[], bool]
+        self, run: str, command: Sequence[str], take: Printed, is_enough: Callable[[], bool]
     ) -> CommandEnd:
         reply = self._channel.execute("exec", b"", take, is_enough, run=run, command=list(command))
         return self._as(CommandEnd, "exec", reply)
 
-    def pull(self, run: str, take: Callable[[IO[bytes]], None]) -> Artifacts:
-        return self._as(Artifacts, "pull", self._channel.receive_stream("pull", take, run=run))
+    def outputs(self, run: str, heard: Heard, *, every_file: bool = False) -> Outputs:
+        files: list[Output] = []
+        reply = self._lines("outputs", OUTPUT, files.append, heard, run=run, all=every_file)
+        end = self._as(_OutputsEnd, "outputs", reply)
+        return Outputs(self._checked("outputs", files), end.left_out, end.now_ns)
 
-    def remove(self, run: str, *, with_artifacts: bool, by_force: bool) -> None:
-        self._channel.call("remove", run=run, artifacts=with_artifacts, force=by_force, deadline_s=DISK_S)
+    def manifest(self, run: str, paths: Sequence[str], heard: Heard) -> Manifest:
+        files: list[Content] = []
+        payload = json.dumps(list(paths)).encode()
+        reply = self._lines("manifest", CONTENT, files.append, heard, payload, run=run)
+        requested = set(paths)
+        strays = [file.path for file in files if file.path not in requested]
+        if strays or len({file.path for file in files}) != len(files):
+            raise self._malformed(
+                "manifest", f"it names {strays[:1] or 'a file twice'}, which was not asked for"
+            )
+        return Manifest(files, self._as(_ManifestEnd, "manifest", reply).left_out)
+
+    def send(self, run: str, files: Sequence[tuple[str, int, int]], take: Callable[[Incoming], None]) -> None:
+        self._channel.receive_stream("send", take, json.dumps(files).encode(), run=run)
+
+    def remove(self, run: str, held: Mapping[str, str], lose: Loss, heard: Heard) -> Freed:
+        payload = json.dumps(dict(held)).encode()
+        nothing: list[Content] = []
+        reply = self._lines("remove", CONTENT, nothing.append, heard, payload, run=run, lose=lose)
+        return self._as(Freed, "remove", reply)
+
+    def _lines(
+        self,
+        verb: str,
+        kind: TypeAdapter[Line],
+        take: Callable[[Line], None],
+        heard: Heard,
+        payload: bytes = b"",
+        **args: Any,
+    ) -> Reply:
+        """Ask for a verb that sends JSON lines before its answer; `take` gets each as a value of a kind."""
+        count = 0
+
+        def read(stream: Incoming) -> None:
+            nonlocal count
+            for line in _split(stream):
+                try:
+                    if line[:1].isdigit():
+                        heard(_READ.validate_json(line, strict=True))
+                        continue
+                    take(kind.validate_json(line, strict=True))
+                except ValidationError as error:
+                    raise self._malformed(verb, str(error.errors()[0]["msg"])) from error
+                count += 1
+                if count > MOST_FILES:
+                    raise self._malformed(verb, f"it names more than {MOST_FILES:,} files")
+
+        try:
+            return self._channel.receive_stream(verb, read, payload, **args)
+        except _LineTooLongError:
+            raise self._malformed(verb, "a line without end") from None
+
+    def _checked(self, verb: str, files: list[Output]) -> list[Output]:
+        try:
+            return checked(files)
+        except ValueError as error:
+            raise self._malformed(verb, str(error)) from error
+
+    def _malformed(self, verb: str, why: str) -> MalformedAnswerError:
+        host = self._channel.host
+        return MalformedAnswerError(
+            host, printable(f"{host}: the agent's answer to `{verb}` is malformed: {why}")
+        )
+
+
+def _split(stream: Incoming) -> Iterator[bytes]:
+    """Yield the lines of a stream."""
+    rest = b""
+    while piece := stream.read_some():
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
+        if len(rest) > MAX_LINE:
+            raise _LineTooLongError
+    if rest:
+        raise _LineTooLongError
+
+
+class _LineTooLongError(Exception):
+    """Raised for a line without end."""
 
 
 class _Preparation(_Part):
@@ -231,7 +329,7 @@ class _Making(_Part):
         engine: EngineWay,
         tag: str,
         payload: bytes,
-        take: Output,
+        take: Printed,
         *,
         labels: Mapping[str, str],
         network: str | None,
@@ -260,7 +358,7 @@ class _Making(_Part):
         return self._ask(_Environment, "environment", name=name, deadline_s=DISK_S).there
 
     def make_environment(
-        self, name: str, maker: Maker, payload: bytes, take: Output, *, index: str | None, no_index: bool
+        self, name: str, maker: Maker, payload: bytes, take: Printed, *, index: str | None, no_index: bool
     ) -> MadeEnvironment:
         reply = self._channel.execute(
             "make_environment",
@@ -287,6 +385,15 @@ class _Upkeep(_Part):
 
     def root_label(self) -> str:
         return self._ask(_Root, "root").root
+
+
+class _OutputsEnd(Record):
+    left_out: dict[str, str] = {}
+    now_ns: int
+
+
+class _ManifestEnd(Record):
+    left_out: dict[str, str] = {}
 
 
 class _Listed(Record):

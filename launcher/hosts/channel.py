@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import IO, Any, Protocol, Self, cast
 
-from launcher.errors import AgentError, ConnectionLostError, HostError
+from launcher.errors import AgentError, ConnectionLostError, HostError, MalformedAnswerError
 from launcher.hosts.agent_file import MAGIC, agent_file
 from launcher.values.text import printable
 
@@ -23,6 +23,7 @@ POLL_S = 0.1
 HASHING_S = 600.0
 MAX_LINE = 16 * 1024 * 1024
 MAX_PAYLOAD = 256 * 1024 * 1024
+MAX_CHUNK = 4 * 1024 * 1024
 MAX_NOISE = 64 * 1024
 MAX_SEEN = 500
 
@@ -139,19 +140,24 @@ class Channel:
             self._link.settimeout(HASHING_S)
             return self._answer()
 
-    def receive_stream(self, verb: str, take: Callable[[IO[bytes]], None], **args: Any) -> Reply:
-        """Ask for a verb that sends a stream before its answer; `take` reads it.
+    def receive_stream(
+        self, verb: str, take: Callable[[Incoming], None], payload: bytes = b"", **args: Any
+    ) -> Reply:
+        """Ask for a verb that sends a stream before its answer; `take` reads it, all of it.
 
-        Raises AgentError when the agent refuses, in the stream's place too. What `take` raises comes out as it is.
+        Raises AgentError when the agent refuses, in the stream's place too, and MalformedAnswerError when the stream is longer
+        than `take` reads. What `take` raises comes out as it is.
         """
         with self._lock:
             with self._link_errors():
-                self._request(verb, b"", args, HASHING_S)
+                self._request(verb, payload, args, HASHING_S)
             reader = _ChunkReader(self._chunk)
             try:
-                take(cast("IO[bytes]", reader))
-                while reader.read(1 << 20):
-                    continue  # what a tar carries behind its end
+                take(reader)
+                if reader.read(1):
+                    raise MalformedAnswerError(self.host, f"{self.host}: more was sent than was announced")
+            except AgentError:
+                raise
             except BaseException:
                 self.close()
                 raise
@@ -276,12 +282,12 @@ class Channel:
             raise ConnectionLostError(self.host, f"{self.host}: the agent's answer has no values")
         return Reply(values, payload)
 
-    def _message(self) -> tuple[dict[str, Any], bytes]:
+    def _message(self, most: int = MAX_PAYLOAD) -> tuple[dict[str, Any], bytes]:
         line = self._line()
         try:
             message = json.loads(line)
             size = int(message.get("size", 0))
-            if not 0 <= size <= MAX_PAYLOAD:
+            if not 0 <= size <= most:
                 raise ValueError(size)
         except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
             raise ConnectionLostError(
@@ -292,7 +298,7 @@ class Channel:
     def _chunk(self) -> bytes:
         """Return the next piece of a stream; none at its end."""
         with self._link_errors():
-            message, payload = self._message()
+            message, payload = self._message(MAX_CHUNK)
         if "chunk" not in message:
             self._unwrap(message, payload)
             raise ConnectionLostError(
@@ -355,6 +361,16 @@ class _ChunkWriter:
         return len(data)
 
 
+class Incoming(Protocol):
+    """A stream of bytes that a host sends."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return so many bytes; fewer at the end of the stream."""
+
+    def read_some(self) -> bytes:
+        """Return the bytes that have come, at least one; none at the end of the stream."""
+
+
 class _ChunkReader:
     """The reading end of a stream in chunks."""
 
@@ -369,4 +385,8 @@ class _ChunkReader:
             self._is_over = not piece
             self._rest += piece
         piece, self._rest = self._rest[:size], self._rest[size:]
+        return piece
+
+    def read_some(self) -> bytes:
+        piece, self._rest = self.read(1) + self._rest, b""
         return piece

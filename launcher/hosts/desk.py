@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
-from launcher.hosts.channel import Reply, Stream
+from launcher.hosts.channel import Incoming, Reply, Stream
 from launcher.values.answers import (
-    Artifacts,
     CommandEnd,
+    Freed,
     Garbage,
     HeldLock,
     Inheritance,
@@ -29,12 +29,17 @@ from launcher.values.answers import (
 from launcher.values.engine_access import EngineWay, RunLocation
 from launcher.values.environment import Maker
 from launcher.values.facts import Facts
+from launcher.values.output import Loss, Manifest, Outputs
 from launcher.values.packages import Packages
 from launcher.values.plan import Plan
 from launcher.values.record import Summary
 
-Output = Callable[[int, bytes], None]
+Printed = Callable[[int, bytes], None]
 """Takes a piece of a program's output: 1 for standard output or 2 for standard error, and the bytes."""
+
+
+Heard = Callable[[int], None]
+"""Gets the number of bytes that the host has read so far, while it reads what a run wrote."""
 
 
 class Runs(Protocol):
@@ -65,15 +70,28 @@ class Runs(Protocol):
         """Return where a run lies, and as which user it runs."""
 
     def execute(
-        self, run: str, command: Sequence[str], take: Output, is_enough: Callable[[], bool]
+        self, run: str, command: Sequence[str], take: Printed, is_enough: Callable[[], bool]
     ) -> CommandEnd:
         """Run a command beside a run; `take` gets its output as it appears. Once `is_enough`, the command is ended."""
 
-    def pull(self, run: str, take: Callable[[IO[bytes]], None]) -> Artifacts:
-        """Send a run's artifacts as a tar stream, which `take` reads; return what was sent."""
+    def outputs(self, run: str, heard: Heard, *, every_file: bool = False) -> Outputs:
+        """Return what a run wrote, without digests. `every_file`: the patterns of its job do not count."""
 
-    def remove(self, run: str, *, with_artifacts: bool, by_force: bool) -> None:
-        """Remove a run that has ended. `by_force` first cancels a run whose engine does not answer."""
+    def manifest(self, run: str, paths: Sequence[str], heard: Heard) -> Manifest:
+        """Read files of a run and return their digests."""
+
+    def send(self, run: str, files: Sequence[tuple[str, int, int]], take: Callable[[Incoming], None]) -> None:
+        """Send files of a run one after the other, given as (path, first byte, size of the whole); `take` reads them.
+
+        Raises AgentError `changed` if a file is gone or has become shorter.
+        """
+
+    def remove(self, run: str, held: Mapping[str, str], lose: Loss, heard: Heard) -> Freed:
+        """Remove a run that has ended, if nothing is lost but what `lose` names.
+
+        `held` are the SHA-256 of the files that are safe here, by their paths. Raises AgentError `last-copies`, whose values
+        are a LastCopies. With `all`, a run whose engine does not answer is cancelled first.
+        """
 
 
 class Preparation(Protocol):
@@ -139,7 +157,7 @@ class Making(Protocol):
         engine: EngineWay,
         tag: str,
         payload: bytes,
-        take: Output,
+        take: Printed,
         *,
         labels: Mapping[str, str],
         network: str | None,
@@ -157,7 +175,7 @@ class Making(Protocol):
         """Return whether an environment is there and whole."""
 
     def make_environment(
-        self, name: str, maker: Maker, payload: bytes, take: Output, *, index: str | None, no_index: bool
+        self, name: str, maker: Maker, payload: bytes, take: Printed, *, index: str | None, no_index: bool
     ) -> MadeEnvironment:
         """Make an environment, whose lock this connection holds; `take` gets what pip or uv prints."""
 

@@ -83,6 +83,8 @@ def plan(
         hang_minutes=job.hang_minutes,
         time_limit_minutes=job.time_limit_minutes,
         stop_grace_s=job.stop_grace_s,
+        outputs=job.outputs,
+        pull_limit=job.pull_limit,
     )
 
 

@@ -1,56 +1,141 @@
-"""Removal: of a run that has ended, here and on its host; and of what no run of a host names any more."""
+"""Removal: of a run that has ended, from its host and from here; and of what no run of a host names any more."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
+import os
 import shutil
 import time
 from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
-from launcher.errors import AgentError, HostError, RunError
+from pydantic import ValidationError
+from rich.filesize import decimal
+
+from launcher.errors import AgentError, HostError, LastCopyError, MalformedAnswerError, RunError
 from launcher.hosts import Desk
 from launcher.runs.control import summary_of
+from launcher.runs.following import refresh
+from launcher.runs.local_copies import LocalCopies, sync_folders
+from launcher.runs.meter import Meter
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import NO_JOB, probe
+from launcher.runs.pulling import shown_path
+from launcher.runs.view import Stage
 from launcher.runtimes import Runtime, open_all, open_for_run
 from launcher.runtimes.runtime import Holding, Supply
 from launcher.values.answers import Removed
 from launcher.values.host import Host
+from launcher.values.output import LastCopies, Loss
 
+MOST_NAMED = 10
 UNNAMED_S = 86_400.0
 """How long an image that no run names stays: `launch image build` makes images before their first run."""
 
 
-def remove(desk: Desk, mirror: Mirror, *, even_artifacts: bool) -> str | None:
-    """Remove a run that has ended from its host, with what its runtime keeps for it, and its mirror here.
+class Freeing(NamedTuple):
+    """A run that is not on its host any more: the bytes that this freed, None if the host had no such run.
 
-    Return what could not be removed. Artifacts that were pulled may be removed from the host, others only by
-    `even_artifacts`. A run that its host does not have only loses its mirror.
-    Raises RunError for a run that has not ended, and for artifacts that were not pulled.
+    `problem` is what its runtime could not remove, and what to do about it.
     """
-    may_go = even_artifacts or mirror.artifacts.is_dir()
+
+    bytes: int | None
+    problem: str | None
+
+
+def free(desk: Desk, mirror: Mirror, lose: Loss, stage: Stage) -> Freeing:
+    """Remove a run that has ended from its host, with what its runtime keeps for it. Its record is brought here first.
+
+    The host compares what the run wrote with what is here, which is read again for that. Raises LastCopyError if files
+    would be lost that `lose` does not name, and RunError for a run that has not ended.
+    """
     summary = summary_of(desk, mirror.run)
-    try:
-        desk.runs.remove(mirror.run, with_artifacts=may_go, by_force=even_artifacts)
-    except AgentError as error:
-        if error.code == "refused":
-            commands = [
-                f"launch stop {mirror.short}",
-                f"launch pull {mirror.short}",
-                f"launch rm --force {mirror.short}",
-            ]
-            mend = f"launch stop --now {mirror.short}" if even_artifacts else "     or   ".join(commands)
-            raise RunError(f"{error}\n  {mend}") from error
-        if error.code != "no-run":
-            raise
-    left = None
+    freed = None
+    if summary is not None:
+        refresh(desk, mirror)
+        try:
+            with mirror.alone("pull"):
+                freed = _remove(desk, mirror, lose, stage)
+        except AgentError as error:
+            if error.code == "last-copies":
+                raise _last_copies(desk, mirror, error) from error
+            if error.code == "refused":
+                mend = f"launch stop {mirror.short}     or   launch stop --now {mirror.short}"
+                raise RunError(f"{error}\n  {mend}") from error
+            if error.code != "no-run":
+                raise
+    problem = None
     if summary is not None:
         with open_for_run(desk, summary) as runtime:
-            left = runtime.remove(mirror.run)
+            problem = runtime.remove(mirror.run)
+    mirror.mark_freed()
+    return Freeing(freed, problem)
+
+
+def _remove(desk: Desk, mirror: Mirror, lose: Loss, stage: Stage) -> int:
+    held: dict[str, str] = {}
+    if lose != "all":
+        copies = LocalCopies(mirror)
+        listed = desk.runs.outputs(mirror.run, lambda _count: None).files
+        here = [file for file in listed if os.path.lexists(mirror.place(file.path))]
+        meter = Meter(sum(file.size for file in here), stage.moved, "reading")
+        with mirror.disk_errors(mirror.folder):
+            for file in here:
+                advance = functools.partial(_advance, meter, shown_path(file.path))
+                if digest := copies.read(file.path, advance):
+                    held[file.path] = digest
+            sync_folders({mirror.place(path).parent for path in held})
+    return desk.runs.remove(
+        mirror.run, held, lose, lambda count: stage.progress(f"{decimal(count)} compared")
+    ).bytes
+
+
+def _advance(meter: Meter, name: str, count: int) -> None:
+    meter.advance(count, name)
+
+
+def _last_copies(desk: Desk, mirror: Mirror, error: AgentError) -> LastCopyError:
+    """Return the error that names what exists on the host alone, with both ways to go on."""
+    try:
+        copies = LastCopies.model_validate_json(json.dumps(dict(error.values)), strict=True)
+    except ValidationError as malformed:
+        raise MalformedAnswerError(desk.host, f"{desk.host}: the agent's refusal is malformed") from malformed
+    short, host = mirror.short, desk.host
+    rows = [(shown_path(path), decimal(size)) for path, _, size in copies.files[:MOST_NAMED]]
+    rows += [(shown_path(path), why) for path, why in sorted(copies.unseen.items())[:MOST_NAMED]]
+    more = copies.count + len(copies.unseen) - len(rows)
+    head = f"{short}: {copies.count} files ({decimal(copies.bytes)}) exist only on {host}"
+    if not copies.count:
+        head = f"{short}: {host} cannot compare all of its files with those here"
+    lines = [f"  {path}   {what}" for path, what in rows] + ([f"  and {more} more"] if more > 0 else [])
+    lines += [
+        f"  bring them home   launch pull {short} --all",
+        f"  or lose them      launch rm --force {short}",
+    ]
+    kinds = {kind for _, kind, _ in copies.files}
+    only_checkpoints = kinds == {"checkpoint"} and len(copies.files) == copies.count and not copies.unseen
+    return LastCopyError("\n".join([head, *lines]), only_checkpoints=only_checkpoints)
+
+
+def check_here(mirror: Mirror, *, force: bool) -> None:
+    """Raise LastCopyError if the copies of a run's files here would be the last, unless `force`."""
+    files = LocalCopies(mirror).files()
+    if files and not force:
+        short, size = mirror.short, decimal(sum(path.lstat().st_size for path in files))
+        raise LastCopyError(
+            f"{short}: {len(files)} files ({size}) would exist nowhere else than here: {mirror.folder}\n"
+            f"  to keep them   launch rm {short}     or lose them   launch rm --here --force {short}",
+            only_checkpoints=False,
+        )
+
+
+def remove_here(mirror: Mirror) -> None:
+    """Remove this client's copy of a run. Raises RunError if the disk refuses."""
     with mirror.disk_errors(mirror.folder):
         if mirror.folder.exists():
             shutil.rmtree(mirror.folder)
-    return left
 
 
 def collect_garbage(desk: Desk, host: Host, *, dry_run: bool) -> list[Removed]:

@@ -122,13 +122,15 @@ def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
         return mirror.host(), mirror
     host = resolve.host(host_name)
     with connect(host) as desk:
-        summaries = sorted(runs_of(desk), key=lambda summary: summary.time or 0)
+        summaries = runs_of(desk)
+    orders = {mirror.run: mirror.order() for mirror in mirrors()}
+    summaries.sort(key=lambda summary: (orders.get(summary.run, 0), summary.time or 0))
     try:
         run = find(word, [summary.run for summary in summaries])
     except UnknownNameError as error:
         raise UnknownNameError(f"{host.name}: {error}") from error
     mirror = Mirror(run, runs_folder())
-    mirror.bind(host, next(summary.time for summary in summaries if summary.run == run))
+    mirror.bind_seen(host, next(summary.time for summary in summaries if summary.run == run))
     return host, mirror
 
 

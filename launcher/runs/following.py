@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import random
-import shutil
-import tarfile
 import time
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
-from typing import IO
+from pathlib import Path
 
-from launcher.errors import AgentError, MalformedAnswerError, RunError, UnreachableError
+from rich.filesize import decimal
+
+from launcher.errors import HostError, RunError, UnreachableError
 from launcher.hosts import Desk, connect
 from launcher.runs.lineage import joined
+from launcher.runs.local_copies import LocalCopies
 from launcher.runs.mirror import Mirror
 from launcher.runs.picture import draw
+from launcher.runs.pulling import Choice, Pulled, came, pull, shown_path
 from launcher.runs.tensorboard import TensorBoard
 from launcher.runs.view import Result, View
 from launcher.values.host import Host
+from launcher.values.output import Output
 from launcher.values.record import RunState, State, is_terminal
 
 WAIT_S = 5.0
-CHUNK = 1 << 18
+LOST_LINKS = 5
+"""So many links may be lost during a pull before it gives up; what has come stays."""
 BACK_OFF_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 
@@ -32,7 +34,7 @@ def follow(
 ) -> RunState:
     """Fetch and show a run until it ends, waits or is interrupted; return its state.
 
-    With `pulls`, the artifacts of a run that has succeeded are pulled over the same link.
+    With `pulls`, what a run wrote is pulled over the same link once it has ended, whatever its end.
 
     `desk` is an open one, taken over. A lost link is opened again, without limit: silence never ends a run.
     Raises HostError only if a person must act (a key, a login) or the host does not have the run.
@@ -42,8 +44,9 @@ def follow(
         board.add(fetched)
         view.begin(mirror.run, mirror.plan().steps, fetched)
         _tell_parent(mirror, view)
-        tries = 0
+        tries = lost_pulls = 0
         while True:
+            has_ended = False
             try:
                 with desk or connect(host) as link:
                     desk = None
@@ -51,11 +54,13 @@ def follow(
                         view.back()
                     tries = 0
                     state = _until_end(link, mirror, view, board)
-                    if pulls and state.state == State.SUCCEEDED:
-                        _bring_home(link, mirror, view)
+                    has_ended = pulls and is_terminal(state.state)
+                    if has_ended:
+                        _bring_home(link, mirror, view, is_last_try=lost_pulls + 1 == LOST_LINKS)
                     return state
             except UnreachableError as error:
                 desk = None
+                lost_pulls += has_ended
                 wait_s = BACK_OFF_S[min(tries, len(BACK_OFF_S) - 1)] * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
                 tries += 1
                 view.lost(error, tries, wait_s)
@@ -102,14 +107,68 @@ def _until_end(desk: Desk, mirror: Mirror, view: View, board: TensorBoard) -> Ru
             return news.state
 
 
-def _bring_home(desk: Desk, mirror: Mirror, view: View) -> None:
-    """Pull a run's artifacts. What a second try would find again is said: the run has succeeded all the same."""
+def _bring_home(desk: Desk, mirror: Mirror, view: View, *, is_last_try: bool) -> None:
+    """Pull what a run wrote. A failure is only noted: the run has ended all the same, and the pull can be repeated.
+
+    Raises UnreachableError for a lost link, unless it is the last try: the next one goes on with what is missing.
+    """
+    again = f"launch pull {mirror.short}"
     try:
         with view.stage("pull") as stage:
-            files = pull(desk, mirror)
-            stage.text = f"{files} files" if files else "no artifacts"
-    except (AgentError, MalformedAnswerError, RunError) as error:
-        view.note(f"not pulled: {str(error).splitlines()[0]}   launch pull {mirror.short}")
+            pulled = pull(desk, mirror, Choice(mirror.plan().pull_limit), stage)
+            stage.text = came(pulled)
+    except (HostError, RunError) as error:
+        if isinstance(error, UnreachableError) and not is_last_try:
+            raise
+        view.note(f"not pulled: {str(error).splitlines()[0]}   {again}")
+        return
+    for text in (*what_stayed(pulled, desk.host, mirror), what_failed(pulled, desk.host, mirror)):
+        if text:
+            view.note(text)
+
+
+def what_stayed(pulled: Pulled, host: str, mirror: Mirror) -> list[str]:
+    """Return a line for each kind of file that a pull did not bring, with the command that does; and what was renamed."""
+    short = mirror.short
+    lines = [
+        f"{path.relative_to(mirror.folder)} is the file that you had changed here" for path in pulled.yours
+    ]
+    if pulled.over_limit:
+        lines.append(
+            f"over the limit of {decimal(mirror.plan().pull_limit)}, still on {host}: {_listed(pulled.over_limit)}"
+            f"   launch pull {short} --all"
+        )
+    if pulled.checkpoints:
+        size = decimal(sum(file.size for file in pulled.checkpoints))
+        folders = sorted({_checkpoint_of(file.path) for file in pulled.checkpoints})
+        more = f" and {len(folders) - 3} more" if len(folders) > 3 else ""
+        lines.append(
+            f"checkpoints stay on {host}: {', '.join(folders[:3])}{more} ({size})   launch pull {short} {folders[-1]}"
+        )
+    return lines
+
+
+def what_failed(pulled: Pulled, host: str, mirror: Mirror) -> str | None:
+    """Return which files the host could not send, with the reasons, and the command to try again; None if it sent all."""
+    if not pulled.left_out:
+        return None
+    reasons = ", ".join(f"{shown_path(path)} ({why})" for path, why in sorted(pulled.left_out.items())[:5])
+    again = f"launch pull {mirror.short}"
+    return f"{host} cannot send {len(pulled.left_out)} of its files: {reasons}   {again}"
+
+
+def _listed(files: list[Output]) -> str:
+    words = [f"{shown_path(file.path)} ({decimal(file.size)})" for file in files[:3]]
+    return ", ".join(words) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
+
+
+def _checkpoint_of(path: str) -> str:
+    """Return the checkpoint's folder that a file is in, as it is named to pull it."""
+    parts = path.split("/")
+    if parts[0] == "checkpoints":
+        return "/".join(parts[:2])
+    depth = next(index for index, part in enumerate(parts) if part.startswith("checkpoint-"))
+    return shown_path("/".join(parts[: depth + 1]))
 
 
 def refresh(desk: Desk, mirror: Mirror) -> None:
@@ -142,72 +201,5 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
     began, ended = mirror.began(), state.time
     seconds = ended - began if ended is not None and began is not None else None
     first_loss = losses[0] if losses else None
-    view.end(mirror.run, state, Result(weights, picture, metrics, first_loss, seconds))
-
-
-def pull(desk: Desk, mirror: Mirror) -> int:
-    """Fetch the run's artifacts, verify each, and put them in place as a whole; return the number of files.
-
-    One client at a time; another waits. Raises RunError when what arrives is not what the host says it sent, when the
-    host could not read all of it (the rest is in place then), or where this disk refuses.
-    """
-    part = mirror.folder / "artifacts.part"
-    with mirror.alone("pull"), mirror.disk_errors(part):
-        shutil.rmtree(part, ignore_errors=True)  # of a client that was killed
-        try:
-            return _pull(desk, mirror, part)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
-
-
-def _pull(desk: Desk, mirror: Mirror, part: Path) -> int:
-    fresh = part / "new"
-    fresh.mkdir(parents=True)
-    digests: dict[str, str] = {}
-    artifacts = desk.runs.pull(mirror.run, lambda stream: _unpack(stream, mirror, fresh, digests))
-    sent = {name: file.sha256 for name, file in artifacts.files.items()}
-    if sent != digests:
-        wrong = min(set(sent.items()) ^ set(digests.items()))[0]
-        raise RunError(
-            f"{desk.host}: artifact {wrong!r} arrived changed\n  again   launch pull {mirror.short}"
-        )
-    if digests:
-        if mirror.artifacts.exists():
-            mirror.artifacts.rename(part / "old")
-        fresh.rename(mirror.artifacts)
-    if artifacts.left_out:
-        reasons = ", ".join(f"{name} ({why})" for name, why in sorted(artifacts.left_out.items())[:5])
-        raise RunError(
-            f"{desk.host} cannot read {len(artifacts.left_out)} of its artifacts: {reasons}\n"
-            f"  the other {len(digests)} are in {mirror.artifacts}; when that is mended   launch pull {mirror.short}"
-        )
-    return len(digests)
-
-
-def _unpack(stream: IO[bytes], mirror: Mirror, folder: Path, digests: dict[str, str]) -> None:
-    try:
-        with tarfile.open(fileobj=stream, mode="r|", bufsize=CHUNK) as archive:
-            for member in archive:
-                path = PurePosixPath(member.name)
-                if not member.isreg() or path.is_absolute() or ".." in path.parts:
-                    raise RunError(
-                        f"the host sent something that is not an artifact of {mirror.run}: {member.name!r}"
-                    )
-                target = folder / path
-                digest = hashlib.sha256()
-                with mirror.disk_errors(target):
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    with target.open("xb") as file:
-                        for piece in _pieces(archive, member):
-                            digest.update(piece)
-                            file.write(piece)
-                digests[member.name] = digest.hexdigest()
-    except (tarfile.TarError, ValueError) as error:
-        raise RunError(f"the host did not send a tar of {mirror.run}'s artifacts: {error}") from error
-
-
-def _pieces(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[bytes]:
-    source = archive.extractfile(member)
-    if source is not None:
-        while piece := source.read(1 << 20):
-            yield piece
+    home = {path: path.stat().st_size for path in LocalCopies(mirror).files() if path.is_file()}
+    view.end(mirror.run, state, Result(weights, home, picture, metrics, first_loss, seconds))

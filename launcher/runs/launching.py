@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from pydantic import ValidationError
+
 from launcher.errors import (
     AgentError,
     CardBusyError,
@@ -67,6 +69,7 @@ class Request(NamedTuple):
     rehearses: bool = False
     gpus: str | None = None
     wait_s: float = 0.0
+    outputs: Sequence[str] = ()
 
 
 class Resolved(NamedTuple):
@@ -98,7 +101,9 @@ def understand(request: Request) -> Resolved:
     name = request.profile or host.profile or resolve.project().profile or AUTO
     profiles = () if name == AUTO else resolve.profiles_meant(name)
     task = resolve.task(request.job, request.words, request.settings, request.name)
-    task = task._replace(job=secret_values.with_names(task.job, request.secrets))
+    task = task._replace(
+        job=secret_values.with_names(_with_outputs(task.job, request.outputs), request.secrets)
+    )
     if request.rehearses and not profiles:
         raise UsageError(
             "--rehearse tries a card's plan on a CPU: name the card   --profile titan_rtx --rehearse"
@@ -161,6 +166,14 @@ def _load(task: resolve.Task, view: View) -> Load:
     settle(loaded.cargo.findings, view)
     view.cargo(loaded.cargo)
     return loaded
+
+
+def _with_outputs(job: Job, patterns: Sequence[str]) -> Job:
+    """Return a job with more patterns of outputs. Raises UsageError for one that cannot be a pattern."""
+    try:
+        return Job.model_validate({**dict(job), "outputs": (*job.outputs, *patterns)})
+    except ValidationError as error:
+        raise UsageError("--output: expected a pattern as in a .gitignore, e.g. --output 'out/'") from error
 
 
 class Filling(NamedTuple):

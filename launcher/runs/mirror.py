@@ -14,7 +14,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -91,12 +91,23 @@ class Mirror:
         self.run = run
         self.folder = folder / run
         self.artifacts = self.folder / "artifacts"
+        self.outputs = self.folder / "outputs"
+        self.checkpoints = self.folder / "checkpoints"
         self.tensorboard = self.folder / "tensorboard"
         self.picture = self.folder / "loss.png"
         self._cursors: dict[str, dict[str, Any]] = {}
         self._from = 0
         self._unread: dict[str, bytes] = {}
         self._seen_state: list[Any] | None = None
+
+    def place(self, path: str) -> Path:
+        """Return where a file of the run has its place here, by its path below the run's work/ on the host."""
+        top, _, rest = path.partition("/")
+        if top == "artifacts":
+            return self.artifacts / rest
+        if top == "checkpoints":
+            return self.checkpoints / rest
+        return self.outputs / ("HOME" if top == "home" else "") / rest
 
     @property
     def short(self) -> str:
@@ -131,12 +142,18 @@ class Mirror:
 
     # the run's host
 
-    def bind(self, host: Host, launched: float | None = None) -> None:
+    def bind(self, host: Host) -> None:
         """Make the folder and remember the run's host, so that any later command finds it without a file.
 
-        `launched` is when the run began, in seconds since 1970, by default now. The first value is kept.
-        Raises RunError if the disk refuses.
+        The run becomes the last that this client launched, unless it was bound before. Raises RunError if the disk refuses.
         """
+        self._bind(host, lambda: {"launched": time.time(), "order": self._next_order()})
+
+    def bind_seen(self, host: Host, launched: float | None) -> None:
+        """Like `bind`, for a run that another client may have launched: `launched` is when, by the host's record."""
+        self._bind(host, lambda: {"launched": launched or time.time()})
+
+    def _bind(self, host: Host, first: Callable[[], dict[str, Any]]) -> None:
         runs, path = self.folder.parent, self.folder / "client.json"
         with self.disk_errors(path):
             is_new = not runs.exists()
@@ -145,10 +162,39 @@ class Mirror:
                 (runs / ".gitignore").write_text("*\n")  # mirrors must be neither committed nor shipped
             with self.alone("mirror"):
                 previous = read_json(path)
-                record = {"version": 1, "run": self.run, "host": host.model_dump()}
-                record["launched"] = previous.get("launched") or launched or time.time()
+                kept = {key: previous[key] for key in ("launched", "order") if previous.get(key)}
+                record = {"version": 1, "run": self.run, "host": host.model_dump(), **(kept or first())}
                 if record != previous:
                     self._write("client.json", f"{json.dumps(record)}\n".encode())
+
+    def _next_order(self) -> int:
+        """Return the next number of this client's launches, which does not depend on any clock."""
+        path = self.folder.parent / ".launches"
+        with path.open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            text = file.read(32).strip()
+            number = int(text) if text.isdigit() else max((one.order() for one in mirrors()), default=0)
+            file.seek(0)
+            file.truncate()
+            file.write(b"%d\n" % (number + 1))
+        return number + 1
+
+    def order(self) -> int:
+        """Return the number of the launch among this client's; 0 for one of another client, or of an older version."""
+        order = read_json(self.folder / "client.json").get("order")
+        return order if isinstance(order, int) else 0
+
+    def mark_freed(self) -> None:
+        """Remember that the run was removed from its host. Raises RunError if the disk refuses."""
+        with self.disk_errors(self.folder), self.alone("mirror"):
+            record = {**read_json(self.folder / "client.json"), "freed": time.time()}
+            self._write("client.json", f"{json.dumps(record)}\n".encode())
+
+    @property
+    def is_freed(self) -> bool:
+        """Whether the run was removed from its host, and only this copy is left."""
+        return "freed" in read_json(self.folder / "client.json")
 
     def host(self) -> Host:
         """Return the run's host. Raises RunError if the mirror does not name it."""
@@ -386,7 +432,7 @@ def mirrors() -> list[Mirror]:
     paths = [path for path in folder.glob("*/client.json") if RUN_ID.fullmatch(path.parent.name)]
     return sorted(
         (Mirror(path.parent.name, folder) for path in paths),
-        key=lambda mirror: (mirror.launched(), mirror.run),
+        key=lambda mirror: (mirror.order(), mirror.launched(), mirror.run),
     )
 
 

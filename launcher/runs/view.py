@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -62,6 +63,9 @@ class View(Protocol):
     def back(self) -> None:
         """Say that the link is back."""
 
+    def came_home(self, run: str, files: Mapping[Path, int]) -> None:
+        """Show which files of a run are here, with their sizes in bytes."""
+
     def end(self, run: str, state: RunState, result: Result) -> None:
         """Show how the run ended and what it left."""
 
@@ -70,9 +74,13 @@ class View(Protocol):
 
 
 class Result(NamedTuple):
-    """What a run left on the client, and how long it took on the host's clock (None where that is not on record)."""
+    """What a run left on the client, and how long it took on the host's clock (None where that is not on record).
+
+    `home` are the files that came home, with their sizes in bytes.
+    """
 
     adapter: Path | None
+    home: dict[Path, int]
     picture: Path | None
     metrics: dict[str, float]
     first_loss: float | None

@@ -57,17 +57,10 @@ class CommandEnd(Record):
     signal: int | None = None
 
 
-class Artifact(Record):
-    """A file that was sent, by its SHA-256 in hex."""
+class Freed(Record):
+    """How many bytes the removal of a run has freed."""
 
-    sha256: str
-
-
-class Artifacts(Record):
-    """The artifacts that were sent, by path, and why others were not sent."""
-
-    files: dict[str, Artifact]
-    left_out: dict[str, str] = {}
+    bytes: Annotated[int, Field(ge=0)]
 
 
 class HeldLock(Record):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, ConfigDict, Field, field_validator
+from pydantic import AliasChoices, ByteSize, ConfigDict, Field, field_validator
 
 from launcher.values.base import Written
 from launcher.values.image import Reference
@@ -15,6 +15,11 @@ from launcher.values.requirement import RequirementText
 Scalar = bool | int | float | str
 Count = Annotated[int, Field(ge=1)]
 Minutes = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+Pattern = Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[^\x00\n]+$")]
+"""A pattern as in a .gitignore, relative to the working folder."""
+PullLimit = Annotated[ByteSize, Field(ge=0)]
 
 
 class Batch(Written):
@@ -42,7 +47,8 @@ class Job(Written):
     `save_every_steps` and `save_every_minutes` set when a checkpoint is saved; the last `keep_checkpoints` and the best are
     kept. A training that is silent for `hang_minutes` counts as hung (None: for many times the length of a step). After
     `time_limit_minutes` the run ends with a checkpoint. `image` replaces the image that launch would build. `settings` are
-    passed to the script unchanged. `secrets` are names of variables; their values are never part of a job.
+    passed to the script unchanged. `secrets` are names of variables; their values are never part of a job. `outputs` are
+    patterns of the files that come home at the end (without any: all that the run wrote), up to `pull_limit` bytes.
     """
 
     name: Name
@@ -69,6 +75,8 @@ class Job(Written):
     hang_minutes: Minutes | None = None
     time_limit_minutes: Minutes | None = None
     stop_grace_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    outputs: tuple[Pattern, ...] = ()
+    pull_limit: PullLimit = ByteSize(2_000_000_000)
 
     @field_validator("command")
     @classmethod

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import AliasChoices, ByteSize, Field, model_validator
 
 from launcher.values.base import Written, canonical_json
 from launcher.values.environment import Environment
 from launcher.values.image import Image
-from launcher.values.job import Count, Minutes, Scalar
+from launcher.values.job import Count, Minutes, Pattern, PullLimit, Scalar
 from launcher.values.model import Model
 from launcher.values.precision import Precision
 from launcher.values.profile import Name, Profile
@@ -107,6 +107,8 @@ class Plan(Written):
     hang_minutes: Minutes | None = None
     time_limit_minutes: Minutes | None = None
     stop_grace_s: float
+    outputs: tuple[Pattern, ...] = ()
+    pull_limit: PullLimit = ByteSize(2_000_000_000)
 
     @model_validator(mode="after")
     def _has_one_source_of_packages(self) -> Plan:

@@ -127,6 +127,7 @@ class PlanSummary(Record):
     stop_grace_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
     profile: dict[str, Any] = {}
     rehearsed: bool = False
+    pull_limit: Annotated[int, Field(ge=0)] = 2_000_000_000
 
     @property
     def card(self) -> str | None:

@@ -62,6 +62,8 @@ def test_an_unknown_option_or_value_is_named(client, words):
         ("logs",),
         ("metrics",),
         ("pull",),
+        ("ls",),
+        ("cp", "last:w.pt", "."),
     ],
 )
 def test_an_unknown_host_names_the_nearest_for_every_verb(client, verb):
@@ -79,7 +81,7 @@ def test_an_unknown_profile_names_the_nearest(client, words):
     assert "did you mean 'titan_rtx'?" in refused(client, *words)
 
 
-@pytest.mark.parametrize("verb", ["attach", "logs", "metrics", "stop", "pull", "plot", "resume"])
+@pytest.mark.parametrize("verb", ["attach", "logs", "ls", "metrics", "stop", "pull", "plot", "resume", "rm"])
 def test_a_run_that_is_not_here_says_where_to_look(client, verb):
     """Without a run, and with a word that means none; the next command can be pasted."""
     assert "launch" in refused(client, verb, "last")
@@ -137,6 +139,8 @@ def test_the_root_help_shows_the_launchs_options_and_every_verb(client, word):
             "stop",
             "resume",
             "pull",
+            "ls",
+            "cp",
             "probe",
             "hosts",
             "profile",
@@ -193,7 +197,7 @@ def test_a_working_directory_that_is_gone_is_told(client, words):
     assert "Traceback" not in done.stderr
 
 
-RUN_VERBS = ("attach", "logs", "metrics", "plot", "pull", "resume", "stop")
+RUN_VERBS = ("attach", "logs", "ls", "metrics", "plot", "pull", "resume", "stop")
 STRANGE = ("../x", "*", "[0-9]*", "/etc", ".", "a\nb", "\x1b[2J", "é\udce9")
 
 

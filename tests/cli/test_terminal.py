@@ -205,7 +205,7 @@ def test_ctrl_c_and_sigterm_give_the_cursor_back(client, verb, number):
     assert "Traceback" not in said
     assert said.rfind(SHOW) > said.rfind(HIDE) >= 0
     assert processes_of(client.home / ".launch" / "runs")
-    client.ok("stop", "--now", "last")
+    client.ok("stop", "--now", "--yes", "last")
 
 
 def test_ctrl_z_gives_the_cursor_back_until_the_bar_goes_on(client):
@@ -225,7 +225,7 @@ def test_ctrl_z_gives_the_cursor_back_until_the_bar_goes_on(client):
     said = terminal.to_the_end()
     assert terminal.process.returncode == 0
     assert said.rfind(SHOW) > said.rfind(HIDE)
-    client.ok("stop", "--now", "last")
+    client.ok("stop", "--now", "--yes", "last")
 
 
 class Breaks:

@@ -218,7 +218,10 @@ def test_remove_leaves_nothing(place):
     run = detached(place)
     ended(place, run)
     assert place.traces(run)
-    place.client.ok("rm", run)
+    refused = place.client.run("rm", run)
+    assert (refused.returncode, "exist only on" in refused.stderr) == (1, True)
+    assert place.traces(run)
+    place.client.ok("rm", "--force", "--here", run)
     place.client.ok("gc", "--host", place.host)
     assert place.traces(run) == []
     assert place.kept(run) == []

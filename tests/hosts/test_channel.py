@@ -9,7 +9,7 @@ import time
 import pytest
 from testbed.client import channel_to
 
-from launcher.errors import AgentError, ConnectionLostError, HostError
+from launcher.errors import AgentError, ConnectionLostError, HostError, MalformedAnswerError
 from launcher.hosts import connect
 from launcher.hosts.agent_file import agent_file
 from launcher.hosts.channel import MAX_NOISE, Channel
@@ -278,7 +278,7 @@ def test_a_stream_that_its_filler_tears_closes_the_link(peer):
 
 
 def test_a_stream_ends_with_its_answer(peer):
-    """Chunks are read to their end whatever the reader wanted of them, and the answer behind them is the call's."""
+    """The chunks are one stream, and the answer behind them is the call's."""
     chunks = [
         message(b"ab", chunk=2),
         message(b"cdef", chunk=4),
@@ -287,15 +287,35 @@ def test_a_stream_ends_with_its_answer(peer):
     ]
     taken = []
     with Channel("box", peer([HELLO, *chunks]).link) as agent:
-        answer = agent.receive_stream("pull", lambda stream: taken.append(stream.read(3)))
-    assert (taken, answer.values) == ([b"abc"], {"files": {}})
+        answer = agent.receive_stream("send", lambda stream: taken.extend([stream.read(3), stream.read(9)]))
+    assert (taken, answer.values) == ([b"abc", b"def"], {"files": {}})
+
+
+def test_a_stream_that_is_longer_than_announced_is_an_error(peer):
+    """What the reader did not ask for is neither kept nor read on for ever."""
+    chunks = [message(b"ab", chunk=2), *[message(b"x" * 1000, chunk=1000)] * 50]
+    with (
+        Channel("box", peer([HELLO, *chunks]).link) as agent,
+        pytest.raises(MalformedAnswerError, match="more was sent than was announced"),
+    ):
+        agent.receive_stream("send", lambda stream: stream.read(2))
+
+
+def test_a_chunk_beyond_all_measure_is_refused_before_it_is_read(peer):
+    """A host that announces 200 MB at once gets no such memory."""
+    huge = json.dumps({"chunk": 1, "size": 200_000_000}).encode() + b"\n"
+    with (
+        Channel("box", peer([HELLO, huge], leaves=False).link) as agent,
+        pytest.raises(ConnectionLostError, match="malformed message"),
+    ):
+        agent.receive_stream("send", lambda stream: stream.read(2))
 
 
 def test_a_refusal_in_a_streams_place_is_told(peer):
     """No chunk comes, an error does."""
     refusal = message(id=1, error={"code": "no-run", "message": "gone"})
     with Channel("box", peer([HELLO, refusal]).link) as agent, pytest.raises(AgentError, match="gone"):
-        agent.receive_stream("pull", lambda stream: stream.read(10))
+        agent.receive_stream("send", lambda stream: stream.read(10))
 
 
 @pytest.fixture
@@ -320,7 +340,9 @@ IDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("verb", ["create", "ship", "start", "resume", "read", "wish", "pull"])
+@pytest.mark.parametrize(
+    "verb", ["create", "ship", "start", "resume", "read", "wish", "outputs", "manifest", "send", "remove"]
+)
 def test_the_real_agent_takes_no_path_for_a_run(agent, tmp_path, verb):
     """A run is named by its id: no verb looks, let alone writes, anywhere else."""
     agent.call("ping")
@@ -343,11 +365,11 @@ def test_the_real_agent_refuses_a_wrong_argument_by_its_name_and_goes_on(agent):
     assert agent.call("ping").values == {}
 
 
-@pytest.mark.parametrize("verb", ["ship", "start", "resume", "read", "wish", "pull"])
+@pytest.mark.parametrize("verb", ["ship", "start", "resume", "read", "wish", "outputs", "manifest", "remove"])
 def test_the_real_agent_says_that_a_run_is_not_there(agent, verb):
     """The id is one; the run is not."""
     with pytest.raises(AgentError) as caught:
-        agent.call(verb, run="0101-sft-w8q2", wish="stop")
+        agent.call(verb, b"[]" if verb == "manifest" else b"", run="0101-sft-w8q2", wish="stop")
     assert caught.value.code == "no-run"
     assert agent.call("runs").values == {"runs": []}
 

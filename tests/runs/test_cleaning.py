@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import threading
 
@@ -23,17 +24,49 @@ def files_below(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_run_that_has_ended_goes_from_its_host_and_from_here(client, root):
-    """Whatever else is there stays."""
+def test_a_run_that_has_ended_goes_from_its_host_and_on_request_from_here(client, root):
+    """Whatever else is there stays; the record stays here, and can be read, until it is removed too."""
     client.script("print('hello')")
     client.ok("--", "python", "train.py")
     stays = next((root / "runs").iterdir()).name
     client.ok("--", "python", "train.py")
     goes = next(path.name for path in (root / "runs").iterdir() if path.name != stays)
-    assert goes in client.ok("rm", goes)
+    said = client.ok("rm", goes)
+    assert f"{goes[-6:]} on local: " in said
+    assert "freed there; its record stays here (launch rm --here removes it)" in said
     assert os.listdir(root / "runs") == [stays]
+    assert client.ok("logs", goes) == "hello\n"
+    assert client.summary(goes)["state"] == "succeeded"
+    assert client.summary(goes)["problem"] is None
+    assert "was freed before; its record here removed" in client.ok("rm", "--here", goes)
     assert sorted(path.name for path in client.runs.iterdir() if path.is_dir()) == [stays]
     assert client.run("rm", goes).returncode == 2
+
+
+def test_a_run_that_somebody_else_removed_is_said_so(client, root):
+    """The record here stays, and says how the run ended."""
+    client.script("print('hello')")
+    client.ok("--", "python", "train.py")
+    (run,) = os.listdir(root / "runs")
+    shutil.rmtree(root / "runs" / run)
+    assert "local has no such run any more; its record stays here" in client.ok("rm", run)
+    assert client.summary(run)["state"] == "succeeded"
+
+
+@pytest.mark.parametrize("verb", ["rm", "stop"])
+def test_what_happens_to_last_is_confirmed(client, root, verb):
+    """Without a terminal the run is named and nothing happens; --yes goes on."""
+    client.script("import time; time.sleep(1000)" if verb == "stop" else "print(1)")
+    run = client.detached("--", "python", "train.py")
+    if verb == "rm":
+        until(lambda: client.summary(run)["state"] == "succeeded", "its end")
+    before = client.summary(run)["state"]
+    done = client.run(verb, "last")
+    assert done.returncode == 2
+    assert done.stderr == f"last is {run}: name it, or add --yes\n  next   launch {verb} {run[-6:]}\n"
+    assert client.summary(run)["state"] == before
+    client.ok(verb, *(["--now"] if verb == "stop" else []), "--yes", "last")
+    assert (root / "runs" / run).exists() == (verb == "stop")
 
 
 DOWNLOADS = """

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -417,18 +418,20 @@ def test_only_a_folder_that_we_made_is_hidden_from_git(tmp_path, was_there):
 
 
 def test_the_order_of_mirrors_is_that_of_their_launches(tmp_path, monkeypatch):
-    """Binding again, even to another host, makes no run the last one; a mirror that says nothing comes first."""
+    """By this client's count, whatever the clocks say; runs of other clients come before, by their hosts' times."""
     monkeypatch.setenv("LAUNCH_RUNS", str(tmp_path))
-    for run, launched in (("0101-b-aaaa", 7.0), ("0101-a-aaaa", 9.0), ("0101-c-aaaa", 8.0)):
-        Mirror(run, tmp_path).bind(LOCAL, launched)
-    Mirror("0101-d-aaaa", tmp_path).bind(LOCAL)
+    for run, launched in (("0101-b-aaaa", 7.0), ("0101-c-aaaa", 8.0)):
+        Mirror(run, tmp_path).bind_seen(LOCAL, launched)
+    for run, clock in (("0101-a-aaaa", 9e9), ("0101-d-aaaa", 5.0)):
+        monkeypatch.setattr(time, "time", lambda clock=clock: clock)
+        Mirror(run, tmp_path).bind(LOCAL)
     (tmp_path / "0101-e-aaaa").mkdir()
     (tmp_path / "0101-e-aaaa" / "client.json").write_text("[1]")
     wanted = ["0101-e-aaaa", "0101-b-aaaa", "0101-c-aaaa", "0101-a-aaaa", "0101-d-aaaa"]
     assert [mirror.run for mirror in mirrors()] == wanted
     for run in ("0101-b-aaaa", "0101-c-aaaa"):
         Mirror(run, tmp_path).bind(LOCAL)
-        Mirror(run, tmp_path).bind(Host(name="elsewhere", address="a.b"), 99.0)
+        Mirror(run, tmp_path).bind_seen(Host(name="elsewhere", address="a.b"), 99.0)
     assert [mirror.run for mirror in mirrors()] == wanted
     assert Mirror("0101-b-aaaa", tmp_path).host().name == "elsewhere"
 

@@ -168,13 +168,17 @@ def test_pull_fetches_the_artifacts(recorded, name):
 
 
 def test_rm_and_gc_leave_nothing_of_them(recorded):
-    """On the host and here; a run with artifacts that were never pulled needs --force, as ever."""
+    """On the host and here; a run with files that are nowhere else needs --force."""
+    recorded.ok("stop", "--now", RUNS["interrupted"])
     kept = recorded.run("rm", RUNS["mended"])
     assert kept.returncode != 0
     assert (host_runs(recorded) / RUNS["mended"]).exists()
-    recorded.ok("rm", *(RUNS[name] for name in ENDED if name != "mended"))
-    recorded.ok("stop", "--now", RUNS["interrupted"])
-    recorded.ok("rm", "--force", RUNS["mended"], RUNS["interrupted"])
+    recorded.ok("pull", "--all", RUNS["succeeded"])
+    recorded.ok("rm", RUNS["succeeded"])
+    assert not (host_runs(recorded) / RUNS["succeeded"]).exists()
+    expected = recorded_sums(f"home/.launch/runs/{RUNS['succeeded']}/artifacts/")
+    assert sums(recorded.runs / RUNS["succeeded"] / "artifacts", *expected) == expected
+    recorded.ok("rm", "--force", "--here", *(RUNS[name] for name in [*ENDED, "interrupted"]))
     recorded.ok("gc", "--host", "local")
     assert list(host_runs(recorded).iterdir()) == []
     assert list(recorded.runs.glob("[0-9]*")) == []

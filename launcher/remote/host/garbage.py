@@ -2,41 +2,83 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator, Optional
 
 from ..fate import run_state
 from ..making import environment_build
 from ..record.files import open_folders, paths_in, read_json
 from ..record.locks import Lock
 from ..record.rundir import RUN_ID, TERMINAL, Run
+from ..store.last_copies import LastCopies, look_again
 from ..store.manifest import Manifest
+from ..store.output_digests import OutputDigests
 from ..store.store import Store
 from ..system import process
 
 REMOVED = ".removed-"
 AGENT_AGE_S = 86_400.0
+ABANDONED_S = 60.0
+"""How old a half-made run must be before a client may remove it by name."""
+REMOVALS_S = 30.0
 
 
 class NotRemovableError(Exception):
-    """Raised for a run that must not be removed: it has not ended, or has artifacts."""
+    """Raised for a run that must not be removed: it has not ended, or somebody is working on it."""
 
 
-def remove_run(run: Run, *, even_artifacts: bool) -> int:
-    """Remove a run that has ended; return the bytes that this frees.
+class LastCopyError(Exception):
+    """Raised for a run that must not be removed because it holds the last copies of what it wrote."""
 
-    Raises NotRemovableError if it has not ended, or if it has artifacts and they must stay.
+    def __init__(self, copies: LastCopies) -> None:
+        """Hold what would be lost."""
+        super().__init__("it holds the last copies of %d files" % copies.number)
+        self.copies = copies
+
+
+def remove_run(run: Run, find_last_copies: Optional[Callable[[Run], LastCopies]]) -> int:
+    """Remove a run that has ended; return the bytes that this frees. The caller holds its contact lock.
+
+    What `find_last_copies` finds must not be lost; None if all may be. Raises LastCopyError, and NotRemovableError for a
+    run that has not ended. The run disappears in one step; a removal that is interrupted is finished by `gc` or a sweep.
     """
     state = run_state.state_of(run)["state"]
-    if state not in TERMINAL:
+    if state not in TERMINAL and not (is_half_made(run) and _age_s(run.path) > ABANDONED_S):
         raise NotRemovableError("run %s is %s: stop it before you remove it" % (run.id, state))
-    if not even_artifacts and os.path.isdir(run.artifacts) and os.listdir(run.artifacts):
-        raise NotRemovableError("run %s has artifacts" % run.id)
     away = os.path.join(os.path.dirname(run.path), REMOVED + run.id)
-    os.rename(run.path, away)  # gone at once, even if the rest is interrupted
-    return remove(away)
+    with _removal_lock(run.root, shared=True):
+        found = find_last_copies(run) if find_last_copies else None
+        if found is not None and (found.number or found.unseen):
+            raise LastCopyError(found)
+        os.rename(run.path, away)
+        if found is not None and look_again(Run(away), OutputDigests(Run(away))) != found.look:
+            os.rename(away, run.path)
+            raise NotRemovableError("run %s: a file changed while they were compared; try again" % run.id)
+        return remove(away)
+
+
+@contextlib.contextmanager
+def _removal_lock(root: str, *, shared: bool) -> Iterator[bool]:
+    """Hold the lock of those who remove runs, shared by them; yield whether it is held."""
+    folder = os.path.join(root, "hosts", process.host_id(), "locks")
+    os.makedirs(folder, exist_ok=True)
+    lock = Lock.take(os.path.join(folder, "removal"), REMOVALS_S if shared else 0.0, shared=shared)
+    try:
+        yield lock is not None
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def finish_removal(path: str) -> bool:
+    """Remove what an interrupted removal left of a run; return False while a removal is going on."""
+    with _removal_lock(os.path.dirname(os.path.dirname(path)), shared=False) as is_alone:
+        if is_alone:
+            remove(path)
+    return is_alone
 
 
 def paths_of_runs(root: str) -> list[str]:
@@ -47,16 +89,29 @@ def paths_of_runs(root: str) -> list[str]:
 
 def is_half_made(run: Run) -> bool:
     """Whether a run of this host never received its code and nobody holds it: its client and our `serve` died."""
-    if run.place_id() != process.host_id() or os.path.isdir(run.code):
+    if os.path.isdir(run.code):
         return False
+    if run.place_id() is None:
+        return _is_unrecorded(run)
     kinds = {read_json(run.folder(number).attempt).get("kind") for number in run.numbers()}
-    return kinds == {"prepare"} and run_state.state_of(run)["state"] == "interrupted"
+    is_ours = run.place_id() == process.host_id()
+    return is_ours and kinds == {"prepare"} and run_state.state_of(run)["state"] == "interrupted"
+
+
+def _is_unrecorded(run: Run) -> bool:
+    """Whether nothing was recorded of a run and nobody holds it: what made it died between its first steps."""
+    numbers = run.numbers()
+    folders = [run.folder(number) for number in numbers]
+    return len(numbers) <= 1 and not any(
+        os.path.exists(folder.attempt) or folder.is_locked() for folder in folders
+    )
 
 
 def remove_half_made(run: Run) -> bool:
     """Remove a half-made run, unless another client is working on it; return whether it is gone."""
-    lock = Lock.take(run.contact_lock, 0.0)
-    if lock is None:
+    has_lock = os.path.isdir(run.control)  # made after the run's own folder
+    lock = Lock.take(run.contact_lock, 0.0) if has_lock else None
+    if has_lock and lock is None:
         return False
     try:
         if not is_half_made(run):
@@ -64,9 +119,14 @@ def remove_half_made(run: Run) -> bool:
         away = os.path.join(os.path.dirname(run.path), REMOVED + run.id)
         os.rename(run.path, away)
     finally:
-        lock.release()
+        if lock is not None:
+            lock.release()
     remove(away)
     return True
+
+
+def _age_s(path: str) -> float:
+    return time.time() - os.lstat(path).st_mtime
 
 
 def garbage(root: str, agent_folder: str) -> list[dict[str, Any]]:
@@ -99,9 +159,10 @@ def collect(root: str, items: list[dict[str, Any]]) -> None:
 
 def _unnamed(root: str, agent_folder: str) -> Iterator[tuple[str, str]]:
     folders = [Run(path) for path in paths_in(os.path.join(root, "runs"))]
-    for folder in folders:
-        if folder.id.startswith(REMOVED):
-            yield "removed run", folder.path
+    with _removal_lock(root, shared=False) as is_alone:
+        for folder in folders if is_alone else ():
+            if folder.id.startswith(REMOVED):
+                yield "removed run", folder.path
     runs = [folder for folder in folders if RUN_ID.fullmatch(folder.id)]
     manifests: list[Manifest] = [read_json(run.manifest) for run in runs]
     store = Store(root)

@@ -238,6 +238,8 @@ def _files(root: str, *, dry_run: bool) -> List[Item]:
 
 def _is_removed(root: str, kind: str, path: str) -> bool:
     try:
+        if kind == "removed run":
+            return garbage.finish_removal(path)
         if kind == "half-made run":
             return garbage.remove_half_made(Run(path))
         if kind == "half-made environment":
@@ -269,8 +271,7 @@ def _half_made(root: str) -> Iterator[Tuple[str, str, str]]:
     for path in garbage.paths_of_runs(root):
         run = Run(path)
         if run.id.startswith(garbage.REMOVED):
-            if _is_old(path):
-                yield "removed run", path, "its removal was interrupted"
+            yield "removed run", path, "its removal was interrupted"
         elif not os.path.isdir(run.code) and _is_old(path):
             with contextlib.suppress(OSError):  # no folder, or we may not read it
                 if garbage.is_half_made(run):

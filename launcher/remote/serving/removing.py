@@ -1,38 +1,80 @@
-"""Verbs that clear this host, and that bring a run's artifacts home before."""
+"""Verbs that clear this host."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from typing import List, NamedTuple, Optional
+from typing import Iterator, List, NamedTuple, Optional
 
 from ..fate import run_state
 from ..host import garbage, leftovers
-from ..record.rundir import RUN_ID
-from ..store import shipping
+from ..record.rundir import RUN_ID, Run
+from ..store.last_copies import LastCopies, last_copies
+from ..store.output_digests import OutputDigests
+from ..store.shipping import LineWriter
 from . import contact
-from .requests import OfRun, Reply, RequestError, RunId
+from .requests import OfRun, Reply, RequestError, RunId, read_object
 from .session import Session, Verb
+
+LOSSES = ("nothing", "checkpoints", "all")
 
 
 class Remove(NamedTuple):
-    """A run; whether its artifacts may go too; whether it is cancelled first if its fate is silent."""
+    """A run, and what of it may be lost: `nothing`, `checkpoints` or `all`.
+
+    The payload is the SHA-256 of each file that the client holds, by its path below work/. With `all`, a run whose fate is
+    silent is cancelled first.
+    """
 
     run: RunId
-    artifacts: bool = False
-    force: bool = False
+    lose: str = "nothing"
 
 
-def remove(session: Session, request: Remove, _payload: bytes) -> Reply:
-    """Remove a run that has ended; return the bytes that this frees."""
+def remove(session: Session, request: Remove, payload: bytes) -> Reply:
+    """Remove a run that has ended; return the bytes that this frees. Files are compared here, under the run's lock.
+
+    Raises RequestError `last-copies`, with the files, if the client does not hold all that may not be lost.
+    """
+    if request.lose not in LOSSES:
+        raise RequestError("bad-argument", "lose: it must be nothing, checkpoints or all")
+    held = read_object(payload, "the digests") if payload else {}
     run = session.run(request.run)
-    contact.check_is_here(run)
-    if request.force and run_state.is_silent(run_state.state_of(run)):
+    if not garbage.is_half_made(run):
+        contact.check_is_here(run)
+    if request.lose == "all" and run_state.is_silent(run_state.state_of(run)):
         contact.stop(run, "cancel")
-    try:
-        return Reply({"bytes": garbage.remove_run(run, even_artifacts=request.artifacts)})
-    except garbage.NotRemovableError as error:
-        raise RequestError("refused", str(error)) from None
+    lines = LineWriter(session.connection)  # signs of life: reading the files may take long
+    digests = OutputDigests(run, lines.advance)
+
+    def find(run: Run) -> LastCopies:
+        return last_copies(run, digests, held, with_checkpoints=request.lose == "nothing")
+
+    with _held(run):
+        try:
+            freed = garbage.remove_run(run, None if request.lose == "all" else find)
+        except garbage.NotRemovableError as error:
+            raise RequestError("refused", str(error)) from None
+        except garbage.LastCopyError as error:
+            digests.save()
+            words = "run %s: %s" % (run.id, error)
+            raise RequestError("last-copies", words, error.copies.describe()) from None
+    lines.finish()
+    return Reply({"bytes": freed})
+
+
+@contextlib.contextmanager
+def _held(run: Run) -> Iterator[None]:
+    """Keep other clients from working on a run while it is removed. Raises RequestError."""
+    if not os.path.isdir(run.control):  # it was never made whole
+        yield
+        return
+    with contact.contact(run) as is_ours:
+        if not is_ours:
+            raise RequestError("refused", "another client is working on run %s: try again" % run.id)
+        if not os.path.isdir(run.path):
+            raise RequestError("no-run", "run %s was removed just now" % run.id)
+        yield
 
 
 class CollectGarbage(NamedTuple):
@@ -77,16 +119,9 @@ def remains(session: Session, request: OfRun, _payload: bytes) -> Reply:
     return Reply({"left": leftovers.remains(session.run(request.run))})
 
 
-def pull(session: Session, request: OfRun, _payload: bytes) -> Reply:
-    """Send the run's artifacts: a tar stream in chunks, then what it held and what was left out."""
-    manifest, left_out = shipping.send_artifacts(session.run(request.run), session.connection)
-    return Reply({"files": manifest, "left_out": left_out})
-
-
 VERBS = {
     "remove": Verb(Remove, remove),
     "gc": Verb(CollectGarbage, collect_garbage),
     "sweep": Verb(Sweep, sweep),
     "remains": Verb(OfRun, remains),
-    "pull": Verb(OfRun, pull),
 }

@@ -29,7 +29,8 @@ MODULES = {
         *("hold", "builder", "build", "packages"),
         *("environment", "make_environment", "seal_environment"),
     ),
-    "removing": ("remove", "gc", "sweep", "remains", "pull"),
+    "outgoing": ("outputs", "manifest", "send"),
+    "removing": ("remove", "gc", "sweep", "remains"),
 }
 """The verbs by the module that answers them, in its `VERBS`.
 

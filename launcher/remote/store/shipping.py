@@ -1,18 +1,14 @@
-"""Streams to and from a client in chunks, and a run's artifacts as one tar stream."""
+"""Streams to and from a client in chunks: raw bytes, or JSON lines."""
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import os
-import tarfile
+import time
 from typing import Any
 
 from ..record import strict_json
-from ..record.rundir import Run
-from .manifest import ShippingError
 
 CHUNK = 1 << 18
+SIGN_OF_LIFE_S = 1.0
 
 
 class ChunkReader:
@@ -42,19 +38,18 @@ class ChunkReader:
 
 
 class ChunkWriter:
-    """A stream to the client in chunks, which tarfile writes to."""
+    """A stream to the client in chunks."""
 
     def __init__(self, wire: Any) -> None:
         """Write chunks to the wire."""
         self._wire = wire
         self._rest = bytearray()
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: bytes) -> None:
         """Accept bytes; send them once there are enough for a chunk."""
         self._rest += data
         if len(self._rest) >= CHUNK:
             self.flush()
-        return len(data)
 
     def flush(self) -> None:
         """Send the buffered bytes."""
@@ -68,61 +63,29 @@ class ChunkWriter:
         self._wire.write({"chunk": 0})
 
 
-def _digest(file: Any) -> tuple[str, int]:
-    digest = hashlib.sha256()
-    size = 0
-    while True:
-        piece = file.read(1 << 20)
-        if not piece:
-            return digest.hexdigest(), size
-        digest.update(piece)
-        size += len(piece)
+class LineWriter:
+    """JSON lines to the client in chunks, and a sign of life while files are read: the bytes so far."""
 
+    def __init__(self, wire: Any) -> None:
+        """Write lines to the wire."""
+        self._chunks = ChunkWriter(wire)
+        self._read = 0
+        self._sent_at = time.monotonic()
 
-def send_artifacts(run: Run, wire: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """Send the regular files below artifacts/ as a tar stream; return their manifest, and the reason for each omission.
+    def put(self, line: Any) -> None:
+        """Accept a line; it is sent with others, but within seconds."""
+        self._chunks.write(strict_json.encode(line).encode() + b"\n")
+        now = time.monotonic()
+        if now - self._sent_at >= SIGN_OF_LIFE_S:
+            self._sent_at = now
+            self._chunks.flush()
 
-    A file is sent with the length that it had when it was hashed; later appends are ignored. Links are not sent.
-    Raises ShippingError naming a file that shrank meanwhile.
-    """
-    manifest = {}
-    left_out: dict[str, str] = {}
+    def advance(self, count: int) -> None:
+        """Count bytes that were read, and say so every few seconds."""
+        self._read += count
+        if time.monotonic() - self._sent_at >= SIGN_OF_LIFE_S:
+            self.put(self._read)
 
-    def leave_out(error: OSError) -> None:
-        if error.errno != errno.ENOENT:  # removed meanwhile, or no artifacts folder yet
-            left_out[os.path.relpath(str(error.filename), run.artifacts)] = str(error.strerror)
-
-    stream = ChunkWriter(wire)
-    with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive:  # type: ignore[call-overload]
-        for folder, _, names in os.walk(run.artifacts, onerror=leave_out):
-            for name in sorted(names):
-                path = os.path.join(folder, name)
-                if os.path.islink(path) or not os.path.isfile(path):
-                    continue
-                try:
-                    file = open(path, "rb")  # noqa: SIM115 - closed below; an error of the wire is not an error of this file
-                except OSError as error:
-                    leave_out(error)
-                    continue
-                with file:
-                    info = tarfile.TarInfo(os.path.relpath(path, run.artifacts))
-                    digest, info.size = _digest(file)
-                    file.seek(0)
-                    archive.addfile(info, _Whole(file, info.name))
-                    manifest[info.name] = {"sha256": digest, "size": info.size}
-    stream.finish()
-    return manifest, left_out
-
-
-class _Whole:
-    """A file that raises ShippingError if it ends early."""
-
-    def __init__(self, file: Any, name: str) -> None:
-        self._file = file
-        self._name = name
-
-    def read(self, size: int) -> bytes:
-        data: bytes = self._file.read(size)
-        if len(data) < size:
-            raise ShippingError("%s shrank while it was being sent; pull again" % self._name)
-        return data
+    def finish(self) -> None:
+        """Send the end of the stream."""
+        self._chunks.finish()

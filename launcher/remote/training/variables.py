@@ -49,6 +49,7 @@ def variables(run: Run, runtime: dict[str, Any]) -> dict[str, str]:
         rest = values.get(name)
         values[name] = first + os.pathsep + rest if rest else first
     values.update(PYTHONUNBUFFERED="1", LAUNCH_RUN=run.id, LAUNCH_TOKEN=read_text(run.token) or "")
+    values["LAUNCH_ARTIFACTS"] = run.artifacts
     _keep_hub_downloads(values, run.cache)
     gpus = runtime.get("gpus")
     if gpus is not None:  # empty for a plan without a card, so that no card of the host is visible

@@ -1,0 +1,40 @@
+"""Ask the person at the terminal before something is lost."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.cli.say import complain
+from launcher.errors import UsageError
+
+if TYPE_CHECKING:
+    from launcher.runs.mirror import Mirror
+
+YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Go on without asking which run `last` is.")]
+
+
+def agrees(question: str) -> bool | None:
+    """Ask at the terminal; return the answer, no by default, or None if there is no terminal to ask at."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
+    complain(question)
+    return typer.confirm("go on?", default=False, err=True)
+
+
+def check_last(word: str, mirror: Mirror, verb: str, *, yes: bool) -> None:
+    """Have the person confirm which run `last` is, before something happens to it.
+
+    Raises UsageError without a terminal and without `yes`, and Exit with code 1 if the person declines.
+    """
+    if word != "last" or yes:
+        return
+    is_meant = agrees(f"last is {mirror.run}, {mirror.plan().job or 'a run'}: {verb} it?")
+    if is_meant is None:
+        raise UsageError(
+            f"last is {mirror.run}: name it, or add --yes\n  next   launch {verb} {mirror.short}"
+        )
+    if not is_meant:
+        raise typer.Exit(1)

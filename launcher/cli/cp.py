@@ -1,0 +1,56 @@
+"""cp: copy a file or folder of a run to this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.cli.options import AcceptFlag, HostOption
+from launcher.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+def cp(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN:PATH",
+            help="A file or folder of a run, relative to its working folder; see `launch ls`.",
+        ),
+    ],
+    destination: Annotated[str, typer.Argument(metavar="DEST", help="A file or folder on this machine.")],
+    host: HostOption = None,
+    _accept: AcceptFlag = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist, without asking.")] = False,
+) -> None:
+    """Copy a file or folder of a run to this machine, verified.
+
+    Examples:  launch cp w8q2:out/model.pt .     launch cp last:checkpoints/step-400 /data/kept/
+    """
+    from launcher.cli.asking import agrees
+    from launcher.cli.figures import size_text
+    from launcher.cli.say import say
+    from launcher.cli.screens import make_stage
+    from launcher.errors import RunError
+    from launcher.hosts import connect
+    from launcher.runs.control import locate
+    from launcher.runs.copying import copy
+
+    run, colon, path = source.partition(":")
+    if not run or not colon or not path:
+        raise UsageError(f"{source}: expected RUN:PATH\n  example   launch cp last:out/model.pt .")
+    place, mirror = locate(run, host)
+    if mirror.is_freed:
+        raise RunError(f"{mirror.short} was removed from {place.name}\n  what is here   {mirror.folder}")
+
+    def may_replace(existing: Sequence[Path]) -> bool:
+        names = "\n".join(f"  {path}" for path in existing[:5])
+        return force or agrees(f"{len(existing)} files exist and would be replaced:\n{names}") is True
+
+    with connect(place) as desk, make_stage("cp") as stage:
+        copied = copy(desk, mirror, path, destination, may_replace, stage)
+    say(f"{copied.files} files, {size_text(copied.bytes)}   {copied.place}")

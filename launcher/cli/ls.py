@@ -1,0 +1,64 @@
+"""ls: what a run wrote."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from launcher.cli.options import AcceptFlag, HostOption, JsonFlag, RunWord
+
+
+def ls(
+    run: RunWord = "last",
+    path: Annotated[
+        str | None, typer.Argument(metavar="[PATH]", help="A file or folder of the run; by default all.")
+    ] = None,
+    host: HostOption = None,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """List what a run wrote, and whether it is here. Paths are relative to the run's working folder.
+
+    Examples:  launch ls last     launch ls w8q2 checkpoints
+    """
+    from launcher.runs.control import locate
+    from launcher.runs.listing import list_files
+
+    place, mirror = locate(run, host)
+    listing = list_files(place, mirror, path)
+    if as_json:
+        files = [row._asdict() for row in listing.rows]
+        values = {"version": 1, "run": mirror.run, "files": files, "left_out": listing.left_out}
+        print(json.dumps(values))
+        return
+    from launcher.cli.figures import size_text
+    from launcher.cli.say import complain, say
+
+    for name, why in sorted(listing.left_out.items())[:10]:
+        complain(f"{place.name} cannot read {name}: {why}")
+    if not listing.rows:
+        say(f"{mirror.short} wrote no files")
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from launcher.values.text import printable
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("SIZE", justify="right", no_wrap=True)
+    for title in ("KIND", "HERE", "PATH"):
+        table.add_column(title, no_wrap=title != "PATH", overflow="fold")
+    for row in listing.rows:
+        cells = (size_text(row.size), row.kind, row.here, row.path)
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    Console(highlight=False).print(table)
+    total, absent = sum(row.size for row in listing.rows), [row for row in listing.rows if row.here != "yes"]
+    words = f"{len(listing.rows)} files, {size_text(total)}"
+    if absent and not mirror.is_freed:
+        words += (
+            f"; {size_text(sum(row.size for row in absent))} not here   launch pull {mirror.short} PATH|--all"
+        )
+    say(words)

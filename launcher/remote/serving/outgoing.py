@@ -1,0 +1,118 @@
+"""Verbs that bring home what a run wrote: the list of its files, their digests, and their bytes.
+
+The list and the digests are streams of JSON lines, one for each file, so that neither a deadline nor the memory at either
+end depends on how much there is. The bytes of the files follow one another without anything between them: the client
+knows from the digests' lines how long each is.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Dict, List, NamedTuple
+
+from ..record import strict_json
+from ..store.output_digests import OutputDigests
+from ..store.outputs import OutputScan, open_output
+from ..store.shipping import CHUNK, ChunkWriter, LineWriter
+from .requests import OfRun, Reply, RequestError, RunId
+from .session import Session, Verb
+
+MOST_REASONS = 100
+
+
+class Outputs(NamedTuple):
+    """A run; whether files that the job's patterns leave out are listed too."""
+
+    run: RunId
+    all: bool = False
+
+
+def outputs(session: Session, request: Outputs, _payload: bytes) -> Reply:
+    """List what a run wrote: a line [path, kind, bytes, time of its last change] for each file."""
+    run = session.run(request.run)
+    lines = LineWriter(session.connection)
+    digests = OutputDigests(run, lines.advance)
+    scan = OutputScan(run, digests, matches_all=request.all)
+    for found in scan.outputs():
+        lines.put([found.path, found.kind, found.size, found.mark[1]])
+    digests.save()
+    lines.finish()
+    return Reply({"left_out": reasons(scan.left_out), "now_ns": time.time_ns()})
+
+
+def manifest(session: Session, request: OfRun, payload: bytes) -> Reply:
+    """Read the files whose paths are the payload: a line [path, bytes, time of its last change, SHA-256] for each."""
+    run = session.run(request.run)
+    paths = _list(payload, str)
+    lines = LineWriter(session.connection)
+    digests = OutputDigests(run, lines.advance)
+    left_out: Dict[str, str] = {}
+    for path in paths:
+        try:
+            descriptor, status = open_output(run, path)
+            try:
+                digest = digests.of(path, descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            left_out[path] = str(error.strerror)
+        else:
+            lines.put([path, status.st_size, status.st_mtime_ns, digest])
+    digests.save()
+    lines.finish()
+    return Reply({"left_out": reasons(left_out)})
+
+
+def send(session: Session, request: OfRun, payload: bytes) -> Reply:
+    """Send the bytes of files, one file after the other; the payload lists [path, first byte, size of the whole file].
+
+    Raises RequestError `changed` in the stream's place if a file is gone, or shorter than it was.
+    """
+    run = session.run(request.run)
+    stream = ChunkWriter(session.connection)
+    for path, offset, size in _list(payload, list):
+        left = int(size) - int(offset)
+        try:
+            descriptor, _ = open_output(run, str(path))
+        except OSError as error:
+            raise RequestError("changed", "%s: %s" % (path, error.strerror)) from None
+        try:
+            os.lseek(descriptor, int(offset), os.SEEK_SET)
+            while left > 0:
+                piece = os.read(descriptor, min(left, CHUNK))
+                if not piece:
+                    raise RequestError("changed", "%s became shorter while it was sent" % path)
+                left -= len(piece)
+                stream.write(piece)
+        finally:
+            os.close(descriptor)
+    stream.finish()
+    return Reply({})
+
+
+def reasons(left_out: Dict[str, str]) -> Dict[str, str]:
+    """Return the reasons by path, as many as an answer may hold."""
+    return dict(sorted(left_out.items())[:MOST_REASONS])
+
+
+def _list(payload: bytes, kind: type) -> List[Any]:
+    """Return the list of a payload. Raises RequestError."""
+    try:
+        value = strict_json.decode(payload)
+    except ValueError:
+        value = None
+    if not isinstance(value, list) or not all(isinstance(element, kind) for element in value):
+        raise RequestError("bad-payload", "the payload is not a list of files")
+    if kind is list and not all(
+        len(entry) == 3 and all(type(one) is int for one in entry[1:]) for entry in value
+    ):
+        raise RequestError("bad-payload", "the payload is not a list of [path, first byte, size]")
+    return value
+
+
+VERBS = {
+    "outputs": Verb(Outputs, outputs),
+    "manifest": Verb(OfRun, manifest),
+    "send": Verb(OfRun, send),
+}

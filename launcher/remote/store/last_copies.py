@@ -1,0 +1,80 @@
+"""Which files of a run would be lost with it: those that its client does not hold in the same version."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any, Dict, List, Mapping, NamedTuple
+
+from ..record import strict_json
+from ..record.rundir import Run
+from .output_digests import OutputDigests
+from .outputs import CHECKPOINT, Output, OutputScan, open_output
+
+MOST_NAMED = 1000
+
+
+class LastCopies(NamedTuple):
+    """What only this host has. `files` are some of it; `unseen` could not be looked at, with the reasons.
+
+    `look` changes with every file that the run wrote: a later look with the same value found the same files.
+    """
+
+    files: List[Output]
+    number: int
+    size: int
+    unseen: Dict[str, str]
+    look: str
+
+    def describe(self) -> Dict[str, Any]:
+        """Return it for the client."""
+        files = [[found.path, found.kind, found.size] for found in self.files]
+        return {"files": files, "count": self.number, "bytes": self.size, "unseen": self.unseen}
+
+
+def last_copies(
+    run: Run, digests: OutputDigests, held: Mapping[str, str], *, with_checkpoints: bool
+) -> LastCopies:
+    """Return what would be lost with a run. `held` are the client's files by path, as SHA-256.
+
+    Without `with_checkpoints` the loss of a checkpoint does not count.
+    """
+    scan = OutputScan(run, digests)
+    files: List[Output] = []
+    number = size = 0
+    look = hashlib.sha256()
+    for found in scan.outputs():
+        look.update(_line(found))
+        is_accepted = found.kind == CHECKPOINT and not with_checkpoints
+        if is_accepted or (found.path in held and held[found.path] == _digest(run, found, digests)):
+            continue
+        number, size = number + 1, size + found.size
+        if len(files) < MOST_NAMED:
+            files.append(found)
+    return LastCopies(files, number, size, dict(sorted(scan.left_out.items())[:100]), look.hexdigest())
+
+
+def look_again(run: Run, digests: OutputDigests) -> str:
+    """Return the `look` of a run without reading its files."""
+    look = hashlib.sha256()
+    for found in OutputScan(run, digests).outputs():
+        look.update(_line(found))
+    return look.hexdigest()
+
+
+def _line(found: Output) -> bytes:
+    return strict_json.encode([found.path, *found.mark]).encode()
+
+
+def _digest(run: Run, found: Output, digests: OutputDigests) -> str | None:
+    """Return the digest of a file as it was found; None if it is another one by now."""
+    try:
+        descriptor, status = open_output(run, found.path)
+    except OSError:
+        return None
+    try:
+        return digests.of(found.path, descriptor) if status.st_size == found.size else None
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)

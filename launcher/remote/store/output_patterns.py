@@ -1,0 +1,59 @@
+"""The patterns by which a job names its outputs: a small gitignore, matched against paths below the working folder.
+
+`*.pt` matches at any depth, `out/` a folder with everything in it, `/log.csv` or `a/b` from the working folder on, `**`
+any number of folders. A pattern that begins with `!` takes files out again; the last pattern that matches decides.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import List, NamedTuple, Pattern, Sequence
+
+
+class _Rule(NamedTuple):
+    regex: Pattern[str]
+    includes: bool
+
+
+class OutputPatterns:
+    """The patterns of one job. Without any, every path matches."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        """Read the patterns. Those that cannot be read match nothing."""
+        self._rules: List[_Rule] = [_rule(pattern) for pattern in patterns]
+
+    def match(self, path: str) -> bool:
+        """Whether a file belongs to the outputs; `path` is relative to the working folder."""
+        if not self._rules:
+            return True
+        decided = [rule.includes for rule in self._rules if rule.regex.fullmatch(path)]
+        return bool(decided) and decided[-1]
+
+
+def _rule(pattern: str) -> _Rule:
+    includes = not pattern.startswith("!")
+    text = pattern if includes else pattern[1:]
+    is_folder = text.endswith("/")
+    text = re.sub(r"\A\./", "", text.rstrip("/"))
+    anchor = "" if "/" in text else "(?:.*/)?"
+    below = "/.*" if is_folder else "(?:/.*)?"  # a pattern that matches a folder takes all that is in it
+    return _Rule(re.compile(anchor + _translate(text.lstrip("/")) + below, re.DOTALL), includes)
+
+
+def _translate(text: str) -> str:
+    """Return a gitignore pattern as a regular expression."""
+    regex, at = "", 0
+    while at < len(text):
+        if text.startswith("**/", at):
+            regex, at = regex + "(?:.*/)?", at + 3
+        elif text.startswith("**", at):
+            regex, at = regex + ".*", at + 2
+        elif text[at] == "[" and "]" in text[at + 2 :]:
+            end = text.index("]", at + 2)
+            inside = text[at + 1 : end].replace("\\", "\\\\").replace("[", "\\[")
+            regex += "[%s]" % ("^" + inside[1:] if inside.startswith("!") else inside)
+            at = end + 1
+        else:
+            regex += {"*": "[^/]*", "?": "[^/]"}.get(text[at], re.escape(text[at]))
+            at += 1
+    return regex

@@ -1,0 +1,218 @@
+"""What a run wrote: its artifacts, the files that it made or changed in its code and home folders, its checkpoints.
+
+The run's code is a copy of what was sent. A file in it is an output if it was not sent, or if it has other contents now.
+Caches are not outputs. The job may change everything here at any moment, so no link is followed, only regular files
+count, and there are bounds; what cannot be looked at is named with the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
+
+from ..record.files import read_json
+from ..record.rundir import Run
+from .manifest import code_of
+from .output_digests import OutputDigests, mark_of
+from .output_patterns import OutputPatterns
+
+MOST_FILES = 100_000
+MOST_FOLDERS_DEEP = 64
+CACHES = {
+    *("__pycache__", ".cache", ".git", ".hg", ".svn", ".triton", ".nv", ".ipynb_checkpoints"),
+    *(".mypy_cache", ".ruff_cache", ".tox", ".nox", "node_modules"),
+}
+CACHE_TAG = "CACHEDIR.TAG"
+CACHE_SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
+ENVIRONMENT_TAG = "pyvenv.cfg"
+ARTIFACT, OUTPUT, CHECKPOINT = "artifact", "output", "checkpoint"
+_TRAINERS = re.compile(r"checkpoint-[0-9]+")
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Output(NamedTuple):
+    """A file that a run wrote. `path` is below the run's work/; `mark` changes with the file."""
+
+    path: str
+    kind: str
+    mark: List[int]
+
+    @property
+    def size(self) -> int:
+        """Its size in bytes."""
+        return self.mark[0]
+
+
+class OutputScan:
+    """One look at what a run wrote. `left_out` holds the reasons for what it could not look at, by path."""
+
+    def __init__(self, run: Run, digests: OutputDigests, *, matches_all: bool = False) -> None:
+        """Read what was sent to the run, and its patterns; with `matches_all` they do not count."""
+        self._run = run
+        self._digests = digests
+        self._sent = code_of(read_json(run.manifest))
+        self._placed_ns = 0
+        with contextlib.suppress(OSError):  # without a manifest nothing was sent
+            self._placed_ns = os.lstat(run.manifest).st_ctime_ns
+        patterns = read_json(run.plan).get("outputs")
+        self._has_patterns = isinstance(patterns, list) and bool(patterns) and not matches_all
+        self._patterns = OutputPatterns([str(one) for one in patterns or ()] if self._has_patterns else ())
+        self._count = 0
+        self.left_out: Dict[str, str] = {}
+
+    def outputs(self) -> Iterator[Output]:
+        """Yield the files, in the order of their paths."""
+        tops = [("artifacts", self._run.artifacts), ("checkpoints", self._run.checkpoints)]
+        tops += [("code", self._run.code)] + ([] if self._has_patterns else [("home", self._run.home)])
+        for name, folder in sorted(tops):
+            try:
+                descriptor = os.open(folder, _FOLDER)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                self.left_out[name] = _reason(error)
+                continue
+            try:
+                yield from self._below(descriptor, name, 1)
+            finally:
+                os.close(descriptor)
+
+    def _below(self, descriptor: int, path: str, depth: int) -> Iterator[Output]:
+        """Yield the outputs in an open folder and its folders."""
+        try:
+            entries = [(entry.name, entry.stat(follow_symlinks=False)) for entry in _entries(descriptor)]
+        except OSError as error:
+            self.left_out[path] = _reason(error)
+            return
+        if depth > 1 and _may_be_cache(path) and _is_cache(descriptor, {name for name, _ in entries}):
+            return
+        for name, status in sorted(entries, key=lambda entry: entry[0]):
+            inner = "%s/%s" % (path, name)
+            try:
+                inner.encode()
+            except UnicodeEncodeError:
+                self.left_out[inner.encode("utf-8", "backslashreplace").decode()] = "its name is not UTF-8"
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                yield from self._folder(descriptor, name, inner, depth)
+            elif stat.S_ISREG(status.st_mode):
+                yield from self._file(descriptor, name, inner, status)
+
+    def _folder(self, parent: int, name: str, path: str, depth: int) -> Iterator[Output]:
+        if name in CACHES and _may_be_cache(path):
+            return
+        if depth >= MOST_FOLDERS_DEEP:
+            self.left_out[path] = "more than %d folders deep" % MOST_FOLDERS_DEEP
+            return
+        try:
+            descriptor = os.open(name, _FOLDER, dir_fd=parent)
+        except OSError as error:
+            self.left_out[path] = _reason(error)
+            return
+        try:
+            yield from self._below(descriptor, path, depth + 1)
+        finally:
+            os.close(descriptor)
+
+    def _file(self, parent: int, name: str, path: str, status: os.stat_result) -> Iterator[Output]:
+        kind = self._kind(path)
+        if kind is None:
+            return
+        if self._count >= MOST_FILES:
+            self.left_out[path.partition("/")[0]] = "more than %d files" % MOST_FILES
+            return
+        try:
+            if path.startswith("code/") and not self._is_changed(parent, name, path, status):
+                return
+        except OSError as error:
+            self.left_out[path] = _reason(error)
+            return
+        self._count += 1
+        yield Output(path, kind, mark_of(status))
+
+    def _kind(self, path: str) -> str | None:
+        """Return the kind of a file, None if the job's patterns leave it out."""
+        top, _, rest = path.partition("/")
+        if top == "artifacts":
+            return ARTIFACT
+        if top == "checkpoints" or any(map(_TRAINERS.fullmatch, rest.split("/")[:-1])):
+            return CHECKPOINT
+        return OUTPUT if top == "home" or self._patterns.match(rest) else None
+
+    def _is_changed(self, parent: int, name: str, path: str, status: os.stat_result) -> bool:
+        """Whether a file of the code differs from what was sent: it is read only if its times and size leave that open."""
+        sent = self._sent.get(path[len("code/") :])
+        if sent is None or "sha256" not in sent or sent.get("size") != status.st_size:
+            return True
+        if status.st_ctime_ns < self._placed_ns:
+            return False
+        known = self._digests.known(path, mark_of(status))
+        if known is not None:
+            return known != str(sent["sha256"])
+        descriptor = os.open(name, _FILE, dir_fd=parent)
+        try:
+            return self._digests.read(path, descriptor) != str(sent["sha256"])
+        finally:
+            os.close(descriptor)
+
+
+def open_output(run: Run, path: str) -> Tuple[int, os.stat_result]:
+    """Open a regular file below a run's work/, through no link; return its descriptor and status. Raises OSError."""
+    *folders, name = path.split("/")
+    if (
+        not folders
+        or folders[0] not in ("artifacts", "checkpoints", "code", "home")
+        or ".." in (*folders, name)
+    ):
+        raise FileNotFoundError(2, "not a file that a run writes", path)
+    at = os.open(run.work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for folder in folders:
+            inner = os.open(folder, _FOLDER, dir_fd=at)
+            os.close(at)
+            at = inner
+        descriptor = os.open(name, _FILE, dir_fd=at)
+    finally:
+        os.close(at)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(2, "not a regular file", path)
+    return descriptor, status
+
+
+def _may_be_cache(path: str) -> bool:
+    """Whether a folder is where programs leave caches; what lies in artifacts/ and checkpoints/ was put there."""
+    return path.startswith(("code/", "home/"))
+
+
+def _entries(descriptor: int) -> Iterator[Any]:
+    """Yield the entries of an open folder."""
+    with os.scandir(descriptor) as entries:
+        yield from entries
+
+
+def _is_cache(descriptor: int, names: set[str]) -> bool:
+    """Whether a folder calls itself a cache, or is a virtual environment."""
+    if ENVIRONMENT_TAG in names:
+        return True
+    if CACHE_TAG not in names:
+        return False
+    try:
+        tag = os.open(CACHE_TAG, _FILE, dir_fd=descriptor)
+    except OSError:
+        return False
+    try:
+        return os.read(tag, len(CACHE_SIGNATURE)) == CACHE_SIGNATURE
+    except OSError:
+        return False
+    finally:
+        os.close(tag)
+
+
+def _reason(error: OSError) -> str:
+    return str(error.strerror or error)

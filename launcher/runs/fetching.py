@@ -1,0 +1,82 @@
+"""Pulling by command: once, or again and again until the run has ended. A lost link is opened again."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from launcher.errors import ConnectionLostError, RunError, UnreachableError
+from launcher.hosts import Desk, connect
+from launcher.runs.control import summary_of
+from launcher.runs.following import BACK_OFF_S, LOST_LINKS, refresh
+from launcher.runs.mirror import Mirror
+from launcher.runs.pulling import Choice, Pulled, came, pull
+from launcher.runs.view import Stage, View
+from launcher.values.host import Host
+from launcher.values.record import State, is_terminal
+
+LOOK_AGAIN_S = 5.0
+Value = TypeVar("Value")
+SETTLED_S = 10.0
+"""How long a file of a live run must have been unchanged to count as finished, in seconds."""
+
+
+def pull_once(host: Host, mirror: Mirror, choice: Choice, view: View) -> Pulled:
+    """Pull what a run wrote, and its record. Raises UnreachableError if the host does not answer for long."""
+    with view.stage("pull") as stage:
+        pulled = _over_lost_links(host, view, lambda desk: _pull(desk, mirror, choice, stage))
+        stage.text = came(pulled)
+    return pulled
+
+
+def pull_until_end(host: Host, mirror: Mirror, choice: Choice, view: View) -> Pulled:
+    """Pull the files of a live run as they are finished, until it has ended; the last time all of them."""
+    fetched = []
+    with view.stage("pull") as stage:
+        while True:
+            is_over = _over_lost_links(host, view, lambda desk: _is_over(desk, mirror))
+            current = choice._replace(settled_s=0.0 if is_over else SETTLED_S)
+            pulled = _over_lost_links(host, view, partial(_pull, mirror=mirror, choice=current, stage=stage))
+            fetched += pulled.fetched
+            if is_over:
+                pulled = pulled._replace(fetched=fetched, present=pulled.present - len(fetched))
+                stage.text = came(pulled)
+                return pulled
+            stage.progress(f"{came(pulled._replace(fetched=fetched, present=0))}; waiting for more")
+            time.sleep(LOOK_AGAIN_S)
+
+
+def _pull(desk: Desk, mirror: Mirror, choice: Choice, stage: Stage) -> Pulled:
+    refresh(desk, mirror)
+    return pull(desk, mirror, choice, stage)
+
+
+def _is_over(desk: Desk, mirror: Mirror) -> bool:
+    summary = summary_of(desk, mirror.run)
+    if summary is None:
+        raise RunError(f"{desk.host} has no run {mirror.run}: removed there?")
+    return is_terminal(summary.state) or summary.state in (State.WAITING, State.INTERRUPTED)
+
+
+def _over_lost_links(host: Host, view: View, work: Callable[[Desk], Value]) -> Value:
+    """Do some work at a desk; open another one if the link is lost, with growing pauses.
+
+    Raises HostError if the host cannot be reached at all, or after LOST_LINKS losses one after the other.
+    """
+    lost = 0
+    while True:
+        try:
+            with connect(host) as desk:
+                if lost:
+                    view.back()
+                return work(desk)
+        except UnreachableError as error:
+            lost += 1
+            if lost == LOST_LINKS or (lost == 1 and not isinstance(error, ConnectionLostError)):
+                raise
+            wait_s = BACK_OFF_S[lost - 1] * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
+            view.lost(error, lost, wait_s)
+            time.sleep(wait_s)

@@ -1,0 +1,59 @@
+"""What a run wrote, as `launch ls` lists it: from its host, or from here once the host was freed."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from launcher.errors import RunError
+from launcher.hosts import connect
+from launcher.runs.local_copies import LocalCopies
+from launcher.runs.mirror import Mirror
+from launcher.runs.pulling import named_by, shown_path
+from launcher.values.host import Host
+
+
+class Row(NamedTuple):
+    """A file of a run; `here` is `yes`, `older` (another version of it) or `no`."""
+
+    path: str
+    size: int
+    kind: str
+    here: str
+
+
+class Listing(NamedTuple):
+    """The files of a run, and those that could not be looked at with the reasons."""
+
+    rows: list[Row]
+    left_out: dict[str, str]
+
+
+def list_files(host: Host, mirror: Mirror, path: str | None) -> Listing:
+    """Return what a run wrote, or what of it is at a path. Raises RunError if nothing is there."""
+    if mirror.is_freed:
+        return Listing(_rows_here(mirror, path), {})
+    with connect(host) as desk:
+        listed = desk.runs.outputs(mirror.run, lambda _count: None)
+    copies = LocalCopies(mirror)
+    files = listed.files if path is None else named_by(path, listed.files, mirror.short)
+    rows = [Row(shown_path(file.path), file.size, file.kind, copies.status(file)) for file in files]
+    return Listing(rows, listed.left_out)
+
+
+def _rows_here(mirror: Mirror, path: str | None) -> list[Row]:
+    kinds = {mirror.artifacts: "artifact", mirror.outputs: "output", mirror.checkpoints: "checkpoint"}
+    files = LocalCopies(mirror).files()
+    rows = []
+    for folder, kind in kinds.items():
+        base = mirror.outputs if kind == "output" else mirror.folder
+        inside = [file for file in files if file.is_relative_to(folder)]
+        rows += [Row(file.relative_to(base).as_posix(), file.lstat().st_size, kind, "yes") for file in inside]
+    if path is not None:
+        plain = os.path.normpath(path)
+        rows = [row for row in rows if row.path == plain or row.path.startswith(f"{plain}/")]
+        if not rows:
+            raise RunError(
+                f"no {path} of {mirror.short} is here, and its host was freed   launch ls {mirror.short}"
+            )
+    return rows

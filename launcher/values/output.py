@@ -1,0 +1,94 @@
+"""What a run wrote, as its host lists it: data of another machine, checked before anything is done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
+
+from launcher.values.base import Record
+
+MOST_FILES = 200_000
+TOPS = ("artifacts", "checkpoints", "code", "home")
+Loss = Literal["nothing", "checkpoints", "all"]
+"""What of a run may be lost with its removal."""
+Kind = Literal["artifact", "output", "checkpoint"]
+
+
+def _inside(path: str) -> str:
+    """Return a path that names a file below one of the four folders, in its plainest form. Raises ValueError."""
+    parts = path.split("/")
+    if len(parts) < 2 or parts[0] not in TOPS or "\0" in path or {"", ".", ".."} & {*parts}:
+        raise ValueError(f"{path[:200]!r} is not a path of something that a run writes")
+    return path
+
+
+Path = Annotated[str, Field(max_length=4096), AfterValidator(_inside)]
+Size = Annotated[int, Field(ge=0, le=2**53)]
+Nanoseconds = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+
+
+class Output(NamedTuple):
+    """A file that a run wrote: its path below the run's work/, its kind, its bytes, when it was changed by the host's clock."""
+
+    path: Path
+    kind: Kind
+    size: Size
+    changed_ns: Nanoseconds
+
+
+class Content(NamedTuple):
+    """A file that a run wrote, with the SHA-256 of what is in it."""
+
+    path: Path
+    size: Size
+    changed_ns: Nanoseconds
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Outputs(NamedTuple):
+    """What a run wrote, what could not be looked at with the reasons, and the host's clock."""
+
+    files: list[Output]
+    left_out: dict[str, str]
+    now_ns: int
+
+
+class Manifest(NamedTuple):
+    """Files with their digests, and those that could not be read with the reasons."""
+
+    files: list[Content]
+    left_out: dict[str, str]
+
+
+class LastCopies(Record):
+    """What only the host of a run has: some of the files as (path, kind, bytes), how many and how large all are.
+
+    `unseen` could not be looked at, with the reasons.
+    """
+
+    files: list[tuple[Path, Kind, Size]] = []
+    count: Size = 0
+    bytes: Size = 0
+    unseen: dict[str, str] = {}
+
+
+OUTPUT = TypeAdapter(Output, config=ConfigDict(defer_build=True))
+CONTENT = TypeAdapter(Content, config=ConfigDict(defer_build=True))
+
+
+def checked(files: Sequence[Output]) -> list[Output]:
+    """Return files whose paths can all exist beside one another. Raises ValueError."""
+    paths = {file.path for file in files}
+    if len(paths) != len(files):
+        raise ValueError("it names a file twice")
+    for path in paths:
+        folder = path.rpartition("/")[0]
+        while "/" in folder:
+            if folder in paths:
+                raise ValueError(f"{path[:200]!r} lies below a file")
+            folder = folder.rpartition("/")[0]
+    if sum(file.size for file in files) > 2**53:
+        raise ValueError("its files are too large to be true")
+    return list(files)
