@@ -7,12 +7,13 @@
 # bench        write the figures
 # links        write the table of bad links
 # kills        write the table of random kills
+# orders       write the table of random removals and pulls
 # precision    write the table of precisions
 # mutants      break the product by each patch, and show that the tests notice
 # testbed-up   leave two machines running
 # testbed-down end them
 # clean        remove what these targets made
-.PHONY: demo quick test check lint docs bench links kills precision mutants testbed-up testbed-down clean
+.PHONY: demo quick test check lint docs bench links kills orders precision mutants testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -51,6 +52,9 @@ links: .venv/ready
 
 kills: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py kills
+
+orders: .venv/ready
+	$(BIN)/python tests/bench/scenarios.py orders
 
 precision: .venv/ready
 	$(BIN)/python tests/bench/precision.py

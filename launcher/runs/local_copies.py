@@ -63,9 +63,10 @@ class LocalCopies:
         place = self._mirror.place(content.path)
         if not _is_file(place, content.size):
             return False
-        digest, _ = self._digests.known(str(place))
-        if digest is None:
-            digest, _ = self._digests.read(str(place), lambda _count: None)
+        known = self._digests.known(str(place), place.stat())
+        if known is None:
+            known, _ = self._digests.read(str(place), lambda _count: None)
+        digest = known.sha256
         if digest == content.sha256 and self._pulled.get(content.path, {}).get(digest) != content.changed_ns:
             self._write_down(content)
         return digest == content.sha256

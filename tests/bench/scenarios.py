@@ -1,4 +1,4 @@
-"""Tables of what tests record of themselves when they are run at their full counts: `make links`, `make kills`."""
+"""Tables of what tests record of themselves when they are run at their full counts: `make links`, `make kills`, `make orders`."""
 
 from __future__ import annotations
 
@@ -53,6 +53,16 @@ TABLES = {
         "ledger that the trainer writes outside of the run, and the model is a digest of all samples in order: one that was\n"
         "skipped, or trained on twice, gives another. A checkpoint is saved every 5 steps.\n",
         {"done": "killed", "samples": "samples in the model", "starts": "starts", "again": "done once more"},
+    ),
+    "orders": Table(
+        "orders",
+        "Orders",
+        ("tests/runs/test_last_copy.py",),
+        {"LAUNCH_ORDERS": "60"},
+        "Ten random steps an order over one run that has ended: pulls, copies, removals, resumptions, garbage collections, files that the\n"
+        "run writes or the user changes. Of the steps that are commands a third is killed at a random moment: the client, its agent, or both.\n"
+        "After each step `find` and `sha256sum` on both sides look for the latest version of each file.\n",
+        {"orders": "orders", "steps": "steps", "killed": "killed", "lost": "last copies lost"},
     ),
 }
 

@@ -362,7 +362,7 @@ def test_a_plain_script_brings_its_files_home_and_ls_lists_them(client):
     assert done.returncode == 1
     (run,) = (path.name for path in client.runs.glob("[0-9]*"))
     assert (
-        f"came home {client.runs / run}/outputs/out/model.pt (25.6 kB), artifacts/adapter (1 bytes)"
+        f"came home {client.runs / run}/outputs/out/model.pt (25.6 kB), artifacts/adapter (1 byte)"
         in done.stdout
     )
     assert (client.runs / run / "outputs/out/model.pt").read_bytes() == bytes(range(256)) * 100
