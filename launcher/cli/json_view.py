@@ -43,6 +43,10 @@ class JsonView(PlainView):
         """Put the cargo."""
         self._put(kind="cargo", **cargo.to_json())
 
+    def agrees(self, question: str) -> bool | None:
+        """Return None: a script is not asked."""
+        return None
+
     @contextmanager
     def stage(self, name: str) -> Iterator[Stage]:
         """Put a stage when it is done."""

@@ -86,6 +86,7 @@ def launch(
             help="With --dry-run: use this output of `launch probe --json` instead of asking the host.",
         ),
     ] = None,
+    sure: Annotated[bool, typer.Option("--yes", "-y", help="Send a large folder without asking.")] = False,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -118,6 +119,7 @@ def launch(
         gpus,
         seconds(wait),
         outputs or (),
+        sure,
     )
     if dry_run:
         _preview(request, probe, as_json)

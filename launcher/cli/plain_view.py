@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from launcher.cli.asking import agrees
 from launcher.cli.figures import clock_text, size_text, transfer_text, value_text
 from launcher.cli.plan_text import headline
 from launcher.cli.progress import Progress, count
@@ -77,6 +78,10 @@ class PlainView:
             self.note(f"not sent: {words}")
         if len(named) > MOST_SURPRISES:
             self.note(f"not sent: {len(named) - MOST_SURPRISES} more like these")
+
+    def agrees(self, question: str) -> bool | None:
+        """Ask the user at the terminal; None if standard input or standard error is none."""
+        return agrees(question)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Stage]:

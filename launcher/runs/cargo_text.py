@@ -9,8 +9,8 @@ from rich.filesize import decimal
 from launcher.values.cargo import Cargo, LeftOut, Size, Why
 
 MOST_NAMED = 6
-_SPOKEN_FOR = (Why.CREDENTIALS, Why.ENVIRONMENT)
-"""What a name like `.env` or `.venv/` says by itself."""
+_SPOKEN_FOR = (Why.CREDENTIALS, Why.KEY_NAME, Why.ENVIRONMENT)
+"""What a name like `.env`, `id_rsa` or `.venv/` says by itself."""
 WORTH_NAMING = 1_000_000
 """Bytes of what is left out from which its size is named. What git or a rule leaves out and is smaller is only counted."""
 

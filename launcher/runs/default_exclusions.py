@@ -40,7 +40,7 @@ def of_name(name: str, folder: str, *, is_folder: bool) -> Why | None:
     """Return why a file or folder of this name, in a folder of the name `folder`, does not travel; None if it does."""
     name = name.lower()  # macOS does not tell `.ENV` from `.env`
     if name.startswith(_KEY_STARTS) or name.endswith(_KEY_ENDS):
-        return Why.PRIVATE_KEY
+        return Why.KEY_NAME
     if (
         name in _SECRET_NAMES
         or name.startswith(_SECRET_STARTS)

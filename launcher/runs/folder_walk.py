@@ -126,8 +126,11 @@ class FolderWalk:
         if why is not None and not mode.only_included:
             size = None if why.is_routine else _size(self._base + path)
             self._leave(f"{path}/", why, size)
-        by_path = mode.by_path or why not in (None, Why.RULE)
-        if any(rules.leads_below(path) if by_path else rules.includes for rules in self._rules):
+        if not any(rules.includes for rules in self._rules):
+            return
+        # A rule like `!*.py` does not lead into an environment, or into what git ignores; one with its path does.
+        by_path = mode.by_path or self._why(item, f"{path}/", parent, None, mode) is not None
+        if not by_path or any(rules.leads_below(path) for rules in self._rules):
             self._walk(f"{path}/", Mode(mode.ignored, only_included=True, by_path=by_path))
 
     def _take_file(self, item: os.DirEntry[str], where: str, parent: str, mode: Mode) -> None:

@@ -19,6 +19,7 @@ from launcher.errors import (
     ConnectionLostError,
     EngineError,
     HostError,
+    RefusedError,
     UsageError,
 )
 from launcher.hosts import Desk, connect
@@ -36,6 +37,7 @@ from launcher.runs.loading import Load, load
 from launcher.runs.mirror import Mirror, runs_folder
 from launcher.runs.probing import choose_profile, describe, probe
 from launcher.runs.run_id import new_run_id
+from launcher.runs.shipped_before import ShippedBefore
 from launcher.runs.shipping import ship
 from launcher.runs.view import Stage, View
 from launcher.runtimes import Runtime, names, open_for_plan
@@ -44,7 +46,7 @@ from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.model import Model
-from launcher.values.plan import Plan
+from launcher.values.plan import Finding, Plan
 from launcher.values.precision import Platform
 from launcher.values.profile import Profile
 
@@ -70,6 +72,7 @@ class Request(NamedTuple):
     gpus: str | None = None
     wait_s: float = 0.0
     outputs: Sequence[str] = ()
+    is_sure: bool = False
 
 
 class Resolved(NamedTuple):
@@ -139,6 +142,9 @@ def launch(request: Request, view: View) -> Started:
     settle(job_check.findings(task), view)
     runs_folder()  # raises if it cannot be made, before anything is asked of the host
     loaded = _load(task, view)
+    before = ShippedBefore(task.code, host)
+    if not request.is_sure:
+        _ask(before.question(loaded), view)
     with view.stage("connect") as stage:
         desk = connect(host)
         stage.text = desk.about
@@ -151,7 +157,7 @@ def launch(request: Request, view: View) -> Started:
         contact = pass_gate_when_free(contact, plan)
         build = build_settings.read(host, os.environ)
         with open_for_plan(desk, host, plan, contact.facts, build) as runtime:
-            fill = functools.partial(ship, desk, loaded)
+            fill = functools.partial(ship, desk, loaded, before)
             return begin(contact, runtime, plan, secrets, Filling("ship", fill))
     except BaseException:
         desk.close()
@@ -174,6 +180,17 @@ def _with_outputs(job: Job, patterns: Sequence[str]) -> Job:
         return Job.model_validate({**dict(job), "outputs": (*job.outputs, *patterns)})
     except ValidationError as error:
         raise UsageError("--output: expected a pattern as in a .gitignore, e.g. --output 'out/'") from error
+
+
+def _ask(question: Finding | None, view: View) -> None:
+    """Ask whether something large is meant to travel. Raises RefusedError if it is not, or without a terminal."""
+    if question is None:
+        return
+    answer = view.agrees(question.message)
+    if answer is None:
+        raise RefusedError(f"{cards.REFUSED}{question.message}\n  {question.mend}")
+    if not answer:
+        raise RefusedError(f"not sent, as you answered\n  {question.mend}")
 
 
 class Filling(NamedTuple):

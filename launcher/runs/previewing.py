@@ -11,6 +11,7 @@ from launcher.runs import cards, job_check, resolve
 from launcher.runs.launching import AUTO, Request, Resolved, known_of, plan_of, understand
 from launcher.runs.loading import load
 from launcher.runs.probing import choose_profile, probe
+from launcher.runs.shipped_before import ShippedBefore
 from launcher.values.cargo import Cargo
 from launcher.values.facts import Facts
 from launcher.values.plan import Finding, Plan
@@ -32,7 +33,8 @@ def preview(request: Request, facts: Facts | None = None) -> Preview:
     """
     resolved = understand(request)
     host, profiles = resolved.host, resolved.profiles
-    cargo = load(resolved.task).cargo
+    loaded = load(resolved.task)
+    question = None if request.is_sure else ShippedBefore(resolved.task.code, host).question(loaded)
     unreached: tuple[Finding, ...] = ()
     if facts is None:
         try:
@@ -54,9 +56,11 @@ def preview(request: Request, facts: Facts | None = None) -> Preview:
         plan = plan_of(profile, _with_nothing_asked(resolved), facts)
         refused = (Finding(level="refuse", code="precision-excluded", message=str(error)),)
     asked = cards.findings(resolved.gpus, plan, facts)
-    against = (*refused, *job_check.findings(resolved.task), *cargo.findings)
+    against = [*refused, *job_check.findings(resolved.task), *loaded.cargo.findings]
+    if question is not None:
+        against.append(question)
     findings = (*against, *unreached, *asked, *check(plan, facts, host, resolve.wheels()))
-    return Preview(plan, findings, cargo)
+    return Preview(plan, findings, loaded.cargo)
 
 
 class Explanation(NamedTuple):

@@ -14,6 +14,7 @@ from launcher.runs.cargo_text import left_out_line
 from launcher.runs.loading import Load
 from launcher.runs.meter import Meter
 from launcher.runs.mirror import Mirror
+from launcher.runs.shipped_before import ShippedBefore, is_large
 from launcher.runs.view import Stage
 from launcher.values.cargo import Cargo
 
@@ -23,7 +24,7 @@ LARGE = 10_000_000
 MOST_LARGEST = 3
 
 
-def ship(desk: Desk, load: Load, mirror: Mirror, stage: Stage) -> str:
+def ship(desk: Desk, load: Load, before: ShippedBefore, mirror: Mirror, stage: Stage) -> str:
     """Put a load in place on the host for a run; return what was sent, in words."""
     manifest = tree.manifest(load.tree, load.digests, stage.moved)
     load.digests.save()
@@ -32,6 +33,8 @@ def ship(desk: Desk, load: Load, mirror: Mirror, stage: Stage) -> str:
     except ConnectionLostError as error:
         words = f"{error}\n  no run was begun   the same command again sends only what has not arrived whole"
         raise ConnectionLostError(error.host, words) from error
+    if sent or is_large(load.cargo):
+        before.record(manifest.values())
     left_out = left_out_line(load.cargo)
     return f"{_sent(load.cargo, sent)}; left out: {left_out}" if left_out else _sent(load.cargo, sent)
 

@@ -36,6 +36,9 @@ class View(Protocol):
     def cargo(self, cargo: Cargo) -> None:
         """Show what of the folder does not travel although a user may count on it."""
 
+    def agrees(self, question: str) -> bool | None:
+        """Ask the user; return the answer, None without a terminal to ask at."""
+
     def stage(self, name: str) -> AbstractContextManager[Stage]:
         """Show a stage while it lasts, then its time and text."""
 

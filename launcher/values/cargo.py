@@ -14,6 +14,7 @@ class Why(enum.StrEnum):
 
     RULE = ".launchignore"
     CREDENTIALS = "credentials"
+    KEY_NAME = "key or certificate"
     PRIVATE_KEY = "private key"
     BUILD_FILE = "named for builds"
     SETTINGS = "settings of launch"
@@ -31,7 +32,7 @@ class Why(enum.StrEnum):
     @property
     def is_routine(self) -> bool:
         """Whether everybody expects it, so that a summary need not name it."""
-        return self in (Why.CACHE, Why.REPOSITORY, Why.RUNS, Why.SETTINGS)
+        return self in (Why.CACHE, Why.REPOSITORY, Why.RUNS, Why.SETTINGS, Why.BUILD_FILE)
 
     @property
     def is_surprising(self) -> bool:
@@ -41,7 +42,7 @@ class Why(enum.StrEnum):
     @property
     def is_secret(self) -> bool:
         """Whether it was left out because it holds, or may hold, a secret."""
-        return self in (Why.CREDENTIALS, Why.PRIVATE_KEY, Why.BUILD_FILE)
+        return self in (Why.CREDENTIALS, Why.KEY_NAME, Why.PRIVATE_KEY, Why.BUILD_FILE)
 
 
 class Size(NamedTuple):

@@ -368,7 +368,7 @@ def test_a_launch_interrupted_before_it_began_leaves_nothing(client):
     with (client.project / "large").open("wb") as file:
         file.truncate(3 << 30)
     client.script("print(1)")
-    process = client.start("--", "python", "train.py")
+    process = client.start("--yes", "--", "python", "train.py")
     runs = client.home / ".launch" / "runs"
     until(lambda: runs.exists() and any(runs.iterdir()), "the run's folder")
     process.send_signal(signal.SIGINT)

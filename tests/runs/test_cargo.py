@@ -1,0 +1,381 @@
+"""What stays behind unless it is named: secrets, environments, what git and .launchignore say; and what is refused."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import BadFileError
+from launcher.runs import loading, refused_folders, resolve
+from launcher.runs.default_exclusions import holds_private_key, of_name
+from launcher.values.cargo import Why
+
+KEY = "-----BEGIN {} PRIVATE KEY-----\nbm90IGEga2V5\n-----END {} PRIVATE KEY-----\n"
+SERVICE_ACCOUNT = {"type": "service_account", "private_key": KEY.format("RSA", "RSA")}
+SECRETS = {
+    ".env": "TOKEN=x",
+    ".env.local": "TOKEN=x",
+    "deep/.ENV": "TOKEN=x",
+    ".ssh/config": "Host x",
+    ".aws/credentials": "key",
+    ".netrc": "machine x",
+    ".pypirc": "[pypi]",
+    ".git-credentials": "https://a:b@c",
+    ".gnupg/secring.gpg": "x",
+    ".kaggle/kaggle.json": "{}",
+    "kaggle.json": "{}",
+    ".docker/config.json": "{}",
+    ".config/gcloud/credentials.db": "x",
+    ".huggingface/token": "hf_x",
+    "cache/huggingface/token": "hf_x",
+    "id_rsa": "x",
+    "id_rsa.bak": "x",
+    "keys/id_ed25519_work": "x",
+    "tls.pem": "x",
+    "client.p12": "x",
+    "deploy": KEY.format("OPENSSH", "OPENSSH"),
+    "old-key.txt": KEY.format("RSA", "RSA"),
+    "ec": KEY.format("EC", "EC"),
+    "locked": KEY.format("ENCRYPTED", "ENCRYPTED"),
+    "plain": KEY.format("", "").replace("BEGIN  ", "BEGIN ").replace("END  ", "END "),
+    "service.json": json.dumps(SERVICE_ACCOUNT),
+}
+TRAVELS = [
+    "id_map.json", "id_embeddings.pt", "ids.txt", "environment.yml", "my.env.py", "token", "tokenizer.json", "config.json",
+    ".docker/Dockerfile", "public-key.txt", "certificate.crt", "wandb", "data/wandb.csv", "pems/a.txt", ".gitignore",
+    "about-keys.md",
+]  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A project's folder, in which the command is given."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    path = (tmp_path / "project").resolve()
+    path.mkdir()
+    monkeypatch.chdir(path)
+    return path
+
+
+def put(folder, **texts):
+    """Write files by their paths."""
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def git(folder, *words):
+    subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True)
+
+
+def load(*settings):
+    """What a launch in the working directory would send."""
+    return loading.load(resolve.task(None, ["true"], settings, None))
+
+
+def paths(loaded):
+    """The files and links that travel, by their paths on the host."""
+    return {entry.path for entry in loaded.tree.entries if entry.folder is None}
+
+
+def reasons(loaded):
+    return {one.path: one.why for one in loaded.cargo.left_out}
+
+
+# secrets
+
+
+@pytest.mark.parametrize("uses_git", [False, True])
+def test_secrets_stay_behind_and_what_only_sounds_like_one_travels(folder, uses_git):
+    """By name and by content, tracked or not; `id_map.json` is no key."""
+    put(folder, **SECRETS, **dict.fromkeys(TRAVELS, "about -----BEGIN RSA PRIVATE KEY-----"))
+    (folder / ".gitignore").write_text("")
+    if uses_git:
+        git(folder, "init", "-q")
+        git(folder, "add", "-f", ".")
+    loaded = load()
+    assert paths(loaded) == {f"code/{name}" for name in TRAVELS}
+    assert all(why.is_secret for path, why in reasons(loaded).items() if path != ".git/")
+    assert all(
+        not loaded.cargo.has(name) and loaded.cargo.why_left_out(name).why.is_secret for name in SECRETS
+    )
+
+
+def test_secrets_stay_behind_in_a_folder_of_data_too_but_a_file_that_is_named_travels(folder):
+    """`data.train = "./data"` sends no `.env`; `data.eval = "./data/.env"` was meant."""
+    put(folder, **{"data/a.jsonl": "{}", "data/.env": "T=x", "data/deep/key": KEY.format("EC", "EC")})
+    loaded = load("data.train=./data", "data.eval=./data/.env")
+    assert {path for path in paths(loaded) if path.startswith("data/")} == {
+        "data/train/data/a.jsonl",
+        "data/eval/.env",
+    }
+
+
+def test_a_link_to_what_is_left_out_is_left_out_and_named(folder):
+    """It would dangle on the host, or carry the secret there under another name."""
+    put(folder, **{".env": "T=x", ".ssh/id_rsa": "k", "ok/f": "x"})
+    for name, target in (("a", ".env"), ("b", "a"), ("ok/c", "../.ssh"), ("d", "ok/c/id_rsa"), ("e", "ok/f")):
+        (folder / name).symlink_to(target)
+    loaded = load()
+    assert paths(loaded) == {"code/e", "code/ok/f"}
+    assert {path for path, why in reasons(loaded).items() if why is Why.LINK_TO_LEFT_OUT} == {
+        "a",
+        "b",
+        "d",
+        "ok/c",
+    }
+
+
+def test_a_link_by_way_of_a_link_that_is_left_out_leads_on_straight(folder):
+    """The target travels, the way there does not."""
+    put(folder, **{".launchignore": "/way\n", "target": "x"})
+    (folder / "way").symlink_to("target")
+    (folder / "link").symlink_to("way")
+    links = {entry.path: entry.link for entry in load().tree.entries if entry.link}
+    assert links == {"code/link": "target"}
+
+
+def test_a_large_file_is_not_read_for_a_key_and_a_small_one_is_read_once(folder, monkeypatch):
+    """A launch of 10,000 unchanged files opens none of them."""
+    put(folder, small="x" * 1000, large=KEY.format("RSA", "RSA") + "x" * 64_000)
+    for name in ("small", "large"):
+        os.utime(folder / name, (1, 1))
+    monkeypatch.setattr("launcher.runs.digests.SETTLED_NS", -(10**18))
+    opened = []
+    real = open
+    monkeypatch.setattr(
+        "builtins.open",
+        lambda path, *more, **words: opened.append(Path(path).name) or real(path, *more, **words),
+    )
+    assert paths(load()) == {"code/small", "code/large"}
+    assert opened.count("small") == 1
+    assert paths(load()) == {"code/small", "code/large"}
+    assert opened.count("small") == 1
+    assert opened.count("large") == 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"-----BEGIN PUBLIC KEY-----",
+        b"-----BEGIN CERTIFICATE-----",
+        b"x -----BEGIN PRIVATE KEY-----",
+        b"{}",
+        b"",
+    ],
+)
+def test_what_is_no_private_key_is_not_taken_for_one(content):
+    """Certificates and public keys are made to be shown."""
+    assert not holds_private_key(content)
+
+
+def test_what_launch_toml_names_for_builds_stays_behind(folder):
+    """pip's settings hold a password; launch.toml says where everything is."""
+    table = (
+        '[hosts.a]\naddress = "a"\nidentity_file = "{0}/key"\n[hosts.a.build]\npip_conf = "conf/pip.conf"\n'
+    )
+    put(
+        folder,
+        **{"launch.toml": table.format(folder), "conf/pip.conf": "password", "key": "x", "conf/other": "x"},
+    )
+    loaded = load()
+    assert paths(loaded) == {"code/conf/other"}
+    assert reasons(loaded)["conf/pip.conf"] == reasons(loaded)["key"] == Why.BUILD_FILE
+
+
+def test_environments_caches_and_records_stay_behind(folder):
+    """An environment by its pyvenv.cfg, whatever its name."""
+    put(
+        folder,
+        **{
+            "my env/pyvenv.cfg": "",
+            "my env/lib/a.py": "x" * 5000,
+            "wandb/run/x": "x",
+            "a/__pycache__/x.pyc": "x",
+            "runs/r/log.txt": "x",
+            "train.py": "x",
+        },
+    )
+    loaded = load()
+    assert paths(loaded) == {"code/train.py"}
+    assert reasons(loaded) == {
+        "my env/": Why.ENVIRONMENT,
+        "wandb/": Why.TRACKER,
+        "a/__pycache__/": Why.CACHE,
+        "runs/": Why.RUNS,
+    }
+    (environment,) = [one for one in loaded.cargo.left_out if one.path == "my env/"]
+    assert environment.size.bytes == 5000
+
+
+# .launchignore
+
+
+def test_launchignore_leaves_out_and_includes_beside_git(folder):
+    """Its word comes first: it includes what git ignores and what we leave out."""
+    git(folder, "init", "-q")
+    put(
+        folder,
+        **{
+            ".gitignore": "/data/raw/\n*.bin\n",
+            ".launchignore": "# mine\n*.csv\n!keep.csv\n!data/raw/small.txt\n!/.env\n!model.bin\nnotes/\n",
+            **dict.fromkeys(
+                ("a.csv", "keep.csv", "deep/b.csv", "data/raw/small.txt", "data/raw/large.txt"), "x"
+            ),
+            **dict.fromkeys((".env", "deep/.env", "model.bin", "other.bin", "notes/n.txt", "train.py"), "x"),
+        },
+    )
+    loaded = load()
+    assert paths(loaded) == {
+        f"code/{name}"
+        for name in (
+            ".gitignore",
+            ".launchignore",
+            "keep.csv",
+            "data/raw/small.txt",
+            ".env",
+            "model.bin",
+            "train.py",
+        )
+    }
+    assert reasons(loaded)["a.csv"] is reasons(loaded)["notes/"] is Why.RULE
+    assert reasons(loaded)["other.bin"] is reasons(loaded)["data/raw/"] is Why.GIT
+
+
+@pytest.mark.parametrize("rule", ["!data/", "!data/**", "!/data", "!*", "*\n!data/"])
+def test_including_a_folder_does_not_include_the_secrets_in_it(folder, rule):
+    """Only a rule that names a secret sends it."""
+    git(folder, "init", "-q")
+    put(
+        folder,
+        **{".gitignore": "data\n", ".launchignore": f"{rule}\n", "data/deep/x": "x", "data/deep/.env": "T"},
+    )
+    found = paths(load())
+    assert "code/data/deep/x" in found
+    assert "code/data/deep/.env" not in found
+
+
+def test_everything_but_what_is_named(folder):
+    """`*` and what is needed, as one writes it for a home."""
+    put(
+        folder,
+        **{".launchignore": "*\n!src/\n!*.toml\n", "src/a/b.py": "x", "big/x": "x", "deep/job.toml": "x"},
+    )
+    put(folder, **{".venv/pyvenv.cfg": "", ".venv/a.toml": "x"})
+    assert paths(load()) == {"code/src/a/b.py", "code/deep/job.toml"}
+
+
+def test_the_rules_of_the_project_count_in_its_data(folder):
+    """What it leaves out stays behind, even if `data` as a whole is named; the folder itself may be left out as code."""
+    put(
+        folder,
+        **{
+            ".launchignore": "data/\nprivate/\n*.tmp\n",
+            "data/x": "1",
+            "data/private/y": "2",
+            "data/z.tmp": "3",
+        },
+    )
+    assert paths(load("data.train=./data")) == {"code/.launchignore", "data/train/data/x"}
+
+
+def test_a_rule_that_cannot_be_read_is_named(folder):
+    """The file and the rule."""
+    put(folder, **{".launchignore": "ok\n!\n"})
+    with pytest.raises(BadFileError, match=r"\.launchignore: .*'!'"):
+        load()
+
+
+# what else
+
+
+def test_empty_folders_travel_with_their_modes(folder):
+    """In a git work tree too, where git knows nothing of them; not those that it ignores."""
+    git(folder, "init", "-q")
+    put(folder, **{".gitignore": "gone/\n*.log\n", "logs/x.log": "x"})
+    for name in ("out/deep", "gone/deep", "private"):
+        (folder / name).mkdir(parents=True)
+    (folder / "private").chmod(0o700)
+    (folder / "out" / "deep").chmod(0o775)
+    folders = {entry.path: entry.folder for entry in load().tree.entries if entry.folder is not None}
+    assert folders == {"code/out/deep": 0o775, "code/private": 0o700, "code/logs": 0o755}
+
+
+def test_the_cargo_says_how_much_and_from_where(folder):
+    """Each file counts once, also one that is code and data; every entry of model and data has its source."""
+    put(folder, **{"data/a": "x" * 1000, "b": "y" * 10})
+    cargo = load("data.train=./data", "data.eval=host:/there", "model=org/name").cargo
+    assert (cargo.files, cargo.bytes) == (3, 1010)
+    assert cargo.largest[0][1] == 1000
+    assert [(one.key, one.source.kind, one.bytes) for one in cargo.supplies] == [
+        ("model", "name", 0),
+        ("data.train", "local", 1000),
+        ("data.eval", "host", 0),
+    ]
+    assert cargo.has("data")
+    assert cargo.has("data/a")
+    assert not cargo.has("dat")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/etc",
+        "/etc/ssl",
+        "/usr",
+        "/usr/lib",
+        "/var",
+        "/tmp",
+        "/home",
+        "/proc",
+        "/private/etc",
+        "/System/Library",
+    ],
+)
+def test_folders_of_the_system_are_refused(path):
+    """None of them is a project."""
+    found = refused_folders.refusal(Path(path), "x")
+    assert found.level == "refuse"
+    assert "cd into the project's folder" in found.mend
+
+
+def test_the_home_is_refused_unless_it_names_what_is_needed(folder, tmp_path, monkeypatch):
+    """And every folder above it; a project in it is not."""
+    home = tmp_path / "home"
+    put(home, **{".ssh/id_rsa": "x", ".netrc": "x", "train.py": "x", "project/a": "x"})
+    monkeypatch.chdir(home)
+    (found,) = load().cargo.findings
+    assert "your home (.netrc, .ssh in it)" in found.message
+    assert ".launchignore" in found.mend
+    assert load().tree.entries == []
+    (home / ".launchignore").write_text("*.log\n")
+    assert load().cargo.findings
+    (home / ".launchignore").write_text("*\n!train.py\n")
+    assert paths(load()) == {"code/train.py"}
+    monkeypatch.chdir(tmp_path)
+    assert "your home is in it" in load().cargo.findings[0].message
+    monkeypatch.chdir(home / "project")
+    assert load().cargo.findings == ()
+
+
+@pytest.mark.parametrize("name", [".ssh", ".aws", ".config/gcloud", ".gnupg/private-keys-v1.d"])
+def test_folders_for_credentials_are_refused_as_code_and_as_data(folder, tmp_path, monkeypatch, name):
+    """Also what is below them."""
+    path = tmp_path / "home" / name
+    path.mkdir(parents=True)
+    assert "for credentials" in load(f"data.train={path}").cargo.findings[0].message
+    monkeypatch.chdir(path)
+    assert "for credentials" in load().cargo.findings[0].message
+
+
+def test_the_names_of_keys():
+    """`id_` alone is none."""
+    names = ("id_rsa", "id_rsa.pub", "ID_RSA", "id_ed25519_sk", "id_dsa", "a.pem")
+    assert {of_name(name, "", is_folder=False) for name in names} == {Why.KEY_NAME}
+    assert of_name("id_map.json", "", is_folder=False) is None
