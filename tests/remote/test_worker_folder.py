@@ -76,7 +76,8 @@ def test_a_complete_one_is_left_alone(agent):
     "damage",
     ["cut short", "a module is missing", "a module is a folder", "a module is a pipe", "empty", "a file"],
 )
-def test_a_damaged_one_is_replaced(agent, damage):
+@pytest.mark.parametrize("repair", [worker_folder.ensure, worker_folder.unpack])
+def test_a_damaged_one_is_replaced(agent, damage, repair):
     """The next contact repairs it, and leaves nothing beside it."""
     folder = Path(worker_folder.unpack(str(agent)))
     module = folder / "launcher_worker" / "pace.py"
@@ -93,9 +94,19 @@ def test_a_damaged_one_is_replaced(agent, damage):
     else:
         folder.rename(agent.parent.parent / "moved")
         folder.write_text("") if damage == "a file" else folder.mkdir()
-    worker_folder.unpack(str(agent))
+    repair(str(agent))
     assert contents(folder) == packed()
     assert sorted(path.name for path in agent.parent.iterdir()) == ["agent.pyz", folder.name]
+
+
+def test_damage_of_the_same_size_is_repaired_before_a_run_starts(agent):
+    """A mere contact compares sizes and reads no file."""
+    module = Path(worker_folder.unpack(str(agent))) / "launcher_worker" / "pace.py"
+    module.write_bytes(b"#" * module.stat().st_size)
+    worker_folder.ensure(str(agent))
+    assert module.read_bytes().startswith(b"##")
+    folder = worker_folder.unpack(str(agent))
+    assert contents(folder) == packed()
 
 
 def test_nothing_has_its_name_before_all_of_it_is_on_the_disk(agent, monkeypatch):

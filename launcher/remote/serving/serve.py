@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
     with contextlib.suppress(
         OSError
     ):  # the verbs that start a run report a full disk; the others need no worker
-        worker_folder.unpack(sys.argv[0])
+        worker_folder.ensure(sys.argv[0])
     session = Session(root, ClientConnection(0, 1))
     try:
         while True:

@@ -6,7 +6,8 @@ The package travels inside the agent's file and is unpacked beside it, into a fo
     agent/<digest16>/worker-<digest16>/launcher_worker/__init__.py ...
 
 It is written into a temporary folder and renamed, so that a half-unpacked package is never used and two agents can
-unpack at once. A container sees the folder too, because the agent's folder is mounted there at the same path.
+unpack at once. Damage of the same size, which no interrupted write leaves, is looked for before a run starts, not at each
+contact: reading the whole package would make every `launch ps` wait for the disk. A container sees the folder too, because the agent's folder is mounted there at the same path.
 """
 
 from __future__ import annotations
@@ -34,8 +35,15 @@ def path_of(agent: str) -> str:
     return _path(agent, _members(agent))
 
 
+def ensure(agent: str) -> None:
+    """Unpack the worker beside an agent's file, unless each file is there with its size. Raises OSError."""
+    members = _members(agent)
+    if not _looks_complete(_path(agent, members), members):
+        unpack(agent)
+
+
 def unpack(agent: str) -> str:
-    """Unpack the worker beside an agent's file, unless it is there and complete; return the folder for PYTHONPATH.
+    """Unpack the worker beside an agent's file, unless each file is there with its content; return the folder for PYTHONPATH.
 
     Raises OSError if the disk refuses.
     """
@@ -70,14 +78,25 @@ def _path(agent: str, members: dict[str, bytes]) -> str:
     return os.path.join(os.path.dirname(os.path.abspath(agent)), "worker-" + digest.hexdigest()[:16])
 
 
-def _is_complete(path: str, members: dict[str, bytes]) -> bool:
-    """Return whether every file of the package is there with its whole content."""
+def _looks_complete(path: str, members: dict[str, bytes]) -> bool:
+    """Return whether every file of the package is a file of its size."""
     try:
         for name, data in members.items():
-            member = os.path.join(path, name)
-            if not stat.S_ISREG(os.lstat(member).st_mode):
+            status = os.lstat(os.path.join(path, name))
+            if not stat.S_ISREG(status.st_mode) or status.st_size != len(data):
                 return False
-            with open(member, "rb") as file:
+    except OSError:
+        return False
+    return True
+
+
+def _is_complete(path: str, members: dict[str, bytes]) -> bool:
+    """Return whether every file of the package is there with its whole content."""
+    if not _looks_complete(path, members):
+        return False
+    try:
+        for name, data in members.items():
+            with open(os.path.join(path, name), "rb") as file:
                 if file.read() != data:
                     return False
     except OSError:  # what cannot be read is written anew
