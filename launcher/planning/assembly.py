@@ -73,6 +73,7 @@ def plan(
         keep_checkpoints=job.keep_checkpoints,
         loader_workers=job.loader_workers,
         settings=job.settings,
+        writable=job.writable,
         secrets=tuple(sorted(set(job.secrets))),
         ladder=rungs,
         split=batch,

@@ -49,6 +49,7 @@ class Job(Written):
     `time_limit_minutes` the run ends with a checkpoint. `image` replaces the image that launch would build. `settings` are
     passed to the script unchanged. `secrets` are names of variables; their values are never part of a job. `outputs` are
     patterns of the files that come home at the end (without any: all that the run wrote), up to `pull_limit` bytes.
+    `writable` names large files that the job changes in place.
     """
 
     name: Name
@@ -69,6 +70,7 @@ class Job(Written):
     batch: Batch = Batch()
     data: Data = Data()
     settings: dict[str, Scalar] = {}
+    writable: tuple[Pattern, ...] = ()
     secrets: tuple[str, ...] = ()
     attempts: Count = 20
     restart: bool = False

@@ -97,6 +97,7 @@ class Plan(Written):
     keep_checkpoints: Count | None = None
     loader_workers: int
     settings: dict[str, Scalar]
+    writable: tuple[Pattern, ...] = ()
     secrets: tuple[str, ...] = ()
     ladder: Annotated[tuple[Precision, ...], Field(min_length=1)]
     split: Split

@@ -89,6 +89,7 @@ class Reason(StrEnum):
     WRONG_DEVICE_ORDINAL = "wrong-device-ordinal"
     CHECKPOINT_CORRUPT = "checkpoint-corrupt"
     DISK_FULL = "disk-full"
+    SHARED_FILE_REFUSED = "shared-file-refused"
     DOCKER_PERMISSION = "docker-permission"
     DOCKER_BUILD_FAILURE = "docker-build-failure"
     SSH_HOSTKEY_MISMATCH = "ssh-hostkey-mismatch"

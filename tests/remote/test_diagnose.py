@@ -172,6 +172,7 @@ ENDINGS = [
     ("wrong-device-ordinal", f"{FRAME}torch.AcceleratorError: CUDA error: invalid device ordinal\n"),
     ("checkpoint-corrupt", f"{FRAME}EOFError: Ran out of input\n"),
     ("disk-full", f"{FRAME}OSError: [Errno 122] Disk quota exceeded\n"),
+    ("shared-file-refused", f"{FRAME}PermissionError: [Errno 13] Permission denied: '/home/me/.launch/store/data/{'ab' * 32}/tree/content'\n"),
     ("docker-permission", "dial unix /var/run/docker.sock: connect: permission denied\n"),
     ("docker-build-failure", '#9 1.2 E: Unable to locate package foo\nERROR: failed to solve: process "/bin/sh -c apt-get"\n'),
     ("ssh-hostkey-mismatch", BANNER),

@@ -4,15 +4,19 @@ import hashlib
 import io
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import hypothesis
 import pytest
 from hypothesis import strategies
 
-from launcher.remote.record.files import write_durably
+from launcher.remote.host import garbage
+from launcher.remote.record import strict_json
+from launcher.remote.record.files import read_json, write_durably
 from launcher.remote.record.locks import Lock
 from launcher.remote.record.rundir import Run
+from launcher.remote.store import large_files, parentage
 from launcher.remote.store.manifest import ShippingError, check
 from launcher.remote.store.shipping import ChunkReader
 from launcher.remote.store.store import Store
@@ -419,3 +423,145 @@ def test_after_a_refusal_the_rest_of_the_stream_can_be_passed_over(store):
         store.receive(stream, [(sha(b"a"), 1)])
     stream.skip_rest()
     assert wire.read_line() == b'{"id":7}'
+
+
+# large files of the code
+
+WEIGHTS = os.urandom(300_000)
+OTHER_WEIGHTS = os.urandom(250_000)
+LARGE_TREE = {
+    "code/train.py": file_of(b"train"),
+    "code/deep/model.pt": file_of(WEIGHTS, mode=0o600),
+    "code/other.bin": file_of(OTHER_WEIGHTS),
+    "code/link": {"link": "deep/model.pt"},
+}
+LARGE_CONTENTS = [b"train", WEIGHTS, OTHER_WEIGHTS]
+
+
+@pytest.fixture
+def small_bound(monkeypatch):
+    """A small bound for large files, on a disk that cannot share blocks."""
+    monkeypatch.setattr(large_files, "LARGE", 200_000)
+    monkeypatch.setattr(large_files, "can_clone", lambda _: False)
+
+
+@pytest.fixture
+def new_container_run(new_run, small_bound):
+    """Make folders of runs that are to be containers."""
+
+    def make(letters="aaaa", **plan):
+        run = new_run(letters)
+        write_durably(run.plan, strict_json.encode(plan))
+        folder = run.new_folder()
+        write_durably(folder.attempt, strict_json.encode({"kind": "prepare", "runtime": {"kind": "docker"}}))
+        folder.release()
+        return run
+
+    return make
+
+
+def used(folder):
+    """Bytes on the disk, by du, which counts a file with several names once."""
+    return int(
+        subprocess.run(
+            ["du", "-s", "-B1", folder], capture_output=True, text=True, check=True
+        ).stdout.split()[0]
+    )
+
+
+def test_many_runs_share_one_copy_where_they_cannot_write_to_it(store, root, new_container_run):
+    """A second and a third run cost next to nothing; each reads the whole content, also through links to it."""
+    send(store, new_container_run("aaaa"), LARGE_CONTENTS, LARGE_TREE)
+    before = used(root)
+    for letters in ("bbbb", "cccc"):
+        run = new_container_run(letters)
+        send(store, run, [], LARGE_TREE)
+        assert (
+            Path(run.code, "deep", "model.pt").read_bytes() == Path(run.code, "link").read_bytes() == WEIGHTS
+        )
+        assert Path(run.code, "other.bin").read_bytes() == OTHER_WEIGHTS
+    shared = Path(run.code, "deep", "model.pt").resolve()
+    assert shared.is_relative_to(
+        root / "store" / "data"
+    )  # which a container sees at this path, and cannot write to
+    assert (mode_of(shared), mode_of(shared.parent)) == (0o400, 0o500)
+    assert used(root) - before < 200_000
+
+
+@pytest.mark.parametrize("pattern", ["deep/model.pt", "*.pt", "deep/", "deep", "de*/model.p?"])
+def test_what_the_job_changes_in_place_is_a_copy_of_its_own(store, new_container_run, pattern):
+    """The plan's `writable` names it; others are shared all the same."""
+    run = new_container_run(writable=[pattern])
+    send(store, run, LARGE_CONTENTS, LARGE_TREE)
+    model = Path(run.code, "deep", "model.pt")
+    assert (model.is_symlink(), mode_of(model), model.stat().st_nlink) == (False, 0o600, 1)
+    assert Path(run.code, "other.bin").is_symlink()
+    assert model.read_bytes() == WEIGHTS
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root can write to everything")
+def test_a_native_run_of_root_has_its_own_copies(store, new_run, small_bound):
+    """No mode keeps root from writing to the store."""
+    run = new_run()
+    send(store, run, LARGE_CONTENTS, LARGE_TREE)
+    assert not Path(run.code, "other.bin").is_symlink()
+    assert Path(run.code, "other.bin").stat().st_nlink == 1
+
+
+def test_a_shared_file_that_was_changed_is_never_handed_on(store, new_container_run):
+    """A job that opens it by force spoils it for the runs that have it; the next run gets what was sent."""
+    first, second = new_container_run("aaaa"), new_container_run("bbbb")
+    send(store, first, LARGE_CONTENTS, LARGE_TREE)
+    for name in ("deep/model.pt", "other.bin"):
+        shared = Path(first.code, name).resolve()
+        shared.chmod(0o600)
+        with shared.open("r+b") as file:
+            file.write(b"changed")
+    assert store.place(LARGE_TREE, second) == [sha(OTHER_WEIGHTS)]  # the store has the other one in two modes
+    assert not os.path.exists(second.code)
+    send(store, second, LARGE_CONTENTS, LARGE_TREE)
+    assert Path(second.code, "deep", "model.pt").read_bytes() == WEIGHTS
+    assert Path(second.code, "other.bin").read_bytes() == OTHER_WEIGHTS
+
+
+def test_a_spare_is_for_runs_with_links_and_with_copies(store, new_container_run):
+    """It leaves large files out, and whoever takes it gets them as its plan says."""
+    first = new_container_run("aaaa")
+    send(store, first, LARGE_CONTENTS, LARGE_TREE)
+    for letters, writable in (("bbbb", []), ("cccc", ["*.pt"])):
+        assert store.make_spare(first)
+        run = new_container_run(letters, writable=writable)
+        assert store.place(LARGE_TREE, run) == []
+        assert Path(run.code, "deep", "model.pt").is_symlink() == (not writable)
+        assert Path(run.code, "deep", "model.pt").read_bytes() == WEIGHTS
+        assert Path(run.code, "train.py").read_bytes() == b"train"
+
+
+def test_gc_keeps_what_a_run_links_to_until_the_run_is_gone(store, root, new_container_run):
+    """Its manifest names it; with the last run the store's copy goes, although nobody may write to its folder."""
+    first, second = new_container_run("aaaa"), new_container_run("bbbb")
+    send(store, first, LARGE_CONTENTS, LARGE_TREE)
+    send(store, second, [], LARGE_TREE)
+    assert list(store.unnamed([read_json(first.manifest)])) == []
+    garbage.remove(first.path)
+    assert Path(second.code, "deep", "model.pt").read_bytes() == WEIGHTS
+    for _, path in list(store.unnamed([])):
+        garbage.remove(path)
+    assert [path for path in (root / "store").rglob("*") if path.is_file()] == []
+
+
+def test_a_run_that_continues_another_gets_the_file_again(store, new_container_run, monkeypatch):
+    """From the store or, where that has lost it, by way of the parent's link."""
+    parent, child = new_container_run("aaaa"), new_container_run("bbbb")
+    send(store, parent, LARGE_CONTENTS, LARGE_TREE)
+    os.unlink(store.file(sha(WEIGHTS)))
+    parentage._place(parent, child, store)
+    assert Path(child.code, "deep", "model.pt").read_bytes() == WEIGHTS
+
+
+def test_where_the_disk_shares_blocks_each_run_has_its_own_copy(store, new_container_run, monkeypatch):
+    """Such a copy takes no space and can be written to."""
+    monkeypatch.setattr(large_files, "can_clone", lambda _: True)
+    run = new_container_run()
+    send(store, run, LARGE_CONTENTS, LARGE_TREE)
+    assert not Path(run.code, "other.bin").is_symlink()

@@ -6,6 +6,7 @@ import re
 import signal
 
 from .diagnose import PROVABLE, Ended, diagnose, prove
+from .failures import BY_NAME
 from .remedy import Failure, preempted
 
 _KILLED = re.compile(r"-9\b|SIGKILL|\bKilled\b|[Ss]ignal 9\b")
@@ -37,6 +38,12 @@ def crash(log: bytes, code: int | None, number: int | None, oom_kills: int | Non
     if failure.name == "cuda-oom":
         failure = failure._replace(others=_others(log.decode("utf-8", "replace")))
     return failure
+
+
+def shared_file_refused(failure: Failure, path: str) -> Failure:
+    """Return a failure as one to write into a large file of the code, given by its path there, that runs share."""
+    row = BY_NAME["shared-file-refused"]
+    return failure._replace(name=row.name, why=row.why, mend=row.mend.replace("model.pt", path), reason=None)
 
 
 def _others(log: str) -> str | None:

@@ -482,6 +482,17 @@ FAILURES = (
         ),
     ),
     FailureClass(
+        "shared-file-refused",
+        "the script writes into a large file that was sent with it: the host keeps one copy for all runs, which nobody may change",
+        "give the run a copy of its own: --set writable='[\"model.pt\"]'; or write a new file and rename it to the old name",
+        causes=(
+            (
+                "/tree/content",
+                r"(?:Permission denied|Read-only file system):[\s\S]{0,300}?/store/data/[0-9a-f]{64}/tree/content\b",
+            ),
+        ),
+    ),
+    FailureClass(
         "docker-permission",
         "this user has no access to the Docker daemon's socket",
         "add the user to the docker group and log in again, or set sudo = true for the host in launch.toml",

@@ -245,7 +245,7 @@ def _is_removed(root: str, kind: str, path: str) -> bool:
         if kind == "half-made environment":
             return environment_build.remove_half_made(root, path)
         if kind == "broken upload":
-            return Store(root).remove_upload(path)
+            return Store(root).uploads.remove(path)
         with Store(root).alone() if kind == "half-made copy" else contextlib.nullcontext():
             garbage.remove(path)
     except (OSError, ShippingError):  # another client uses it, or we may not remove it

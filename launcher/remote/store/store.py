@@ -3,39 +3,36 @@
 <root>/store/
   lock            held shared while a tree is shipped, exclusively by `gc`
   files/ab/...    files by their SHA-256, read-only
-  data/<digest>/  models and data that clients have sent, as whole trees; shared by runs with the same content
+  data/<digest>/  models, data and large files that clients have sent, as whole trees; shared by runs with the same content
   spare/<digest>/ a copy of a code tree, made in advance: the next run with the same code takes it
   incoming/NAME/  one upload; NAME.lock is held by the agent that receives it
 
-A run's code is its own copy, which the run may change. The copy never shares a file with the store.
+A run's code is its own copy, which the run may change. The copy never shares a file with the store, except by links to large
+files where the job cannot write to these; see large_files.py.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import hashlib
+import functools
 import os
-import shutil
-import stat
 import tempfile
 from typing import Any, Callable, Dict, Iterator, Mapping
 
+from ..fate import run_state
 from ..record import strict_json
 from ..record.files import paths_in, read_json, remove_folder, sync_folder, write_durably
 from ..record.locks import Lock
 from ..record.rundir import Run
-from .manifest import FileTree, Manifest, ShippingError, code_of, data_of, mode_of, shared_mode_of
+from . import large_files, tree_files
+from .manifest import FileTree, Manifest, ShippingError, code_of, data_of
+from .uploads import Uploads
 
-CHUNK = 1 << 18
-SMALL = 1 << 20
 MOST_SPARES = 3
 MOST_SPARE_BYTES = 1 << 30
 HOLDERS_S = 30.0
-STATS = "stats.json"
 PARTS = ("part-", "taken-", "spoilt-")
-_FICLONE = 0x40049409
 
 
 def main(arguments: list[str]) -> int:
@@ -58,6 +55,7 @@ class Store:
         self._data = os.path.join(self.path, "data")
         self._spare = os.path.join(self.path, "spare")
         self._incoming = os.path.join(self.path, "incoming")
+        self.uploads = Uploads(self._incoming, self.file)
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
@@ -87,8 +85,10 @@ class Store:
         """Yield (kind, path) of everything that none of the manifests names. Call it while `alone` is held."""
         codes = [code_of(manifest) for manifest in manifests]
         files = {entry["sha256"] for code in codes for entry in code.values() if "sha256" in entry}
+        split_codes = [large_files.split(code) for code in codes]
         trees = {tree.digest for manifest in manifests for tree in data_of(manifest).values()}
-        spares = {code.digest for code in codes}
+        trees |= {large_files.tree_of(entry).digest for _, large in split_codes for entry in large.values()}
+        spares = {small.digest for small, _ in split_codes}
         for folder in paths_in(self._files):
             for path in paths_in(folder):
                 if os.path.basename(path) not in files:
@@ -110,14 +110,6 @@ class Store:
                 if os.path.basename(path).startswith(PARTS):
                     yield "half-made copy", path
 
-    def remove_upload(self, path: str) -> bool:
-        """Remove an upload unless an agent is still receiving it; return whether it is gone."""
-        lock = Lock.take(path + ".lock", 0.0)
-        if lock is not None:
-            self._remove_upload(path)
-            lock.release()
-        return not os.path.lexists(path)
-
     # contents
 
     def file(self, sha256: str) -> str:
@@ -130,8 +122,10 @@ class Store:
 
     def _missing(self, code: FileTree, data: Dict[str, FileTree]) -> list[str]:
         needed: Manifest = {}
-        if not os.path.isdir(self._spare_of(code)):
-            needed.update(code)
+        small, large = large_files.split(code)
+        if not os.path.isdir(self._spare_of(small)):
+            needed.update(small)
+        needed.update(large)
         for entries in data.values():
             if not self._has_data(entries):
                 needed.update(entries)
@@ -144,65 +138,23 @@ class Store:
         except OSError:
             return False
 
-    # receiving
-
     def receive(
         self, stream: Any, files: list[tuple[str, int]], modes: Mapping[str, int] | None = None
     ) -> None:
         """Read files, given as (SHA-256, size in bytes), one after another from a stream; keep each once it is whole.
 
-        `modes` are the modes in which data trees will share the files, by SHA-256; a mode never changes afterwards. Raises ShippingError if a file has other contents. Files that arrived before a stream broke are kept.
+        `modes` are the modes in which data trees will share the files, by SHA-256; a file keeps its mode. Raises ShippingError if
+        a file has other contents. Files that arrived before a stream broke are kept.
         """
-        os.makedirs(self._incoming, mode=0o700, exist_ok=True)
-        self._sweep_incoming()
-        folder = os.path.join(self._incoming, os.urandom(8).hex())
-        lock = Lock.take(folder + ".lock")
-        try:
-            os.mkdir(folder)
-            for sha256, size in files:
-                self._take(
-                    stream, sha256, size, os.path.join(folder, "file"), (modes or {}).get(sha256, 0o444)
-                )
-        finally:
-            self._remove_upload(folder)
-            if lock is not None:
-                lock.release()
-
-    def _remove_upload(self, folder: str) -> None:
-        shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(folder + ".lock")
-
-    def _take(self, stream: Any, sha256: str, size: int, part: str, mode: int) -> None:
-        digest = hashlib.sha256()
-        with open(part, "wb") as file:
-            while size:
-                piece = stream.read(min(size, CHUNK))
-                if not piece:
-                    raise ShippingError("the stream of files ended early")
-                size -= len(piece)
-                digest.update(piece)
-                file.write(piece)
-        if digest.hexdigest() != sha256:
-            raise ShippingError("a file changed while it was being sent; launch again")
-        os.chmod(part, mode)
-        target = self.file(sha256)
-        os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
-        os.replace(part, target)
-
-    def _sweep_incoming(self) -> None:
-        """Remove uploads whose agent has died, which leaves their lock free."""
-        for name in os.listdir(self._incoming):
-            folder = os.path.join(self._incoming, name)
-            if os.path.isdir(folder):
-                self.remove_upload(folder)
+        self.uploads.receive(stream, files, modes or {})
 
     # placing
 
     def place(self, manifest: Manifest, run: Run) -> list[str]:
         """Give a run its own copy of its code, and its data. Return the missing files; if any are, nothing is placed.
 
-        The SHA-256 of each file of the code is checked while it is copied; a corrupt file counts as missing.
+        The SHA-256 of each file of the code is checked while it is copied; a corrupt file counts as missing. A large file is
+        linked where the job cannot write to it, unless the plan's `writable` names it.
         """
         code, data = code_of(manifest), data_of(manifest)
         missing = self._missing(code, data)
@@ -212,8 +164,10 @@ class Store:
         os.makedirs(run.incoming)
         try:
             part = os.path.join(run.incoming, "code")
-            if not self._take_spare(code, part):
-                missing += self._fill(code, part, _copy)
+            small, large = large_files.split(code)
+            if not self._take_spare(small, part):
+                missing += self._fill(small, part, tree_files.copy)
+            missing += self._add_large(large, part, run)
             data_part = os.path.join(run.incoming, "data")
             os.mkdir(data_part)
             for key, entries in data.items():
@@ -246,15 +200,58 @@ class Store:
             elif "folder" in entry:
                 os.mkdir(target)
                 os.chmod(target, entry["folder"])
-            elif not put(self.file(entry["sha256"]), target, entry):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self.file(entry["sha256"]))
-                corrupt.append(entry["sha256"])
+            else:
+                corrupt += self._put(put, target, entry)
         for path, entry in entries.items():
             resolved = os.path.realpath(os.path.join(folder, path)) if "link" in entry else real
             if resolved != real and not resolved.startswith(real + os.sep):  # through other links
                 raise ShippingError("%r: a link out of the tree" % path)
         return corrupt
+
+    def _put(
+        self, put: Callable[[str, str, dict[str, Any]], bool], target: str, entry: dict[str, Any]
+    ) -> list[str]:
+        """Make a file from one of the store, which is removed if it is corrupt; return its SHA-256 then."""
+        source = self.file(entry["sha256"])
+        if put(source, target, entry):
+            return []
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(source)
+        return [entry["sha256"]]
+
+    # large files
+
+    def _add_large(self, large: FileTree, folder: str, run: Run) -> list[str]:
+        """Put the large files into a run's code, as links or copies; return the missing and the corrupt files."""
+        corrupt = []
+        writable = read_json(run.plan).get("writable") or ()
+        is_mounted = run_state.fate_of(run).is_in_image  # a container gets the store's trees read-only
+        for path, entry in large.items():
+            target = os.path.join(folder, path)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            is_changed = large_files.is_named(path, writable) or self._clones
+            source = None if is_changed else self._shared_file(entry, is_mounted)
+            if source is not None:
+                os.symlink(source, target)
+            else:
+                corrupt += self._put(tree_files.copy, target, entry)
+        return corrupt
+
+    @functools.cached_property
+    def _clones(self) -> bool:
+        return large_files.can_clone(self.path)
+
+    def _shared_file(self, entry: dict[str, Any], is_mounted: bool) -> str | None:
+        """Return the path of a large file that many runs share; None if it is corrupt, or if a job could write to it."""
+        if not is_mounted and os.geteuid() == 0:
+            return None
+        tree = large_files.tree_of(entry)
+        if self._provide_data(tree):
+            return None
+        folder = os.path.join(self._data_of(tree), "tree")
+        os.chmod(folder, 0o500)
+        path = os.path.join(folder, large_files.CONTENT)
+        return path if is_mounted or large_files.is_protected(path) else None
 
     # data
 
@@ -263,25 +260,30 @@ class Store:
 
     def _has_data(self, entries: FileTree) -> bool:
         """Return whether a tree is present and complete, with no file changed since."""
-        return _is_unchanged(self._data_of(entries))
+        return tree_files.is_unchanged(self._data_of(entries))
 
     def _place_data(self, entries: FileTree, link: str) -> list[str]:
-        folder = self._data_of(entries)
-        missing = [] if self._has_data(entries) else self._make_data(entries, folder)
-        if missing and not self._has_data(entries):  # else another client has just made it from these files
-            return missing
-        os.symlink(os.path.join(folder, "tree"), link)
-        return []
+        missing = self._provide_data(entries)
+        if not missing:
+            os.symlink(os.path.join(self._data_of(entries), "tree"), link)
+        return missing
+
+    def _provide_data(self, entries: FileTree) -> list[str]:
+        """Make sure that a data tree is there and unchanged; return the missing and the corrupt files."""
+        missing = [] if self._has_data(entries) else self._make_data(entries, self._data_of(entries))
+        if missing and self._has_data(entries):  # another client has just made it from these files
+            return []
+        return missing
 
     def _make_data(self, entries: FileTree, folder: str) -> list[str]:
         """Make a durable, read-only data tree from files of the store; return the missing and the corrupt files."""
         os.makedirs(self._data, mode=0o700, exist_ok=True)
         part = tempfile.mkdtemp(prefix="part-", dir=self._data)
         try:
-            corrupt = self._fill(entries, os.path.join(part, "tree"), _adopt)
+            corrupt = self._fill(entries, os.path.join(part, "tree"), tree_files.adopt)
             if corrupt:
                 return corrupt
-            _write_stats(part, entries)
+            tree_files.write_stats(part, entries)
             # A tree that was changed: its readers keep their open files, new readers get the new tree.
             if os.path.isdir(folder):
                 os.rename(folder, tempfile.mkdtemp(prefix="spoilt-", dir=self._data))
@@ -307,7 +309,7 @@ class Store:
             return False
         try:
             os.rename(folder, taken)  # a second taker finds none
-            if not _is_unchanged(taken):
+            if not tree_files.is_unchanged(taken):
                 return False
             os.rename(os.path.join(taken, "tree"), target)
         except OSError:
@@ -317,8 +319,11 @@ class Store:
         return True
 
     def make_spare(self, run: Run) -> bool:
-        """Copy a run's code as it was sent, for the next run of the same code; return whether a spare exists now."""
-        entries = code_of(read_json(run.manifest))
+        """Copy a run's code as it was sent, for the next run of the same code; return whether a spare exists now.
+
+        Large files are left out: the next run may have a link in their place.
+        """
+        entries, _ = large_files.split(code_of(read_json(run.manifest)))
         folder = self._spare_of(entries)
         size = sum(entry.get("size", 0) for entry in entries.values())
         if os.path.isdir(folder) or not entries or size > MOST_SPARE_BYTES:
@@ -326,9 +331,9 @@ class Store:
         os.makedirs(self._spare, mode=0o700, exist_ok=True)
         part = tempfile.mkdtemp(prefix="part-", dir=self._spare)
         try:
-            if self._fill(entries, os.path.join(part, "tree"), _copy):
+            if self._fill(entries, os.path.join(part, "tree"), tree_files.copy):
                 return False
-            _write_stats(part, entries)
+            tree_files.write_stats(part, entries)
             os.rename(part, folder)
         finally:
             remove_folder(part)
@@ -342,83 +347,3 @@ class Store:
         )
         for _, path in by_age[:-MOST_SPARES]:
             remove_folder(path)
-
-
-def _copy(source: str, target: str, entry: dict[str, Any]) -> bool:
-    """Copy a file of the store, checking its SHA-256; return False if it is missing or corrupt."""
-    digest = hashlib.sha256()
-    try:
-        reading = os.open(source, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            is_cloned = entry["size"] > SMALL and _clone(reading, writing)
-            for piece in iter(lambda: os.read(reading, SMALL), b""):
-                digest.update(piece)
-                view = memoryview(b"" if is_cloned else piece)
-                while view:
-                    view = view[os.write(writing, view) :]
-            os.fchmod(writing, mode_of(entry))
-        finally:
-            os.close(writing)
-    finally:
-        os.close(reading)
-    return bool(digest.hexdigest() == entry["sha256"])
-
-
-def _clone(reading: int, writing: int) -> bool:
-    """Share the blocks of the original until one of the two is written to. Return False unless on btrfs or xfs."""
-    try:
-        fcntl.ioctl(writing, _FICLONE, reading)
-    except OSError:
-        return False
-    return True
-
-
-def _adopt(source: str, target: str, entry: dict[str, Any]) -> bool:
-    """Link a file of the store into a tree durably, checking its SHA-256; return False if it is missing or corrupt.
-
-    A link has the mode of its file, which other trees share: a tree that wants another mode gets a copy.
-    """
-    digest = hashlib.sha256()
-    try:
-        with open(source, "rb") as file:
-            for piece in iter(lambda: file.read(SMALL), b""):
-                digest.update(piece)
-            if digest.hexdigest() != entry["sha256"]:
-                return False
-            os.fsync(file.fileno())
-    except FileNotFoundError:
-        return False
-    mode = shared_mode_of(entry)
-    if stat.S_IMODE(os.stat(source).st_mode) == mode:
-        with contextlib.suppress(OSError):  # a file system without hard links
-            os.link(source, target)  # the same inode: it takes no space
-            return True
-    return _copy(source, target, {**entry, "mode": mode})
-
-
-def _write_stats(folder: str, entries: Manifest) -> None:
-    """Record size and time of each file of a finished tree, so that a later change is noticed."""
-    stats = {}
-    for path, entry in entries.items():
-        if "sha256" in entry:
-            status = os.stat(os.path.join(folder, "tree", path))
-            stats[path] = [status.st_size, status.st_mtime_ns]
-    write_durably(os.path.join(folder, STATS), strict_json.encode(stats))
-
-
-def _is_unchanged(folder: str) -> bool:
-    """Return whether a tree is finished and every file still has its recorded size and time."""
-    if not os.path.exists(os.path.join(folder, STATS)):
-        return False
-    try:
-        for path, (size, mtime_ns) in read_json(os.path.join(folder, STATS)).items():
-            status = os.stat(os.path.join(folder, "tree", path))
-            if status.st_size != size or status.st_mtime_ns != mtime_ns:
-                return False
-    except OSError:
-        return False
-    return True

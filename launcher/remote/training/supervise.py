@@ -288,7 +288,8 @@ class Supervisor:
 
         now = oom.kills()
         kills = None if now is None or self.oom_kills is None else now - self.oom_kills
-        failure = cause.crash(self.account.log_tail(TAIL_BYTES), outcome.code, outcome.signal, kills)
+        log = self.account.log_tail(TAIL_BYTES)
+        failure = cause.crash(log, outcome.code, outcome.signal, kills)
         has_advanced = outcome.step is not None and outcome.step > (self.chosen.step or 0)
         if failure.name == "checkpoint-corrupt" and not has_advanced:  # it was the one that was resumed from
             failure = failure._replace(since=self.chosen.step)
@@ -296,6 +297,11 @@ class Supervisor:
             from . import card_admission
 
             failure = failure._replace(others=card_admission.others(self.run, self.cards))
+        if failure.name in ("unknown", "user-code-error"):
+            from ..store import large_files
+
+            refused = large_files.refused(log.decode("utf-8", "replace"), self.run.code)
+            failure = cause.shared_file_refused(failure, refused) if refused is not None else failure
         if failure.name == "disk-full":
             has_room = not checkpoints.is_short_of_room(self.run.checkpoints)
             failure = failure._replace(is_elsewhere=has_room)

@@ -1,0 +1,73 @@
+"""Large files of a run's code: which they are, which of them the job changes in place, and whether a job can write to one.
+
+A large file is not copied for each run. Its place in the code is a link to a read-only tree of the store, as for data.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import tempfile
+from typing import Any, Collection
+
+from . import tree_files
+from .manifest import FileTree, Manifest
+
+LARGE = 64 << 20
+CONTENT = "content"
+_REFUSALS = (
+    re.compile(r"(?:Permission denied|Read-only file system): '([^'\n]+)'"),
+    re.compile(r"(?:^|[\s'])([^\s':]+): (?:Permission denied|Read-only file system)$", re.MULTILINE),
+    re.compile(r"File (\S+) cannot be opened"),  # torch.save, which gives no reason
+)
+
+
+def split(code: Manifest) -> tuple[FileTree, FileTree]:
+    """Return the tree without its large files, and the large files."""
+    large = {path for path, entry in code.items() if entry.get("size", 0) >= LARGE}
+    return (
+        FileTree({path: entry for path, entry in code.items() if path not in large}),
+        FileTree({path: code[path] for path in sorted(large)}),
+    )
+
+
+def tree_of(entry: dict[str, Any]) -> FileTree:
+    """Return the store's tree that holds one large file and nothing else."""
+    return FileTree({CONTENT: entry})
+
+
+def is_named(path: str, patterns: Collection[str]) -> bool:
+    """Whether a pattern names a path of the code, its file name if the pattern has no slash, or a folder above it."""
+    return any(
+        fnmatch.fnmatchcase(path if "/" in pattern else os.path.basename(path), pattern)
+        or path.startswith(pattern.rstrip("/") + "/")
+        for pattern in patterns
+    )
+
+
+def refused(log: str, code: str) -> str | None:
+    """Return the path in the code of the large file whose link a program could not write to, by the end of its log.
+
+    Programs name the link, as the script does: `PermissionError: [Errno 13] Permission denied: 'model.pt'`.
+    """
+    for pattern in _REFUSALS:
+        for name in pattern.findall(log):
+            path = os.path.normpath(os.path.join(code, name))
+            is_inside = path.startswith(code + os.sep) and os.path.islink(path)
+            if is_inside and os.path.basename(os.path.realpath(path)) == CONTENT:
+                return os.path.relpath(path, code)
+    return None
+
+
+def is_protected(path: str) -> bool:
+    """Whether a file and its folder refuse this user's writes: never for root, nor on a file system without modes."""
+    return not os.access(path, os.W_OK) and not os.access(os.path.dirname(path), os.W_OK)
+
+
+def can_clone(folder: str) -> bool:
+    """Whether the file system of a folder can share blocks, so that a copy takes no space."""
+    with tempfile.TemporaryFile(dir=folder) as one, tempfile.TemporaryFile(dir=folder) as other:
+        one.write(b"?")
+        one.flush()
+        return tree_files.clone(one.fileno(), other.fileno())

@@ -1,0 +1,98 @@
+"""The files of a tree: made from files of the store, each checked, and recorded so that a later change is noticed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import stat
+from typing import Any
+
+from ..record import strict_json
+from ..record.files import read_json, write_durably
+from .manifest import Manifest, mode_of, shared_mode_of
+
+STATS = "stats.json"
+_SMALL = 1 << 20
+_FICLONE = 0x40049409
+
+
+def copy(source: str, target: str, entry: dict[str, Any]) -> bool:
+    """Copy a file of the store, checking its SHA-256; return False if it is missing or corrupt."""
+    digest = hashlib.sha256()
+    try:
+        reading = os.open(source, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            is_cloned = entry["size"] > _SMALL and clone(reading, writing)
+            for piece in iter(lambda: os.read(reading, _SMALL), b""):
+                digest.update(piece)
+                view = memoryview(b"" if is_cloned else piece)
+                while view:
+                    view = view[os.write(writing, view) :]
+            os.fchmod(writing, mode_of(entry))
+        finally:
+            os.close(writing)
+    finally:
+        os.close(reading)
+    return bool(digest.hexdigest() == entry["sha256"])
+
+
+def clone(reading: int, writing: int) -> bool:
+    """Share the blocks of the original until one of the two is written to. Return False unless on btrfs or xfs."""
+    try:
+        fcntl.ioctl(writing, _FICLONE, reading)
+    except OSError:
+        return False
+    return True
+
+
+def adopt(source: str, target: str, entry: dict[str, Any]) -> bool:
+    """Link a file of the store into a tree durably, checking its SHA-256; return False if it is missing or corrupt.
+
+    A link has the mode of its file, which other trees share: a tree that wants another mode gets a copy.
+    """
+    digest = hashlib.sha256()
+    try:
+        with open(source, "rb") as file:
+            for piece in iter(lambda: file.read(_SMALL), b""):
+                digest.update(piece)
+            if digest.hexdigest() != entry["sha256"]:
+                return False
+            os.fsync(file.fileno())
+    except FileNotFoundError:
+        return False
+    mode = shared_mode_of(entry)
+    if stat.S_IMODE(os.stat(source).st_mode) == mode:
+        with contextlib.suppress(OSError):  # a file system without hard links
+            os.link(source, target)  # the same inode: it takes no space
+            return True
+    return copy(source, target, {**entry, "mode": mode})
+
+
+def write_stats(folder: str, entries: Manifest) -> None:
+    """Record size and time of each file of a finished tree, so that a later change is noticed."""
+    stats = {}
+    for path, entry in entries.items():
+        if "sha256" in entry:
+            status = os.stat(os.path.join(folder, "tree", path))
+            stats[path] = [status.st_size, status.st_mtime_ns]
+    write_durably(os.path.join(folder, STATS), strict_json.encode(stats))
+
+
+def is_unchanged(folder: str) -> bool:
+    """Return whether a tree is finished and every file still has its recorded size and time."""
+    if not os.path.exists(os.path.join(folder, STATS)):
+        return False
+    try:
+        for path, (size, mtime_ns) in read_json(os.path.join(folder, STATS)).items():
+            status = os.stat(os.path.join(folder, "tree", path))
+            if status.st_size != size or status.st_mtime_ns != mtime_ns:
+                return False
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,78 @@
+"""Uploads: files on their way from a client into the store, each kept once it has arrived whole."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from typing import Any, Callable, Mapping
+
+from ..record.locks import Lock
+from .manifest import ShippingError
+
+CHUNK = 1 << 18
+
+
+class Uploads:
+    """The uploads below a folder. Each has a folder of its own, whose lock its agent holds."""
+
+    def __init__(self, folder: str, place_of: Callable[[str], str]) -> None:
+        """Name the folder; `place_of` returns the path that a file gets by its SHA-256."""
+        self._folder = folder
+        self._place_of = place_of
+
+    def receive(self, stream: Any, files: list[tuple[str, int]], modes: Mapping[str, int]) -> None:
+        """Read files from a stream, each into its place. Raises ShippingError; see Store.receive."""
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        self._sweep()
+        folder = os.path.join(self._folder, os.urandom(8).hex())
+        lock = Lock.take(folder + ".lock")
+        try:
+            os.mkdir(folder)
+            part = os.path.join(folder, "file")
+            for sha256, size in files:
+                _take(stream, sha256, size, part)
+                os.chmod(part, modes.get(sha256, 0o444))
+                target = self._place_of(sha256)
+                os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
+                os.replace(part, target)
+        finally:
+            _remove(folder)
+            if lock is not None:
+                lock.release()
+
+    def remove(self, path: str) -> bool:
+        """Remove an upload unless an agent is still receiving it; return whether it is gone."""
+        lock = Lock.take(path + ".lock", 0.0)
+        if lock is not None:
+            _remove(path)
+            lock.release()
+        return not os.path.lexists(path)
+
+    def _sweep(self) -> None:
+        """Remove uploads whose agent has died, which leaves their lock free."""
+        for name in os.listdir(self._folder):
+            folder = os.path.join(self._folder, name)
+            if os.path.isdir(folder):
+                self.remove(folder)
+
+
+def _take(stream: Any, sha256: str, size: int, part: str) -> None:
+    digest = hashlib.sha256()
+    with open(part, "wb") as file:
+        while size:
+            piece = stream.read(min(size, CHUNK))
+            if not piece:
+                raise ShippingError("the stream of files ended early")
+            size -= len(piece)
+            digest.update(piece)
+            file.write(piece)
+    if digest.hexdigest() != sha256:
+        raise ShippingError("a file changed while it was being sent; launch again")
+
+
+def _remove(folder: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(folder + ".lock")
