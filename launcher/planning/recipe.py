@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from configparser import RawConfigParser
 from typing import NamedTuple
 
@@ -37,11 +38,11 @@ def buildkit(image: Image, settings: BuildOptions) -> Recipe:
     return Recipe(context(image), _arguments(settings), secrets)
 
 
-def classic(image: Image, settings: BuildOptions) -> Recipe:
+def classic(image: Image, settings: BuildOptions, labels: Mapping[str, str] | None = None) -> Recipe:
     """Return the recipe for the classic builder, which has no secrets: pip's settings become build arguments.
 
-    The arguments stay in the image's history, and a CA bundle stays in the image. Raises RefusedError for a credential,
-    which the message names but does not repeat.
+    The arguments stay in the image's history, and a CA bundle stays in the image. `labels` are on the image of every step.
+    Raises RefusedError for a credential, which the message names but does not repeat.
     """
     options = pip_options(settings.pip_conf or "")
     for where, key, value in (
@@ -58,13 +59,19 @@ def classic(image: Image, settings: BuildOptions) -> Recipe:
         f"PIP_{re.sub('-', '_', key).upper()}": " ".join(value.split()) for key, value in options.items()
     }
     files = context(image)
-    added = [f"ARG {name}" for name in sorted(passed)]
+    added = [f"LABEL {name}={_quoted(value)}" for name, value in (labels or {}).items()]
+    added += [f"ARG {name}" for name in sorted(passed)]
     if settings.ca_bundle is not None:
         files["ca_bundle"] = settings.ca_bundle
         added.append(f"COPY ca_bundle {CA_BUNDLE_AT}")
     text = _SECRET_MOUNT.sub("", files["Dockerfile"].decode())
     text = _FROM.sub(lambda found: "\n".join([found[0], *added]), text)
     return Recipe({**files, "Dockerfile": text.encode()}, {**_arguments(settings), **passed}, {})
+
+
+def _quoted(value: str) -> str:
+    """Quote a value for a Dockerfile, where `$` begins a variable."""
+    return '"' + re.sub(r'([\\"$])', r"\\\1", value) + '"'
 
 
 def pip_options(text: str) -> dict[str, str]:

@@ -197,7 +197,8 @@ def _with_images(runtimes: Collection[Runtime], host: Host) -> list[Runtime]:
 
 
 def _old(supplies: Collection[Supply]) -> list[Supply]:
-    return [supply for supply in supplies if time.time() - supply.created > UNNAMED_S]
+    """Return what is old enough, or has no name that a run could give."""
+    return [supply for supply in supplies if supply.id or time.time() - supply.created > UNNAMED_S]
 
 
 def _unneeded(supplies: Collection[Supply], named: Collection[str]) -> list[Supply]:
@@ -205,10 +206,8 @@ def _unneeded(supplies: Collection[Supply], named: Collection[str]) -> list[Supp
 
 
 def _discard(runtime: Runtime, things: Collection[Holding | Supply], *, dry_run: bool) -> list[Removed]:
-    if not dry_run:
-        for thing in things:
-            runtime.discard(thing)
+    gone = [thing for thing in things if dry_run or runtime.discard(thing)]
     return [
         Removed(kind=thing.kind, path=thing.name, bytes=thing.bytes if isinstance(thing, Supply) else 0)
-        for thing in things
+        for thing in gone
     ]

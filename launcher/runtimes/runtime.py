@@ -48,7 +48,8 @@ class Holding(NamedTuple):
 class Supply(NamedTuple):
     """A thing that a runtime keeps for many runs, e.g. an image.
 
-    `created` is in seconds since 1970, `users` the number of holdings that use it.
+    `created` is in seconds since 1970, `users` the number of holdings that use it. What has no name of its own, because
+    its making was broken off, has an `id`, and the name of the `lock` under which it was made.
     """
 
     kind: str
@@ -56,6 +57,8 @@ class Supply(NamedTuple):
     bytes: int
     created: float
     users: int
+    id: str = ""
+    lock: str = ""
 
 
 class Runtime(ABC):
@@ -187,6 +190,6 @@ class Runtime(ABC):
         del root
         return []
 
-    def discard(self, thing: Holding | Supply) -> None:
-        """Remove a holding, ending it first if it is up, or a supply."""
+    def discard(self, thing: Holding | Supply) -> bool:
+        """Remove a holding, ending it first if it is up, or a supply; return whether it is gone."""
         raise NotImplementedError(f"{self.name} keeps nothing: {thing}")

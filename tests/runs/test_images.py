@@ -92,6 +92,12 @@ def ours(engine):
     return [name for name in images(engine) if name.startswith("launcher/")]
 
 
+def nameless(engine):
+    """The ids of the images without a name, of a builder's single steps too."""
+    lines = engine.docker("images", "--all", "--format", "{{.Repository}} {{.ID}}").splitlines()
+    return [number for name, number in map(str.split, lines) if name == "<none>"]
+
+
 def running(engine, pattern):
     """The command lines of a machine's processes that match."""
     return engine.machine.enter("pgrep", "-af", pattern, check=False).splitlines()
@@ -110,6 +116,7 @@ def nothing_is_left(engine, user="ada"):
     assert engine.machine.ssh("sh", "-c", "ls .launch/runs || true", user=user) == ""
     assert engine.docker("ps", "-aq") == ""
     assert ours(engine) == []
+    assert nameless(engine) == []
     assert (
         engine.machine.ssh(
             "find", "/dev/shm", "-maxdepth", "1", "-user", user, "-name", "launch-*", user=user
@@ -205,12 +212,93 @@ def test_a_host_without_buildkit_is_given_no_password(client, box, index, classi
     nothing_is_left(box)
 
 
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGKILL])
-def test_a_client_that_leaves_the_classic_builder_takes_the_build_with_it(client, box, index, classic, kind):
-    """As with BuildKit: its connection to the engine was the build's life."""
+def test_a_client_that_leaves_the_classic_builder_takes_the_build_with_it(client, box, index, classic):
+    """As with BuildKit: its connection to the engine was the build's life. The steps that were made go too."""
     classic("none")
-    leave_in_a_build(client, box, index, kind)
+    leave_in_a_build(client, box, index, signal.SIGINT)
     nothing_is_left(box)
+
+
+def test_a_classic_build_that_fails_leaves_no_step_of_it(client, box, classic):
+    """Neither the step before the failure nor those before that."""
+    classic("none")
+    write_job(client, SMALL.replace('["small"]', '["small", "nosuchpackage==9"]'))
+    assert "the build of launcher/cpu:" in client.run(*LAUNCH).stderr
+    nothing_is_left(box)
+
+
+def stranger(engine, image=BASE):
+    """Make an image without a name, as a user's own build does; return its id."""
+    made = engine.docker("create", image).strip()
+    number = engine.docker("commit", "--change", "ENV A=1", made).strip()
+    engine.docker("rm", made)
+    return number.removeprefix("sha256:")[:12]
+
+
+@pytest.mark.slow(reason="three classic builds are begun, one is finished")
+@pytest.mark.parametrize(
+    "mend", [("image", "prune", "--host", "dock"), ("gc", "--host", "dock"), LAUNCH], ids="pgl"
+)
+def test_what_a_killed_client_left_of_a_classic_build_is_found(client, box, index, classic, mend):
+    """By `image prune`, `gc` or the next launch; an image without a name that is not ours stays."""
+    classic("none")
+    theirs = stranger(box)
+    leave_in_a_build(client, box, index, signal.SIGKILL)
+    until(lambda: not running(box, "pip install"), "the build's end")
+    until(lambda: not box.docker("ps", "-aq"), "the end of the build's container")
+    assert len(nameless(box)) > 1
+    index.gate.set()
+    assert "launcher/cpu:" in client.ok("image", "prune", "--host", "dock", "--dry-run")
+    client.ok(*mend)
+    assert nameless_heads(box) == [theirs]
+    assert nameless(box) == [theirs] or mend == LAUNCH  # the steps of an image with a name belong to it
+
+
+def test_a_build_that_goes_on_is_not_cleared_away(client, box, index, classic):
+    """Its steps have no name yet; another client's `image prune` and `gc` leave them, and it succeeds."""
+    classic("none")
+    index.gate.clear()
+    process = client.start(*LAUNCH)
+    until(lambda: running(box, "pip install"), "pip in the build")
+    before = set(nameless(box))
+    assert before
+    assert "0 images" in client.ok("image", "prune", "--host", "dock")
+    client.ok("gc", "--host", "dock")
+    assert set(nameless(box)) == before
+    index.gate.set()
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, out + err
+    assert "(classic builder)" in out
+
+
+@pytest.mark.parametrize("kind", ["debian", "none"])
+def test_an_image_of_ours_whose_name_has_moved_on_is_pruned(client, box, classic, kind):
+    """As where two roots built the same at once. What others made from it has its labels, and stays."""
+    classic(kind)
+    client.ok("rm", launched(client))
+    (name,) = ours(box)
+    box.docker("tag", BASE, name)
+    box.docker("rmi", name)
+    (lost,) = nameless_heads(box)
+    theirs = stranger(box, lost)
+    client.ok("image", "prune", "--host", "dock")
+    assert nameless_heads(box) == [theirs]
+    box.docker("rmi", "--no-prune", theirs)
+    assert f"{name} (without a name)" in client.ok("image", "list", "--host", "dock")
+    client.ok("image", "prune", "--host", "dock")
+    assert (images(box), nameless(box)) == ([BASE], [])
+
+
+def nameless_heads(engine):
+    """The ids of the images without a name that no other image is made of."""
+    return engine.docker("images", "--filter", "dangling=true", "--quiet").split()
+
+
+def launched(client):
+    """Run the job to its end; return the run."""
+    run = client.detached(*LAUNCH)
+    client.run("attach", run)
+    return run
 
 
 # builds that fail

@@ -10,6 +10,7 @@ import shlex
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 import docker
@@ -310,10 +311,21 @@ class DockerEngine:
         with self._errors():
             return _Images.model_validate({"found": self.api.images(filters={"label": label})}).found
 
-    def remove_image(self, name: str) -> None:
-        """Remove an image that no container uses. None of this name is fine. Raises EngineError."""
-        with contextlib.suppress(_NotFoundError), self._errors():
-            self.api.remove_image(name)
+    def last_step(self, image_id: str) -> str:
+        """Return the instruction that made the last layer of an image."""
+        with self._errors():
+            return _History.model_validate({"steps": self.api.history(image_id)}).steps[0].instruction
+
+    def remove_image(self, name: str) -> bool:
+        """Remove an image, and return whether it is gone: a container or another image may need it. Raises EngineError."""
+        try:
+            with self._errors():
+                self.api.remove_image(name)
+        except _NotFoundError:
+            pass
+        except _NeededError:
+            return False
+        return True
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -323,7 +335,8 @@ class DockerEngine:
         except docker.errors.NotFound as error:
             raise _NotFoundError(self.host, self._said(error)) from error
         except docker.errors.APIError as error:
-            raise EngineError(self.host, self._said(error)) from error
+            is_needed = error.response is not None and error.status_code == HTTPStatus.CONFLICT
+            raise (_NeededError if is_needed else EngineError)(self.host, self._said(error)) from error
         except (
             docker.errors.DockerException,
             requests.RequestException,
@@ -415,6 +428,15 @@ class _Images(Record):
     found: list[ListedImage]
 
 
+class _Step(Record):
+    instruction: str = Field("", alias="CreatedBy")
+
+
+class _History(Record):
+    steps: list[_Step]
+    """The latest first."""
+
+
 class _Progress(Record):
     """A line of what a build or a pull says."""
 
@@ -427,6 +449,10 @@ class _Progress(Record):
 
 class _NotFoundError(EngineError):
     """Raised when the engine knows no such container or image."""
+
+
+class _NeededError(EngineError):
+    """Raised when the engine refuses to remove what something else needs, or to take a name twice."""
 
 
 class _Demultiplexed:
@@ -480,6 +506,13 @@ class _Client(docker.APIClient):  # type: ignore[misc] # docker-py has no types
     def speak(self, version: str) -> None:
         """Speak a version of the API from now on."""
         self._version = version
+
+    def _stream_helper(self, response: requests.Response, decode: bool = False) -> Iterator[Any]:
+        """Hang up on an answer that is not read to its end: that is how a build is cancelled."""
+        try:
+            yield from super()._stream_helper(response, decode)
+        finally:
+            response.close()
 
     def _set_auth_headers(self, headers: dict[str, str]) -> None:
         """Add no logins to a build: docker-py would read those of this machine."""

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from launcher.errors import EngineError, RefusedError
+from launcher.errors import EngineError, HostError, RefusedError
 from launcher.hosts import Desk
 from launcher.hosts.agent_file import torch_check
 from launcher.planning import build_failure, buildkit, classic, unfit, verifiable_torch
+from launcher.runtimes.docker import build_remains
+from launcher.runtimes.docker.build_remains import LABEL_NAME, LABEL_STEP
 from launcher.runtimes.docker.container import LABEL_ROOT
 from launcher.runtimes.making import Lines, alone, encoded
 from launcher.runtimes.runtime import Say, Supply
@@ -50,8 +52,7 @@ def provide(desk: Desk, engine: DockerEngine, plan: Plan, build: BuildOptions, s
     if (image_id := engine.image_id(image.name)) is not None:
         _check_packages(desk, engine, plan, build, image_id, say)
         return f"{image.name}, there"
-    lock = "image-" + re.sub(r"[^a-z0-9]+", "-", image.name.lower())[-60:].strip("-")
-    with alone(desk, lock, image.name, say) as held:
+    with alone(desk, build_remains.lock_of(image.name), image.name, say) as held:
         if (image_id := engine.image_id(image.name)) is not None:
             _check_packages(desk, engine, plan, build, image_id, say)
             return f"{image.name}, made by another launch"
@@ -90,8 +91,7 @@ def _check_packages(
     if not problems:
         return
     if image.dockerfile is not None:
-        # A container that somebody made from it keeps it; the refusal matters more.
-        with contextlib.suppress(EngineError):
+        with contextlib.suppress(EngineError):  # the refusal matters more
             engine.remove_image(image.name)
     lines = "\n".join(f"  {printable(problem)}" for problem in problems)
     mend = (
@@ -152,13 +152,20 @@ def _is_ours(name: str, image: ListedImage) -> bool:
 
 
 def _build(desk: Desk, engine: DockerEngine, image: Image, build: BuildOptions, root: str, say: Say) -> str:
-    """Build an image on the host; return the name of the builder. Raises EngineError with the last lines of its output."""
-    labels = {LABEL_ROOT: root}
-    if desk.making.has_buildkit(engine.way):
-        _build_with_buildkit(desk, engine, image, build, labels, say)
-        return "BuildKit"
-    _build_classic(engine, image, build, labels, say)
-    return "classic builder"
+    """Build an image on the host; return the name of the builder. Raises EngineError with the last lines of its output.
+
+    Whether it succeeds, fails or is interrupted, no image without a name is left.
+    """
+    try:
+        if desk.making.has_buildkit(engine.way):
+            labels = {LABEL_ROOT: root, LABEL_NAME: image.name}
+            _build_with_buildkit(desk, engine, image, build, labels, say)
+            return "BuildKit"
+        _build_classic(engine, image, build, root, say)
+        return "classic builder"
+    finally:
+        with contextlib.suppress(HostError):  # what stays is found by the next build, `gc` or `image prune`
+            build_remains.clear(desk, engine, image.name, root)
 
 
 def _build_with_buildkit(
@@ -180,11 +187,10 @@ def _build_with_buildkit(
         raise _failed(engine, image, lines.last())
 
 
-def _build_classic(
-    engine: DockerEngine, image: Image, build: BuildOptions, labels: dict[str, str], say: Say
-) -> None:
-    recipe = classic(image, build)
+def _build_classic(engine: DockerEngine, image: Image, build: BuildOptions, root: str, say: Say) -> None:
+    recipe = classic(image, build, {LABEL_STEP: build_remains.step_label(image.name, root)})
     lines = Lines(say, _step, KEPT_LINES)
+    labels = {LABEL_ROOT: root, LABEL_NAME: image.name, LABEL_STEP: ""}
     options = {"buildargs": recipe.arguments, "network_mode": build.network, "labels": labels}
     for message in engine.build(_tar(recipe.files), tag=image.name, **options):
         lines.take((message.stream or message.error).encode())

@@ -16,7 +16,7 @@ from launcher.hosts.agent_file import MAGIC
 from launcher.hosts.channel import Channel, Stream
 from launcher.planning import engine as usable_engine
 from launcher.planning import is_closed
-from launcher.runtimes.docker import images
+from launcher.runtimes.docker import build_remains, images
 from launcher.runtimes.docker.container import (
     DOWN,
     LABEL_ROOT,
@@ -205,18 +205,23 @@ class Docker(Runtime):
         return found
 
     def supplies(self, root: str | None = None) -> list[Supply]:
-        """Return the images that launch built on the engine, the latest first."""
-        return images.supplies(self.engine, root)
+        """Return the images that launch built on the engine, the latest first, then what builds have left."""
+        return [*images.supplies(self.engine, root), *build_remains.supplies(self.desk, self.engine, root)]
 
-    def discard(self, thing: Holding | Supply) -> None:
-        """Remove a container, killing it first if it is up, or an image. Raises EngineError."""
+    def discard(self, thing: Holding | Supply) -> bool:
+        """Remove a container, killing it first if it is up, or an image. Raises EngineError.
+
+        Return whether it is gone: an image that is being built or is needed stays.
+        """
         if isinstance(thing, Supply):
-            self.engine.remove_image(thing.name)
-            return
+            if thing.id:
+                return build_remains.discard(self.desk, self.engine, thing)
+            return self.engine.remove_image(thing.name)
         container = Container(thing.id, "", None)
         if thing.is_up:
             self.engine.stop(container, 0)
         self.engine.remove(container)
+        return True
 
     def _create(self, run: str, plan: Plan, attempt: int, place: RunLocation, gpus: Sequence[str]) -> None:
         config = configuration(plan, run, attempt, place, self._engine_facts, gpus)
