@@ -31,6 +31,7 @@ from launcher.planning.placement import (
 )
 from launcher.planning.precision_history import failed_before
 from launcher.planning.recipe import Recipe, buildkit, classic
+from launcher.planning.script import interpreter_of, leading_assignments, script_of
 from launcher.planning.split import split
 from launcher.planning.wheel_choice import (
     Site,
@@ -74,11 +75,13 @@ __all__ = [
     "failed_before",
     "has_no_index",
     "image",
+    "interpreter_of",
     "is_closed",
     "is_unavailable",
     "job_of",
     "ladder",
     "ladder_inputs",
+    "leading_assignments",
     "maker_of",
     "match_profile",
     "objection",
@@ -87,6 +90,7 @@ __all__ = [
     "requested_gpus",
     "requested_processes",
     "runtime",
+    "script_of",
     "site",
     "source",
     "split",

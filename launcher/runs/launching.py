@@ -31,7 +31,16 @@ from launcher.planning import (
 )
 from launcher.planning import plan as make_plan
 from launcher.planning import runtime as choose_runtime
-from launcher.runs import build_settings, cards, job_check, models, resolve, secret_values, sweeping
+from launcher.runs import (
+    build_settings,
+    cards,
+    job_check,
+    models,
+    resolve,
+    script_check,
+    secret_values,
+    sweeping,
+)
 from launcher.runs.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free, settle
 from launcher.runs.loading import Load, load
 from launcher.runs.mirror import Mirror, runs_folder
@@ -165,11 +174,11 @@ def launch(request: Request, view: View) -> Started:
 
 
 def _load(task: resolve.Task, view: View) -> Load:
-    """Collect what travels, and show what does not. Raises RefusedError for a folder that is not sent."""
+    """Collect what travels, and show what does not. Raises RefusedError for a folder or a script that is not sent."""
     with view.stage("files") as stage:
         stage.text = None  # its line is that of the stage `ship`
         loaded = load(task)
-    settle(loaded.cargo.findings, view)
+    settle([*loaded.cargo.findings, *script_check.findings(task.job, loaded.cargo)], view)
     view.cargo(loaded.cargo)
     return loaded
 

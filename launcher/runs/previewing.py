@@ -7,7 +7,7 @@ from typing import NamedTuple
 from launcher.errors import HostError, RefusedError
 from launcher.hosts import connect
 from launcher.planning import Ladder, LadderInputs, check, ladder, ladder_inputs
-from launcher.runs import cards, job_check, resolve
+from launcher.runs import cards, job_check, resolve, script_check
 from launcher.runs.launching import AUTO, Request, Resolved, known_of, plan_of, understand
 from launcher.runs.loading import load
 from launcher.runs.probing import choose_profile, probe
@@ -56,7 +56,8 @@ def preview(request: Request, facts: Facts | None = None) -> Preview:
         plan = plan_of(profile, _with_nothing_asked(resolved), facts)
         refused = (Finding(level="refuse", code="precision-excluded", message=str(error)),)
     asked = cards.findings(resolved.gpus, plan, facts)
-    against = [*refused, *job_check.findings(resolved.task), *loaded.cargo.findings]
+    of_script = script_check.findings(resolved.job, loaded.cargo)
+    against = [*refused, *job_check.findings(resolved.task), *loaded.cargo.findings, *of_script]
     if question is not None:
         against.append(question)
     findings = (*against, *unreached, *asked, *check(plan, facts, host, resolve.wheels()))

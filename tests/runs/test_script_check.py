@@ -1,0 +1,110 @@
+"""The script of a command is looked for among what travels; a launch that could not start it sends nothing."""
+
+import subprocess
+
+import pytest
+
+SAYS_SO = "print('it runs')\n"
+
+
+@pytest.fixture
+def project(client):
+    """A git work tree with a script, a package and some that do not travel."""
+    for folder in ("src", "pkg", "secret", ".venv/bin"):
+        (client.project / folder).mkdir(parents=True)
+    for name in (
+        "train.py",
+        "src/evaluate.py",
+        "pkg/__init__.py",
+        "pkg/mod.py",
+        "secret/train.py",
+        "made.py",
+    ):
+        client.script(SAYS_SO, name)
+    client.script("#!/bin/sh\necho it runs\n", "run.sh")
+    client.script("", ".venv/pyvenv.cfg")
+    client.script("secret/\n", ".gitignore")
+    client.script("made.py\n", ".launchignore")
+    (client.project / ".venv" / "bin" / "python").symlink_to("/usr/bin/python3")
+    (client.project / "linked").symlink_to("src")
+    subprocess.run(["git", "init", "-q", str(client.project)], check=True)
+    return client
+
+
+def refused(client, *command):
+    """Return what a launch says; nothing is left of it, and a dry run says the same."""
+    done = client.run("--host", "local", "--", *command)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert not list((client.home / ".launch" / "runs").glob("*"))
+    said = done.stderr.removeprefix("refused before anything was sent: ")
+    preview = client.ok("--dry-run", "--profile", "cpu", "--", *command)
+    assert f"would refuse: {said.splitlines()[0]}\n" in preview
+    return said
+
+
+def passes(client, *command):
+    return "would refuse" not in client.ok("--dry-run", "--profile", "cpu", "--", *command)
+
+
+@pytest.mark.parametrize(
+    ("command", "parts"),
+    [
+        ("python trian.py", ["'trian.py' does not exist in", "did you mean 'train.py'?", "code = "]),
+        ("torchrun --nproc-per-node 2 evaluate.py", ["did you mean 'src/evaluate.py'?"]),
+        ("accelerate launch nothere.py", ["'nothere.py' does not exist in"]),
+        ("python secret/train.py", ["does not travel: git ignores it (secret/)", "!secret/train.py"]),
+        ("python made.py", ["does not travel: .launchignore", "!made.py"]),
+        (".venv/bin/python train.py", ["it is of the virtual environment .venv/", "`python` is the job's interpreter"]),
+        ("./train.py --lr 1", ["'train.py' is not executable", "chmod +x train.py", "-- python train.py --lr 1"]),
+        ("bash rnu.sh", ["did you mean 'run.sh'?"]),
+        ("python -m pkg.mode", ["'pkg/mode.py' does not exist", "did you mean 'pkg/mod.py'?"]),
+        ("FOO=1 python train.py", ["'FOO=1' is the first word", "-- env FOO=1 python train.py", "--secret NAME"]),
+    ],
+)  # fmt: skip
+@pytest.mark.slow(reason="a launch and a dry run for each of ten commands")
+def test_a_script_that_could_not_start_is_refused(project, command, parts):
+    """With the nearest that travels, or with what leaves it out, and the next thing to type."""
+    said = refused(project, *command.split())
+    assert [part for part in parts if part not in said] == []
+
+
+@pytest.mark.slow(reason="a dry run for each of ten commands")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python train.py", "python src", "python linked/evaluate.py", "python -m pkg.mod", "python -m http.server",
+        "python -m installed_somewhere", "bash run.sh", "bash -c nothere.py", "/opt/nothere.py", "nothere",
+    ],
+)  # fmt: skip
+def test_what_could_run_there_is_not_refused(project, command):
+    """Links, modules, and what only the host can know."""
+    assert passes(project, *command.split())
+
+
+def test_a_file_without_a_first_line_that_names_its_interpreter_is_refused(project):
+    """As the kernel would; with the line it runs."""
+    path = project.project / "train.py"
+    path.chmod(0o755)
+    assert "does not begin with a line `#!`" in refused(project, "./train.py")
+    path.write_text(f"#!/usr/bin/env python3\n{SAYS_SO}")
+    run = project.detached("--host", "local", "--", "./train.py")
+    project.run("attach", run)
+    assert "it runs" in project.ok("logs", run)
+
+
+def test_the_mend_for_a_script_that_is_left_out_lets_it_run(project):
+    """The line that the refusal names, in .launchignore."""
+    said = refused(project, "python", "secret/train.py")
+    line = said.split("!")[-1].strip()
+    project.script(f"!{line}\n", ".launchignore")
+    run = project.detached("--host", "local", "--", "python", "secret/train.py")
+    project.run("attach", run)
+    assert "it runs" in project.ok("logs", run)
+
+
+def test_a_script_above_the_folder_is_refused_with_the_folder_that_holds_it(project):
+    """It exists here, and would not there."""
+    (project.project / "deep").mkdir()
+    done = project.run("--host", "local", "--set", "code=deep", "--", "python", "../train.py")
+    assert done.returncode == 3
+    assert "'../train.py' lies outside" in done.stderr
