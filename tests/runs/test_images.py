@@ -254,6 +254,26 @@ def test_what_a_killed_client_left_of_a_classic_build_is_found(client, box, inde
     assert nameless(box) == [theirs] or mend == LAUNCH  # the steps of an image with a name belong to it
 
 
+def test_what_is_left_of_a_build_stays_while_another_one_has_its_lock(client, box, index, classic):
+    """It may be made of those steps; afterwards they go."""
+    classic("none")
+    leave_in_a_build(client, box, index, signal.SIGKILL)
+    until(lambda: not box.docker("ps", "-aq"), "the end of the build's container")
+    until(lambda: not running(box, "agent.pyz serve"), "the agent's end")
+    left = set(nameless(box))
+    assert left
+    (lock,) = box.machine.ssh("sh", "-c", "ls .launch/hosts/*/locks/image-*").split()
+    words = [*box.machine.ssh_words(), f"flock --nonblock {lock} sh -c 'echo held; exec cat'"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        for words in (("image", "prune"), ("gc",)):
+            client.ok(*words, "--host", "dock")
+            assert set(nameless(box)) == left
+        holder.stdin.close()
+    client.ok("image", "prune", "--host", "dock")
+    assert nameless(box) == []
+
+
 def test_a_build_that_goes_on_is_not_cleared_away(client, box, index, classic):
     """Its steps have no name yet; another client's `image prune` and `gc` leave them, and it succeeds."""
     classic("none")
