@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.cli.figures import size_text
 from launcher.cli.say import say
 from launcher.runs.cargo_text import path_of, size_words
-from launcher.values.cargo import Cargo, LeftOut, Supply
+from launcher.values.cargo import Cargo, JobSource, LeftOut
 
 MOST_LARGEST = 3
 MOST_LEFT_OUT = 20
@@ -18,22 +18,22 @@ def show_cargo(cargo: Cargo) -> None:
     say(f"  travels    {cargo.files:,} files, {size_text(cargo.bytes)}, from {cargo.folder}")
     for path, size in cargo.largest[:MOST_LARGEST]:
         say(f"             {size_text(size):>9}  {path}")
-    for supply in cargo.supplies:
-        say(f"  {supply.key:<10} {supply.written}   {_source(supply)}")
+    for one in cargo.sources:
+        say(f"  {one.key:<10} {one.written}   {_source(one)}")
     shown = cargo.left_out[:MOST_LEFT_OUT]
-    for number, one in enumerate(shown):
-        say(f"  {'' if number else 'left out':<10} {_left_out(one)}")
+    for number, entry in enumerate(shown):
+        say(f"  {'' if number else 'left out':<10} {_left_out(entry)}")
     if len(cargo.left_out) > len(shown):
         say(f"             {len(cargo.left_out) - len(shown):,} more (all: --json)")
 
 
-def _source(supply: Supply) -> str:
-    if supply.source.kind == "host":
+def _source(one: JobSource) -> str:
+    if one.source.kind == "host":
         return "on the host"
-    if supply.source.kind == "name":
+    if one.source.kind == "name":
         return "left to the script"
-    files = "" if supply.files == 1 else f"{supply.files:,} files, "
-    return f"here, {files}{size_text(supply.bytes)}"
+    files = "" if one.files == 1 else f"{one.files:,} files, "
+    return f"here, {files}{size_text(one.bytes)}"
 
 
 def _left_out(one: LeftOut) -> str:

@@ -19,6 +19,7 @@ from launcher.runs.launch_ignore import LaunchIgnore, Verdict
 from launcher.values.cargo import LeftOut, Size, Why
 
 MOST_FILES = 200_000
+MOST_DEEP = 300
 MOST_COUNTED = 5_000
 """Entries of a folder that is left out whose sizes are added up."""
 
@@ -92,6 +93,8 @@ class FolderWalk:
         self._take_links()
 
     def _walk(self, where: str, mode: Mode) -> None:
+        if where.count("/") > MOST_DEEP:
+            raise UsageError(f"{self._base}{where} is more than {MOST_DEEP} folders deep")
         try:
             with os.scandir(self._base + where) as scan:
                 items = sorted(scan, key=lambda item: item.name)

@@ -73,7 +73,7 @@ def rules_around(folder: Path, top: Path) -> LaunchIgnore | None:
 def _read(folder: Path, prefix: str) -> LaunchIgnore | None:
     path = folder / FILE
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text("utf-8-sig").splitlines()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:

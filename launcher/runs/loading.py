@@ -14,7 +14,7 @@ from launcher.runs.local_paths import values_of
 from launcher.runs.mirror import runs_folder
 from launcher.runs.refused_folders import refusal
 from launcher.runs.tree import CodeTree, collect
-from launcher.values.cargo import Cargo, Supply, Why
+from launcher.values.cargo import Cargo, JobSource, Why
 from launcher.values.plan import Finding
 
 MOST_NAMED = 5
@@ -34,16 +34,14 @@ def load(task: resolve.Task) -> Load:
 
     Raises UsageError for what cannot be read.
     """
-    supplies = [Supply(key, written, source(written)) for key, written in values_of(task.job)]
-    paths = {
-        one.key: task.locate(one.key, one.source.value) for one in supplies if one.source.kind == "local"
-    }
+    sources = [JobSource(key, written, source(written)) for key, written in values_of(task.job)]
+    paths = {one.key: task.locate(one.key, one.source.value) for one in sources if one.source.kind == "local"}
     local = {key: path for key, path in paths.items() if path.is_dir() or path.is_file()}
     refusals = tuple(_refusals(task.code, local))
     digests = Digests(task.code)
     tree = CodeTree([], []) if refusals else collect(task.code, local, _hidden(), digests)
     digests.save()
-    return Load(tree, _cargo(task.code, tree, supplies, refusals), digests)
+    return Load(tree, _cargo(task.code, tree, sources, refusals), digests)
 
 
 def _refusals(code: Path, local: dict[str, Path]) -> Iterator[Finding]:
@@ -58,11 +56,12 @@ def _hidden() -> dict[str, Why]:
     for host in resolve.hosts().values():
         for path in (host.build.pip_conf, host.build.ca_bundle, host.identity_file):
             if path is not None:
-                hidden[os.path.abspath(os.path.expanduser(path))] = Why.BUILD_FILE
+                absolute = os.path.abspath(os.path.expanduser(path))
+                hidden |= dict.fromkeys((absolute, os.path.realpath(absolute)), Why.BUILD_FILE)
     return hidden
 
 
-def _cargo(code: Path, tree: CodeTree, supplies: list[Supply], findings: tuple[Finding, ...]) -> Cargo:
+def _cargo(code: Path, tree: CodeTree, sources: list[JobSource], findings: tuple[Finding, ...]) -> Cargo:
     sizes = {entry.source: entry for entry in tree.entries if entry.is_file}
     largest = sorted(sizes.values(), key=lambda entry: (-entry.size, entry.path))[:MOST_NAMED]
     return Cargo(
@@ -71,13 +70,13 @@ def _cargo(code: Path, tree: CodeTree, supplies: list[Supply], findings: tuple[F
         bytes=sum(entry.size for entry in sizes.values()),
         largest=tuple((entry.name, entry.size) for entry in largest),
         left_out=tuple(sorted(tree.left_out, key=lambda one: (one.key or "", one.path))),
-        supplies=tuple(_with_sizes(one, tree) for one in supplies),
+        sources=tuple(_with_sizes(one, tree) for one in sources),
         paths=frozenset(entry.name for entry in tree.entries if entry.path.startswith("code/")),
         findings=findings,
     )
 
 
-def _with_sizes(supply: Supply, tree: CodeTree) -> Supply:
-    top = f"data/{supply.key.rpartition('.')[2]}/"
+def _with_sizes(one: JobSource, tree: CodeTree) -> JobSource:
+    top = f"data/{one.key.rpartition('.')[2]}/"
     sizes = [entry.size for entry in tree.entries if entry.path.startswith(top) and entry.folder is None]
-    return supply._replace(files=len(sizes), bytes=sum(sizes))
+    return one._replace(files=len(sizes), bytes=sum(sizes))

@@ -65,7 +65,7 @@ class LeftOut(NamedTuple):
     key: str | None = None
 
 
-class Supply(NamedTuple):
+class JobSource(NamedTuple):
     """The model or a data set of a job: as it is written under its key, and its source. Sizes are of what travels."""
 
     key: str
@@ -86,7 +86,7 @@ class Cargo(NamedTuple):
     bytes: int
     largest: tuple[tuple[str, int], ...]
     left_out: tuple[LeftOut, ...]
-    supplies: tuple[Supply, ...]
+    sources: tuple[JobSource, ...]
     paths: frozenset[str]
     findings: tuple[Finding, ...] = ()
 
@@ -121,7 +121,7 @@ class Cargo(NamedTuple):
                     "files": one.files,
                     "bytes": one.bytes,
                 }
-                for one in self.supplies
+                for one in self.sources
             ],
         }
 

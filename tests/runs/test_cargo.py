@@ -312,7 +312,7 @@ def test_the_cargo_says_how_much_and_from_where(folder):
     cargo = load("data.train=./data", "data.eval=host:/there", "model=org/name").cargo
     assert (cargo.files, cargo.bytes) == (3, 1010)
     assert cargo.largest[0][1] == 1000
-    assert [(one.key, one.source.kind, one.bytes) for one in cargo.supplies] == [
+    assert [(one.key, one.source.kind, one.bytes) for one in cargo.sources] == [
         ("model", "name", 0),
         ("data.train", "local", 1000),
         ("data.eval", "host", 0),

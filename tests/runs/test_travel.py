@@ -21,7 +21,7 @@ PLANTED = {
     "id_ed25519": MARK,
     "tls.pem": MARK,
     "deploy": KEY,
-    "conf/pip.conf": MARK,
+    "conf/pip.conf": f"[global]\nindex-url = https://me:{MARK}@pypi.example.org/simple\n",
     ".kaggle/kaggle.json": MARK,
     ".venv/secret": MARK,
     "data/.git-credentials": MARK,
@@ -65,7 +65,7 @@ def test_no_planted_secret_is_on_the_host(client, lab, uses_git):
     there = lab.ssh("sh", "-c", f"cd {code_of(lab, client)} && find . -type f | sort").split()
     assert there == ["./data/a.jsonl", "./id_embeddings.pt", "./id_map.json", "./train.py"]
     assert (
-        lab.ssh("sh", "-c", f"find {code_of(lab, client)}/../data -type f")
+        lab.ssh("sh", "-c", f"find -L {code_of(lab, client)}/../data -type f")
         .rstrip()
         .endswith("data/train/data/a.jsonl")
     )
@@ -143,9 +143,10 @@ def test_much_is_asked_about_before_it_travels_and_not_again(client, lab):
         assert "300.0 MB  weights.bin" in done.stderr
         assert "--yes" in done.stderr
     assert "would refuse: 2 files, 300.0 MB" in client.ok("--dry-run", *words)
+    runs = lab.ssh("sh", "-c", f"ls {lab.root}/runs || true")
     code, shown = answer_at_a_terminal(client, b"n\n", *words)
     assert (code, "weights.bin" in shown) == (3, True)
-    assert lab.ssh("sh", "-c", f"ls {lab.root}/runs 2>/dev/null | wc -l").strip() == "0"
+    assert lab.ssh("sh", "-c", f"ls {lab.root}/runs || true") == runs
     code, shown = answer_at_a_terminal(client, b"y\n", *words)
     assert code == 0, shown
     again = client.ok(*words)
