@@ -39,6 +39,7 @@ def cp(
     from launcher.hosts import connect
     from launcher.runs.control import locate
     from launcher.runs.copying import copy
+    from launcher.runs.pulling import files_text
 
     run, colon, path = source.partition(":")
     if not run or not colon or not path:
@@ -53,4 +54,4 @@ def cp(
 
     with connect(place) as desk, make_stage("cp") as stage:
         copied = copy(desk, mirror, path, destination, may_replace, stage)
-    say(f"{copied.files} files, {size_text(copied.bytes)}   {copied.place}")
+    say(f"{files_text(copied.files)}, {size_text(copied.bytes)}   {copied.place}")

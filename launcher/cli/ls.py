@@ -23,11 +23,13 @@ def ls(
 
     Examples:  launch ls last     launch ls w8q2 checkpoints
     """
+    from launcher.cli.screens import make_stage
     from launcher.runs.control import locate
     from launcher.runs.listing import list_files
 
     place, mirror = locate(run, host)
-    listing = list_files(place, mirror, path)
+    with make_stage(f"listing on {place.name}") as stage:
+        listing = list_files(place, mirror, path, stage)
     if as_json:
         files = [row._asdict() for row in listing.rows]
         values = {"version": 1, "run": mirror.run, "files": files, "left_out": listing.left_out}
@@ -35,6 +37,7 @@ def ls(
         return
     from launcher.cli.figures import size_text
     from launcher.cli.say import complain, say
+    from launcher.runs.pulling import files_text
 
     for name, why in sorted(listing.left_out.items())[:10]:
         complain(f"{place.name} cannot read {name}: {why}")
@@ -56,7 +59,7 @@ def ls(
         table.add_row(*(Text(printable(cell)) for cell in cells))
     Console(highlight=False).print(table)
     total, absent = sum(row.size for row in listing.rows), [row for row in listing.rows if row.here != "yes"]
-    words = f"{len(listing.rows)} files, {size_text(total)}"
+    words = f"{files_text(len(listing.rows))}, {size_text(total)}"
     if absent and not mirror.is_freed:
         words += (
             f"; {size_text(sum(row.size for row in absent))} not here   launch pull {mirror.short} PATH|--all"

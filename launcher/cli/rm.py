@@ -74,7 +74,9 @@ def _remove(place: Host, mirror: Mirror, *, force: bool, here: bool) -> None:
 
 
 def _files(count: int) -> str:
-    return f"{count} file{'s' if count > 1 else ''} and " if count else ""
+    from launcher.runs.pulling import files_text
+
+    return f"{files_text(count)} and " if count else ""
 
 
 def _free(place: Host, mirror: Mirror, *, force: bool) -> Freeing:

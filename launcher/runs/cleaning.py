@@ -22,7 +22,7 @@ from launcher.runs.local_copies import LocalCopies, sync_folders
 from launcher.runs.meter import Meter
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import NO_JOB, probe
-from launcher.runs.pulling import shown_path
+from launcher.runs.pulling import files_text, shown_path
 from launcher.runs.view import Stage
 from launcher.runtimes import Runtime, open_all, open_for_run
 from launcher.runtimes.runtime import Holding, Supply
@@ -86,7 +86,7 @@ def _remove(desk: Desk, mirror: Mirror, lose: Loss, stage: Stage) -> int:
                 advance = functools.partial(_advance, meter, shown_path(file.path))
                 if digest := copies.read(file.path, advance):
                     held[file.path] = digest
-            sync_folders({mirror.place(path).parent for path in held})
+            sync_folders((mirror.place(path) for path in held), mirror.folder)
     return desk.runs.remove(
         mirror.run, held, lose, lambda count: stage.progress(f"{decimal(count)} compared")
     ).bytes
@@ -106,7 +106,9 @@ def _last_copies(desk: Desk, mirror: Mirror, error: AgentError) -> LastCopyError
     rows = [(shown_path(path), decimal(size)) for path, _, size in copies.files[:MOST_NAMED]]
     rows += [(shown_path(path), why) for path, why in sorted(copies.unseen.items())[:MOST_NAMED]]
     more = copies.count + len(copies.unseen) - len(rows)
-    head = f"{short}: {copies.count} files ({decimal(copies.bytes)}) exist only on {host}"
+    head = (
+        f"{short}: {files_text(copies.count)} ({decimal(copies.bytes)}) {_verb(copies.count)} only on {host}"
+    )
     if not copies.count:
         head = f"{short}: {host} cannot compare all of its files with those here"
     lines = [f"  {path}   {what}" for path, what in rows] + ([f"  and {more} more"] if more > 0 else [])
@@ -119,13 +121,17 @@ def _last_copies(desk: Desk, mirror: Mirror, error: AgentError) -> LastCopyError
     return LastCopyError("\n".join([head, *lines]), only_checkpoints=only_checkpoints)
 
 
+def _verb(count: int) -> str:
+    return "exists" if count == 1 else "exist"
+
+
 def check_here(mirror: Mirror, *, force: bool) -> None:
     """Raise LastCopyError if the copies of a run's files here would be the last, unless `force`."""
     files = LocalCopies(mirror).files()
     if files and not force:
         short, size = mirror.short, decimal(sum(path.lstat().st_size for path in files))
         raise LastCopyError(
-            f"{short}: {len(files)} files ({size}) would exist nowhere else than here: {mirror.folder}\n"
+            f"{short}: {files_text(len(files))} ({size}) would exist nowhere else than here: {mirror.folder}\n"
             f"  to keep them   launch rm {short}     or lose them   launch rm --here --force {short}",
             only_checkpoints=False,
         )

@@ -39,7 +39,8 @@ def copy(
     A destination that is a folder, or ends with a slash, gets the file or folder into it. Raises UsageError for a destination
     that cannot take it, and RunError if the run wrote nothing of that name.
     """
-    files = named_by(path, desk.runs.outputs(mirror.run, lambda _count: None).files, mirror.short)
+    listed = desk.runs.outputs(mirror.run, lambda _count: None, every_file=True)
+    files = named_by(path, listed.files, mirror.short)
     top, places = _places(files, path, destination)
     existing = [place for place in places.values() if os.path.lexists(place)]
     if existing and not may_replace(existing):
@@ -53,7 +54,7 @@ def copy(
             lambda: _bring(transfer, copies, mirror, files, places),
             f"launch cp {mirror.short}:{path} {destination}",
         )
-        sync_folders({place.parent for place in places.values()})
+        sync_folders(places.values(), top.parent)
         copies.drop_parts()
     return Copied(len(files), sum(file.size for file in files), top)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+from rich.filesize import decimal
+
 from launcher.errors import RunError
 from launcher.hosts import connect
 from launcher.runs.local_copies import LocalCopies
 from launcher.runs.mirror import Mirror
 from launcher.runs.pulling import named_by, shown_path
+from launcher.runs.view import Stage
 from launcher.values.host import Host
 
 
@@ -29,12 +32,12 @@ class Listing(NamedTuple):
     left_out: dict[str, str]
 
 
-def list_files(host: Host, mirror: Mirror, path: str | None) -> Listing:
+def list_files(host: Host, mirror: Mirror, path: str | None, stage: Stage) -> Listing:
     """Return what a run wrote, or what of it is at a path. Raises RunError if nothing is there."""
     if mirror.is_freed:
         return Listing(_rows_here(mirror, path), {})
     with connect(host) as desk:
-        listed = desk.runs.outputs(mirror.run, lambda _count: None)
+        listed = desk.runs.outputs(mirror.run, lambda read: stage.progress(f"{decimal(read)} compared"))
     copies = LocalCopies(mirror)
     files = listed.files if path is None else named_by(path, listed.files, mirror.short)
     rows = [Row(shown_path(file.path), file.size, file.kind, copies.status(file)) for file in files]

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -148,8 +148,9 @@ def free_name(place: Path) -> Path:
     return place.with_name(name)
 
 
-def sync_folders(folders: set[Path]) -> None:
-    """Make the names in folders durable. Raises OSError."""
+def sync_folders(places: Iterable[Path], top: Path) -> None:
+    """Make the names of files durable, and those of the folders that they are in, below `top`. Raises OSError."""
+    folders = {folder for place in places for folder in place.parents if folder.is_relative_to(top)}
     for folder in folders:
         descriptor = os.open(folder, os.O_RDONLY)
         try:

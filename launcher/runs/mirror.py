@@ -23,6 +23,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from launcher.errors import ConnectionLostError, RunError, UsageError
 from launcher.hosts.channel import Reply
 from launcher.runs.json_file import read_json
+from launcher.runs.launch_count import next_number
 from launcher.runs.run_id import RUN_ID
 from launcher.runs.whole_file import write_whole
 from launcher.values.base import Record
@@ -147,7 +148,9 @@ class Mirror:
 
         The run becomes the last that this client launched, unless it was bound before. Raises RunError if the disk refuses.
         """
-        self._bind(host, lambda: {"launched": time.time(), "order": self._next_order()})
+        self._bind(
+            host, lambda: {"launched": time.time(), "order": next_number(self.folder.parent, _last_number)}
+        )
 
     def bind_seen(self, host: Host, launched: float | None) -> None:
         """Like `bind`, for a run that another client may have launched: `launched` is when, by the host's record."""
@@ -166,19 +169,6 @@ class Mirror:
                 record = {"version": 1, "run": self.run, "host": host.model_dump(), **(kept or first())}
                 if record != previous:
                     self._write("client.json", f"{json.dumps(record)}\n".encode())
-
-    def _next_order(self) -> int:
-        """Return the next number of this client's launches, which does not depend on any clock."""
-        path = self.folder.parent / ".launches"
-        with path.open("a+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0)
-            text = file.read(32).strip()
-            number = int(text) if text.isdigit() else max((one.order() for one in mirrors()), default=0)
-            file.seek(0)
-            file.truncate()
-            file.write(b"%d\n" % (number + 1))
-        return number + 1
 
     def order(self) -> int:
         """Return the number of the launch among this client's; 0 for one of another client, or of an older version."""
@@ -434,6 +424,11 @@ def mirrors() -> list[Mirror]:
         (Mirror(path.parent.name, folder) for path in paths),
         key=lambda mirror: (mirror.order(), mirror.launched(), mirror.run),
     )
+
+
+def _last_number() -> int:
+    """Return the number of the last launch of this client by its mirrors."""
+    return max((mirror.order() for mirror in mirrors()), default=0)
 
 
 def _cursor(name: str, data: bytes) -> dict[str, Any]:

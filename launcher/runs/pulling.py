@@ -76,7 +76,8 @@ class _Pull:
         self._yours: list[Path] = []
 
     def run(self, choice: Choice) -> Pulled:
-        listed = self._desk.runs.outputs(self._mirror.run, self._transfer.heard())
+        heard, is_named = self._transfer.heard(), bool(choice.paths)
+        listed = self._desk.runs.outputs(self._mirror.run, heard, every_file=is_named)
         selected = select(listed, choice, self._mirror.short)
         left_out = {**listed.left_out, **self._clashes(selected.chosen)}
         chosen = [file for file in selected.chosen if file.path not in left_out]
@@ -88,7 +89,7 @@ class _Pull:
         try:
             self._transfer.fetch(missing, self._put)
         finally:
-            sync_folders({self._mirror.place(content.path).parent for content in self._fetched})
+            sync_folders((self._mirror.place(content.path) for content in self._fetched), self._mirror.folder)
         self._copies.save_digests()
         self._copies.drop_parts()
         present = len(contents) - len({content.path for content in self._fetched})
@@ -116,11 +117,17 @@ class _Pull:
         return clashes
 
 
+def files_text(count: int) -> str:
+    """Return a number of files in words: 1 file, 3 files."""
+    return f"{count} file" if count == 1 else f"{count:,} files"
+
+
 def came(pulled: Pulled) -> str:
     """Return what a pull brought in a few words."""
     size = sum(content.size for content in pulled.fetched)
-    words = [f"{len(pulled.fetched)} files, {decimal(size)}"] if pulled.fetched else []
-    words += [f"{pulled.present} files were here"] if pulled.present > 0 else []
+    words = [f"{files_text(len(pulled.fetched))}, {decimal(size)}"] if pulled.fetched else []
+    if pulled.present > 0:
+        words.append(f"{files_text(pulled.present)} {'was' if pulled.present == 1 else 'were'} here")
     return ", ".join(words) or "no files"
 
 

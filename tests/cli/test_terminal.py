@@ -114,7 +114,10 @@ VERBS = {
     "metrics RUN --json": "evil",
     "ps": "evil",
     "ps --json": "evil",
-    "pull RUN": "artifacts",
+    "pull RUN": "1 file was here",
+    "ls RUN": "evil",
+    "ls RUN --json": "evil",
+    "pull RUN --all --json": "checkpoints",
     "stop RUN": "evil",
     "stop RUN --json": "evil",
 }
@@ -130,6 +133,28 @@ def test_no_escape_of_a_run_passes_any_verb(client, hostile):
         said = Terminal(client, *words).to_the_end()
         assert shows in said, verb
         assert [steer for steer in STEERS if steer in said] == [], verb
+
+
+def test_a_terminal_is_asked_which_run_last_is_and_about_checkpoints(client):
+    """No is the default, and nothing happens then; yes goes on, with the loss of nothing but checkpoints."""
+    client.script(
+        "import os, launcher_worker as w\nw.resume_from()\nw.log(1, loss=1.0)\n"
+        "w.save(1, lambda folder: open(os.path.join(folder, 'w'), 'w').write('x'))\nw.done(1)\n"
+    )
+    run = client.detached("--", "python", "train.py")
+    until(lambda: client.summary(run)["state"] == "succeeded", "its end")
+    folder = client.home / ".launch" / "runs" / run
+    refused = client.run("rm", run)
+    assert (refused.returncode, "exist only on local" in refused.stderr) == (1, True)
+    for answers, code, stays in (([""], 1, True), (["y", ""], 1, True), (["y", "y"], 0, False)):
+        terminal = Terminal(client, "rm", "last")
+        for number, answer in enumerate(answers, 1):
+            until(lambda t=terminal, n=number: t.said().count("go on?") == n, "the question")
+            os.write(terminal._file, answer.encode() + b"\n")
+        said = terminal.to_the_end()
+        assert f"last is {run}" in said
+        assert ("only checkpoints would be lost" in said) == (len(answers) == 2)
+        assert (terminal.process.returncode, folder.exists()) == (code, stays), said
 
 
 def test_no_escape_of_a_script_passes_the_live_bar(client):

@@ -143,6 +143,46 @@ def test_pull_verifies_each_file(place):
     assert pulled == on_host
 
 
+PLAIN = """
+import os
+os.makedirs("out/checkpoint-3")
+for name in ("out/model.bin", "out/checkpoint-3/model.bin", "log.csv", os.path.expanduser("~/note") if os.environ["HOME"].endswith("/work/home") else "note"):
+    with open(name, "wb") as file:
+        file.write(os.urandom(100_000))
+with open(os.path.join(os.environ["LAUNCH_ARTIFACTS"], "adapter"), "wb") as file:
+    file.write(os.urandom(1000))
+"""
+
+
+def test_a_plain_script_brings_its_files_home_and_frees_its_host(place):
+    """Without the worker. Both sides agree by sha256sum; what was not pulled keeps the run there; then nothing is left."""
+    (place.client.project / "plain.py").write_text(PLAIN)
+    said = place.client.ok("--host", place.host, *place.words, "--", "python", "plain.py")
+    run = only_run(place)
+    assert "came home" in said
+    assert f"checkpoints stay on {place.host}: out/checkpoint-3" in said
+    places = (("outputs/HOME/", "work/home/"), ("outputs/", "work/code/"), ("artifacts/", "work/artifacts/"))
+    here = {}
+    for path, digest in place.mirrored_sums(run).items():
+        plain = path.removeprefix("./")
+        found = [(mine, there) for mine, there in places if plain.startswith(mine)]
+        if found:
+            here[found[0][1] + plain.removeprefix(found[0][0])] = digest
+    on_host = {path.removeprefix("./"): digest for path, digest in place.sums(run).items()}
+    assert len(here) == 4
+    assert here.items() <= on_host.items()
+    refused = place.client.run("rm", run)
+    assert (refused.returncode, "out/checkpoint-3/model.bin" in refused.stderr) == (1, True)
+    place.client.ok("pull", run, "--all")
+    kept = place.mirrored_sums(run)
+    assert "freed there; its 5 files and record stay here" in place.client.ok("rm", run)
+    assert place.on_host("ls", "-A", f"{place.root}/runs").split() == []
+    after = place.mirrored_sums(run)
+    assert {
+        path: kept[path] for path in kept if "/outputs/" in path or "/artifacts/" in path
+    }.items() <= after.items()
+
+
 def test_attach_continues_from_an_empty_client_folder(place):
     """Another client catches up in the middle of the run and follows it to its end."""
     run = detached(place, waits_at=7)
@@ -219,7 +259,7 @@ def test_remove_leaves_nothing(place):
     ended(place, run)
     assert place.traces(run)
     refused = place.client.run("rm", run)
-    assert (refused.returncode, "exist only on" in refused.stderr) == (1, True)
+    assert (refused.returncode, " only on " in refused.stderr) == (1, True)
     assert place.traces(run)
     place.client.ok("rm", "--force", "--here", run)
     place.client.ok("gc", "--host", place.host)

@@ -260,7 +260,7 @@ def test_a_removal_loses_nothing_that_is_not_here_in_the_same_version(ended, mir
     assert "launch rm --force k3f9w2" in str(caught.value)
     pull(desk, mirror, Choice(LIMIT), Quiet())
     ended.fill({"code/w": 100})
-    with pytest.raises(LastCopyError, match=r"(?s)1 files.*\n  w   100 bytes\n"):
+    with pytest.raises(LastCopyError, match=r"(?s)1 file .*\n  w   100 bytes\n"):
         cleaning.free(desk, mirror, "nothing", Quiet())
     pull(desk, mirror, Choice(LIMIT), Quiet())
     (mirror.artifacts / "a").write_text("changed")
@@ -388,6 +388,8 @@ def test_a_job_names_its_outputs_and_a_limit(client):
     said = client.ok("--job", "x.toml", "--output", "*.log")
     (run,) = (path.name for path in client.runs.glob("[0-9]*"))
     assert sorted(os.listdir(client.runs / run / "outputs")) == ["a.pt", "b.log"]
+    client.ok("cp", f"{run}:c.tmp", ".")
+    assert (client.project / "c.tmp").stat().st_size == 10
     assert (
         f"over the limit of 50 bytes, still on local: d.pt (99 bytes)   launch pull {run[-6:]} --all" in said
     )

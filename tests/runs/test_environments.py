@@ -126,7 +126,7 @@ def test_an_environment_is_made_once_and_used_again(client, box, index):
     assert len(index.requests) == asked
     assert client.ok("gc", "--host", "A").count("environment") == 0
     assert environments(box) == [path]
-    client.ok("rm", *box.ssh("ls", ".launch/runs").split())
+    client.ok("rm", "--force", *box.ssh("ls", ".launch/runs").split())
     told = json.loads(client.ok("gc", "--host", "A", "--json"))["items"]
     (item,) = [one for one in told if one["kind"] == "environment"]
     assert item["path"] == path.removeprefix(".launch/")

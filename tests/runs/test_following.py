@@ -203,7 +203,7 @@ def test_an_artifact_that_the_host_cannot_read_is_named_and_the_others_come_home
     assert again.returncode == 1
     assert "secret (Permission denied)" in again.stderr
     lab.ssh("chmod", "600", f"{lab.root}/runs/{run}/work/artifacts/secret")
-    assert "1 files, 1.0 kB, 1 files were here" in client.ok("pull", run)
+    assert "1 file, 1.0 kB, 1 file was here" in client.ok("pull", run)
 
 
 def test_a_full_disk_here_ends_no_run_and_is_not_taken_for_a_lost_link(client, small_disk):

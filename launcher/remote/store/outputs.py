@@ -19,7 +19,7 @@ from .manifest import code_of
 from .output_digests import OutputDigests, mark_of
 from .output_patterns import OutputPatterns
 
-MOST_FILES = 100_000
+MOST_FILES = 200_000
 MOST_FOLDERS_DEEP = 64
 CACHES = {
     *("__pycache__", ".cache", ".git", ".hg", ".svn", ".triton", ".nv", ".ipynb_checkpoints"),
