@@ -116,7 +116,7 @@ def _bring_home(desk: Desk, mirror: Mirror, view: View, *, is_last_try: bool) ->
     try:
         with view.stage("pull") as stage:
             pulled = pull(desk, mirror, Choice(mirror.plan().pull_limit), stage)
-            stage.text = came(pulled)
+            stage.text = came(pulled) if pulled.fetched or pulled.present else None
     except (HostError, RunError) as error:
         if isinstance(error, UnreachableError) and not is_last_try:
             raise
