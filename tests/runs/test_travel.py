@@ -151,7 +151,7 @@ def test_much_is_asked_about_before_it_travels_and_not_again(client, lab):
     assert code == 0, shown
     again = client.ok(*words)
     assert "none to send" in again
-    (client.project / "more.txt").write_text("x")
+    (client.project / "more.txt").write_text("of which the host has no copy")
     assert "1 of 3 files sent" in client.ok(*words)
     with (client.project / "weights.bin").open("ab") as file:
         file.write(b"x")
