@@ -8,12 +8,13 @@
 # links        write the table of bad links
 # kills        write the table of random kills
 # orders       write the table of random removals and pulls
+# large        write the table of large trees
 # precision    write the table of precisions
 # mutants      break the product by each patch, and show that the tests notice
 # testbed-up   leave two machines running
 # testbed-down end them
 # clean        remove what these targets made
-.PHONY: demo quick test check lint docs bench links kills orders precision mutants testbed-up testbed-down clean
+.PHONY: demo quick test check lint docs bench links kills orders large precision mutants testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -55,6 +56,9 @@ kills: .venv/ready
 
 orders: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py orders
+
+large: .venv/ready
+	$(BIN)/python tests/bench/scenarios.py large
 
 precision: .venv/ready
 	$(BIN)/python tests/bench/precision.py

@@ -1,4 +1,4 @@
-"""Tables of what tests record of themselves when they are run at their full counts: `make links`, `make kills`, `make orders`."""
+"""Tables of what tests record of themselves when they are run at their full counts: `make links`, `make kills`, `make orders`, `make large`."""
 
 from __future__ import annotations
 
@@ -63,6 +63,23 @@ TABLES = {
         "run writes or the user changes. Of the steps that are commands a third is killed at a random moment: the client, its agent, or both.\n"
         "After each step `find` and `sha256sum` on both sides look for the latest version of each file.\n",
         {"orders": "orders", "steps": "steps", "killed": "killed", "lost": "last copies lost"},
+    ),
+    "large": Table(
+        "large",
+        "Large trees",
+        ("tests/runs/test_large_trees.py",),
+        {"LAUNCH_LARGE": "1"},
+        "Three launches of a command that only exits, on an SSH host on loopback whose user is not root. *Memory* is the most that a\n"
+        "process had (VmHWM), *disk* is the host's whole root by `du` after one and after three runs.\n"
+        "The file system is not one that shares blocks.\n",
+        {
+            "done": "what was sent",
+            "first": "first launch",
+            "again": "third launch",
+            "agent": "memory of the agent",
+            "client": "of the client",
+            "disk": "disk after 1 / 3 runs",
+        },
     ),
 }
 
