@@ -54,7 +54,7 @@ CAUSES = (
         r"Temporary failure in name resolution|Name or service not known|Failed to establish a new connection"
         r"|Network is unreachable|ConnectTimeout|Connection to \S+ timed out|i/o timeout|no such host",
         "the index, or the registry, cannot be reached from there",
-        'network = "host", proxy = true or pip_conf = … in [hosts.{host}.build]',
+        'network = "host", proxy = true or pip_conf = … in [hosts.{host}.build]; if pip_conf\'s index has torch too: torch_index = ""',
     ),
     _cause(
         r"toomanyrequests",
@@ -75,6 +75,11 @@ CAUSES = (
         r"ResolutionImpossible|because these package versions have conflicting dependencies",
         "its requirements exclude each other",
         "the job's requirements: fewer pins, or others",
+    ),
+    _cause(
+        r"No matching distribution found for torch(?:vision|audio)?\b|that satisfies the requirement torch(?:vision|audio)?\b",
+        "the index of torch's builds does not have this one",
+        'torch_index = "" in [hosts.{host}.build], if pip_conf\'s index has it, or torch_index = …; else another torch in the job\'s requirements',
     ),
     _cause(
         r"No matching distribution found for|Could not find a version that satisfies the requirement",

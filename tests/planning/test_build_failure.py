@@ -10,6 +10,16 @@ CASES = {
         "no index that it asks has a requirement",
         "job's requirements",
     ),
+    "no such torch": (
+        "ERROR: No matching distribution found for torch==2.13.0",
+        "the index of torch's builds",
+        'torch_index = ""',
+    ),
+    "torch's index out of reach": (
+        "WARNING: Retrying after connection broken by 'NewConnectionError: Failed to establish a new connection': /whl/cpu/torch/",
+        "cannot be reached",
+        'torch_index = ""',
+    ),
     "another Python": (
         "ERROR: Ignored the following versions that require a different python version: 2.3.0 Requires-Python >=3.11",
         "not for the base's Python",
