@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -262,7 +263,8 @@ def test_what_is_left_of_a_build_stays_while_another_one_has_its_lock(client, bo
     until(lambda: not running(box, "agent.pyz serve"), "the agent's end")
     left = set(nameless(box))
     assert left
-    (lock,) = box.machine.ssh("sh", "-c", "ls .launch/hosts/*/locks/image-*").split()
+    digest = re.search(r"launcher/cpu:(\w+) ", client.ok("image", "list", "--host", "dock"))[1]
+    (lock,) = box.machine.ssh("sh", "-c", f"ls .launch/hosts/*/locks/image-launcher-cpu-{digest}").split()
     words = [*box.machine.ssh_words(), f"flock --nonblock {lock} sh -c 'echo held; exec cat'"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout.readline() == "held\n"
