@@ -78,7 +78,7 @@ def _remove(desk: Desk, mirror: Mirror, lose: Loss, stage: Stage) -> int:
     held: dict[str, str] = {}
     if lose != "all":
         copies = LocalCopies(mirror)
-        listed = desk.runs.outputs(mirror.run, lambda _count: None).files
+        listed = desk.runs.outputs(mirror.run, lambda _count: None, every_file=True).files
         here = [file for file in listed if os.path.lexists(mirror.place(file.path))]
         meter = Meter(sum(file.size for file in here), stage.moved, "reading")
         with mirror.disk_errors(mirror.folder):

@@ -37,7 +37,9 @@ def list_files(host: Host, mirror: Mirror, path: str | None, stage: Stage) -> Li
     if mirror.is_freed:
         return Listing(_rows_here(mirror, path), {})
     with connect(host) as desk:
-        listed = desk.runs.outputs(mirror.run, lambda read: stage.progress(f"{decimal(read)} compared"))
+        listed = desk.runs.outputs(
+            mirror.run, lambda read: stage.progress(f"{decimal(read)} compared"), every_file=True
+        )
     copies = LocalCopies(mirror)
     files = listed.files if path is None else named_by(path, listed.files, mirror.short)
     rows = [Row(shown_path(file.path), file.size, file.kind, copies.status(file)) for file in files]

@@ -76,14 +76,14 @@ class _Pull:
         self._yours: list[Path] = []
 
     def run(self, choice: Choice) -> Pulled:
-        heard, is_named = self._transfer.heard(), bool(choice.paths)
-        listed = self._desk.runs.outputs(self._mirror.run, heard, every_file=is_named)
+        every_file = choice.everything or bool(choice.paths)
+        listed = self._desk.runs.outputs(self._mirror.run, self._transfer.heard(), every_file=every_file)
         selected = select(listed, choice, self._mirror.short)
         left_out = {**listed.left_out, **self._clashes(selected.chosen)}
         chosen = [file for file in selected.chosen if file.path not in left_out]
         manifest = self._transfer.digests(chosen)
         contents = manifest.files
-        if not (choice.everything or choice.paths):
+        if not every_file:
             contents = within(contents, choice.limit)  # they may have grown
         missing = [content for content in contents if not self._copies.has(content)]
         try:

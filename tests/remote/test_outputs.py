@@ -14,8 +14,8 @@ from launcher.remote.record.files import write_durably
 from launcher.remote.store import outputs as module
 from launcher.remote.store.last_copies import last_copies
 from launcher.remote.store.output_digests import OutputDigests
-from launcher.remote.store.output_patterns import OutputPatterns
 from launcher.remote.store.outputs import OutputScan, open_output
+from launcher.remote.store.path_patterns import PathPatterns
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ PATTERNS = {
 def test_patterns_are_those_of_a_gitignore(patterns):
     """As git reads them."""
     paths = {"a.pt", "out/b.pt", "out/log.csv", "out/deep/c.pt", "train.py"}
-    chosen = OutputPatterns(patterns)
+    chosen = PathPatterns(patterns)
     assert {path for path in paths if chosen.match(path)} == PATTERNS[patterns]
 
 

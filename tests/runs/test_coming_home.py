@@ -378,7 +378,7 @@ def test_a_plain_script_brings_its_files_home_and_ls_lists_them(client):
 
 
 def test_a_job_names_its_outputs_and_a_limit(client):
-    """By `outputs` and `pull_limit` in its file, and by --output; other files stay there."""
+    """By `outputs` and `pull_limit` in its file, and by --output; other files stay there, and are not lost."""
     client.script(
         "for name in ('a.pt', 'b.log', 'c.tmp'): open(name, 'w').write('x' * 10)\nopen('d.pt', 'w').write('x' * 99)\n"
     )
@@ -393,6 +393,13 @@ def test_a_job_names_its_outputs_and_a_limit(client):
     assert (
         f"over the limit of 50 bytes, still on local: d.pt (99 bytes)   launch pull {run[-6:]} --all" in said
     )
+    refused = client.run("rm", run)
+    assert refused.returncode == 1
+    assert "2 files (109 bytes) exist only on local" in refused.stderr
+    assert all(name in refused.stderr for name in ("c.tmp", "d.pt"))
+    client.ok("pull", run, "--all")
+    assert sorted(os.listdir(client.runs / run / "outputs")) == ["a.pt", "b.log", "c.tmp", "d.pt"]
+    client.ok("rm", run)
 
 
 def test_files_come_while_the_run_goes_on(client):

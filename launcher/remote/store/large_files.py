@@ -5,11 +5,10 @@ A large file is not copied for each run. Its place in the code is a link to a re
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import re
 import tempfile
-from typing import Any, Collection
+from typing import Any
 
 from . import tree_files
 from .manifest import FileTree, Manifest
@@ -35,15 +34,6 @@ def split(code: Manifest) -> tuple[FileTree, FileTree]:
 def tree_of(entry: dict[str, Any]) -> FileTree:
     """Return the store's tree that holds one large file and nothing else."""
     return FileTree({CONTENT: entry})
-
-
-def is_named(path: str, patterns: Collection[str]) -> bool:
-    """Whether a pattern names a path of the code, its file name if the pattern has no slash, or a folder above it."""
-    return any(
-        fnmatch.fnmatchcase(path if "/" in pattern else os.path.basename(path), pattern)
-        or path.startswith(pattern.rstrip("/") + "/")
-        for pattern in patterns
-    )
 
 
 def refused(log: str, code: str) -> str | None:

@@ -39,7 +39,7 @@ def last_copies(
 
     Without `with_checkpoints` the loss of a checkpoint does not count.
     """
-    scan = OutputScan(run, digests)
+    scan = OutputScan(run, digests, matches_all=True)  # a pattern says what comes home, not what may be lost
     files: List[Output] = []
     number = size = 0
     look = hashlib.sha256()
@@ -57,7 +57,7 @@ def last_copies(
 def look_again(run: Run, digests: OutputDigests) -> str:
     """Return the `look` of a run without reading its files."""
     look = hashlib.sha256()
-    for found in OutputScan(run, digests).outputs():
+    for found in OutputScan(run, digests, matches_all=True).outputs():
         look.update(_line(found))
     return look.hexdigest()
 

@@ -17,7 +17,7 @@ from ..record.files import read_json
 from ..record.rundir import Run
 from .manifest import code_of
 from .output_digests import OutputDigests, mark_of
-from .output_patterns import OutputPatterns
+from .path_patterns import PathPatterns
 
 MOST_FILES = 200_000
 MOST_FOLDERS_DEEP = 64
@@ -60,7 +60,7 @@ class OutputScan:
             self._placed_ns = os.lstat(run.manifest).st_ctime_ns
         patterns = read_json(run.plan).get("outputs")
         self._has_patterns = isinstance(patterns, list) and bool(patterns) and not matches_all
-        self._patterns = OutputPatterns([str(one) for one in patterns or ()] if self._has_patterns else ())
+        self._patterns = PathPatterns([str(one) for one in patterns or ()] if self._has_patterns else ())
         self._count = 0
         self.left_out: Dict[str, str] = {}
 

@@ -27,6 +27,7 @@ from ..record.locks import Lock
 from ..record.rundir import Run
 from . import large_files, tree_files
 from .manifest import FileTree, Manifest, ShippingError, code_of, data_of
+from .path_patterns import PathPatterns
 from .uploads import Uploads
 
 MOST_SPARES = 3
@@ -224,12 +225,13 @@ class Store:
     def _add_large(self, large: FileTree, folder: str, run: Run) -> list[str]:
         """Put the large files into a run's code, as links or copies; return the missing and the corrupt files."""
         corrupt = []
-        writable = read_json(run.plan).get("writable") or ()
+        patterns = read_json(run.plan).get("writable")
+        writable = PathPatterns(patterns) if isinstance(patterns, list) and patterns else None
         is_mounted = run_state.fate_of(run).is_in_image  # a container gets the store's trees read-only
         for path, entry in large.items():
             target = os.path.join(folder, path)
             os.makedirs(os.path.dirname(target), exist_ok=True)
-            is_changed = large_files.is_named(path, writable) or self._clones
+            is_changed = self._clones or (writable is not None and writable.match(path))
             source = None if is_changed else self._shared_file(entry, is_mounted)
             if source is not None:
                 os.symlink(source, target)

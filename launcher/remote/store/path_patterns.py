@@ -1,4 +1,4 @@
-"""The patterns by which a job names its outputs: a small gitignore, matched against paths below the working folder.
+"""The patterns by which a job names files: a small gitignore, matched against paths below the working folder.
 
 `*.pt` matches at any depth, `out/` a folder with everything in it, `/log.csv` or `a/b` from the working folder on, `**`
 any number of folders. A pattern that begins with `!` takes files out again; the last pattern that matches decides.
@@ -15,15 +15,15 @@ class _Rule(NamedTuple):
     includes: bool
 
 
-class OutputPatterns:
-    """The patterns of one job. Without any, every path matches."""
+class PathPatterns:
+    """The patterns of one key of a job. Without any, every path matches."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         """Read the patterns. Those that cannot be read match nothing."""
         self._rules: List[_Rule] = [_rule(pattern) for pattern in patterns]
 
     def match(self, path: str) -> bool:
-        """Whether a file belongs to the outputs; `path` is relative to the working folder."""
+        """Whether the patterns name a file; `path` is relative to the working folder."""
         if not self._rules:
             return True
         decided = [rule.includes for rule in self._rules if rule.regex.fullmatch(path)]
