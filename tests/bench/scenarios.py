@@ -58,7 +58,7 @@ TABLES = {
         "orders",
         "Orders",
         ("tests/runs/test_last_copy.py",),
-        {"LAUNCH_ORDERS": "8"},
+        {"LAUNCH_ORDERS": "20"},
         "Ten random steps an order over one run that has ended: pulls, copies, removals, resumptions, garbage collections, files that the\n"
         "run writes or the user changes. Of the steps that are commands a third is killed at a random moment: the client, its agent, or both.\n"
         "After each step `find` and `sha256sum` on both sides look for the latest version of each file.\n",
