@@ -443,3 +443,21 @@ def test_the_callback_reports_steps_without_running_averages(worker, run, agent)
     assert line["values"].keys() == {"loss", "tokens_per_s"}
     assert line["values"]["loss"] == "nan"
     assert summary["values"] == {"train_loss": 2.0, "train_runtime": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("cards", "seen"), [("GPU-a,GPU-b,GPU-c", ["GPU-b", "0", "1"]), ("GPU-b", None), (None, [None, "1", "1"])]
+)
+def test_a_rank_sees_its_own_card_alone(tmp_path, cards, seen):
+    """As number 0, under any torchrun: older ones show each rank all cards. A newer one has chosen already."""
+    local_rank = "0" if seen is None else "1"
+    variables = {"PYTHONPATH": str(WORKER), "RANK": "1", "LOCAL_RANK": local_rank}
+    if cards is not None:
+        variables["CUDA_VISIBLE_DEVICES"] = cards
+    (tmp_path / "train.py").write_text(
+        "import json, os\n"
+        "print(json.dumps([os.environ.get(name) for name in ('CUDA_VISIBLE_DEVICES', 'LOCAL_RANK', 'RANK')]))"
+    )
+    words = [sys.executable, "-m", "launcher_worker", "train.py"]
+    done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == (seen or ["GPU-b", "0", "1"])
