@@ -17,6 +17,7 @@ import pytest
 from testbed.cards import Cards
 from testbed.client import until
 from testbed.engine import BASE, CLIENTS
+from testbed.own_scripts import weights_come_home, write_scripts
 from testbed.sshd import MissingPartError
 from testbed.wheels import WheelServer, make_certificate, make_torch, make_wheel
 
@@ -685,3 +686,11 @@ def test_sft_trains_in_an_image_built_on_the_host(client, clean, wheels, copy_de
     assert hashlib.sha256((client.runs / run / adapter).read_bytes()).hexdigest() == theirs
     told = json.loads((client.runs / run / "artifacts" / "result.json").read_text())
     assert told["steps"] == 6
+    # In the same image: scripts that know nothing of launch.
+    built = ours(clean)
+    write_scripts(client)
+    code = ".launch/runs/{}/work/code/{}"
+    weights_come_home(
+        client, "dock", lambda run, name: clean.machine.ssh("sha256sum", code.format(run, name)).split()[0]
+    )
+    assert ours(clean) == built

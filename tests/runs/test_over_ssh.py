@@ -9,6 +9,7 @@ import subprocess
 import pytest
 from testbed.cache import wheelhouse
 from testbed.client import missing, until
+from testbed.own_scripts import weights_come_home, write_scripts
 from testbed.sshd import MissingPartError
 from testbed.wheels import WheelServer
 
@@ -263,6 +264,11 @@ def test_sft_trains_on_the_host_and_its_adapter_answers_fresh_prompts(client, st
     )
     assert ours.stdout.split()[0] == theirs
     assert answers(adapter, next(demo.glob("demo-*/model")), next(demo.glob("demo-*/eval.jsonl"))) >= 0.9
+    # In the same environment: scripts that know nothing of launch.
+    write_scripts(client)
+    code = f"{lab.root}/runs/{{}}/work/code/{{}}"
+    weights_come_home(client, "A", lambda run, name: lab.ssh("sha256sum", code.format(run, name)).split()[0])
+    assert len(lab.ssh("sh", "-c", "ls -d .launch/envs/*/*").split()) == 1
 
 
 def answers(adapter, base, questions, count=40):
