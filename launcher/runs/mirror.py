@@ -108,7 +108,7 @@ class Mirror:
             return self.artifacts / rest
         if top == "checkpoints":
             return self.checkpoints / rest
-        return self.outputs / ("HOME" if top == "home" else "") / rest
+        return self.outputs / {"home": "HOME", "work": "WORK"}.get(top, "") / rest
 
     @property
     def short(self) -> str:

@@ -158,7 +158,7 @@ def select(listed: Outputs, choice: Choice, short: str) -> Selection:
 def named_by(word: str, files: Iterable[Output], short: str) -> list[Output]:
     """Return the files that a word names, a file or a folder. Raises RunError if there is none.
 
-    It is relative to the working folder, or begins with `artifacts/`, `checkpoints/` or `home/`.
+    It is relative to the working folder, or begins with `artifacts/`, `checkpoints/`, `home/` or `work/`.
     """
     plain = os.path.normpath(word).removeprefix("/")
     tried = [plain] if plain.split("/")[0] in TOPS else []

@@ -10,14 +10,14 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 from launcher.values.base import Record
 
 MOST_FILES = 200_000
-TOPS = ("artifacts", "checkpoints", "code", "home")
+TOPS = ("artifacts", "checkpoints", "code", "home", "work")
 Loss = Literal["nothing", "checkpoints", "all"]
 """What of a run may be lost with its removal."""
 Kind = Literal["artifact", "output", "checkpoint"]
 
 
 def _inside(path: str) -> str:
-    """Return a path that names a file below one of the four folders, in its plainest form. Raises ValueError."""
+    """Return a path that names a file below one of these folders, in its plainest form. Raises ValueError."""
     parts = path.split("/")
     if len(parts) < 2 or parts[0] not in TOPS or "\0" in path or {"", ".", ".."} & {*parts}:
         raise ValueError(f"{path[:200]!r} is not a path of something that a run writes")

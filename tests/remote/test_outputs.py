@@ -46,6 +46,20 @@ def test_new_and_changed_files_are_outputs_and_those_that_were_sent_are_not(ende
     assert found(ended.run)["code/train.py"] == "output"
 
 
+def test_what_lies_beside_the_working_folder_is_an_output_and_not_lost(ended):
+    """A script that writes ../results/model.pt; what is ours beside it is not listed, nor opened under that name."""
+    ended.fill({"results/model.pt": 1000, "notes.txt": 5, "incoming/x": 3, "artifacts/a": 1})
+    assert set(found(ended.run)) == {"artifacts/a", "work/notes.txt", "work/results/model.pt"}
+    copies = last_copies(ended.run, OutputDigests(ended.run), {}, with_checkpoints=True)
+    assert copies.number == 3
+    descriptor, status = open_output(ended.run, "work/results/model.pt")
+    os.close(descriptor)
+    assert status.st_size == 1000
+    for path in ("work/artifacts/a", "work/code/train.py", "work/../record/x", "work"):
+        with pytest.raises(OSError, match="not a file that a run writes"):
+            open_output(ended.run, path)
+
+
 def test_a_trainers_checkpoints_are_checkpoints_wherever_they_are(ended):
     """Its model in the folder above is an output."""
     ended.fill({"code/out/checkpoint-500/w": 9, "code/out/w": 9, "code/checkpoint-x/w": 9})

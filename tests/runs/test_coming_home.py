@@ -78,6 +78,7 @@ def test_all_that_a_run_wrote_comes_to_its_place(ended, mirror, desk):
             "code/log.csv": 10,
             "artifacts/a/b": 20,
             "home/.config/x": 3,
+            "results/w.pt": 30,
             "code/empty": 0,
         }
     )
@@ -89,6 +90,7 @@ def test_all_that_a_run_wrote_comes_to_its_place(ended, mirror, desk):
         "out/w.pt": there["code/out/w.pt"],
         "log.csv": there["code/log.csv"],
         "HOME/.config/x": there["home/.config/x"],
+        "WORK/results/w.pt": there["results/w.pt"],
         "empty": there["code/empty"],
     }
     assert {file.path for file in pulled.checkpoints} == {"checkpoints/step-4/w", "code/out/checkpoint-2/w"}

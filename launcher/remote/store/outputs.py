@@ -1,4 +1,4 @@
-"""What a run wrote: its artifacts, the files that it made or changed in its code and home folders, its checkpoints.
+"""What a run wrote: artifacts, checkpoints, what it made or changed in its code and home folders, and beside these.
 
 The run's code is a copy of what was sent. A file in it is an output if it was not sent, or if it has other contents now.
 Caches are not outputs. The job may change everything here at any moment, so no link is followed, only regular files
@@ -29,6 +29,9 @@ CACHE_TAG = "CACHEDIR.TAG"
 CACHE_SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
 ENVIRONMENT_TAG = "pyvenv.cfg"
 ARTIFACT, OUTPUT, CHECKPOINT = "artifact", "output", "checkpoint"
+BESIDE = "work"
+"""The first part of the path of a file beside our folders, where a script writes with `../results/model.pt`."""
+_OURS = {"artifacts", "checkpoints", "code", "data", "home", "incoming"}
 _TRAINERS = re.compile(r"checkpoint-[0-9]+")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -67,7 +70,10 @@ class OutputScan:
     def outputs(self) -> Iterator[Output]:
         """Yield the files, in the order of their paths."""
         tops = [("artifacts", self._run.artifacts), ("checkpoints", self._run.checkpoints)]
-        tops += [("code", self._run.code)] + ([] if self._has_patterns else [("home", self._run.home)])
+        tops += [("code", self._run.code)]
+        if not self._has_patterns:
+            tops += [("home", self._run.home)]
+            tops += [(BESIDE, self._run.work)] if _has_own_work(self._run) else []
         for name, folder in sorted(tops):
             try:
                 descriptor = os.open(folder, _FOLDER)
@@ -91,6 +97,8 @@ class OutputScan:
         if depth > 1 and _may_be_cache(path) and _is_cache(descriptor, {name for name, _ in entries}):
             return
         for name, status in sorted(entries, key=lambda entry: entry[0]):
+            if path == BESIDE and name in _OURS:
+                continue
             inner = "%s/%s" % (path, name)
             try:
                 inner.encode()
@@ -141,7 +149,7 @@ class OutputScan:
             return ARTIFACT
         if top == "checkpoints" or any(map(_TRAINERS.fullmatch, rest.split("/")[:-1])):
             return CHECKPOINT
-        return OUTPUT if top == "home" or self._patterns.match(rest) else None
+        return OUTPUT if top in ("home", BESIDE) or self._patterns.match(rest) else None
 
     def _is_changed(self, parent: int, name: str, path: str, status: os.stat_result) -> bool:
         """Whether a file of the code differs from what was sent: it is read only if its times and size leave that open."""
@@ -163,11 +171,12 @@ class OutputScan:
 def open_output(run: Run, path: str) -> Tuple[int, os.stat_result]:
     """Open a regular file below a run's work/, through no link; return its descriptor and status. Raises OSError."""
     *folders, name = path.split("/")
-    if (
-        not folders
-        or folders[0] not in ("artifacts", "checkpoints", "code", "home")
-        or ".." in (*folders, name)
-    ):
+    if folders[:1] == [BESIDE] and _has_own_work(run):
+        folders = folders[1:]
+        is_written = (*folders, name)[0] not in _OURS
+    else:
+        is_written = folders[:1] in (["artifacts"], ["checkpoints"], ["code"], ["home"])
+    if not is_written or ".." in (*folders, name):
         raise FileNotFoundError(2, "not a file that a run writes", path)
     at = os.open(run.work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -185,9 +194,14 @@ def open_output(run: Run, path: str) -> Tuple[int, os.stat_result]:
     return descriptor, status
 
 
+def _has_own_work(run: Run) -> bool:
+    """Whether a folder holds what the job may write and nothing else: not in runs of before 2026-11-22."""
+    return run.work != run.path
+
+
 def _may_be_cache(path: str) -> bool:
     """Whether a folder is where programs leave caches; what lies in artifacts/ and checkpoints/ was put there."""
-    return path.startswith(("code/", "home/"))
+    return path.startswith(("code/", "home/", BESIDE + "/"))
 
 
 def _entries(descriptor: int) -> Iterator[Any]:
