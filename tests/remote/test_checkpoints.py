@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import signal
 import subprocess
 
 import pytest
@@ -36,6 +37,25 @@ def test_only_what_the_worker_has_sealed_is_a_checkpoint(tmp_path):
     (tmp_path / "notes").write_text("")
     assert [step for step, _ in sealed(str(tmp_path))] == [9, 10]
     assert sealed(str(tmp_path / "missing")) == []
+
+
+def test_a_pipe_a_device_and_a_huge_file_in_a_manifests_place_stop_nobody(tmp_path):
+    """A job makes them; the agent, which holds the cards, reads the manifests after a failure. The alarm ends a hang."""
+    for name in ("pipe", "zero", "huge"):
+        (tmp_path / name).mkdir()
+    os.mkfifo(tmp_path / "pipe" / "manifest.json")
+    (tmp_path / "zero" / "manifest.json").symlink_to("/dev/zero")
+    with (tmp_path / "huge" / "manifest.json").open("wb") as file:
+        file.truncate(1 << 40)
+    empty = {"size": 0, "sha256": hashlib.sha256().hexdigest()}
+    make(tmp_path, "step-3", json.dumps({"step": 3, "files": {"weights": empty}}))
+    os.mkfifo(tmp_path / "step-3" / "weights")
+    signal.alarm(20)
+    try:
+        assert [step for step, _ in sealed(str(tmp_path))] == [3]
+        assert what_is_wrong(str(tmp_path / "step-3")) == "weights is no file"
+    finally:
+        signal.alarm(0)
 
 
 def test_what_is_set_aside_is_whole_and_out_of_the_way_and_twice_is_once(tmp_path):

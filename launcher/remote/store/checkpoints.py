@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import tempfile
 from typing import Any, Callable, NamedTuple, Optional
 
@@ -87,7 +88,10 @@ def what_is_wrong(path: str, is_given_up: Callable[[], bool] = lambda: False) ->
         return "its manifest names no files"
     try:
         for name, entry in files.items():
-            if os.stat(os.path.join(path, name)).st_size != entry.get("size"):
+            status = os.stat(os.path.join(path, name))
+            if not stat.S_ISREG(status.st_mode):  # a pipe would not let us go
+                return "%s is no file" % name
+            if status.st_size != entry.get("size"):
                 return "%s has another size" % name
         for name, entry in files.items():
             if sha256_of(os.path.join(path, name), is_given_up) != entry.get("sha256"):
