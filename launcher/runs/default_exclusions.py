@@ -12,7 +12,7 @@ from launcher.values.cargo import Why
 MOST_KEY_BYTES = 64_000
 """Larger files are not read for a private key."""
 
-_BEGINS_WITH_KEY = re.compile(rb"\s*-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----")
+_BEGINS_WITH_KEY = re.compile(rb"(?:\xef\xbb\xbf)?\s*-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----")
 _HOLDS_KEY = re.compile(rb'\s*\{.*"private_key"\s*:\s*"-----BEGIN ', re.DOTALL)
 """A key of a Google service account."""
 
@@ -31,7 +31,7 @@ _SECRET_BELOW = {
 """Names that are secrets in a folder of a certain name."""
 _SECRET_STARTS = (".env",)
 _KEY_STARTS = ("id_rsa", "id_ed25519", "id_ecdsa", "id_dsa")
-_KEY_ENDS = (".pem", ".p12", ".pfx", ".ppk", ".kdbx", ".jks")
+KEY_ENDS = (".pem", ".p12", ".pfx", ".ppk", ".kdbx", ".jks")
 _OTHERS = {".git": Why.REPOSITORY, "launch.toml": Why.SETTINGS}
 _FOLDERS = {"__pycache__": Why.CACHE, "wandb": Why.TRACKER}
 
@@ -39,7 +39,7 @@ _FOLDERS = {"__pycache__": Why.CACHE, "wandb": Why.TRACKER}
 def of_name(name: str, folder: str, *, is_folder: bool) -> Why | None:
     """Return why a file or folder of this name, in a folder of the name `folder`, does not travel; None if it does."""
     name = name.lower()  # macOS does not tell `.ENV` from `.env`
-    if name.startswith(_KEY_STARTS) or name.endswith(_KEY_ENDS):
+    if name.startswith(_KEY_STARTS) or name.endswith(KEY_ENDS):
         return Why.KEY_NAME
     if (
         name in _SECRET_NAMES

@@ -132,8 +132,10 @@ class FolderWalk:
         if not any(rules.includes for rules in self._rules):
             return
         # A rule like `!*.py` does not lead into an environment, or into what git ignores; one with its path does.
-        by_path = mode.by_path or self._why(item, f"{path}/", parent, None, mode) is not None
-        if not by_path or any(rules.leads_below(path) for rules in self._rules):
+        plain_why = self._why(item, f"{path}/", parent, None, mode)
+        is_secret = plain_why is not None and plain_why.is_secret
+        by_path = mode.by_path or plain_why is not None
+        if not by_path or any(rules.leads_below(path, by_name=is_secret) for rules in self._rules):
             self._walk(f"{path}/", Mode(mode.ignored, only_included=True, by_path=by_path))
 
     def _take_file(self, item: os.DirEntry[str], where: str, parent: str, mode: Mode) -> None:

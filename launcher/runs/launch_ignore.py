@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import enum
 import fnmatch
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.errors import BadFileError
+from launcher.runs.default_exclusions import KEY_ENDS
 
 if TYPE_CHECKING:
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 FILE = ".launchignore"
+_NAMED_ENDINGS = {f"*{ending}" for ending in KEY_ENDS}
+"""Endings that are those of keys alone, so that whoever writes one means keys."""
 
 
 class Verdict(enum.Enum):
@@ -54,10 +58,14 @@ class LaunchIgnore:
             return Verdict.IN_BY_NAME if _names(str(pattern.pattern)) else Verdict.IN
         return None
 
-    def leads_below(self, folder: str) -> bool:
-        """Return whether a rule includes something below this folder by its path, as `!data/raw/a.csv` does for `data`."""
+    def leads_below(self, folder: str, *, by_name: bool = False) -> bool:
+        """Return whether a rule includes something below this folder by its path, as `!data/raw/a.csv` does for `data`.
+
+        With `by_name` it has to name the folder itself: `!*/*` does not lead into `.ssh`.
+        """
         parts = (self._prefix + folder).split("/")
-        return any(_leads(rule.strip().strip("/").split("/"), parts) for rule in self._includes)
+        rules = [rule.strip().strip("/").split("/") for rule in self._includes]
+        return any(_leads(rule, parts) and not (by_name and parts[-1] not in rule) for rule in rules)
 
 
 def read_rules(folder: Path) -> LaunchIgnore | None:
@@ -89,8 +97,11 @@ def _read(folder: Path, prefix: str) -> LaunchIgnore | None:
 
 
 def _names(rule: str) -> bool:
-    """Return whether a rule names something: `*` and `**` alone do not."""
-    return bool(rule.rstrip("/").rpartition("/")[2].strip("!*?"))
+    """Return whether a rule names something: `*`, `**`, `*.*`, `.*` and `[a-z]*` do not, nor does a mere ending, `*.json`."""
+    name = rule.rstrip("/").rpartition("/")[2].lstrip("!")
+    if name.startswith("*") and name not in _NAMED_ENDINGS:
+        return False
+    return any(map(str.isalnum, re.sub(r"\[[^]]*]", "", name)))
 
 
 def _leads(rule: list[str], folder: list[str]) -> bool:

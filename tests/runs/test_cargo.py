@@ -159,6 +159,11 @@ def test_a_large_file_is_not_read_for_a_key_and_a_small_one_is_read_once(folder,
     assert opened.count("large") == 0
 
 
+def test_a_byte_order_mark_does_not_hide_a_key():
+    """Editors of Windows write one."""
+    assert holds_private_key(b"\xef\xbb\xbf" + KEY.format("RSA", "RSA").encode())
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -256,6 +261,28 @@ def test_including_a_folder_does_not_include_the_secrets_in_it(folder, rule):
     found = paths(load())
     assert "code/data/deep/x" in found
     assert not {"code/.env", "code/data/deep/.env"} & found
+
+
+@pytest.mark.parametrize(
+    "rule",
+    ["!*.*", "!.*", "!?*", "![.a-z]*", "!*[a-z]*", "!*.json", "!*/*", "!*/*.json", "!**/*", "!*.*\n!*/*"],
+)
+def test_a_wildcard_names_no_secret(folder, rule):
+    """It includes what git ignores, and no more: every one of these was meant for something else."""
+    put(folder, **{".launchignore": f"{rule}\n", "train.py": "x", "conf/small.json": "{}"})
+    secrets = (".env", ".netrc", "tls.pem", "id_rsa", "kaggle.json", "service.json", ".kaggle/kaggle.json")
+    put(folder, **{name: SECRETS[name] for name in (*secrets, ".ssh/config", ".aws/credentials")})
+    assert paths(load()) == {"code/.launchignore", "code/train.py", "code/conf/small.json"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "name"),
+    [("!*.pem", "tls.pem"), ("!.env*", ".env"), ("!.aws/*", ".aws/credentials"), ("!**/.netrc", ".netrc")],
+)
+def test_a_rule_that_names_a_secret_sends_it(folder, rule, name):
+    """By its ending, its beginning, its folder."""
+    put(folder, **{".launchignore": f"{rule}\n", name: SECRETS[name]})
+    assert f"code/{name}" in paths(load())
 
 
 def test_everything_but_what_is_named(folder):
