@@ -88,7 +88,7 @@ class FolderWalk:
     def run(self, *, use_git: bool) -> None:
         """Walk the folder. Raises UsageError if git fails."""
         ignored = ignored_by_git(self._folder) if use_git else None
-        self._uses_git = ignored is not None
+        self._uses_git = use_git
         self._walk("", Mode(ignored or frozenset()))
         self._take_links()
 

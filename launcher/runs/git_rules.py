@@ -9,6 +9,7 @@ from pathlib import Path
 
 from launcher.errors import UsageError
 
+_BINDING = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_NAMESPACE"}
 _LIST = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
 
 
@@ -30,10 +31,16 @@ def ignored_by_git(folder: Path) -> frozenset[str] | None:
         return None
     if listing.returncode != 0:
         words = errors.decode(errors="replace").strip()
-        if "not a git repository" in words:
+        if "not a git repository" in words and not _is_in_repository(folder):
             return None
-        raise UsageError(f"git does not list {folder}: {words}")
+        mend = "what it ignores would be sent: repair the repository, or remove its .git"
+        raise UsageError(f"git does not list {folder}: {words}\n  {mend}")
     return frozenset(_without_parents(sorted(map(os.fsdecode, filter(None, names.split(b"\0"))))))
+
+
+def _is_in_repository(folder: Path) -> bool:
+    """Whether a `.git` is here or above: if git then knows no repository, that is broken, as after its main one has moved."""
+    return any((above / ".git").is_file() for above in (folder, *folder.parents))
 
 
 def _without_parents(names: list[str]) -> list[str]:
@@ -45,11 +52,16 @@ def _without_parents(names: list[str]) -> list[str]:
     ]
 
 
+def _environment() -> dict[str, str]:
+    """Return the variables without those by which a hook, or an alias of git, is bound to another repository."""
+    return {name: value for name, value in os.environ.items() if name not in _BINDING}
+
+
 def _git(folder: Path, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         ["git", "-C", str(folder), *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "LC_ALL": "C"},
+        env={**_environment(), "LC_ALL": "C"},
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import BadFileError
+from launcher.errors import BadFileError, UsageError
 from launcher.runs import loading, refused_folders, resolve
 from launcher.runs.default_exclusions import holds_private_key, of_name
 from launcher.values.cargo import Why
@@ -283,6 +283,36 @@ def test_a_rule_that_names_a_secret_sends_it(folder, rule, name):
     """By its ending, its beginning, its folder."""
     put(folder, **{".launchignore": f"{rule}\n", name: SECRETS[name]})
     assert f"code/{name}" in paths(load())
+
+
+def test_a_repository_in_a_plain_folder_has_its_own_rules(folder):
+    """As in a folder of several clones."""
+    put(
+        folder,
+        **{"clone/.gitignore": "creds.yaml\n", "clone/creds.yaml": "x", "clone/a.py": "x", "b.py": "x"},
+    )
+    git(folder / "clone", "init", "-q")
+    assert paths(load()) == {"code/clone/.gitignore", "code/clone/a.py", "code/b.py"}
+
+
+def test_a_hooks_variables_do_not_turn_gits_rules_off(folder, monkeypatch):
+    """Git sets them for a hook; `git -C` does not take them back."""
+    git(folder, "init", "-q")
+    put(folder, **{".gitignore": "creds.yaml\n", "deep/creds.yaml": "x", "deep/a.py": "x"})
+    monkeypatch.chdir(folder / "deep")
+    for name in (".git", str(folder / ".git"), "/nonexistent/.git"):
+        monkeypatch.setenv("GIT_DIR", name)
+        assert paths(load()) == {"code/a.py"}
+
+
+def test_a_repository_that_git_cannot_read_is_refused(folder):
+    """A work tree whose main repository is gone: what it ignores would be sent."""
+    put(
+        folder,
+        **{".git": "gitdir: /nonexistent/worktrees/x\n", ".gitignore": "creds.yaml\n", "creds.yaml": "x"},
+    )
+    with pytest.raises(UsageError, match="git does not list"):
+        load()
 
 
 def test_everything_but_what_is_named(folder):
