@@ -53,6 +53,8 @@ SWEEP_S = 60.0
 INHERIT_S = 3600.0
 """How long a host may take to check a checkpoint, in seconds: it reads all of it."""
 MAX_LINE = 1 << 16
+MAX_LINES = 128 << 20
+"""Bytes of all lines of a list: 200,000 files with paths of 500 characters."""
 """Bytes of a line about a file."""
 Value = TypeVar("Value", bound=BaseModel)
 Line = TypeVar("Line")
@@ -212,10 +214,10 @@ class _Runs(_Part):
         **args: Any,
     ) -> Reply:
         """Ask for a verb that sends JSON lines before its answer; `take` gets each as a value of a kind."""
-        count = 0
+        count = size = 0
 
         def read(stream: Incoming) -> None:
-            nonlocal count
+            nonlocal count, size
             for line in _split(stream):
                 try:
                     if line[:1].isdigit():
@@ -224,9 +226,11 @@ class _Runs(_Part):
                     take(kind.validate_json(line, strict=True))
                 except ValidationError as error:
                     raise self._malformed(verb, str(error.errors()[0]["msg"])) from error
-                count += 1
+                count, size = count + 1, size + len(line)
                 if count > MOST_FILES:
                     raise self._malformed(verb, f"it names more than {MOST_FILES:,} files")
+                if size > MAX_LINES:
+                    raise self._malformed(verb, "its names are too long to be true")
 
         try:
             return self._channel.receive_stream(verb, read, payload, **args)

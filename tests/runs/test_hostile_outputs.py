@@ -154,6 +154,10 @@ def test_lists_and_lines_without_end_are_given_up(host, mirror):
     pieces = [many[start : start + (1 << 20)] for start in range(0, len(many), 1 << 20)]
     with pytest.raises(MalformedAnswerError, match="more than 200,000 files"):
         pull(host(stream(*pieces)), mirror, Choice(LIMIT), Quiet())
+    name = "x" * 4000  # 200,000 of these would take 800 MB here
+    long = b"".join(b'["artifacts/%s%d","artifact",1,1]\n' % (name.encode(), number) for number in range(250))
+    with pytest.raises(MalformedAnswerError, match="its names are too long to be true"):
+        pull(host(stream(*[long] * 140)), mirror, Choice(LIMIT), Quiet())
     with pytest.raises(MalformedAnswerError, match="a line without end"):
         pull(host(stream(*[b"[" * 50_000] * 3)), mirror, Choice(LIMIT), Quiet())
 
