@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 FILE = ".launchignore"
+_EVERYTHING = ("*", "/*", "**", "/**")
 _NAMED_ENDINGS = {f"*{ending}" for ending in KEY_ENDS}
 """Endings that are those of keys alone, so that whoever writes one means keys."""
 
@@ -36,12 +37,20 @@ class LaunchIgnore:
     def __init__(self, patterns: list[GitIgnoreSpecPattern], prefix: str = "") -> None:
         self._patterns = patterns[::-1]
         self._prefix = prefix
+        self._leaves_out_the_rest = any(
+            one.include and str(one.pattern).strip() in _EVERYTHING for one in patterns
+        )
         self._includes = [str(one.pattern)[1:] for one in patterns if one.include is False]
 
     @property
     def includes(self) -> bool:
         """Whether a rule includes something."""
         return bool(self._includes)
+
+    @property
+    def names_what_is_needed(self) -> bool:
+        """Whether nothing travels but what a rule includes: one leaves out `*`."""
+        return self._leaves_out_the_rest and self.includes
 
     def verdict(self, path: str, *, is_folder: bool) -> Verdict | None:
         """Return what the last rule that matches a path says; None if none does."""

@@ -19,7 +19,7 @@ _SYSTEM_NAMES = """
 _SYSTEM = frozenset(_SYSTEM_NAMES.split())
 _SYSTEM_TREES = ("/boot", "/etc", "/private/etc", "/proc", "/sys", "/System", "/Library")
 """Folders that are refused with everything in them."""
-_MEND = f"cd into the project's folder, or name what it needs in {FILE}"
+_MEND = f"cd into the project's folder, or name what it needs in {FILE}: `*`, then `!train.py`"
 
 
 def refusal(folder: Path, what: str) -> Finding | None:
@@ -51,7 +51,7 @@ def _is_below(path: str, folders: tuple[str, ...]) -> bool:
 
 def _names_what_is_needed(folder: Path) -> bool:
     rules = read_rules(folder)
-    return rules is not None and rules.includes
+    return rules is not None and rules.names_what_is_needed
 
 
 def _homes() -> set[str]:

@@ -409,8 +409,9 @@ def test_the_home_is_refused_unless_it_names_what_is_needed(folder, tmp_path, mo
     assert "your home (.netrc, .ssh in it)" in found.message
     assert ".launchignore" in found.mend
     assert load().tree.entries == []
-    (home / ".launchignore").write_text("*.log\n")
-    assert load().cargo.findings
+    for rules in ("*.log\n", "!train.py\n", "*.log\n!train.py\n"):
+        (home / ".launchignore").write_text(rules)
+        assert load().cargo.findings
     (home / ".launchignore").write_text("*\n!train.py\n")
     assert paths(load()) == {"code/train.py"}
     monkeypatch.chdir(tmp_path)
