@@ -91,7 +91,8 @@ class _Pull:
         finally:
             sync_folders((self._mirror.place(content.path) for content in self._fetched), self._mirror.folder)
         self._copies.save_digests()
-        self._copies.drop_parts()
+        if not choice.paths:  # the parts may be of a larger pull that broke
+            self._copies.drop_parts()
         present = len(contents) - len({content.path for content in self._fetched})
         left_out |= manifest.left_out
         return Pulled(

@@ -201,6 +201,21 @@ def test_a_broken_pull_goes_on_from_the_bytes_that_it_has(ended, mirror, tmp_pat
     assert not (mirror.folder / ".parts").exists()
 
 
+def test_a_small_file_does_not_cost_what_has_come_of_a_large_one(ended, mirror, desk, tmp_path):
+    """A look at the log, by pull or cp, while a large pull is broken off."""
+    ended.fill({"code/w": 500_000, "code/log.txt": 10, "code/more.txt": 11})
+    digest = hashlib.sha256((ended.work / "code/w").read_bytes()).hexdigest()
+    (mirror.folder / ".parts").mkdir()
+    part = mirror.folder / ".parts" / digest
+    part.write_bytes((ended.work / "code/w").read_bytes()[:250_000])
+    pull(desk, mirror, Choice(LIMIT, ("log.txt",)), Quiet())
+    copying.copy(desk, mirror, "more.txt", str(tmp_path / "copy"), lambda _: False, Quiet())
+    assert part.stat().st_size == 250_000
+    pull(desk, mirror, Choice(LIMIT), Quiet())
+    assert sums(mirror.outputs)["w"] == digest
+    assert not part.parent.exists()
+
+
 def test_a_part_whose_bytes_are_wrong_is_fetched_again(ended, mirror, desk):
     """A disk that spoilt the first half costs the transfer, never the result."""
     ended.fill({"code/w": 500_000})
