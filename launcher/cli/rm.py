@@ -64,7 +64,7 @@ def _remove(place: Host, mirror: Mirror, *, force: bool, here: bool) -> None:
         what = f"{size_text(freeing.bytes)} freed there"
     count = len(LocalCopies(mirror).files())
     if here:
-        remove_here(mirror)
+        remove_here(mirror, force=force)
         say(f"{subject}: {what}; its {_files(count)}record here removed")
     else:
         verb, them = ("stay", "them") if count else ("stays", "it")

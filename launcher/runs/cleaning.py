@@ -137,11 +137,14 @@ def check_here(mirror: Mirror, *, force: bool) -> None:
         )
 
 
-def remove_here(mirror: Mirror) -> None:
-    """Remove this client's copy of a run. Raises RunError if the disk refuses."""
-    with mirror.disk_errors(mirror.folder):
-        if mirror.folder.exists():
-            shutil.rmtree(mirror.folder)
+def remove_here(mirror: Mirror, *, force: bool) -> None:
+    """Remove this client's copy of a run. Raises RunError if the disk refuses.
+
+    Raises LastCopyError too, unless `force`: a pull may have brought files home since they were looked for.
+    """
+    with mirror.alone("pull"), mirror.disk_errors(mirror.folder):
+        check_here(mirror, force=force)
+        shutil.rmtree(mirror.folder)
 
 
 def collect_garbage(desk: Desk, host: Host, *, dry_run: bool) -> list[Removed]:

@@ -325,6 +325,19 @@ def test_the_copy_here_is_not_removed_while_it_is_the_last(ended, mirror, desk):
     cleaning.check_here(mirror, force=True)
 
 
+def test_what_a_pull_brings_while_the_run_is_removed_stays_here(ended, mirror, desk):
+    """`rm --here` found nothing here, and waited for a pull in another terminal: the host is freed, the files stay."""
+    ended.fill({"code/w": 100})
+    cleaning.check_here(mirror, force=False)
+    pull(desk, mirror, Choice(LIMIT), Quiet())
+    cleaning.free(desk, mirror, "nothing", Quiet())
+    with pytest.raises(LastCopyError, match="would exist nowhere else"):
+        cleaning.remove_here(mirror, force=False)
+    assert set(sums(mirror.outputs)) == {"w"}
+    cleaning.remove_here(mirror, force=True)
+    assert not mirror.folder.exists()
+
+
 # copying
 
 
