@@ -60,6 +60,23 @@ def test_what_lies_beside_the_working_folder_is_an_output_and_not_lost(ended):
             open_output(ended.run, path)
 
 
+def test_a_run_with_very_deep_folders_is_removed_whole(ended):
+    """Deeper than a path, Python's stack and the open files may be: it must not end each later agent, `gc` and launch."""
+    here = os.open(".", os.O_RDONLY)
+    (ended.work / "code" / "closed").mkdir(mode=0)
+    os.chdir(ended.work / "code")
+    try:
+        for _ in range(3000):
+            os.mkdir("a")
+            os.chdir("a")
+    finally:
+        os.fchdir(here)
+        os.close(here)
+    ended.fill({"artifacts/a": 1000})
+    assert garbage.remove_run(ended.run, None) >= 1000
+    assert os.listdir(os.path.dirname(ended.run.path)) == []
+
+
 def test_a_trainers_checkpoints_are_checkpoints_wherever_they_are(ended):
     """Its model in the folder above is an output."""
     ended.fill({"code/out/checkpoint-500/w": 9, "code/out/w": 9, "code/checkpoint-x/w": 9})

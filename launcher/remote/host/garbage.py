@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 from typing import Any, Callable, Iterator, Optional
 
 from ..fate import run_state
 from ..making import environment_build
-from ..record.files import open_folders, paths_in, read_json
+from ..record.files import paths_in, read_json, remove_tree
 from ..record.locks import Lock
 from ..record.rundir import RUN_ID, TERMINAL, Run
 from ..store.last_copies import LastCopies, look_again
@@ -189,20 +188,22 @@ def _size(path: str) -> int:
     if not os.path.isdir(path):
         status = os.lstat(path)
         return status.st_size if status.st_nlink == 1 else 0
-    total = 0
-    for folder, _, names in os.walk(path):
-        for name in names:
-            status = os.lstat(os.path.join(folder, name))
-            total += status.st_size if status.st_nlink == 1 else 0
+    total, waiting = 0, [path]
+    while waiting:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:  # a path may be too long
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                else:
+                    status = entry.stat(follow_symlinks=False)
+                    total += status.st_size if status.st_nlink == 1 else 0
     return total
 
 
 def remove(path: str) -> int:
     """Remove a file or a folder with everything in it, read-only parts too; return the bytes that this frees."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        return remove_tree(path)
     size = _size(path)
-    if not os.path.isdir(path):
-        os.unlink(path)
-        return size
-    open_folders(path)
-    shutil.rmtree(path)
+    os.unlink(path)
     return size
