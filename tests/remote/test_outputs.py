@@ -77,6 +77,23 @@ def test_a_run_with_very_deep_folders_is_removed_whole(ended):
     assert os.listdir(os.path.dirname(ended.run.path)) == []
 
 
+def test_what_cannot_be_removed_keeps_nothing_else(tmp_path, monkeypatch):
+    """A container's root left files that are not the user's: the rest is removed, then the path is named."""
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    real = os.chmod
+
+    def refuse(path, mode):
+        if path == str(tmp_path / "a"):
+            raise PermissionError(1, "Operation not permitted", path)
+        real(path, mode)
+
+    monkeypatch.setattr(os, "chmod", refuse)
+    with pytest.raises(PermissionError, match=f"{tmp_path}/a"):
+        garbage.collect(str(tmp_path), [{"kind": "removed run", "path": name} for name in "abc"])
+    assert os.listdir(tmp_path) == ["a"]
+
+
 def test_a_trainers_checkpoints_are_checkpoints_wherever_they_are(ended):
     """Its model in the folder above is an output."""
     ended.fill({"code/out/checkpoint-500/w": 9, "code/out/w": 9, "code/checkpoint-x/w": 9})

@@ -150,10 +150,16 @@ def needed(root: str) -> tuple[list[str], list[str]]:
 
 
 def collect(root: str, items: list[dict[str, Any]]) -> None:
-    """Remove what `garbage` found."""
+    """Remove what `garbage` found. Raises OSError for what this user may not remove, once all else is removed."""
+    problem: Optional[OSError] = None
     for item in items:
         take_away = environment_build.remove if item["kind"] == "environment" else remove
-        take_away(os.path.join(root, item["path"]))
+        try:
+            take_away(os.path.join(root, item["path"]))
+        except OSError as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
 
 
 def _unnamed(root: str, agent_folder: str) -> Iterator[tuple[str, str]]:
