@@ -12,6 +12,7 @@ from stat import S_ISREG
 from typing import NamedTuple
 
 from launcher.errors import UsageError
+from launcher.runs import launch_count
 from launcher.runs.default_exclusions import MOST_KEY_BYTES, of_name
 from launcher.runs.digests import Digests
 from launcher.runs.git_rules import ignored_by_git
@@ -192,6 +193,8 @@ class FolderWalk:
             return why
         if is_folder and os.path.exists(f"{self._base}{path}pyvenv.cfg"):
             return Why.ENVIRONMENT
+        if is_folder and os.path.exists(f"{self._base}{path}{launch_count.FILE}"):
+            return Why.RUNS  # of another LAUNCH_RUNS, or of a launch from a folder below
         return Why.GIT if verdict is None and not mode.is_included and path in mode.ignored else None
 
     def _leave(self, path: str, why: Why, size: Size | None = None, link: str | None = None) -> None:

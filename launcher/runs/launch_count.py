@@ -6,10 +6,12 @@ import fcntl
 from collections.abc import Callable
 from pathlib import Path
 
+FILE = ".launches"
+
 
 def next_number(runs: Path, recount: Callable[[], int]) -> int:
     """Return the number of a new launch; `recount` returns the last one where the count is missing. Raises OSError."""
-    with (runs / ".launches").open("a+b") as file:
+    with (runs / FILE).open("a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         text = file.read(32).strip()

@@ -218,6 +218,16 @@ def test_environments_caches_and_records_stay_behind(folder):
     assert environment.size.bytes == 5000
 
 
+def test_records_of_runs_stay_behind_wherever_they_were_kept(folder, monkeypatch):
+    """By their count of launches: LAUNCH_RUNS may have been another one, or the working directory."""
+    monkeypatch.setenv("LAUNCH_RUNS", str(folder.parent / "elsewhere"))
+    put(folder, **{"train.py": "x", "other/y": "y"})
+    for name in ("runs", "deep/runs"):
+        put(folder, **{f"{name}/.launches": "1\n", f"{name}/r/log.txt": "x"})
+    assert paths(load()) == {"code/train.py", "code/other/y"}
+    assert reasons(load()) == {"runs/": Why.RUNS, "deep/runs/": Why.RUNS}
+
+
 # .launchignore
 
 
