@@ -6,6 +6,7 @@ from launcher.cli.figures import size_text
 from launcher.cli.say import say
 from launcher.runs.cargo_text import path_of, size_words
 from launcher.values.cargo import Cargo, JobSource, LeftOut
+from launcher.values.text import files_text
 
 MOST_LARGEST = 3
 MOST_LEFT_OUT = 20
@@ -15,9 +16,11 @@ def show_cargo(cargo: Cargo) -> None:
     """Print a cargo for people; nothing for a folder that is refused."""
     if cargo.findings:
         return
-    say(f"  travels    {cargo.files:,} files, {size_text(cargo.bytes)}, from {cargo.folder}")
+    say(f"  travels    {files_text(cargo.files)}, {size_text(cargo.bytes)}, from {cargo.folder}")
     for path, size in cargo.largest[:MOST_LARGEST]:
         say(f"             {size_text(size):>9}  {path}")
+    if (more := cargo.files - len(cargo.largest[:MOST_LARGEST])) > 0:
+        say(f"             {more:,} more (all: --json)")
     for one in cargo.sources:
         say(f"  {one.key:<10} {one.written}   {_source(one)}")
     shown = cargo.left_out[:MOST_LEFT_OUT]

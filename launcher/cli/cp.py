@@ -39,7 +39,7 @@ def cp(
     from launcher.hosts import connect
     from launcher.runs.control import locate
     from launcher.runs.copying import copy
-    from launcher.runs.pulling import files_text
+    from launcher.values.text import files_text
 
     run, colon, path = source.partition(":")
     if not run or not colon or not path:
@@ -50,8 +50,9 @@ def cp(
 
     def may_replace(existing: Sequence[Path]) -> bool:
         names = "\n".join(f"  {path}" for path in existing[:5])
-        return force or agrees(f"{len(existing)} files exist and would be replaced:\n{names}") is True
+        verb = "exists" if len(existing) == 1 else "exist"
+        return force or agrees(f"{files_text(len(existing))} {verb} and would be replaced:\n{names}") is True
 
-    with connect(place) as desk, make_stage("cp") as stage:
-        copied = copy(desk, mirror, path, destination, may_replace, stage)
+    with connect(place) as desk:
+        copied = copy(desk, mirror, path, destination, may_replace, lambda: make_stage("cp"))
     say(f"{files_text(copied.files)}, {size_text(copied.bytes)}   {copied.place}")

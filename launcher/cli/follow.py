@@ -31,11 +31,12 @@ def start_and_follow(start: Callable[[], Started], view: View, *, detach: bool) 
         view.note("interrupted before the run began; nothing is left on the host")
         raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 130) from None
     mirror = started.mirror
-    if detach or started.interrupted_by:
+    signal_number = started.interrupts.release()
+    if detach or signal_number is not None:
         started.desk.close()
         view.note(f"detached; the run continues.   launch attach {mirror.short} · launch stop {mirror.short}")
         view.started(mirror.run)
-        raise typer.Exit(Terminated.exit_code if started.interrupted_by == signal.SIGTERM else 0)
+        raise typer.Exit(Terminated.exit_code if signal_number == signal.SIGTERM else 0)
     follow_to_end(started.host, mirror, view, started.desk)
 
 

@@ -144,7 +144,7 @@ def _preview(request: Request, probe: Path | None, as_json: bool) -> None:
             "plan": plan.model_dump(mode="json"),
             "digest": plan.digest,
             "findings": dumped,
-            "cargo": cargo.to_json(),
+            "cargo": {**cargo.to_json(), "paths": sorted(cargo.paths)},
         }
         print(json.dumps(values, sort_keys=True, separators=(",", ":")))
         return

@@ -37,7 +37,7 @@ def ls(
         return
     from launcher.cli.figures import size_text
     from launcher.cli.say import complain, say
-    from launcher.runs.pulling import files_text
+    from launcher.values.text import files_text
 
     for name, why in sorted(listing.left_out.items())[:10]:
         complain(f"{place.name} cannot read {name}: {why}")

@@ -8,6 +8,7 @@ import typer
 
 from launcher.cli.asking import YesFlag, agrees, check_last
 from launcher.cli.options import AcceptFlag, HostOption
+from launcher.errors import UnreachableError
 
 if TYPE_CHECKING:
     from launcher.runs.cleaning import Freeing
@@ -55,8 +56,16 @@ def _remove(place: Host, mirror: Mirror, *, force: bool, here: bool) -> None:
     from launcher.runs.local_copies import LocalCopies
 
     subject = f"{mirror.short} on {place.name}"
-    freeing = None if mirror.is_freed else _free(place, mirror, force=force)
-    if freeing is None:
+    freeing, silence = None, ""
+    try:
+        freeing = None if mirror.is_freed else _free(place, mirror, force=force)
+    except UnreachableError as error:
+        if not (here and force):
+            raise
+        silence = str(error).splitlines()[0]
+    if silence:
+        what = f"nothing was removed there ({silence})"
+    elif freeing is None:
         what = "was freed before"
     elif freeing.bytes is None:
         what = f"{place.name} has no such run any more"
@@ -67,14 +76,15 @@ def _remove(place: Host, mirror: Mirror, *, force: bool, here: bool) -> None:
         remove_here(mirror, force=force)
         say(f"{subject}: {what}; its {_files(count)}record here removed")
     else:
-        verb, them = ("stay", "them") if count else ("stays", "it")
-        say(f"{subject}: {what}; its {_files(count)}record {verb} here (launch rm --here removes {them})")
+        verb, them, loss = ("stay", "them", " --force") if count else ("stays", "it", "")
+        mend = f"launch rm --here{loss} {mirror.short} removes {them}"
+        say(f"{subject}: {what}; its {_files(count)}record {verb} here ({mend})")
     if freeing is not None and freeing.problem is not None:
         complain(freeing.problem)
 
 
 def _files(count: int) -> str:
-    from launcher.runs.pulling import files_text
+    from launcher.values.text import files_text
 
     return f"{files_text(count)} and " if count else ""
 

@@ -22,13 +22,14 @@ from launcher.runs.local_copies import LocalCopies, sync_folders
 from launcher.runs.meter import Meter
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import NO_JOB, probe
-from launcher.runs.pulling import files_text, shown_path
+from launcher.runs.pulling import shown_path
 from launcher.runs.view import Stage
 from launcher.runtimes import Runtime, open_all, open_for_run
 from launcher.runtimes.runtime import Holding, Supply
 from launcher.values.answers import Removed
 from launcher.values.host import Host
 from launcher.values.output import LastCopies, Loss
+from launcher.values.text import files_text
 
 MOST_NAMED = 10
 UNNAMED_S = 86_400.0
@@ -130,9 +131,10 @@ def check_here(mirror: Mirror, *, force: bool) -> None:
     files = LocalCopies(mirror).files()
     if files and not force:
         short, size = mirror.short, decimal(sum(path.lstat().st_size for path in files))
+        keep = "" if mirror.is_freed else f"to keep them   launch rm {short}     or "
         raise LastCopyError(
-            f"{short}: {files_text(len(files))} ({size}) would exist nowhere else than here: {mirror.folder}\n"
-            f"  to keep them   launch rm {short}     or lose them   launch rm --here --force {short}",
+            f"{short}: the last copies of {files_text(len(files))} ({size}) would be removed: {mirror.folder}\n"
+            f"  {keep}lose them   launch rm --here --force {short}",
             only_checkpoints=False,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ def copy(
     path: str,
     destination: str,
     may_replace: Callable[[Sequence[Path]], bool],
-    stage: Stage,
+    open_stage: Callable[[], AbstractContextManager[Stage]],
 ) -> Copied:
     """Copy a file or folder of a run to a destination here, verified; `may_replace` decides about files that exist.
 
@@ -47,7 +48,7 @@ def copy(
         more = f" and {len(existing) - 1} more" if len(existing) > 1 else ""
         again = f"launch cp --force {mirror.short}:{path} {destination}"
         raise UsageError(f"{existing[0]}{more} exists\n  replace   {again}")
-    with mirror.alone("pull"), mirror.disk_errors(top):
+    with mirror.alone("pull"), mirror.disk_errors(top), open_stage() as stage:
         copies = LocalCopies(mirror)
         transfer = Transfer(desk, mirror, copies, stage)
         until_stable(

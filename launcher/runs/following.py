@@ -140,10 +140,10 @@ def what_stayed(pulled: Pulled, host: str, mirror: Mirror) -> list[str]:
         )
     if pulled.checkpoints:
         size = decimal(sum(file.size for file in pulled.checkpoints))
-        folders = sorted({_checkpoint_of(file.path) for file in pulled.checkpoints})
+        folders = sorted({_checkpoint_of(file.path) for file in pulled.checkpoints}, key=_by_number)
         more = f" and {len(folders) - 3} more" if len(folders) > 3 else ""
         lines.append(
-            f"checkpoints stay on {host}: {', '.join(folders[:3])}{more} ({size})   launch pull {short} {folders[-1]}"
+            f"checkpoints stay on {host}: {', '.join(folders[-3:])}{more} ({size})   launch pull {short} {folders[-1]}"
         )
     return lines
 
@@ -169,6 +169,12 @@ def _checkpoint_of(path: str) -> str:
         return "/".join(parts[:2])
     depth = next(index for index, part in enumerate(parts) if part.startswith("checkpoint-"))
     return shown_path("/".join(parts[: depth + 1]))
+
+
+def _by_number(folder: str) -> tuple[str, int]:
+    """Sort `checkpoint-9` before `checkpoint-12`."""
+    name = folder.rstrip("0123456789")
+    return name, int(folder[len(name) :] or 0)
 
 
 def refresh(desk: Desk, mirror: Mirror) -> None:

@@ -6,9 +6,8 @@ import contextlib
 import functools
 import os
 import shutil
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from pydantic import ValidationError
@@ -42,6 +41,7 @@ from launcher.runs import (
     sweeping,
 )
 from launcher.runs.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free, settle
+from launcher.runs.held_interrupts import HeldInterrupts
 from launcher.runs.loading import Load, load
 from launcher.runs.mirror import Mirror, runs_folder
 from launcher.runs.probing import choose_profile, describe, probe
@@ -132,8 +132,8 @@ class Started(NamedTuple):
     host: Host
     mirror: Mirror
     desk: Desk
-    interrupted_by: int | None
-    """The signal of Ctrl-C or SIGTERM, if one came while the run was starting: the user wants to leave."""
+    interrupts: HeldInterrupts
+    """Ctrl-C and SIGTERM since the start, for the caller to release: from here on they do not end the run."""
 
 
 def launch(request: Request, view: View) -> Started:
@@ -232,11 +232,15 @@ def begin(
         if secrets:
             runtime.entrust(mirror.run, secrets)
         mirror.bind(contact.host)
-        with _interrupt_held() as interrupts:
+        interrupts = HeldInterrupts()
+        try:
             _start(runtime, mirror)
+        except BaseException:
+            interrupts.release()
+            raise
         where = f"{look().title(gpus)}, " if gpus else ""
         stage.text = f"run {mirror.run}, attempt 1, {where}{plan.split.title}"
-    return Started(contact.host, mirror, runtime.desk, interrupted_by=next(iter(interrupts), None))
+    return Started(contact.host, mirror, runtime.desk, interrupts)
 
 
 def build_image(request: Request, view: View) -> None:
@@ -324,19 +328,6 @@ def _start(runtime: Runtime, mirror: Mirror) -> None:
             if runtime.desk.preparation.take_back(mirror.run):
                 shutil.rmtree(mirror.folder, ignore_errors=True)
         raise
-
-
-@contextlib.contextmanager
-def _interrupt_held() -> Iterator[list[int]]:
-    """Collect Ctrl-C and SIGTERM for the length of a step that must not be torn."""
-    got: list[int] = []
-    held = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda number, _frame: got.append(number)) for number in held]
-    try:
-        yield got
-    finally:
-        for number, handler in zip(held, before, strict=True):
-            signal.signal(number, handler)
 
 
 def _sweep(runtime: Runtime, view: View) -> None:

@@ -23,6 +23,7 @@ from launcher.runs.mirror import Mirror
 from launcher.runs.transfer import Transfer, until_stable
 from launcher.runs.view import Stage
 from launcher.values.output import TOPS, Content, Output, Outputs
+from launcher.values.text import files_text
 
 File = TypeVar("File", Output, Content)
 
@@ -116,11 +117,6 @@ class _Pull:
                 clashes[file.path] = f"its name is that of {places[place]} on this disk"
             places.setdefault(place, file.path)
         return clashes
-
-
-def files_text(count: int) -> str:
-    """Return a number of files in words: 1 file, 3 files."""
-    return f"{count} file" if count == 1 else f"{count:,} files"
 
 
 def came(pulled: Pulled) -> str:

@@ -20,6 +20,7 @@ from launcher.runs.whole_file import write_whole
 from launcher.values.cargo import Cargo
 from launcher.values.host import Host
 from launcher.values.plan import Finding
+from launcher.values.text import files_text
 
 MOST_BYTES = 200_000_000
 MOST_FILES = 20_000
@@ -62,8 +63,9 @@ class ShippedBefore:
         new = self._new(load)
         if not is_large(new):
             return None
-        files = "1 file" if new.files == 1 else f"{new.files:,} files"
-        words = f"{files}, {decimal(new.bytes)}, would travel to {self._host} for the first time"
+        words = (
+            f"{files_text(new.files)}, {decimal(new.bytes)}, would travel to {self._host} for the first time"
+        )
         lines = [
             words,
             *(f"{decimal(size):>9}  {path}" for path, size in new.largest if size >= WORTH_NAMING),
@@ -72,7 +74,7 @@ class ShippedBefore:
         return Finding(level="refuse", code="large-cargo", message="\n  ".join(lines), mend=mend)
 
     def _new(self, load: Load) -> _New:
-        """Return what is new. A file that changed since it was read last counts as new."""
+        """Return what is new. A file whose digest is not known is read, unless the host has had nothing from here."""
         known, sources = read_json(self._file), set()
         new: list[tuple[str, int]] = []
         for entry in load.tree.entries:
@@ -81,6 +83,8 @@ class ShippedBefore:
             sources.add(entry.source)
             with contextlib.suppress(OSError):  # one that has just vanished is named when it is read
                 found = load.digests.known(entry.source, os.stat(entry.source))
+                if found is None and known:  # it is very young, or it changed
+                    found, _ = load.digests.read(entry.source, lambda _count: None)
                 if found is None or found.sha256[:_DIGITS] not in known:
                     new.append((entry.name, entry.size))
         largest = sorted(new, key=lambda pair: (-pair[1], pair[0]))[:MOST_NAMED]

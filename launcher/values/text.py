@@ -8,3 +8,8 @@ MOST_CHARACTERS = 2000
 def printable(text: str) -> str:
     """Return text that a terminal can show: control characters, including escapes, become spaces; the rest is cut."""
     return "".join(char if char.isprintable() else " " for char in text)[:MOST_CHARACTERS]
+
+
+def files_text(count: int) -> str:
+    """Return a number of files in words: 1 file, 3 files."""
+    return f"{count} file" if count == 1 else f"{count:,} files"

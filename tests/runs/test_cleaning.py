@@ -33,7 +33,7 @@ def test_a_run_that_has_ended_goes_from_its_host_and_on_request_from_here(client
     goes = next(path.name for path in (root / "runs").iterdir() if path.name != stays)
     said = client.ok("rm", goes)
     assert f"{goes[-6:]} on local: " in said
-    assert "freed there; its record stays here (launch rm --here removes it)" in said
+    assert f"freed there; its record stays here (launch rm --here {goes[-6:]} removes it)" in said
     assert os.listdir(root / "runs") == [stays]
     assert client.ok("logs", goes) == "hello\n"
     assert client.summary(goes)["state"] == "succeeded"

@@ -95,7 +95,7 @@ def test_ctrl_c_in_the_moment_of_the_start_detaches_and_says_so(client, monkeypa
     monkeypatch.setattr(Native, "start", start)
     begun = launch(Request(words=["python", "train.py"]), PlainView())
     begun.desk.close()
-    assert begun.interrupted_by == number
+    assert begun.interrupts.release() == number
     assert client.summary(begun.mirror.run)["state"] == "running"
     client.ok("stop", "--now", begun.mirror.run)
 
