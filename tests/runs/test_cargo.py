@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import BadFileError, UsageError
-from launcher.runs import loading, refused_folders, resolve
+from launcher.runs import loading, refused_folders, resolve, tree
 from launcher.runs.default_exclusions import holds_private_key, of_name
+from launcher.runs.shipped_before import ShippedBefore
 from launcher.values.cargo import Why
 
 KEY = "-----BEGIN {} PRIVATE KEY-----\nbm90IGEga2V5\n-----END {} PRIVATE KEY-----\n"
@@ -445,3 +446,16 @@ def test_the_names_of_keys():
     names = ("id_rsa", "id_rsa.pub", "ID_RSA", "id_ed25519_sk", "id_dsa", "a.pem")
     assert {of_name(name, "", is_folder=False) for name in names} == {Why.KEY_NAME}
     assert of_name("id_map.json", "", is_folder=False) is None
+
+
+def test_a_large_folder_that_was_shipped_is_not_new_however_young_its_files_are(folder):
+    """A digest of a file that was written just now is not kept: it is read again, not asked about again."""
+    host = resolve.host("local")
+    put(folder, **{"train.py": "x"})
+    (folder / "weights.bin").write_bytes(b"")
+    os.truncate(folder / "weights.bin", 201_000_000)
+    loaded = load()
+    before = ShippedBefore(folder, host)
+    assert "weights.bin" in before.question(loaded).message
+    before.record(tree.manifest(loaded.tree, loaded.digests, lambda _moved: None).values())
+    assert ShippedBefore(folder, host).question(load()) is None
