@@ -77,3 +77,20 @@ def test_runs_share_one_copy_and_none_changes_it(client, large):
     client.ok("rm", kept)
     client.ok("gc", "--host", "A")
     assert used(large) < SIZE
+
+
+def test_a_job_cannot_add_to_data_that_other_runs_share(client, lab):
+    """Beside its data it may write, in its data it may not: the next run with that data sees what was sent."""
+    (client.project / "ds").mkdir()
+    (client.project / "ds" / "in.csv").write_text("1")
+    client.script(
+        "try:\n    open('../data/train/ds/pred.csv', 'w')\nexcept PermissionError as error:\n    print(error)\n"
+    )
+    job = 'name = "add"\ncommand = ["python3", "train.py"]\n[data]\ntrain = "./ds"\n'
+    client.script(job, "add.toml")
+    client.ok("--host", "A", "--job", "./add.toml")
+    assert "Permission denied: '../data/train/ds/pred.csv'" in client.ok("logs", "last")
+    assert lab.ssh("find", f"{lab.root}/store/data", "-name", "pred.csv") == ""
+    client.ok("rm", "--yes", "last")
+    client.ok("gc", "--host", "A")
+    assert lab.ssh("find", f"{lab.root}/store/data", "-name", "in.csv") == ""

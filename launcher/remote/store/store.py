@@ -250,9 +250,7 @@ class Store:
         tree = large_files.tree_of(entry)
         if self._provide_data(tree):
             return None
-        folder = os.path.join(self._data_of(tree), "tree")
-        os.chmod(folder, 0o500)
-        path = os.path.join(folder, large_files.CONTENT)
+        path = os.path.join(self._data_of(tree), "tree", large_files.CONTENT)
         return path if is_mounted or large_files.is_protected(path) else None
 
     # data
@@ -286,6 +284,7 @@ class Store:
             if corrupt:
                 return corrupt
             tree_files.write_stats(part, entries)
+            tree_files.close_folders(os.path.join(part, "tree"))
             # A tree that was changed: its readers keep their open files, new readers get the new tree.
             if os.path.isdir(folder):
                 os.rename(folder, tempfile.mkdtemp(prefix="spoilt-", dir=self._data))

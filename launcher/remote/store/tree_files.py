@@ -74,6 +74,12 @@ def adopt(source: str, target: str, entry: dict[str, Any]) -> bool:
     return copy(source, target, {**entry, "mode": mode})
 
 
+def close_folders(top: str) -> None:
+    """Make the folders of a shared tree read-only: a file that a job added would be seen by every run that has the tree."""
+    for folder, _, _ in os.walk(top, topdown=False):
+        os.chmod(folder, stat.S_IMODE(os.stat(folder).st_mode) & 0o555 | 0o500)
+
+
 def write_stats(folder: str, entries: Manifest) -> None:
     """Record size and time of each file of a finished tree, so that a later change is noticed."""
     stats = {}
