@@ -283,7 +283,9 @@ def test_empty_folders_arrive(store, new_run):
         modes = {name: mode_of(f"{run.code}/{name}") for name in ("out", "deep/private", "deep/shut")}
         assert modes == {"out": 0o755, "deep/private": 0o700, "deep/shut": 0o000}
         assert os.listdir(f"{run.code}/link") == []
-        assert mode_of(os.path.realpath(f"{run.data}/train") + "/empty") == 0o550  # nobody writes into shared data
+        assert (
+            mode_of(os.path.realpath(f"{run.data}/train") + "/empty") == 0o550
+        )  # nobody writes into shared data
 
 
 def test_a_tree_of_a_run_recorded_before_is_placed(store, new_run):
