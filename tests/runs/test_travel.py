@@ -192,11 +192,12 @@ def test_a_folder_that_is_no_project_is_refused_before_a_host_is_asked(client, w
 
 
 def test_a_script_gets_the_cargo(client):
-    """`--json` of a launch and of a dry run hold the same object."""
+    """`--json` of a launch and of a dry run hold the same object; a dry run names every path too."""
     put(client.project, {".env": "x", "big.csv": "x" * 2000})
     client.script("print(1)")
     words = ("--json", "--", "python", "train.py")
     dry = json.loads(client.ok("--dry-run", *words))["cargo"]
+    assert dry.pop("paths") == ["big.csv", "train.py"]
     lines = [json.loads(line) for line in client.ok(*words).splitlines()]
     (cargo,) = [line for line in lines if line.get("kind") == "cargo"]
     assert {key: cargo[key] for key in dry} == dry
