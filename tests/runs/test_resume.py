@@ -361,10 +361,10 @@ def test_a_grandchild_stands_when_its_forebears_are_gone(aware):
     expected += [(third, one) for one in range(16, 23)]
     assert losses(aware, third) == expected
     kept = sums(roots(aware) / third)
-    aware.ok("rm", first)
+    aware.ok("rm", "--here", "--force", first)
     aware.ok("gc")
     assert losses(aware, third) == expected[10:]
-    aware.ok("rm", second)
+    aware.ok("rm", "--here", "--force", second)
     aware.ok("gc")
     assert sums(roots(aware) / third) == kept
     assert losses(aware, third) == expected[15:]
