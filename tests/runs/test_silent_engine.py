@@ -1,6 +1,7 @@
 """A host whose container engine does not answer: what a person is told, and how a run there is given up."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -47,7 +48,7 @@ def session(tmp_path, monkeypatch):
         folder.release()
     write_durably(run.plan, "{}")
     write_durably(run.wish, "run")
-    return Session(str(tmp_path), None)
+    return Session(str(tmp_path), SimpleNamespace(write=lambda *_: None))
 
 
 def run_of(session):
@@ -119,7 +120,7 @@ def test_rm_takes_it_by_force_only(session):
     with pytest.raises(RequestError, match="resuming") as caught:
         There(session).call("remove", run=RUN)
     assert caught.value.code == "refused"
-    There(session).call("remove", run=RUN, artifacts=True, force=True)
+    There(session).call("remove", run=RUN, lose="all")
     assert not control.runs_of(AgentDesk(There(session)))
 
 
@@ -146,7 +147,9 @@ def test_a_live_agent_is_no_matter_of_the_engines(session):
 )  # fmt: skip
 def test_an_end_is_told_in_words(evidence, said, capsys):
     """No Python's dict in front of a person."""
-    PlainView().end(RUN, RunState(state="interrupted", evidence=evidence), Result(None, None, {}, None, None))
+    PlainView().end(
+        RUN, RunState(state="interrupted", evidence=evidence), Result(None, {}, None, {}, None, None)
+    )
     assert f"    {said}\n" in capsys.readouterr().out
 
 
