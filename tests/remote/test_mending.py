@@ -1,6 +1,7 @@
 """Crashes that the agent answers by itself: by the class of the crash, by the knobs of the script, within a budget."""
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -407,13 +408,13 @@ def test_a_damaged_checkpoint_is_never_gone_on_from(toy, damage):
 
 
 def test_who_starts_an_attempt_need_not_wait_until_its_checkpoint_is_proven(toy):
-    """To read a hundred gigabytes takes minutes: the attempt is on record before. Here a pipe stands for a large file."""
+    """To read a hundred gigabytes takes minutes: the attempt is on record before. Here a lease on a file, which holds up whoever opens it, stands for that."""
     run = Trained(toy)
     folder = Path(toy.run.checkpoints, "step-3")
     folder.mkdir(parents=True)
     (folder / "trainer.json").write_text(json.dumps({"step": 3}))
     (folder / "model.bin").write_text(trainer.expected(3))
-    os.mkfifo(folder / "slow")
+    (folder / "slow").touch()
     files = {
         name: {"size": (folder / name).stat().st_size, "sha256": hashlib.sha256(data).hexdigest()}
         for name, data in (
@@ -422,12 +423,14 @@ def test_who_starts_an_attempt_need_not_wait_until_its_checkpoint_is_proven(toy)
         )
     }
     (folder / "manifest.json").write_text(json.dumps({"step": 3, "files": files}))
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # the kernel tells the holder that somebody waits
+    holder = (folder / "slow").open("r+")
+    fcntl.fcntl(holder, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     toy.start()
     attempt = Path(toy.run.record, "0002", "attempt.json")
     until(attempt.exists, "the attempt's record")
     assert toy.state()["state"] == "preparing"
-    with (folder / "slow").open("w"):
-        pass
+    holder.close()
     until(lambda: toy.state()["state"] == "succeeded", "the end")
     assert run.begins() == [3]
     assert toy.record(2, "attempt")["checkpoint"]["step"] == 3
