@@ -20,6 +20,8 @@ from launcher.runs.mirror import Mirror
 from launcher.runs.pulling import Choice, pull
 from launcher.values.host import Host
 
+pytestmark = pytest.mark.slow(reason="many of these tests start several clients and a run")
+
 LIMIT = 2_000_000_000
 
 

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.slow(reason="many of these tests start several clients and a run")
+
 JOB = """
 name = "aware"
 command = ["python", "train.py"]

@@ -4,6 +4,8 @@ import subprocess
 
 import pytest
 
+pytestmark = pytest.mark.slow(reason="many of these tests start several clients and a run")
+
 SAYS_SO = "print('it runs')\n"
 
 
