@@ -1,4 +1,4 @@
-"""The script of a command: the file or module below the code folder that it starts, as far as its words show it."""
+"""The script of a command: the file or module below the code folder that it starts, if its words show which."""
 
 from __future__ import annotations
 

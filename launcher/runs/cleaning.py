@@ -84,17 +84,13 @@ def _remove(desk: Desk, mirror: Mirror, lose: Loss, stage: Stage) -> int:
         meter = Meter(sum(file.size for file in here), stage.moved, "reading")
         with mirror.disk_errors(mirror.folder):
             for file in here:
-                advance = functools.partial(_advance, meter, shown_path(file.path))
+                advance = functools.partial(meter.advance, name=shown_path(file.path))
                 if digest := copies.read(file.path, advance):
                     held[file.path] = digest
             sync_folders((mirror.place(path) for path in held), mirror.folder)
     return desk.runs.remove(
         mirror.run, held, lose, lambda count: stage.progress(f"{decimal(count)} compared")
     ).bytes
-
-
-def _advance(meter: Meter, name: str, count: int) -> None:
-    meter.advance(count, name)
 
 
 def _last_copies(desk: Desk, mirror: Mirror, error: AgentError) -> LastCopyError:

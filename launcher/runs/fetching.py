@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +10,7 @@ from typing import TypeVar
 from launcher.errors import ConnectionLostError, RunError, UnreachableError
 from launcher.hosts import Desk, connect
 from launcher.runs.control import summary_of
-from launcher.runs.following import BACK_OFF_S, LOST_LINKS, refresh
+from launcher.runs.following import LOST_LINKS, pause, refresh
 from launcher.runs.mirror import Mirror
 from launcher.runs.pulling import Choice, Pulled, came, pull
 from launcher.runs.view import Stage, View
@@ -77,6 +76,4 @@ def _over_lost_links(host: Host, view: View, work: Callable[[Desk], Value]) -> V
             lost += 1
             if lost == LOST_LINKS or (lost == 1 and not isinstance(error, ConnectionLostError)):
                 raise
-            wait_s = BACK_OFF_S[lost - 1] * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
-            view.lost(error, lost, wait_s)
-            time.sleep(wait_s)
+            pause(view, error, lost)

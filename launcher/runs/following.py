@@ -34,7 +34,7 @@ def follow(
 ) -> RunState:
     """Fetch and show a run until it ends, waits or is interrupted; return its state.
 
-    With `pulls`, what a run wrote is pulled over the same link once it has ended, whatever its end.
+    With `pulls`, what a run wrote is pulled over the same link once it has ended, successful or not.
 
     `desk` is an open one, taken over. A lost link is opened again, without limit: silence never ends a run.
     Raises HostError only if a person must act (a key, a login) or the host does not have the run.
@@ -61,10 +61,15 @@ def follow(
             except UnreachableError as error:
                 desk = None
                 lost_pulls += has_ended
-                wait_s = BACK_OFF_S[min(tries, len(BACK_OFF_S) - 1)] * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
                 tries += 1
-                view.lost(error, tries, wait_s)
-                time.sleep(wait_s)
+                pause(view, error, tries)
+
+
+def pause(view: View, error: UnreachableError, losses: int) -> None:
+    """Say that the link is lost, for the `losses`th time, and wait before the next try: longer after each loss."""
+    wait_s = BACK_OFF_S[min(losses, len(BACK_OFF_S)) - 1] * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
+    view.lost(error, losses, wait_s)
+    time.sleep(wait_s)
 
 
 @contextlib.contextmanager

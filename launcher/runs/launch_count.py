@@ -1,4 +1,4 @@
-"""The count of this client's launches, kept beside its mirrors: it orders them whatever the clocks say."""
+"""The count of this client's launches, kept beside its mirrors: it orders them, even if the clock was changed."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FILE = ".launchignore"
 _EVERYTHING = ("*", "/*", "**", "/**")
 _NAMED_ENDINGS = {f"*{ending}" for ending in KEY_ENDS}
-"""Endings that are those of keys alone, so that whoever writes one means keys."""
+"""Only keys have these endings, so a rule that names one means keys."""
 
 
 class Verdict(enum.Enum):

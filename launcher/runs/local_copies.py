@@ -1,4 +1,4 @@
-"""What a run wrote, as far as it is here: where each file has its place, and whether it is there in the same version.
+"""The files of a run that are here: where each has its place, and whether it is there in the same version.
 
 Every version that is put into its place is first written down in `.pulled.jsonl`. So a file with other contents is the
 user's own work, and is never replaced silently.

@@ -36,7 +36,7 @@ class Why(enum.StrEnum):
 
     @property
     def is_surprising(self) -> bool:
-        """Whether a user may count on it, and so is told of each."""
+        """Whether a user may count on it, so that each one is named."""
         return self in (Why.LINK_OUT, Why.LINK_TO_LEFT_OUT, Why.SPECIAL, Why.UNREADABLE)
 
     @property

@@ -13,7 +13,7 @@ from . import strict_json
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 MOST_BYTES = 256 << 20
-"""A larger file is none of ours: the manifest of 200,000 files has 60 MB."""
+"""No file of ours is larger: the manifest of 200,000 files has 60 MB."""
 
 
 def write_durably(path: str, text: str | bytes, mode: int = 0o644) -> None:
