@@ -10,6 +10,7 @@ from launcher.errors import RunError
 from launcher.hosts.log_diagnosis import BY_NAME, Diagnosis, Ended, diagnose
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
+from launcher.runs.not_sent import explained
 
 _NO_FAILURE = ("succeeded", "cancelled", "cancel-incomplete")
 
@@ -22,7 +23,8 @@ def last_failure(mirror: Mirror) -> Diagnosis | None:
     for folder, state, previous in _ended_attempts(mirror):
         if state.get("state") not in _NO_FAILURE:
             evidence = state.get("evidence")
-            return _why(folder / "log.txt", evidence if isinstance(evidence, dict) else {}, previous, state)
+            evidence = explained(mirror.folder, evidence if isinstance(evidence, dict) else {})
+            return _why(folder / "log.txt", evidence, previous, state)
     return None
 
 

@@ -15,6 +15,7 @@ from launcher.hosts import Desk, connect
 from launcher.runs.lineage import joined
 from launcher.runs.local_copies import LocalCopies
 from launcher.runs.mirror import Mirror
+from launcher.runs.not_sent import explained
 from launcher.runs.picture import draw
 from launcher.runs.pulling import Choice, Pulled, came, pull, shown_path
 from launcher.runs.tensorboard import TensorBoard
@@ -212,5 +213,7 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
     began, ended = mirror.began(), state.time
     seconds = ended - began if ended is not None and began is not None else None
     first_loss = losses[0] if losses else None
+    if state.evidence is not None:
+        state = state.model_copy(update={"evidence": explained(mirror.folder, state.evidence)})
     home = {path: path.stat().st_size for path in LocalCopies(mirror).files() if path.is_file()}
     view.end(mirror.run, state, Result(weights, home, picture, metrics, first_loss, seconds))

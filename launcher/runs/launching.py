@@ -35,6 +35,7 @@ from launcher.runs import (
     cards,
     job_check,
     models,
+    not_sent,
     resolve,
     script_check,
     secret_values,
@@ -167,7 +168,10 @@ def launch(request: Request, view: View) -> Started:
         build = build_settings.read(host, os.environ)
         with open_for_plan(desk, host, plan, contact.facts, build) as runtime:
             fill = functools.partial(ship, desk, loaded, before)
-            return begin(contact, runtime, plan, secrets, Filling("ship", fill))
+            started = begin(contact, runtime, plan, secrets, Filling("ship", fill))
+        with contextlib.suppress(OSError):  # on a full disk here, only an explanation is lost
+            not_sent.remember(started.mirror.folder, loaded.cargo)
+        return started
     except BaseException:
         desk.close()
         raise

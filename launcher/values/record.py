@@ -102,6 +102,8 @@ class Reason(StrEnum):
     NCCL_ERROR = "nccl-error"
     PREEMPTED = "preempted"
     HANG = "hang"
+    NEEDS_TERMINAL = "needs-terminal"
+    DOWNLOAD_FAILED = "download-failed"
     USER_CODE_ERROR = "user-code-error"
 
 

@@ -185,6 +185,8 @@ ENDINGS = [
     ("preempted", "slurmstepd: error: *** JOB 1 ON n CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***\n"),
     ("preempted", f"{FRAME}torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 1\n"),
     ("ssh-connection-lost", "client_loop: send disconnect: Broken pipe\n"),
+    ("needs-terminal", f"{FRAME}EOFError: EOF when reading a line\n"),
+    ("download-failed", f"{FRAME}urllib.error.URLError: <urlopen error [Errno -2] Name or service not known>\n"),
     ("user-code-error", FRAME + KEY),
     ("user-code-error", "train.py: error: unrecognized arguments: --lrr\n"),
     ("unknown", BY_TORCHRUN % 1),

@@ -7,6 +7,7 @@ import signal
 
 from .diagnose import PROVABLE, Ended, diagnose, prove
 from .failures import BY_NAME
+from .particulars import Words, words_of_end
 from .remedy import Failure, preempted
 
 _KILLED = re.compile(r"-9\b|SIGKILL|\bKilled\b|[Ss]ignal 9\b")
@@ -29,7 +30,10 @@ def crash(log: bytes, code: int | None, number: int | None, oom_kills: int | Non
     diagnosis = proven or diagnose(log, Ended(code, number, is_killed and bool(oom_kills)))
     failure = Failure(diagnosis.name, diagnosis.line, diagnosis.why, diagnosis.mend)
     if proven is None and diagnosis.name in _NOT_BY_A_LOG:
-        failure = failure._replace(name="unknown")
+        words = (
+            words_of_end(code, number) if diagnosis.name == "none" else Words(diagnosis.why, diagnosis.mend)
+        )
+        failure = failure._replace(name="unknown", why=words.why, mend=words.mend)
     is_by_signal = is_killed or _KILLED.search(diagnosis.line or "")
     if diagnosis.name == "host-oom-killed" and oom_kills == 0 and is_by_signal:
         failure = preempted(number or signal.SIGKILL)._replace(line=diagnosis.line)

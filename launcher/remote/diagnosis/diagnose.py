@@ -16,6 +16,7 @@ from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequenc
 
 from .failures import BY_NAME, FAILURES, HARMLESS, WARNING, FailureClass, Signs, patterns
 from .logscan import LogScanner
+from .particulars import words_of_end, words_of_line
 
 TAIL_BYTES = 256 * 1024
 MOST_CHARS = 500
@@ -363,11 +364,14 @@ def _diagnose(read: _Log, ended: Ended) -> Diagnosis:
     """Diagnose these lines."""
     lines = _bare([_clean(line) for line in read.lines])
     hit = _decide(lines, _Signs(lines), ended)
+    failure = BY_NAME["none"] if hit is None else hit.failure
     if hit is None or hit.place < 0:
-        failure = BY_NAME["none"] if hit is None else hit.failure
-        return Diagnosis(failure.name, None, None, failure.why, failure.mend)
+        is_clear = failure.name != "unknown" or not (ended.exit or ended.signal)
+        why, mend = (failure.why, failure.mend) if is_clear else words_of_end(ended.exit, ended.signal)
+        return Diagnosis(failure.name, None, None, why, mend)
     line = lines[hit.place].strip()[:MOST_CHARS]
-    return Diagnosis(hit.failure.name, line, read.numbers[hit.place], hit.failure.why, hit.failure.mend)
+    why, mend = words_of_line(failure.name, line, "\n".join(lines)) or (failure.why, failure.mend)
+    return Diagnosis(failure.name, line, read.numbers[hit.place], why, mend)
 
 
 def _decide(lines: List[str], signs: _Signs, ended: Ended) -> Optional[_Hit]:

@@ -193,7 +193,11 @@ FAILURES = (
             ("bus error", r"bus error[^\n]*(?:shared memory|shm)"),
             ("error while creating shared memory", r"error while creating shared memory segment"),
         ),
-        ends=(("bus error", r"(?:^|: )bus error\b|\(SIGBUS\)"), ("sigbus", r"\bSIGBUS\b")),
+        ends=(
+            ("bus error", r"(?:^|: )bus error\b|\(SIGBUS\)"),
+            ("sigbus", r"\bSIGBUS\b"),
+            ("return code", r"exits with return code = -7\b"),
+        ),
     ),
     FailureClass(
         "host-oom-killed",
@@ -715,6 +719,7 @@ FAILURES = (
             ("modulenotfounderror", r"^ModuleNotFoundError Traceback"),
             ("ninja is required", r"Ninja is required to load C\+\+ extensions"),
             ("failed to find c compiler", r"Failed to find C compiler"),
+            ("variant of untagged enum", r"data did not match any variant of untagged enum"),
             ("a different version", r"numpy\.dtype size changed, may indicate binary incompatibility"),
             ("binary incompatibility", r"size changed, may indicate binary incompatibility"),
         ),
@@ -731,7 +736,7 @@ FAILURES = (
         "try again; if it fails, set NCCL_DEBUG=INFO, then depending on its output choose the interface (NCCL_SOCKET_IFNAME), give each rank its own card, or raise ddp_timeout",
         echoes=(
             "watchdog caught collective operation timeout",
-            ("nccl error in", r"NCCL error in:"),
+            ("nccl error", r"NCCL error in:|NCCL Error \d+:"),
             "ncclsystemerror",
             "ncclinternalerror",
             "ncclinvalidusage",
@@ -856,6 +861,40 @@ FAILURES = (
         "compare the stacks of all processes (py-spy dump) to find the rank that is somewhere else than the others",
     ),
     FailureClass(
+        "needs-terminal",
+        "the script asks for input, and a launched script has no terminal",
+        "pass the answer as an argument, a variable or a secret (--secret NAME), or let a shell give it: sh -c 'yes | python train.py'",
+        causes=(
+            ("eoferror: eof when reading a line", r"EOFError: EOF when reading a line"),
+            (
+                "inappropriate ioctl for device",
+                r"(?:termios\.error|OSError)\b[^\n]*Inappropriate ioctl for device",
+            ),
+            ("api_key not configured", r"api_key not configured \(no-tty\)"),
+        ),
+    ),
+    FailureClass(
+        "download-failed",
+        "a file could not be downloaded: the host has no network, or the server refused",
+        "download it here and send it   --set data.NAME=PATH     or name a proxy in the variables of the job: HTTPS_PROXY",
+        causes=(
+            ("urlopen error", r"URLError: <urlopen error"),
+            ("url fetch failure on", r"URL fetch failure on \S+: "),
+            ("http error", r"HTTPError: HTTP Error [345]\d\d\b"),
+            ("error downloading", r"RuntimeError: Error downloading "),
+            (
+                "max retries exceeded with url",
+                r"^\S*(?:Error|Timeout): \S*ConnectionPool\(host=[^\n]*Max retries exceeded with url",
+            ),
+            ("nameresolutionerror", r"^\S*NameResolutionError: "),
+            (
+                "please use the nltk downloader",
+                r"Resource \S+ not found\.[\s\S]{0,60}Please use the NLTK Downloader",
+            ),
+            ("fileurlretrievalerror", r"\bFileURLRetrievalError: "),
+        ),
+    ),
+    FailureClass(
         "user-code-error",
         "the script, its arguments or its data are wrong; it would fail the same way again",
         "fix the script at the last line of the traceback that is in your own code",
@@ -871,7 +910,7 @@ FAILURES = (
     FailureClass(
         "unknown",
         "the log shows that something failed, but not what",
-        "read the lines above and the other ranks' logs; @record from torch.distributed.elastic.multiprocessing.errors, or TORCHELASTIC_ERROR_FILE, gives more detail",
+        "read the lines above it; of several ranks, read the others' logs too",
         echoes=(
             "traceback (most recent call last)",
             "childfailederror",

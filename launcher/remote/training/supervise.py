@@ -36,9 +36,12 @@ from .training_command import Command, Start
 from .variables import interpreter_of, native_command, training_variables
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..cards import lease
 
 RESTART = 75
+NOT_STARTED = "command-not-found"
 NO_ROOM_S = 1.0
 
 
@@ -239,7 +242,7 @@ class Supervisor:
             try:
                 command = Command(Start(words, self.run.code, variables, ranks))
             except OSError as error:
-                return self._end("failed", "command-not-found", {"command": words[0], "error": str(error)})
+                return self._end("failed", NOT_STARTED, self._why_not_started(words[0], error, variables))
             account.record(
                 "state",
                 {"state": "running", "command": words, "pid": command.pid, "from": self.chosen.step},
@@ -248,6 +251,16 @@ class Supervisor:
             running = Running(account, self.progress, stopping, self.run_time, self.proofs)
             outcome = running.run(command, listener)
         return self._conclude(outcome)
+
+    def _why_not_started(
+        self, program: str, error: OSError, variables: Mapping[str, str | bytes]
+    ) -> dict[str, Any]:
+        """Return the evidence of a command that could not be started."""
+        from ..diagnosis.not_started import words_of_start
+
+        path = os.fsdecode(variables.get("PATH", os.defpath))
+        why, mend = words_of_start(program, error, self.run.code, path)
+        return {"class": NOT_STARTED, "line": "%s: %s" % (program, error.strerror), "why": why, "mend": mend}
 
     # its end
 

@@ -1,0 +1,61 @@
+"""Words for a command that could not be started: why, and what to type instead."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from typing import Iterator
+
+from .particulars import Words
+
+_CLOSE = 0.7
+"""How alike two names must be, from 0 to 1, for one to be proposed for the other: `pyhton` and `python` are at 0.83."""
+
+
+def words_of_start(program: str, error: OSError, code: str, path: str) -> Words:
+    """Return why a program could not be started in the folder `code` with the search path `path`."""
+    if "/" not in program:
+        return _words_of_name(program, path)
+    if isinstance(error, PermissionError):
+        return Words(
+            "'%s' is not executable" % program,
+            "chmod +x %s, or name its interpreter: python %s" % (program, program),
+        )
+    first = _first_line(os.path.join(code, program))
+    if first is None:
+        return Words("there is no '%s' on the host" % program, "a path is taken from the folder of the code")
+    if not first.startswith("#!"):
+        return Words(
+            "'%s' does not begin with a line #!" % program, "name its interpreter: python %s" % program
+        )
+    return Words(
+        "the first line of '%s' names an interpreter that the host does not have: %s" % (program, first),
+        "name one that it has: python %s, or write   #!/usr/bin/env python3   there" % program,
+    )
+
+
+def _words_of_name(program: str, path: str) -> Words:
+    why = "the host has no program '%s'" % program
+    close = difflib.get_close_matches(program, sorted(set(_programs(path))), n=1, cutoff=_CLOSE)
+    if close:
+        return Words(why, "did you mean '%s'?" % close[0])
+    return Words(
+        why,
+        "name one that it has, or a file with ./ before it; what pip installs comes with the job's requirements",
+    )
+
+
+def _programs(path: str) -> Iterator[str]:
+    for folder in path.split(os.pathsep):
+        try:
+            yield from os.listdir(folder or ".")
+        except OSError:  # a folder of the search path need not exist
+            continue
+
+
+def _first_line(path: str) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            return file.readline(200).decode("utf-8", "replace").strip()
+    except OSError:
+        return None

@@ -1,0 +1,124 @@
+"""Words for particular failures: why, and what to do, more exactly than the row of their class says it.
+
+A class decides what follows a failure; these words only tell a person more about one of its lines, or about how a command
+ended that printed nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import NamedTuple, Optional, Tuple
+
+from .library_changes import removed
+
+SHELL_SIGNAL = 128
+"""A shell ends with this number plus the signal that ended its command."""
+_MISTAKES = ("user-code-error", "missing-dependency", "unknown")
+
+
+class Words(NamedTuple):
+    """Why something failed, and what a person can do."""
+
+    why: str
+    mend: str
+
+
+class _Particular(NamedTuple):
+    classes: Tuple[str, ...]
+    pattern: "re.Pattern[str]"
+    words: Words
+
+
+def _particular(classes: Tuple[str, ...], pattern: str, why: str, mend: str) -> _Particular:
+    return _Particular(classes, re.compile(pattern), Words(why, mend))
+
+
+PARTICULARS = (
+    _particular(
+        ("missing-dependency",),
+        r"did not match any variant of untagged enum",
+        "a newer version of tokenizers wrote this tokenizer.json, and the installed one cannot read it",
+        "install newer versions   launch --with 'tokenizers' --with 'transformers'",
+    ),
+    _particular(
+        ("shm-too-small",),
+        r"return code = -7\b",
+        "DeepSpeed's process was killed by SIGBUS: /dev/shm is full, or a file that it had mapped was cut short",
+        "give the container more shared memory (--shm-size=8g or --ipc=host), or use fewer loader workers",
+    ),
+    _particular(
+        ("needs-terminal",),
+        r"api_key not configured \(no-tty\)",
+        "wandb asks for an API key, and a launched script has no terminal",
+        "pass the key as a secret   launch --secret WANDB_API_KEY …     or turn it off   WANDB_MODE=offline",
+    ),
+)
+
+_SIGNALS = {
+    signal.SIGSEGV: "native code read or wrote memory that is not its own",
+    signal.SIGABRT: "native code gave up, and usually printed why",
+    signal.SIGILL: "native code uses an instruction that this processor does not have",
+    signal.SIGFPE: "native code divided by zero",
+    signal.SIGBUS: "shared memory is full, or a file that it had mapped was cut short",
+    signal.SIGINT: "somebody pressed Ctrl-C, or sent the signal of it",
+    signal.SIGPIPE: "it wrote to a pipe that nobody reads any more",
+    signal.SIGXCPU: "it used up the CPU time that the host allows (ulimit -t)",
+    signal.SIGXFSZ: "it wrote a file larger than the host allows (ulimit -f)",
+    signal.SIGTRAP: "it was stopped at a breakpoint, or by an assertion of native code",
+    signal.SIGQUIT: "somebody asked it to end with a core dump",
+}
+_NATIVE = (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP)
+_STATUSES = {
+    126: Words(
+        "the shell could not execute a file", "make it executable: chmod +x FILE, or name its interpreter"
+    ),
+    127: Words("the shell did not find a program", "check its name, and that the job's environment has it"),
+}
+
+
+def words_of_line(name: str, line: str, log: str) -> Optional[Words]:
+    """Return the words for the line that proves a failure of class `name`; None if the class says all."""
+    for particular in PARTICULARS:
+        if name in particular.classes and particular.pattern.search(line):
+            return particular.words
+    gone = removed(line, log) if name in _MISTAKES else None
+    if gone is None:
+        return None
+    older = "   launch --with '%s'" % gone.change.older if gone.change.older else ""
+    mend = "use %s" % gone.change.replacement
+    return Words(
+        "the installed version of the library has no '%s'" % gone.name,
+        "%s; or install a version that has it%s" % (mend, older) if older else mend,
+    )
+
+
+def words_of_end(code: Optional[int], number: Optional[int]) -> Words:
+    """Return the words for a command that ended with exit status `code`, or by signal `number`, and showed no cause."""
+    if number is None and code is not None and SHELL_SIGNAL < code <= SHELL_SIGNAL + 64:
+        number = code - SHELL_SIGNAL
+    if number is not None:
+        return _words_of_signal(number)
+    if code in _STATUSES:
+        return _STATUSES[code]
+    if not code:
+        return Words("nothing is known of how it ended", "read the end of its log")
+    return Words(
+        "it ended with exit status %d, and its log shows no error" % code,
+        "the script chose this status, e.g. by sys.exit(%d): read what it printed last" % code,
+    )
+
+
+def _words_of_signal(number: int) -> Words:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = "signal %d" % number
+    known = _SIGNALS.get(number)  # type: ignore[call-overload] # Signals are integers
+    why = "it was killed by %s (signal %d)" % (name, number) + (": %s" % known if known else "")
+    if number in _NATIVE:
+        return Words(
+            why,
+            "PYTHONFAULTHANDLER=1 in its variables prints where; the usual cause is a package built for another version of torch or CUDA",
+        )
+    return Words(why, "read the end of its log")

@@ -1,0 +1,137 @@
+"""The words for particular failures: of a line in a log, of how a command ended, of a command that cannot be started."""
+
+import errno
+import os
+import signal
+
+import pytest
+
+from launcher.remote.diagnosis.cause import crash
+from launcher.remote.diagnosis.diagnose import Ended, diagnose
+from launcher.remote.diagnosis.not_started import words_of_start
+
+FRAME = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in <module>\n    go()\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "mend"),
+    [
+        ("needs-terminal", "EOFError: EOF when reading a line", "sh -c"),
+        ("needs-terminal", "termios.error: (25, 'Inappropriate ioctl for device')", "sh -c"),
+        (
+            "needs-terminal",
+            "wandb.errors.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])",
+            "--secret WANDB_API_KEY",
+        ),
+        ("download-failed", "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>", "data."),
+        (
+            "download-failed",
+            "Exception: URL fetch failure on https://storage.googleapis.com/mnist.npz: None -- [Errno -2] Name or service not known",
+            "data.",
+        ),
+        ("download-failed", "urllib.error.HTTPError: HTTP Error 403: Forbidden", "data."),
+        ("download-failed", "RuntimeError: Error downloading train-images-idx3-ubyte.gz", "data."),
+        (
+            "download-failed",
+            "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='example.org', port=443): Max retries exceeded with url: /x",
+            "data.",
+        ),
+        (
+            "hub-access",
+            "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with url: /x",
+            "HF_TOKEN",
+        ),
+        (
+            "user-code-error",
+            "TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy'",
+            "use eval_strategy; or install a version that has it   launch --with 'transformers<4.46'",
+        ),
+        (
+            "user-code-error",
+            "TypeError: __init__() got an unexpected keyword argument 'evaluation_strategy'",
+            "use eval_strategy",
+        ),
+        (
+            "user-code-error",
+            "TypeError: Box.__init__() got an unexpected keyword argument 'colour'. Did you mean 'color'?",
+            "use color",
+        ),
+        ("missing-dependency", "ImportError: cannot import name 'AdamW' from 'transformers' (/x/__init__.py)", "torch.optim.AdamW"),
+        (
+            "missing-dependency",
+            "ImportError: cannot import name 'fit' from 'box' (/x/box.py). Did you mean: 'fits'?",
+            "use fits",
+        ),
+        ("missing-dependency", "ModuleNotFoundError: No module named 'torch._six'", "collections.abc"),
+        ("user-code-error", "AttributeError: module 'numpy' has no attribute 'float'.", "numpy<1.24"),
+        (
+            "missing-dependency",
+            "Exception: data did not match any variant of untagged enum ModelWrapper at line 250373 column 3",
+            "--with 'tokenizers'",
+        ),
+        ("nccl-error", "RuntimeError: NCCL Error 1: unhandled cuda error", "NCCL_DEBUG"),
+        ("shm-too-small", "[launch.py:319:sigkill_handler] ['python'] exits with return code = -7", "--shm-size"),
+    ],
+)  # fmt: skip
+def test_a_line_gets_its_own_words(name, line, mend):
+    """With the class that it has."""
+    found = diagnose(f"{FRAME}{line}\n".encode())
+    assert (found.name, found.line) == (name, line)
+    assert mend in found.mend
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "TypeError: mine() got an unexpected keyword argument 'tokenizer'",
+        "AttributeError: module 'mine' has no attribute 'float'",
+        "ImportError: cannot import name 'AdamW' from 'mine' (/x/mine.py)",
+        "TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'epochs'",
+    ],
+)
+def test_a_mistake_that_only_looks_like_a_removed_name_keeps_the_words_of_its_class(line):
+    """No replacement is invented."""
+    assert " use " not in f" {diagnose(f'{FRAME}{line}'.encode()).mend}"
+
+
+def test_a_deprecation_earlier_in_the_log_names_the_replacement():
+    """As transformers words it: `old` is deprecated … Use `new` instead."""
+    log = "FutureWarning: `width` is deprecated and will be removed in version 5.0.0 for `Box.__init__`. Use `size` instead.\n"
+    line = "TypeError: Box.__init__() got an unexpected keyword argument 'width'\n"
+    assert "use size" in diagnose((log + FRAME + line).encode()).mend
+
+
+@pytest.mark.parametrize(
+    ("code", "number", "words"),
+    [
+        (3, None, "exit status 3"),
+        (None, signal.SIGSEGV, "SIGSEGV (signal 11)"),
+        (128 + 11, None, "SIGSEGV (signal 11)"),
+        (None, signal.SIGILL, "instruction"),
+        (None, signal.SIGXCPU, "ulimit -t"),
+        (None, signal.SIGRTMIN + 3, f"signal {signal.SIGRTMIN + 3}"),
+        (127, None, "did not find a program"),
+    ],
+)
+def test_an_end_without_a_word_says_how_it_ended(code, number, words):
+    """Nothing of ranks, which a single process does not have."""
+    for found in (crash(b"", code, number, 0), diagnose(b"loss 0.5\n", Ended(code, number))):
+        assert found.name == "unknown"
+        assert words in found.why
+        assert "rank" not in found.why + found.mend
+
+
+def test_a_command_that_cannot_be_started_says_what_to_type(tmp_path):
+    """By the name of a program that the host has, or by what is wrong with a file."""
+    (tmp_path / "python").touch()
+    missing, refused = FileNotFoundError(errno.ENOENT, "x"), PermissionError(errno.EACCES, "x")
+    path = f"/nothing{os.pathsep}{tmp_path}"
+    assert words_of_start("pyhton", missing, "/", path).mend == "did you mean 'python'?"
+    assert "requirements" in words_of_start("fairseq-train", missing, "/", path).mend
+    assert "chmod +x ./train.py" in words_of_start("./train.py", refused, "/", path).mend
+    (tmp_path / "a.py").write_text("#!/opt/none/python\n")
+    (tmp_path / "b.py").write_text("import torch\n")
+    code = str(tmp_path)
+    assert "/opt/none/python" in words_of_start("./a.py", missing, code, path).why
+    assert "line #!" in words_of_start("./b.py", OSError(errno.ENOEXEC, "x"), code, path).why
+    assert "there is no './c.py'" in words_of_start("./c.py", missing, code, path).why

@@ -1,0 +1,54 @@
+"""A file that a script does not find, and that this client did not send, is named with the way to send it."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher.runs.not_sent import explained, remember
+from launcher.values.cargo import Cargo, LeftOut, Why
+
+LEFT_OUT = (
+    LeftOut("data/", Why.GIT),
+    LeftOut("notes.txt", Why.RULE),
+    LeftOut(".env", Why.CREDENTIALS),
+    LeftOut("big.bin", Why.GIT, key="data.train"),
+)
+
+
+@pytest.fixture
+def mirror(tmp_path):
+    """A mirror's folder after a launch that left something out."""
+    remember(tmp_path, Cargo(Path(), 0, 0, (), LEFT_OUT, (), frozenset()))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("path", "mend"),
+    [
+        ("data/train.bin", "!data/"),
+        ("./data/train.bin", "!data/"),
+        ("/home/me/.launch/runs/261122-x-abcdef/work/code/notes.txt", "!notes.txt"),
+        (".env", "--env-file .env"),
+    ],
+)
+def test_what_was_left_out_is_named(mirror, path, mend):
+    """However the script wrote its path."""
+    line = f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'"
+    found = explained(mirror, {"class": "user-code-error", "line": line, "mend": "mend the script"})
+    assert mend in found["mend"]
+    assert "was not sent" in found["why"]
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        {"class": "user-code-error", "line": "FileNotFoundError: [Errno 2] No such file or directory: 'other.txt'"},
+        {"class": "user-code-error", "line": "FileNotFoundError: 'database/x'"},
+        {"class": "cuda-oom", "line": "'data/train.bin'"},
+        {"exit": 3},
+    ],
+)  # fmt: skip
+def test_any_other_failure_keeps_its_words(mirror, evidence):
+    """Also one of a client that remembers nothing."""
+    assert explained(mirror, evidence) == evidence
+    assert explained(mirror / "none", evidence) == evidence
