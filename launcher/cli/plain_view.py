@@ -22,7 +22,7 @@ from launcher.runs.mirror import News
 from launcher.runs.view import Result
 from launcher.values.cargo import Cargo
 from launcher.values.plan import Finding, Plan
-from launcher.values.record import Event, Parent, RunState
+from launcher.values.record import Event, Parent, RunState, Trouble
 
 LOG_TAIL = 15
 MOST_SURPRISES = 5
@@ -62,6 +62,7 @@ class PlainView:
         self.rehearsed = False
         self._state: list[Any] = []
         self._log = ""
+        self._trouble: str | None = None
 
     def write(self, text: str, style: str = "") -> None:
         """Write one line."""
@@ -142,8 +143,18 @@ class PlainView:
         ):
             self.note(f"{state[0]} {silence or news.state.reason or ''}".rstrip())
         self._state = state
+        self._show_trouble(news.state.trouble)
         for event in news.events:
             self.event(event)
+
+    def _show_trouble(self, trouble: Trouble | None) -> None:
+        """Show what keeps the run from going on when that begins, and that it is over."""
+        what = trouble.what if trouble else None
+        if trouble is not None and what != self._trouble:
+            self.note(trouble.words)
+        elif self._trouble and what is None:
+            self.note(f"no longer: {self._trouble}")
+        self._trouble = what
 
     def event(self, event: Event) -> None:
         """Show one event."""

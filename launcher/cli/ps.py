@@ -65,6 +65,8 @@ def _why(run: Summary) -> str:
     from launcher.runs.evidence import diagnosis, words
 
     evidence, remedy = run.evidence, run.remedy
+    if run.trouble is not None:
+        return run.trouble.words
     if why := diagnosis(evidence).get("why"):
         return why
     if remedy and not evidence:

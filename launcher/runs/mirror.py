@@ -269,7 +269,7 @@ class Mirror:
                     log.append(self._text(name, data))
         if is_complete and not update.is_full and update.last:
             self._from = update.last[0]
-        self._seen_state = [state.state, state.reason, state.attempt]
+        self._seen_state = [state.state, state.reason, state.attempt, state.trouble is not None]
         state = state.model_copy(update={"rehearsed": self.plan().rehearsed})
         return News(state, events, "".join(log), is_all=not update.is_full and not update.parts)
 

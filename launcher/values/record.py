@@ -139,6 +139,18 @@ class PlanSummary(Record):
         return title if isinstance(title, str) else None
 
 
+class Trouble(Record):
+    """What keeps a live run from going on, and the seconds since its agent wrote anything, if that is the trouble."""
+
+    what: str
+    since_s: Annotated[float, Field(ge=0)] | None = None
+
+    @property
+    def words(self) -> str:
+        """The trouble in a clause, e.g. `its agent is frozen for 25 s`."""
+        return self.what if self.since_s is None else f"{self.what} for {self.since_s:.0f} s"
+
+
 class RunState(Record):
     """The `state.json` of a run's last folder, or what the host derives if nobody holds the lock. Times are the host's clock."""
 
@@ -151,6 +163,7 @@ class RunState(Record):
     time: Moment | None = None
     evidence: dict[str, Any] | None = None
     remedy: dict[str, Any] | None = None
+    trouble: Trouble | None = None
     rehearsed: bool = False
     elsewhere: bool = False
 
@@ -179,6 +192,7 @@ class Summary(Record):
     runtime: RuntimeRecord | None = None
     evidence: dict[str, Any] | None = None
     remedy: dict[str, Any] | None = None
+    trouble: Trouble | None = None
     rehearsed: bool = False
     parent: Parent | None = None
     time: Moment | None = None

@@ -82,6 +82,15 @@ class Docker(Fate):
         except SilentError:
             return False
 
+    def standstill(self, run: Run) -> str:
+        """Say that the container is paused, if it is."""
+        try:
+            container = self.containers_of(_access(run), [run.id])[run.id]
+        except SilentError as error:
+            return "its engine does not answer (%s)" % error
+        is_paused = container is not None and container["status"] == "paused"
+        return "its container is paused" if is_paused else ""
+
     def containers_of(self, access: Access, run_ids: Sequence[str]) -> Dict[str, Optional[Container]]:
         """Return the container of each run by its id, None if the engine has none. Raises SilentError."""
         now = time.monotonic()

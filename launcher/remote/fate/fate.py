@@ -78,6 +78,10 @@ class Fate(ABC):
         """Whether nothing of a run is left in what keeps it, so that the run's folder may be removed."""
         return self.judge([run])[run.id].fate == GONE
 
+    def standstill(self, run: Run) -> str:  # most kinds cannot tell
+        """Say in one clause why the agent of a run does not move; empty if that is not known."""
+        return ""
+
     def left(self, run: Run) -> str:
         """Say in one clause what is left of a run that was not ended completely; empty if nothing is."""
         verdict = self.judge([run])[run.id]

@@ -11,6 +11,7 @@ import os
 from typing import Any
 
 from ..fate.run_state import state_of
+from ..fate.trouble import trouble_of
 from ..record.rundir import GROWING_FILES, SMALL_FILES, Run
 
 TAIL = 4096
@@ -24,6 +25,7 @@ def read(run: Run, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     state is read before the files: when it is terminal and nothing is left to send, all of the run has been sent.
     """
     state = state_of(run)
+    state = {**state, "trouble": trouble_of(run, state)}
     numbers = run.numbers()  # once, before the files: a folder that appears meanwhile is the next answer's
     cursors = args.get("cursors") or {}
     parts: list[dict[str, Any]] = []
@@ -58,7 +60,7 @@ def read(run: Run, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
 
 def strip(state: dict[str, Any]) -> list[Any]:
     """Return what makes a state another state in a client's eyes."""
-    return [state.get("state"), state.get("reason"), state.get("attempt")]
+    return [state.get("state"), state.get("reason"), state.get("attempt"), bool(state.get("trouble"))]
 
 
 def _whole(path: str, key: str, known: Any, parts: list[dict[str, Any]], pieces: list[bytes]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..fate.run_state import State, runtime_of
+from ..fate.trouble import trouble_of
 from ..record.files import read_json
 from ..record.rundir import TERMINAL, Run
 
@@ -39,6 +40,7 @@ def summary(run: Run, state: State) -> dict[str, Any]:
         if state["state"] in (*IN_DOUBT, "waiting") or "class" in (evidence or {})
         else None,
         "remedy": _last_remedy(run),
+        "trouble": trouble_of(run, state),
         "rehearsed": plan.get("rehearsed") is True,
         "parent": prepared.get("parent"),
         "time": prepared.get("time"),
