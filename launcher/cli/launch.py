@@ -12,6 +12,7 @@ from launcher.cli.options import (
     AcceptFlag,
     CardOption,
     DetachFlag,
+    EnvFileOption,
     HostOption,
     JobOption,
     JsonFlag,
@@ -54,10 +55,16 @@ def launch(
         bool, typer.Option("--rehearse", help="Run on a CPU with the card's precision and batch split.")
     ] = False,
     settings: SetOption = None,
+    variables: Annotated[
+        list[str] | None,
+        typer.Option("--env", "-e", metavar="NAME=VALUE", help="Set a variable of the job; it is recorded."),
+    ] = None,
+    env_files: EnvFileOption = None,
     secrets: Annotated[
         list[str] | None,
         typer.Option(
             "--secret",
+            "-s",
             metavar="NAME",
             help="Pass this environment variable to the job; its value is never recorded.",
         ),
@@ -115,6 +122,8 @@ def launch(
         name,
         words,
         secrets or (),
+        variables or (),
+        env_files or (),
         rehearse,
         gpus,
         seconds(wait),
@@ -154,7 +163,7 @@ def _preview(request: Request, probe: Path | None, as_json: bool) -> None:
     show_plan(plan, findings)
     show_cargo(cargo)
     if plan.secrets:
-        say(f"  secrets    {', '.join(plan.secrets)}   (from your environment variables, at launch)")
+        say(f"  secrets    {', '.join(plan.secrets)}   (their values are read at launch)")
     show_findings(findings)
     if not any(finding.level == "refuse" for finding in findings):
         say("the checks pass; nothing was sent")

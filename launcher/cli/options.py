@@ -47,6 +47,14 @@ PrecisionOption = Annotated[
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the job.")
 ]
+EnvFileOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env-file",
+        metavar="FILE",
+        help="Pass the variables of a file to the job, as secrets; see --secret.",
+    ),
+]
 NameOption = Annotated[
     str | None, typer.Option("--name", metavar="NAME", help="Name the run; by default it has the job's name.")
 ]

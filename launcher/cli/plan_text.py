@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 
 from launcher.cli.say import say
 from launcher.values.plan import Finding, Plan
+from launcher.values.text import printable
 
 
 def headline(plan: Plan) -> str:
@@ -25,6 +27,7 @@ def show_plan(plan: Plan, findings: tuple[Finding, ...]) -> None:
         f"  batch      {plan.split.title}",
         f"  command    {' '.join(plan.command)}",
         f"  env        {_environment(plan)}",
+        *([f"  variables  {_variables(plan)}"] if plan.variables else []),
         f"  plan       sha256 {plan.digest[:16]}   ({len(findings)} findings; complete plan: --json)",
     )
 
@@ -35,6 +38,10 @@ def show_findings(findings: Iterable[Finding]) -> None:
         mark = "would refuse" if finding.level == "refuse" else "note"
         mend = f"  {finding.mend}".split("\n") if finding.mend else []
         say(*f"{mark}: {finding.message}".split("\n"), *mend)
+
+
+def _variables(plan: Plan) -> str:
+    return printable(" ".join(f"{name}={shlex.quote(value)}" for name, value in plan.variables.items()))
 
 
 def _environment(plan: Plan) -> str:

@@ -9,6 +9,7 @@ import typer
 from launcher.cli.options import (
     AcceptFlag,
     DetachFlag,
+    EnvFileOption,
     HostOption,
     JsonFlag,
     NameOption,
@@ -26,9 +27,10 @@ def resume(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Change steps, save_every_steps, settings.NAME, batch.micro, attempts, …; not code, data or model.",
+            help="Change steps, save_every_steps, settings.NAME, variables.NAME, batch.micro, attempts, …; not code, data or model.",
         ),
     ] = None,
+    env_files: EnvFileOption = None,
     name: NameOption = None,
     wait: WaitOption = None,
     detach: DetachFlag = False,
@@ -49,7 +51,7 @@ def resume(
 
     view = make_view(as_json)
     start_and_follow(
-        lambda: start(run, host, ResumeRequest(settings or (), name, seconds(wait)), view),
+        lambda: start(run, host, ResumeRequest(settings or (), name, seconds(wait), env_files or ()), view),
         view,
         detach=detach,
     )

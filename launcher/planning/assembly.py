@@ -74,6 +74,7 @@ def plan(
         loader_workers=job.loader_workers,
         settings=job.settings,
         writable=job.writable,
+        variables=job.variables,
         secrets=tuple(sorted(set(job.secrets))),
         ladder=rungs,
         split=batch,

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from launcher.planning import distribution, source
-from launcher.runs import local_paths
+from launcher.runs import job_variables, local_paths
 from launcher.runs.resolve import Task
 from launcher.values.parsing import nearest
 from launcher.values.plan import Finding
@@ -23,7 +23,7 @@ _MODEL_SUFFIXES = (".json", ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gg
 def findings(task: Task) -> tuple[Finding, ...]:
     """Return what is wrong with a job on this machine, refusals first."""
     found = [finding for key, value in local_paths.values_of(task.job) for finding in _path(task, key, value)]
-    found += _settings(task)
+    found += [*_settings(task), *job_variables.findings(task.job.variables)]
     return tuple(sorted(found, key=lambda finding: finding.level != "refuse"))
 
 

@@ -33,7 +33,9 @@ from launcher.planning import runtime as choose_runtime
 from launcher.runs import (
     build_settings,
     cards,
+    env_file,
     job_check,
+    job_variables,
     models,
     not_sent,
     resolve,
@@ -42,6 +44,7 @@ from launcher.runs import (
     sweeping,
 )
 from launcher.runs.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free, settle
+from launcher.runs.env_file import HiddenValues
 from launcher.runs.held_interrupts import HeldInterrupts
 from launcher.runs.loading import Load, load
 from launcher.runs.mirror import Mirror, runs_folder
@@ -78,6 +81,8 @@ class Request(NamedTuple):
     name: str | None = None
     words: Sequence[str] = ()
     secrets: Sequence[str] = ()
+    variables: Sequence[str] = ()
+    env_files: Sequence[str] = ()
     rehearses: bool = False
     gpus: str | None = None
     wait_s: float = 0.0
@@ -88,7 +93,8 @@ class Request(NamedTuple):
 class Resolved(NamedTuple):
     """The request as values. The probe decides between several `profiles`, or between all that are known if none is named.
 
-    `model` is what is known here of the job's; `rehearsed_on` the CPU that a card's plan is tried on.
+    `model` is what is known here of the job's; `rehearsed_on` the CPU that a card's plan is tried on. `values` are those
+    secrets of the job that --env-file gave.
     """
 
     host: Host
@@ -98,6 +104,7 @@ class Resolved(NamedTuple):
     model: Model | None
     rehearsed_on: Profile | None
     gpus: str | None
+    values: HiddenValues = secret_values.NO_VALUES
 
     @property
     def job(self) -> Job:
@@ -113,10 +120,12 @@ def understand(request: Request) -> Resolved:
         host = host.model_copy(update={"runtime": request.runtime})
     name = request.profile or host.profile or resolve.project().profile or AUTO
     profiles = () if name == AUTO else resolve.profiles_meant(name)
-    task = resolve.task(request.job, request.words, request.settings, request.name)
-    task = task._replace(
-        job=secret_values.with_names(_with_outputs(task.job, request.outputs), request.secrets)
-    )
+    variables = job_variables.assigned(request.variables)
+    task = resolve.task(request.job, request.words, request.settings, request.name, variables)
+    given, named = env_file.read_all(request.env_files), {*variables, *request.secrets}
+    job, values = secret_values.with_file(task.job, given, named)
+    job = secret_values.with_names(_with_outputs(job, request.outputs), request.secrets)
+    task = task._replace(job=job)
     if request.rehearses and not profiles:
         raise UsageError(
             "--rehearse tries a card's plan on a CPU: name the card   --profile titan_rtx --rehearse"
@@ -124,7 +133,7 @@ def understand(request: Request) -> Resolved:
     rehearsed_on = resolve.profile("cpu") if request.rehearses else None
     requested_gpus(request.gpus, 1)
     model = models.read_here(task)
-    return Resolved(host, profiles, task, request.precision, model, rehearsed_on, request.gpus)
+    return Resolved(host, profiles, task, request.precision, model, rehearsed_on, request.gpus, values)
 
 
 class Started(NamedTuple):
@@ -146,10 +155,10 @@ def launch(request: Request, view: View) -> Started:
     """
     resolved = understand(request)
     host, task = resolved.host, resolved.task
-    secrets = secret_values.values(task.job)
+    secrets = secret_values.values(task.job, resolved.values)
     if task.said:
         view.note(task.said)
-    settle(job_check.findings(task), view)
+    settle([*job_check.findings(task), *secret_values.findings(resolved.values)], view)
     runs_folder()  # raises if it cannot be made, before anything is asked of the host
     loaded = _load(task, view)
     before = ShippedBefore(task.code, host)

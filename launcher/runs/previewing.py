@@ -7,7 +7,7 @@ from typing import NamedTuple
 from launcher.errors import HostError, RefusedError
 from launcher.hosts import connect
 from launcher.planning import Ladder, LadderInputs, check, ladder, ladder_inputs
-from launcher.runs import cards, job_check, resolve, script_check
+from launcher.runs import cards, job_check, resolve, script_check, secret_values
 from launcher.runs.launching import AUTO, Request, Resolved, known_of, plan_of, understand
 from launcher.runs.loading import load
 from launcher.runs.probing import choose_profile, probe
@@ -57,7 +57,8 @@ def preview(request: Request, facts: Facts | None = None) -> Preview:
         refused = (Finding(level="refuse", code="precision-excluded", message=str(error)),)
     asked = cards.findings(resolved.gpus, plan, facts)
     of_script = script_check.findings(resolved.job, loaded.cargo)
-    against = [*refused, *job_check.findings(resolved.task), *loaded.cargo.findings, *of_script]
+    of_job = [*job_check.findings(resolved.task), *secret_values.findings(resolved.values)]
+    against = [*refused, *of_job, *loaded.cargo.findings, *of_script]
     if question is not None:
         against.append(question)
     findings = (*against, *unreached, *asked, *check(plan, facts, host, resolve.wheels()))

@@ -6,7 +6,7 @@ import fnmatch
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -190,10 +190,17 @@ def wheels() -> WheelTable:
     return build(WheelTable, data, file=str(path), text=text)
 
 
-def task(name: str | None, words: Sequence[str], settings: Iterable[str], run_name: str | None) -> Task:
+def task(
+    name: str | None,
+    words: Sequence[str],
+    settings: Iterable[str],
+    run_name: str | None,
+    variables: Mapping[str, str] | None = None,
+) -> Task:
     """Return the job: `name` or a path, else the words after `--`, else the project's, else our `sft`.
 
-    `settings` are KEY=VALUE changes, in TOML's notation. Raises UsageError or BadFileError.
+    `settings` are KEY=VALUE changes, in TOML's notation; `variables` those of the command line. Raises UsageError or
+    BadFileError.
     """
     if name and words:
         raise UsageError("--job and words after -- are two jobs: give one of them")
@@ -201,6 +208,8 @@ def task(name: str | None, words: Sequence[str], settings: Iterable[str], run_na
     data, settings_of_file = written.data, written.data.get("settings")
     declared = tuple(settings_of_file) if isinstance(settings_of_file, dict) else ()
     changed = frozenset(change(data, setting) for setting in settings)
+    if variables:
+        _change_table(data, "variables", variables)
     file = f"{written.title} with --set" if changed else written.title
     if run_name is not None:
         data["name"] = checked_name(run_name)
@@ -304,6 +313,13 @@ def change(data: dict[str, Any], setting: str) -> str:
             raise UsageError(f"--set {key}: '{name}' is not a table")
     data[last] = value
     return key
+
+
+def _change_table(data: dict[str, Any], name: str, values: Mapping[str, str]) -> None:
+    """Set some values of a table in a job's tables. A table that is none is left for its reader to refuse."""
+    table = data.get(name, {})
+    if isinstance(table, dict):
+        data[name] = {**table, **values}
 
 
 def _tables(path: Path, allowed: set[str]) -> tuple[dict[str, Any], str]:

@@ -19,7 +19,7 @@ from launcher.errors import (
 )
 from launcher.hosts import Desk, connect
 from launcher.planning import changed, job_of
-from launcher.runs import build_settings, resolve, secret_values
+from launcher.runs import build_settings, env_file, job_variables, resolve, secret_values
 from launcher.runs.contact import Contact, pass_gate_when_free, settle
 from launcher.runs.control import locate, summary_of
 from launcher.runs.following import refresh
@@ -53,15 +53,17 @@ _KEPT = {
     "secrets": "its parent's secrets",
 }
 """The keys of a job that a resumed run always keeps from its parent, with what each stands for."""
+_NAMED = ("settings", "variables")
 _TABLES = {"batch": ("global", "micro"), "data": ("train", "eval")}
 
 
 class ResumeRequest(NamedTuple):
-    """What a command line asks for: changes KEY=VALUE, the run's name, and how long it may wait for its card."""
+    """What a command line asks for: changes KEY=VALUE, the run's name, how long it may wait, and files with its secrets."""
 
     settings: Sequence[str] = ()
     name: str | None = None
     wait_s: float = 0.0
+    env_files: Sequence[str] = ()
 
 
 def resume(word: str, host_name: str | None, request: ResumeRequest, view: View) -> Started:
@@ -73,6 +75,7 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
     host, parent = locate(word, host_name)
     check_settings(request.settings, host)
     name = None if request.name is None else resolve.checked_name(request.name)
+    given = env_file.read_all(request.env_files)
     with view.stage("connect") as stage:
         desk = connect(host)
         stage.text = desk.about
@@ -81,8 +84,9 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
         refresh(desk, parent)
         before = parent.whole_plan()
         plan = changed_plan(before, request.settings, name, host)
-        settle(undeclared(plan.settings, before.settings, parent.run), view)
-        secrets = secret_values.values(job_of(plan))
+        against = undeclared(plan.settings, before.settings, parent.run)
+        settle([*against, *job_variables.findings(plan.variables)], view)
+        secrets = secret_values.values(job_of(plan), given)
         there = host.model_copy(update={"environment": plan.host_environment})
         with view.stage("probe") as stage:
             facts = probe(desk, there, job_of(plan))
@@ -120,7 +124,7 @@ def _check_key(key: str, setting: str, host: Host) -> None:
     if top not in Job.model_fields or (rest and rest not in _TABLES.get(top, (rest,))):
         kept = {*_KEPT, "name"}
         names = [name for name in Job.model_fields if name in Plan.model_fields and name not in kept]
-        allowed = [*(f"{name}.NAME" if name == "settings" else name for name in names), "batch.micro"]
+        allowed = [*(f"{name}.NAME" if name in _NAMED else name for name in names), "batch.micro"]
         words = f"{FILE}: unknown key '{key}'{nearest(key, allowed)}"
         raise BadFileError(f"{words}\n  allowed: {', '.join(allowed)}")
     if top == "name":

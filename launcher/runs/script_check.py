@@ -39,8 +39,10 @@ def _refusal(code: str, message: str, mend: str) -> Finding:
 def _assignments(command: Sequence[str]) -> Iterator[Finding]:
     if leading_assignments(command):
         message = f"'{command[0]}' is the first word of the command, and no shell reads it"
-        mend = f"pass variables by env   -- env {shlex.join(command)}"
-        yield _refusal("variables-first", message, f"{mend}\n  a secret   --secret NAME")
+        count = leading_assignments(command)
+        options = " ".join(f"-e {shlex.quote(word)}" for word in command[:count])
+        mend = f"pass variables by -e   launch {options} -- {shlex.join(command[count:])}"
+        yield _refusal("variables-first", message, f"{mend}\n  a secret   -s NAME")
 
 
 def _script(script: Script, job: Job, cargo: Cargo) -> Iterator[Finding]:

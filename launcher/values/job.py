@@ -11,6 +11,7 @@ from launcher.values.image import Reference
 from launcher.values.precision import Attention
 from launcher.values.profile import Name
 from launcher.values.requirement import RequirementText
+from launcher.values.variable import VariableName, VariableText
 
 Scalar = bool | int | float | str
 Count = Annotated[int, Field(ge=1)]
@@ -47,7 +48,8 @@ class Job(Written):
     `save_every_steps` and `save_every_minutes` set when a checkpoint is saved; the last `keep_checkpoints` and the best are
     kept. A training that is silent for `hang_minutes` counts as hung (None: for many times the length of a step). After
     `time_limit_minutes` the run ends with a checkpoint. `image` replaces the image that launch would build. `settings` are
-    passed to the script unchanged. `secrets` are names of variables; their values are never part of a job. `outputs` are
+    passed to the script unchanged. `variables` are those of its processes, which are recorded; `secrets` are names of
+    variables whose values are never part of a job. `outputs` are
     patterns of the files that come home at the end (without any: all that the run wrote), up to `pull_limit` bytes.
     `writable` names large files that the job changes in place.
     """
@@ -71,6 +73,7 @@ class Job(Written):
     data: Data = Data()
     settings: dict[str, Scalar] = {}
     writable: tuple[Pattern, ...] = ()
+    variables: dict[VariableName, VariableText] = {}
     secrets: tuple[str, ...] = ()
     attempts: Count = 20
     restart: bool = False

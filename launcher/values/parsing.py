@@ -68,7 +68,7 @@ def _explain(error: Any, model: type[BaseModel], *, file: str, text: str, prefix
         return f"{file}: '{key}' is missing"
     if where[:1] == ["secrets"]:  # the input may be a secret value
         return f'{file}: secrets: expected a list of names of variables, as in secrets = ["HF_TOKEN"]{place}'
-    if error["type"] == "credential":  # its value is not repeated
+    if error["type"] in ("credential", "variable"):  # its value may be a secret, and is not repeated
         return f"{file}: {key} {error['msg']}{place}"
     shown = json.dumps(error["input"], default=str, ensure_ascii=False)
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -14,6 +14,7 @@ from launcher.values.job import Count, Minutes, Pattern, PullLimit, Scalar
 from launcher.values.model import Model
 from launcher.values.precision import Precision
 from launcher.values.profile import Name, Profile
+from launcher.values.variable import VariableName, VariableText
 
 IMAGE_RUNTIME = "docker"
 """The runtime whose plans have an image."""
@@ -98,6 +99,7 @@ class Plan(Written):
     loader_workers: int
     settings: dict[str, Scalar]
     writable: tuple[Pattern, ...] = ()
+    variables: dict[VariableName, VariableText] = {}
     secrets: tuple[str, ...] = ()
     ladder: Annotated[tuple[Precision, ...], Field(min_length=1)]
     split: Split

@@ -60,7 +60,7 @@ def passes(client, *command):
         ("./train.py --lr 1", ["'train.py' is not executable", "chmod +x train.py", "-- python train.py --lr 1"]),
         ("bash rnu.sh", ["did you mean 'run.sh'?"]),
         ("python -m pkg.mode", ["'pkg/mode.py' does not exist", "did you mean 'pkg/mod.py'?"]),
-        ("FOO=1 python train.py", ["'FOO=1' is the first word", "-- env FOO=1 python train.py", "--secret NAME"]),
+        ("FOO=1 python train.py", ["'FOO=1' is the first word", "launch -e FOO=1 -- python train.py", "-s NAME"]),
     ],
 )  # fmt: skip
 @pytest.mark.slow(reason="a launch and a dry run for each of ten commands")

@@ -35,6 +35,7 @@ raw.sendall(b"x" * 190 + token.encode() + b"\\n")
 raw.sendall(json.dumps({"kind": "consumed", "values": {"knobs": [token]}}).encode() + b"\\n")
 raw.close()
 os.write(1, b"the token's beginning is no token: " + token[:8].encode() + b"\\n")
+print("recorded:", os.environ["WANDB_MODE"], os.environ["PYTHONPATH"].endswith(":src"))
 print("waits", flush=True)
 while not os.path.exists("go"):
     time.sleep(0.02)
@@ -85,7 +86,15 @@ def processes_with(what, values):
     return found
 
 
-ASKED = ("--secret", "HF_TOKEN", "--secret", "SIGNING_KEY")
+ASKED = ("-s", "HF_TOKEN", "--secret", "SIGNING_KEY")
+PLAIN = ("-e", "WANDB_MODE=offline", "--env", "PYTHONPATH=src")
+
+
+def as_env_file(values, path):
+    """The two secrets in a file: one as it is, one in double quotes."""
+    quoted = values["SIGNING_KEY"].replace("\\", "\\\\").replace('"', '\\"')
+    path.write_text(f'export HF_TOKEN={values["HF_TOKEN"]}\nSIGNING_KEY="{quoted}"\n')
+    return str(path)
 
 
 @pytest.mark.parametrize("place", ["local", pytest.param("A", marks=pytest.mark.testbed)])
@@ -93,7 +102,11 @@ def test_the_training_alone_has_them(client, values, place, request):
     """However a script lets them out, the record holds stars; while it runs one file of mode 600 has them, then none."""
     root = client.home / ".launch" if place == "local" else request.getfixturevalue("lab").root
     client.script(SAYS_IT)
-    said = client.ok("--detach", "--host", place, *ASKED, "--", "python", "train.py")
+    asked = ASKED
+    if place == "local":  # from a file; the shell has others
+        asked = ("--env-file", as_env_file(values, client.home.parent / "job.env"))
+        client.variables.update(HF_TOKEN="another", SIGNING_KEY="another")
+    said = client.ok("--detach", "--host", place, *asked, *PLAIN, "--", "python", "train.py")
     run = said.split()[-1]
     folder = root / "runs" / run
     until(lambda: b"waits" in (folder / "record" / "0002" / "log.txt").read_bytes(), "the script's words")
@@ -116,16 +129,16 @@ def test_the_training_alone_has_them(client, values, place, request):
     assert "\n***|***\n" in log
     assert log.endswith("***")
     assert values["HF_TOKEN"][:8] in log, "only whole values are hidden"
+    assert "recorded: offline True" in log
     events = [
         json.loads(line) for line in (folder / "record" / "0002" / "events.jsonl").read_text().splitlines()
     ]
     (metric,) = [one["values"] for one in events if one["kind"] == "metric"]
     assert metric == {"***": 1.0, "said": "it is ***", "loss": "***"}
     assert [one for one in events if one["values"].get("not-an-event") == "x" * 190 + "***"]
-    assert json.loads((folder / "control" / "plan.json").read_text())["secrets"] == [
-        "HF_TOKEN",
-        "SIGNING_KEY",
-    ]
+    plan = json.loads((folder / "control" / "plan.json").read_text())
+    assert plan["secrets"] == ["HF_TOKEN", "SIGNING_KEY"]
+    assert plan["variables"] == {"WANDB_MODE": "offline", "PYTHONPATH": "src"}
 
 
 WAITS = """

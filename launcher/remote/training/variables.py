@@ -1,7 +1,7 @@
 """The variables and the command line of a run's processes, for the training and for `launch exec`.
 
-They hold the run's token, so that leftovers of an interrupted run can be found and ended. Only the training also gets
-the run's secrets.
+The job's own variables replace the host's. The run's token is among them, so that leftovers of an interrupted run can be
+found and ended. Only the training also gets the run's secrets.
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ _LAUNCHERS = (
 
 def variables(run: Run, runtime: dict[str, Any]) -> dict[str, str]:
     """Return the variables of a run's processes, without its secrets; `runtime` is the recorded one."""
-    inherited = secret.without(dict(os.environ), read_json(run.plan))
+    plan = read_json(run.plan)
+    inherited = secret.without(dict(os.environ), plan)
     values = {
         name: value
         for name, value in inherited.items()
         if name not in _STRAY and not name.startswith(_STRAY_PREFIXES)
     }
+    values.update({str(name): str(value) for name, value in (plan.get("variables") or {}).items()})
     worker = worker_folder.path_of(sys.argv[0])
     for name, first in (("PYTHONPATH", worker), ("PATH", os.path.dirname(interpreter_of(runtime)))):
         rest = values.get(name)

@@ -1,0 +1,44 @@
+"""The variables of a job: those of the command line, and what speaks against recording them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from launcher.errors import UsageError
+from launcher.values.credential import credential_in
+from launcher.values.plan import Finding
+from launcher.values.variable import NAME, objection_to
+
+_RANDOM = re.compile(r"(?=\S*[0-9])(?=\S*[A-Za-z])\S{16,}")
+"""A value that looks random: shorter ones with letters and digits are often plain settings."""
+
+
+def assigned(words: Sequence[str]) -> dict[str, str]:
+    """Return the variables of `-e NAME=VALUE`; a later one wins. Raises UsageError, which repeats no value."""
+    variables: dict[str, str] = {}
+    for word in words:
+        name, is_assigned, value = word.partition("=")
+        if not is_assigned and NAME.fullmatch(name):
+            raise UsageError(f"-e {name}: expected NAME=VALUE\n  a secret of your shell   -s {name}")
+        if not is_assigned:
+            raise UsageError("-e: expected NAME=VALUE, as in   -e WANDB_MODE=offline")
+        if objection := objection_to(name):
+            raise UsageError(f"-e {name}=…: {name} {objection}")
+        variables[name] = value
+    return variables
+
+
+def findings(variables: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield a refusal for each value that is a credential, and a note for a name that sounds like one's."""
+    for name, value in variables.items():
+        kind, in_value = credential_in(value, name), credential_in(value)
+        if kind is None:
+            continue
+        mend = f"its name alone, and its value from your shell   export {name}=…     then   launch -s {name}"
+        if in_value or _RANDOM.fullmatch(value):
+            message = f"variable {name}: it holds {kind}, and variables are recorded"
+            yield Finding(level="refuse", code="secret-in-variable", message=message, mend=mend)
+        else:
+            message = f"variable {name}: its value is recorded, and its name is that of {kind}"
+            yield Finding(level="note", code="secret-in-variable", message=message, mend=mend)
