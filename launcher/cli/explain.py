@@ -35,12 +35,13 @@ def explain(
     """
     from launcher.cli.plan_text import show_findings
     from launcher.cli.say import say
+    from launcher.runs.hook_note import hook_note
     from launcher.runs.launching import Request
     from launcher.runs.previewing import explain as explain_request
     from launcher.runs.probing import saved_probe
 
     request = Request(host=host, profile=profile, job=job, precision=precision, settings=settings or ())
-    case, (rungs, excluded), findings = explain_request(request, saved_probe(probe) if probe else None)
+    case, (rungs, excluded), findings, task = explain_request(request, saved_probe(probe) if probe else None)
     if as_json:
         values = {
             "version": 1,
@@ -50,6 +51,7 @@ def explain(
             "ladder": [rung.model_dump(mode="json") for rung in rungs],
             "excluded": [exclusion.model_dump(mode="json") for exclusion in excluded],
             "findings": [finding.model_dump() for finding in findings],
+            "inject": task.inject,
         }
         print(json.dumps(values))
         return
@@ -77,4 +79,6 @@ def explain(
         say(
             "the model's configuration is not known here: a model trained in bf16, or a very large one, would change the order"
         )
+    if note := hook_note(task):
+        say(note)
     show_findings(findings)

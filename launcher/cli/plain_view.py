@@ -124,6 +124,9 @@ class PlainView:
         self.progress = Progress(run, steps)
         for event in events:
             self.progress.take(event)
+        observed = [event for event in events if evidence.observed(event)]
+        for event in observed[-1:]:
+            self.observed(event)
 
     def continues(self, run: str, parent: Parent) -> None:
         """Show which run this one continues."""
@@ -164,6 +167,7 @@ class PlainView:
             self.write(f"  ✓ attempt {event.attempt} running{where}")
         if event.kind == "remedy":
             self.remedy(event)
+        self.observed(event)
         for name, path in evidence.moved_aside(event).items():
             self.note(
                 f"{name} is incomplete and was not saved by the worker: moved to checkpoints/{path} on the host"
@@ -182,6 +186,11 @@ class PlainView:
             f"  ! attempt {values.get('attempt')} ended {where}: {values.get('class')}  ({values.get('why')})"
         )
         self.write(f"    remedy: {values.get('text')}")
+
+    def observed(self, event: Event) -> None:
+        """Show what the start-up hook observes, when its training begins."""
+        if what := evidence.observed(event):
+            self.note(f"steps and metrics come from the {what}, by the start-up hook")
 
     def phase(self) -> None:
         """Show that a phase without steps has begun."""

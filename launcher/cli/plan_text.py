@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable
 
 from launcher.cli.say import say
+from launcher.runs.hook_note import hook_note
 from launcher.values.plan import Finding, Plan
 from launcher.values.text import printable
 
@@ -28,6 +29,7 @@ def show_plan(plan: Plan, findings: tuple[Finding, ...]) -> None:
         f"  command    {' '.join(plan.command)}",
         f"  env        {_environment(plan)}",
         *([f"  variables  {_variables(plan)}"] if plan.variables else []),
+        *(f"  hook       {note.partition(': ')[2]}" for note in [hook_note(plan)] if note),
         f"  plan       sha256 {plan.digest[:16]}   ({len(findings)} findings; complete plan: --json)",
     )
 

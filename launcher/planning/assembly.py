@@ -87,6 +87,7 @@ def plan(
         stop_grace_s=job.stop_grace_s,
         outputs=job.outputs,
         pull_limit=job.pull_limit,
+        inject=job.inject,
     )
 
 

@@ -17,6 +17,7 @@ _STARTER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accele
 _NOT_A_SCRIPT = ("-m", "--module", "--no-python", "--no_python")
 _SHELL_SUFFIXES = (".sh", ".bash", ".zsh")
 _PYTHON_FLAGS = re.compile(r"-[bBdEiIOPqsSuvx]+")
+_WITHOUT_PATH = {"E", "I", "S"}  # flags of a Python that reads no PYTHONPATH, or nothing of it at its start
 _PYTHON_OPTIONS = re.compile(r"-[bBdEiIOPqsSuvx]*[WX](.*)", re.DOTALL)
 _SHELL_FLAGS = re.compile(r"-[abefhiklmnprtuvxBCEHPT]+|--(login|norc|noprofile|posix|restricted|verbose)")
 _SHELL_OPTIONS = ("-o", "-O", "+o", "+O", "-eo", "-ueo", "-euo", "-exo", "-euxo")
@@ -57,6 +58,21 @@ def script_of(command: Sequence[str]) -> Script | None:
     if found is None or found.path.startswith(("/", "~")):
         return None
     return found if found.is_module else found._replace(path=posixpath.normpath(found.path))
+
+
+def starts_python(command: Sequence[str]) -> bool:
+    """Return whether the words of a command show that it starts Python, and with its PYTHONPATH.
+
+    A shell script, or another program, may start Python too.
+    """
+    program, *words = command[leading_assignments(command) :] or ("",)
+    name = posixpath.basename(program)
+    if name == "env":
+        return bool(words) and starts_python(words)
+    flags = itertools.takewhile(_PYTHON_FLAGS.fullmatch, words)
+    if _PYTHON.fullmatch(name):
+        return not any(set(flag) & _WITHOUT_PATH for flag in flags)
+    return name in _STARTERS or name.endswith(".py")
 
 
 def interpreter_of(command: Sequence[str]) -> Script | None:

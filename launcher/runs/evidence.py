@@ -7,6 +7,7 @@ from typing import Any
 from launcher.values.record import Event, RunState, State, Summary
 
 KILLED = 137
+MOST_CHARS = 100  # of a name that a host sends
 _DIAGNOSIS = ("line", "why", "mend")
 
 
@@ -37,6 +38,12 @@ def moved_aside(event: Event) -> dict[str, str]:
     checkpoints = event.values.get("checkpoints") if event.kind == "evidence" else None
     aside = checkpoints.get("aside") if isinstance(checkpoints, dict) else None
     return {str(name): str(path) for name, path in aside.items()} if isinstance(aside, dict) else {}
+
+
+def observed(event: Event) -> str | None:
+    """Return what the start-up hook observes, e.g. `Trainer of transformers 5.23.0`, if an event says it."""
+    what = event.values.get("observed") if event.kind == "begin" else None
+    return what[:MOST_CHARS] if isinstance(what, str) and what else None
 
 
 def _clauses(key: str, value: Any) -> list[str]:

@@ -46,6 +46,7 @@ from launcher.runs import (
 from launcher.runs.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free, settle
 from launcher.runs.env_file import HiddenValues
 from launcher.runs.held_interrupts import HeldInterrupts
+from launcher.runs.hook_note import hook_note
 from launcher.runs.loading import Load, load
 from launcher.runs.mirror import Mirror, runs_folder
 from launcher.runs.probing import choose_profile, describe, probe
@@ -230,6 +231,8 @@ def begin(
     The caller closes the desk if this raises, which removes what was prepared.
     """
     view = contact.view
+    if note := hook_note(plan):
+        view.note(note)
     look = look_at_cards(contact, plan)
     _sweep(runtime, view)
     wait_s = contact.deadline - time.monotonic()

@@ -14,6 +14,7 @@ from launcher.runs.probing import choose_profile, probe
 from launcher.runs.shipped_before import ShippedBefore
 from launcher.values.cargo import Cargo
 from launcher.values.facts import Facts
+from launcher.values.job import Job
 from launcher.values.plan import Finding, Plan
 
 
@@ -66,11 +67,12 @@ def preview(request: Request, facts: Facts | None = None) -> Preview:
 
 
 class Explanation(NamedTuple):
-    """What a ladder is made for, the ladder, and what speaks against the job on this machine."""
+    """What a ladder is made for, the ladder, what speaks against the job on this machine, and the job."""
 
     inputs: LadderInputs
     ladder: Ladder
     findings: tuple[Finding, ...]
+    job: Job
 
 
 def explain(request: Request, facts: Facts | None = None) -> Explanation:
@@ -86,7 +88,7 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     model, platform = known_of(resolved, facts)
     evidence = facts.precision_evidence if facts else ()
     case = ladder_inputs(profile, resolved.job, model, platform, evidence, platform.torch)
-    return Explanation(case, ladder(case, resolved.asked), job_check.findings(resolved.task))
+    return Explanation(case, ladder(case, resolved.asked), job_check.findings(resolved.task), resolved.job)
 
 
 def _with_nothing_asked(resolved: Resolved) -> Resolved:

@@ -51,7 +51,7 @@ class Job(Written):
     passed to the script unchanged. `variables` are those of its processes, which are recorded; `secrets` are names of
     variables whose values are never part of a job. `outputs` are
     patterns of the files that come home at the end (without any: all that the run wrote), up to `pull_limit` bytes.
-    `writable` names large files that the job changes in place.
+    `writable` names large files that the job changes in place. `inject`: the start-up hook observes its Python processes.
     """
 
     name: Name
@@ -82,6 +82,7 @@ class Job(Written):
     stop_grace_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
     outputs: tuple[Pattern, ...] = ()
     pull_limit: PullLimit = ByteSize(2_000_000_000)
+    inject: bool = True
 
     @field_validator("command")
     @classmethod

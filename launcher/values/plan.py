@@ -73,7 +73,8 @@ class Plan(Written):
     """The intent of a run: frozen, canonical, free of ids, times, ports and volatile facts.
 
     `environment` is made on the host for a native run; None if the host's own Python, or `host_environment`, has the
-    packages. `rehearsed`: the card's precision and split are tried on a CPU; speed and kernels are not.
+    packages. `rehearsed`: the card's precision and split are tried on a CPU; speed and kernels are not. `inject`: the
+    start-up hook observes the Python processes of the training.
     """
 
     version: Literal[1] = 1
@@ -112,6 +113,7 @@ class Plan(Written):
     stop_grace_s: float
     outputs: tuple[Pattern, ...] = ()
     pull_limit: PullLimit = ByteSize(2_000_000_000)
+    inject: bool = True
 
     @model_validator(mode="after")
     def _has_one_source_of_packages(self) -> Plan:

@@ -25,6 +25,7 @@ import zipfile
 from ..record.files import paths_in, sync_folder
 
 PACKAGE = "launcher_worker/"
+HOOK = "launcher_worker/startup"
 TEMPORARY = ".worker-"
 ATTEMPTS = 5  # more than two are needed only if other agents unpack at the same time
 LEFTOVER_S = 3600.0  # a temporary folder this old belongs to an agent that was killed
@@ -33,6 +34,11 @@ LEFTOVER_S = 3600.0  # a temporary folder this old belongs to an agent that was 
 def path_of(agent: str) -> str:
     """Return the folder for PYTHONPATH that belongs to an agent's file, unpacked or not."""
     return _path(agent, _members(agent))
+
+
+def hook_of(agent: str) -> str:
+    """Return the folder for PYTHONPATH with the start-up hook, unpacked or not."""
+    return os.path.join(path_of(agent), HOOK)
 
 
 def ensure(agent: str) -> None:

@@ -13,6 +13,7 @@ LOST_LOSSES = 3  # in a row; a worker's guard, if the script has one, reacts ear
 TRIP_GRACE_S = 5.0  # to end by itself with a traceback; SIGTERM would make it save its bad state
 BETWEEN_S = 3.0  # from SIGTERM to the step that reacts to it, in addition to the time of steps
 MOST_CHARS = 500
+_HOOK = "hook"  # the source of what the start-up hook reports
 _NON_FINITE = ("nan", "inf", "-inf")
 _TRIPS = ("nan-divergence", "not-learning")  # the classes that a worker's guard may report
 
@@ -68,8 +69,11 @@ class Progress:
         return max(self._stop_grace_s, needed_s)
 
     def learn(self, event: Dict[str, Any]) -> Optional[News]:
-        """Take in an event of a worker; return what it makes necessary, None for nothing (as for nearly all)."""
-        self.uses_worker = True
+        """Take in an event of a worker; return what it makes necessary, None for nothing (as for nearly all).
+
+        What the start-up hook reports counts as much, but does not show that the script itself uses the worker.
+        """
+        self.uses_worker = self.uses_worker or event.get("source") != _HOOK
         self.liveness.note_sign()
         kind, step = event["kind"], event.get("step")
         values: Any = event.get("values")
@@ -101,6 +105,7 @@ class Progress:
         elif kind == "stopping":
             self.was_asked_to_end = True
         elif kind == "begin" and isinstance(values.get("step"), int):
+            self.has_worker_metrics = self.has_worker_metrics or values.get("logs") is True
             self.has_trained = True
             self.doubtful_from = values["step"] + 1
         elif kind == "end":

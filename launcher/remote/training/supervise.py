@@ -238,6 +238,7 @@ class Supervisor:
                 grace_s=self.progress.grace_s,
                 attempt=account.folder.path,
                 socket=socket_path,
+                has_hook=self.plan.get("inject") is True,
             )
             try:
                 command = Command(Start(words, self.run.code, variables, ranks))

@@ -48,8 +48,7 @@ def variables(run: Run, runtime: dict[str, Any]) -> dict[str, str]:
     values.update({str(name): str(value) for name, value in (plan.get("variables") or {}).items()})
     worker = worker_folder.path_of(sys.argv[0])
     for name, first in (("PYTHONPATH", worker), ("PATH", os.path.dirname(interpreter_of(runtime)))):
-        rest = values.get(name)
-        values[name] = first + os.pathsep + rest if rest else first
+        values[name] = _first(first, values.get(name))
     values.update(PYTHONUNBUFFERED="1", LAUNCH_RUN=run.id, LAUNCH_TOKEN=read_text(run.token) or "")
     values["LAUNCH_ARTIFACTS"] = run.artifacts
     _keep_hub_downloads(values, run.cache)
@@ -71,14 +70,19 @@ def training_variables(
     grace_s: float,
     attempt: str,
     socket: str,
+    has_hook: bool,
 ) -> dict[str, str | bytes]:
     """Return the variables of the training itself, the only ones with the secrets.
 
     `port` is where the ranks connect, `attempt` the attempt's folder, `socket` the path where its workers report.
+    `has_hook`: the start-up hook observes the Python processes of the training.
     """
+    values = variables(run, runtime)
+    if has_hook:
+        values["PYTHONPATH"] = _first(worker_folder.hook_of(sys.argv[0]), values["PYTHONPATH"])
     return {
         **{name: secret.as_bytes(value) for name, value in secrets.items()},
-        **variables(run, runtime),
+        **values,
         # For scripts that read where ranks connect, and for torchrun, whose default port is the same for all runs.
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
@@ -91,6 +95,11 @@ def training_variables(
         "LAUNCH_ATTEMPT": attempt,
         "LAUNCH_SOCKET": socket,
     }
+
+
+def _first(folder: str, rest: str | None) -> str:
+    """Return a search path that begins with a folder."""
+    return folder + os.pathsep + rest if rest else folder
 
 
 def _keep_hub_downloads(values: dict[str, str], cache: str) -> None:

@@ -44,7 +44,8 @@ The modules, in the order in which they import each other:
     events                 log, progress, begin, done
     mixed_precision        from the plan to keywords, autocast, scaler, accelerator
     preparation            makes a model safe to train at the plan's precision
-    trainer                the callback for a transformers.Trainer
+    trainer_lines, trainer what a Trainer's log lines say, the callback for a transformers.Trainer
+    observer, startup/     the start-up hook, which observes scripts that do not use the worker
 """
 
 from __future__ import annotations

@@ -26,39 +26,52 @@ def rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def send(kind: str, step: Optional[int] = None, values: Optional[Mapping[str, Any]] = None) -> None:
-    """Send an event to the agent; do nothing without one."""
+def send(
+    kind: str,
+    step: Optional[int] = None,
+    values: Optional[Mapping[str, Any]] = None,
+    source: Optional[str] = None,
+) -> None:
+    """Send an event to the agent; do nothing without one. `source` is None for what the script itself reports."""
     event: Dict[str, Any] = {"kind": kind, "rank": rank(), "time": time.time()}
     if step is not None:
         event["step"] = int(step)
     if values is not None:
         event["values"] = values
+    if source is not None:
+        event["source"] = source
     process_channel.send(event)
 
 
-def beat(step: int) -> None:
+def beat(step: int, source: Optional[str] = None) -> None:
     """Report that a step was completed, at most once a second. The agent detects a hang when beats stop."""
-    process_channel.beat(step)
+    process_channel.beat(step, source)
 
 
 class Channel:
-    """One connection to the agent: opened by the first event, silent after the first error."""
+    """One connection to the agent: opened by the first event, silent after the first error.
+
+    `has_own_metrics`: the script reports its metrics by itself, so the start-up hook does not.
+    """
 
     def __init__(self) -> None:
+        self.has_own_metrics = False
         self._lock = threading.Lock()
         self._socket: Optional[socket.socket] = None
         self._is_silent = False
         self._last_beat_s = -math.inf
 
-    def beat(self, step: int) -> None:
+    def beat(self, step: int, source: Optional[str] = None) -> None:
         """Send a beat, unless one was sent within the last second."""
         now_s = time.monotonic()
         if now_s - self._last_beat_s >= BEAT_S:
             self._last_beat_s = now_s
-            send("beat", step=step)
+            send("beat", step=step, source=source)
 
     def send(self, event: Mapping[str, Any]) -> None:
         """Send one event as one line; do nothing without an agent."""
+        if event["kind"] in ("begin", "metric") and "source" not in event:
+            self.has_own_metrics = True
         line = _encode(event).encode("ascii") + b"\n"
         with self._lock:
             if self._is_silent:

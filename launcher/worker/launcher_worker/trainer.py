@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
-from typing import Any, Dict
+from typing import Any
 
-from .channel import beat, send
+from .channel import beat, process_channel, send
 from .checkpoints import save
 from .events import begin, log
 from .guard import process_guard
 from .pace import process_pace, stopping
+from .trainer_lines import TrainerLines
 from .values import knobs
 
 
@@ -24,12 +24,13 @@ def trainer_callback() -> Any:
     from accelerate import PartialState
     from transformers import TrainerCallback
 
+    process_channel.has_own_metrics = True
+
     class Reporter(TrainerCallback):  # type: ignore[misc]  # the type checker does not read transformers
         """Connects a Trainer to the run."""
 
         def __init__(self) -> None:
-            self._tokens = 0
-            self._clock_s = 0.0
+            self._lines = TrainerLines()
 
         def on_train_begin(self, args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
             """Report where training begins and ends, and let the guard follow this Trainer's steps."""
@@ -40,13 +41,18 @@ def trainer_callback() -> Any:
             planned = values.peek.precision.autocast_dtype
             if (args.fp16, args.bf16) != (planned == "float16", planned == "bfloat16"):
                 values.hold("precision")
-            self._tokens, self._clock_s = state.num_input_tokens_seen, time.monotonic()
+            self._lines.begin(args, state)
             process_guard.follow_trainer(kwargs.get("model"), state.global_step)
             if state.is_world_process_zero:
                 begin(state.global_step, state.max_steps)
 
+        def on_substep_end(self, _args: Any, _state: Any, _control: Any, **_kwargs: Any) -> None:
+            """Note the loss of a micro-batch."""
+            self._lines.note_micro_batch()
+
         def on_step_end(self, _args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
             """Let the guard judge the step; save or stop when it is time to."""
+            self._lines.note_micro_batch()
             process_guard.tick(state.global_step)
             if process_pace.is_due(state.global_step, state.max_steps):
                 control.should_save = True
@@ -67,27 +73,12 @@ def trainer_callback() -> Any:
             """Report the line of a training step, of an evaluation, or the summary at the end."""
             if not state.is_world_process_zero:
                 return
-            logs = kwargs["logs"]
-            values = {name: value for name, value in logs.items() if isinstance(value, (int, float, str))}
-            values.pop("num_input_tokens_seen", None)
-            if "loss" in values:
-                # Trainer adds averages since the start to every line; only the summary keeps them.
-                values = {name: value for name, value in values.items() if not name.startswith("train_")}
-                values.update(self._speed(state.num_input_tokens_seen))
-            log(state.global_step, **values)
+            log(state.global_step, **self._lines.metrics(state, kwargs["logs"]))
 
         def on_save(self, args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
             """Seal the checkpoint, after every rank has written its part."""
             PartialState().wait_for_everyone()
             folder = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
             save(state.global_step, folder, epoch=state.epoch)
-
-        def _speed(self, tokens: int) -> Dict[str, float]:
-            """Return the tokens per second since the previous line, if Trainer counts tokens."""
-            tokens_before, clock_before_s = self._tokens, self._clock_s
-            self._tokens, self._clock_s = tokens, time.monotonic()
-            if tokens <= tokens_before or self._clock_s <= clock_before_s:
-                return {}
-            return {"tokens_per_s": (tokens - tokens_before) / (self._clock_s - clock_before_s)}
 
     return Reporter()

@@ -1,0 +1,124 @@
+"""What the start-up hook observes in a script that does not use the worker: the steps and metrics of each Trainer.
+
+    startup/sitecustomize.py    has this module called once transformers.trainer is imported
+    Observer                    a callback in every Trainer; reports what Trainer knows, and changes nothing
+
+Events of the hook have the field `"source": "hook"`. A script that only the hook observes does not use the worker: its
+end is judged by its exit code and its log. Nothing is sent before there is something to report, and nothing at all if
+the script reports its metrics itself.
+
+An error of the hook never reaches the script. The first one is recorded as evidence.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import sys
+from typing import Any, Optional
+
+from .channel import beat, process_channel, send
+from .trainer_lines import TrainerLines
+
+SOURCE = "hook"
+
+
+class _Shield(contextlib.ContextDecorator):
+    """Keep errors of the hook from the script; record the first."""
+
+    def __init__(self) -> None:
+        self._has_reported = False
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: Optional[BaseException], _traceback: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        if not self._has_reported:
+            self._has_reported = True
+            send("evidence", values={"hook": f"{type(error).__name__}: {error}"[:500]}, source=SOURCE)
+        return True
+
+
+_shielded = _Shield()
+
+
+@_shielded
+def observe_trainer(module: Any) -> None:
+    """Have every Trainer of this process observed; `module` is transformers.trainer."""
+    callbacks = module.DEFAULT_CALLBACKS  # of every Trainer that is made from now on
+    if Observer not in callbacks:
+        callbacks.append(Observer)
+        atexit.register(process_channel.close)  # an open socket is a warning under `python -X dev`
+
+
+class Observer:
+    """Reports the begin, the steps, the log lines and the end of a Trainer's training.
+
+    It has the methods of a `transformers.TrainerCallback`, and does nothing in those that it does not define. It is no
+    subclass, so that this module needs no transformers and a Trainer can still be pickled.
+    """
+
+    def __init__(self) -> None:
+        self._lines = TrainerLines()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a method that does nothing for an event that is not reported."""
+        if name.startswith("on_"):
+            return _ignore
+        raise AttributeError(name)
+
+    @_shielded
+    def on_train_begin(self, args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
+        """Report where training begins and ends, and whether its log lines will follow."""
+        self._lines.begin(args, state)
+        if _reports(state):
+            version = getattr(sys.modules.get("transformers"), "__version__", "")
+            values = {
+                "step": state.global_step,
+                "steps": state.max_steps,
+                "observed": f"Trainer of transformers {version}".rstrip(),
+                "logs": getattr(args.logging_strategy, "value", args.logging_strategy) != "no",
+            }
+            send("begin", values=values, source=SOURCE)
+
+    @_shielded
+    def on_substep_end(self, _args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
+        """Note the loss of a micro-batch."""
+        if _reports(state):
+            self._lines.note_micro_batch()
+
+    @_shielded
+    def on_step_end(self, _args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
+        """Report the step, at most once a second."""
+        if _reports(state):
+            self._lines.note_micro_batch()
+            beat(state.global_step, SOURCE)
+
+    @_shielded
+    def on_prediction_step(self, _args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
+        """Show that an evaluation makes progress."""
+        if _reports(state):
+            beat(state.global_step, SOURCE)
+
+    @_shielded
+    def on_log(self, _args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
+        """Report the line of a training step, of an evaluation, or the summary at the end."""
+        if _reports(state):
+            send("metric", state.global_step, self._lines.metrics(state, kwargs["logs"]), SOURCE)
+
+    @_shielded
+    def on_train_end(self, _args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
+        """Report the end: what follows has no steps and may be silent."""
+        if _reports(state):
+            send("end", source=SOURCE)
+
+
+def _reports(state: Any) -> bool:
+    """Return whether this process reports what is observed: the first of a training, if its script does not report."""
+    return bool(state.is_world_process_zero) and not process_channel.has_own_metrics
+
+
+def _ignore(*_args: Any, **_kwargs: Any) -> None:
+    pass

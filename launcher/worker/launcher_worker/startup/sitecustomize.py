@@ -1,0 +1,79 @@
+"""The start-up hook: Python imports this module first in every process of a training.
+
+Its folder is the first of PYTHONPATH. It waits for the import of a library that it can observe, and has the worker
+observe that library. In a process that imports none of them it does nothing else. Then it imports the `sitecustomize`
+that Python would have found without it.
+
+A training may start an older Python for something else, so the syntax is that of Python 3.6. Nothing is imported that
+Python has not loaded by now: it takes less than a millisecond.
+"""
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any, Sequence
+
+OBSERVED = {"transformers.trainer": "observe_trainer"}
+"""The modules that are observed, each with the function of `launcher_worker.observer` that does it."""
+
+
+class ImportWatch:
+    """A finder that finds no module itself: it has a module observed once it is imported."""
+
+    def find_spec(
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
+        """Return what the other finders find for a module that is observed; None for every other module."""
+        if name not in OBSERVED:
+            return None
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                _observe_after_import(spec)
+                return spec
+        return None
+
+
+def _observe_after_import(spec: "ModuleSpec") -> None:
+    """Let a module's loader have it observed after its execution; the loader is the same again by then."""
+    loader: Any = spec.loader
+
+    def exec_module(module: "ModuleType") -> None:
+        vars(loader).pop("exec_module", None)
+        execute(module)
+        _observe(module)
+
+    # Python leaves frames of importlib out of tracebacks. So a module that fails looks as if nobody watched it.
+    code = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap>")
+    exec_module.__code__ = code
+    try:
+        execute = loader.exec_module
+        loader.exec_module = exec_module
+    except (AttributeError, TypeError):
+        return  # a loader of another kind: its module is not observed
+
+
+def _observe(module: "ModuleType") -> None:
+    try:
+        observer = __import__("launcher_worker.observer", fromlist=["observer"])
+        getattr(observer, OBSERVED[module.__name__])(module)
+    except Exception:  # noqa: BLE001, S110 - whatever is wrong with the hook, the training goes on
+        pass
+
+
+def _import_next() -> None:
+    """Import the next `sitecustomize`, as if this one were not there; `site` deals with what that raises."""
+    folder = os.path.dirname(__file__)
+    if folder in sys.path:
+        sys.path.remove(folder)
+        del sys.modules["sitecustomize"]
+        __import__("sitecustomize")
+
+
+if sys.version_info >= (3, 8) and "LAUNCH_SOCKET" in os.environ:
+    sys.meta_path.insert(0, ImportWatch())
+_import_next()

@@ -1,0 +1,96 @@
+"""What a Trainer's log lines say: metrics with the loss that was computed, not the one that Trainer prints."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from typing import Any, Dict, Mapping
+
+from .json_values import scalar
+
+_LOSS = "tr_loss_step"  # the loss of a micro-batch in Trainer's loop, by this name since transformers 4
+_MOST_FRAMES = 10  # between a callback and that loop
+
+
+class TrainerLines:
+    """The log lines of one Trainer.
+
+    Trainer leaves out losses that are not finite (`logging_nan_inf_filter`), so that the line of a lost training has
+    a loss of 0, or the mean of the other losses. Then the losses are summed up here as well, on their device.
+    """
+
+    def __init__(self) -> None:
+        self._filters = False
+        self._sum: Any = None  # of the micro-batches since the last line of a training step
+        self._tokens = 0
+        self._clock_s = 0.0
+
+    def begin(self, args: Any, state: Any) -> None:
+        """Start a training."""
+        self._filters = bool(getattr(args, "logging_nan_inf_filter", False))
+        self._sum = None
+        self._tokens, self._clock_s = _tokens(state), time.monotonic()
+
+    def note_micro_batch(self) -> None:
+        """Note the loss of the micro-batch that has just ended, if Trainer might leave it out."""
+        loss = _loss_in_callers() if self._filters else None
+        if loss is not None:
+            self._sum = loss if self._sum is None else self._sum + loss
+
+    def metrics(self, state: Any, logs: Mapping[str, Any]) -> Dict[str, Any]:
+        """Return the metrics of a line.
+
+        If Trainer counts tokens, the line of a training step also has the tokens per second since the previous line.
+        """
+        values = {name: value for name, value in logs.items() if isinstance(value, (int, float, str))}
+        values.pop("num_input_tokens_seen", None)
+        if "loss" in values:
+            # Trainer adds averages since the start to every line; only the summary keeps them.
+            values = {name: value for name, value in values.items() if not name.startswith("train_")}
+            values["loss"] = self._true_loss(values)
+            values.update(self._speed(_tokens(state)))
+        return {name: scalar(name, value) for name, value in values.items()}
+
+    def _true_loss(self, values: Mapping[str, Any]) -> Any:
+        """Return the loss of a line, or the one that Trainer left out."""
+        total, self._sum = self._sum, None
+        if self._filters and total is not None and not math.isfinite(float(total)):
+            return float(total)
+        norm = values.get("grad_norm")
+        is_lost = values["loss"] == 0 and isinstance(norm, float) and not math.isfinite(norm)
+        return math.nan if self._filters and is_lost else values["loss"]
+
+    def _speed(self, tokens: int) -> Dict[str, float]:
+        """Return the tokens per second since the previous line, if Trainer counts tokens."""
+        tokens_before, clock_before_s = self._tokens, self._clock_s
+        self._tokens, self._clock_s = tokens, time.monotonic()
+        if tokens <= tokens_before or self._clock_s <= clock_before_s:
+            return {}
+        return {"tokens_per_s": (tokens - tokens_before) / (self._clock_s - clock_before_s)}
+
+
+def _tokens(state: Any) -> int:
+    """Return how many tokens a Trainer has counted; transformers before 4.34 counts none."""
+    return int(getattr(state, "num_input_tokens_seen", 0))
+
+
+def _loss_in_callers() -> Any:
+    """Return the loss of a micro-batch in the loop that leads here; None if there is no such loop.
+
+    A Trainer hands it to no callback.
+    """
+    frame = sys._getframe(2)  # noqa: SLF001 - the one way to a caller's frame
+    for _ in range(_MOST_FRAMES):
+        if frame is None or _LOSS in frame.f_code.co_varnames:
+            break
+        frame = frame.f_back  # type: ignore[assignment]  # None ends the search
+    else:
+        return None
+    if frame is None:
+        return None
+    variables = frame.f_locals
+    loss = variables.get(_LOSS)
+    if type(variables) is dict:  # before Python 3.13 a copy, which would keep the batch alive for a step
+        variables.clear()
+    return loss

@@ -1,0 +1,42 @@
+"""What events and the log of an attempt count for."""
+
+import pytest
+
+from launcher.remote.training.progress import Progress
+
+
+def begun(**values):
+    return {"kind": "begin", "source": "hook", "values": {"step": 0, "steps": 9, **values}}
+
+
+def test_a_script_that_only_the_hook_observes_does_not_use_the_worker():
+    """Its end is judged by its exit code, but its metrics replace those of its log."""
+    progress = Progress()
+    progress.learn(begun(logs=True))
+    assert not progress.learn_log_metrics([(1, {"loss": 9.0})])
+    progress.learn({"kind": "metric", "source": "hook", "step": 4, "values": {"loss": 0.5}})
+    assert (progress.step, progress.loss, progress.has_trained) == (4, 0.5, True)
+    assert not progress.uses_worker
+    progress.learn({"kind": "consumed", "values": {"knobs": []}})
+    assert progress.uses_worker
+
+
+def test_the_log_is_read_until_the_hook_has_metrics():
+    """A Trainer with `logging_strategy="no"` logs its summary alone, and its script may print losses itself."""
+    progress = Progress()
+    progress.learn(begun(logs=False))
+    progress.learn({"kind": "beat", "source": "hook", "step": 3})
+    assert progress.learn_log_metrics([(3, {"loss": 9.0})])
+    progress.learn({"kind": "metric", "source": "hook", "step": 9, "values": {"train_loss": 1.0}})
+    assert not progress.learn_log_metrics([(9, {"loss": 8.0})])
+
+
+@pytest.mark.parametrize("source", [{}, {"source": "hook"}])
+def test_steps_of_the_hook_count_for_a_hang_until_its_training_ends(source):
+    """As those of the worker: what follows a training may be silent."""
+    progress = Progress()
+    for step in (1, 2, 3):
+        progress.learn({"kind": "beat", "step": step, **source})
+    assert progress.liveness.limit_s < float("inf")
+    progress.learn({"kind": "end", **source})
+    assert progress.liveness.limit_s == float("inf")
