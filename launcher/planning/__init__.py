@@ -31,7 +31,7 @@ from launcher.planning.placement import (
 )
 from launcher.planning.precision_history import failed_before
 from launcher.planning.recipe import Recipe, buildkit, classic
-from launcher.planning.script import interpreter_of, leading_assignments, script_of
+from launcher.planning.script import interpreter_of, leading_assignments, script_of, starts_python
 from launcher.planning.split import split
 from launcher.planning.wheel_choice import (
     Site,
@@ -94,6 +94,7 @@ __all__ = [
     "site",
     "source",
     "split",
+    "starts_python",
     "strangers_on",
     "torch_for",
     "unfit",

@@ -10,6 +10,7 @@ image      a job's image built cold, after another requirement, and when it is t
 container  a warm job that only exits, in a container, beside `ssh HOST docker run --rm IMAGE true` of the same image
 probe      one probe of a host with 4 simulated cards and 8 holders, without what its nvidia-smi takes itself
 hosts      50 hosts probed at once by one client
+hook       a Python that does nothing, with the start-up hook and without it in turn
 guard      the share of a training's step time that is spent inside the guard, on a model of 100M parameters and more
 local ssh  from a metric written by the training to the client that has it in its mirror and shows it, here and over SSH
 """
@@ -33,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from testbed.cache import wheelhouse
 from testbed.cards import Cards
-from testbed.client import LAUNCH, Client, until
+from testbed.client import LAUNCH, REPOSITORY, Client, until
 from testbed.engine import BASE, Engine, engine_in_a_machine
 from testbed.link import Link
 from testbed.sshd import ADDRESS, MissingPartError, SshHost
@@ -313,6 +314,30 @@ def hosts(client: Client, host: SshHost) -> Iterator[Figure]:
     yield beside("50 hosts probed at once", took[50], "one host", took[1])
 
 
+def hook(client: Client, _host: SshHost) -> Iterator[Figure]:
+    """Measure what the start-up hook costs a script without torch: with it and without it in turn."""
+    worker = client.project / "worker"
+    shutil.copytree(REPOSITORY / "launcher" / "worker", worker)
+    plain = {**client.env, "PYTHONPATH": str(worker), "LAUNCH_SOCKET": str(client.project / "none")}
+    hooked = {
+        **plain,
+        "PYTHONPATH": os.pathsep.join([str(worker / "launcher_worker" / "startup"), str(worker)]),
+    }
+    command = [sys.executable, "-c", "pass"]
+    for name, written in (("", ""), (", from its source each time", "1")):
+        more = {"PYTHONDONTWRITEBYTECODE": written}
+        if written:
+            shutil.rmtree(worker / "launcher_worker" / "startup" / "__pycache__")
+        pairs = [
+            (seconds(command, env={**plain, **more}), seconds(command, env={**hooked, **more}))
+            for _ in range(10 * ROUNDS)
+        ]
+        cost_s = statistics.median(with_s - without_s for without_s, with_s in pairs)
+        floor = f"Python without it: {ms(statistics.median(without_s for without_s, _ in pairs))}"
+        what = f"the start-up hook in a script without torch{name}"
+        yield Figure(what, f"{cost_s * 1000:.1f} ms", floor, "", "≤ 20 ms", cost_s <= 0.02)
+
+
 def guard(_client: Client, _host: SshHost) -> Iterator[Figure]:
     """Measure the guard's share of the step time, in a process of its own."""
     command = [sys.executable, str(Path(__file__).with_name("guard.py"))]
@@ -381,7 +406,7 @@ def _flood(client: Client, *words: str) -> float:
 
 MEASUREMENTS: dict[str, Measurement] = {
     one.__name__: one
-    for one in (start, launch, image, container, unchanged, far, probe, hosts, guard, local, ssh)
+    for one in (start, launch, image, container, unchanged, far, probe, hosts, hook, guard, local, ssh)
 }
 
 

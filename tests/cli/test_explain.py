@@ -81,3 +81,14 @@ def test_a_rehearsal_names_its_card(client):
     plan = json.loads(client.ok("--dry-run", "--json", "--rehearse", "--profile", "titan_rtx"))
     assert (plan["plan"]["rehearsed"], plan["findings"]) == (True, [])
     assert plan["plan"]["profile"]["name"] == "titan_rtx"
+
+
+def test_the_start_up_hook_is_named_where_it_is_on(client):
+    """In a dry run and by `explain`; our job `sft` uses the worker and has none."""
+    client.script("")
+    hook = "reads steps and metrics of a Hugging Face Trainer"
+    words = ("--profile", "cpu")
+    assert hook in client.ok("--dry-run", *words, "--", "python", "train.py")
+    assert hook not in client.ok("--dry-run", *words, "--set", "inject=false", "--", "python", "train.py")
+    assert hook in client.ok("explain", *words, "--set", "inject=true")
+    assert not told(client, *words)["inject"]

@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from launcher.planning import interpreter_of, script_of
+from launcher.planning import interpreter_of, script_of, starts_python
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,23 @@ def test_an_interpreter_below_the_folder_is_one_that_must_travel():
     assert interpreter_of(["/usr/bin/python", "x.py"]) is None
     assert interpreter_of(["python", "x.py"]) is None
     assert interpreter_of(["./train.py"]) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "starts"),
+    [
+        ("python train.py", True),
+        ("FOO=1 python3.12 -u -m pkg.train", True),
+        ("env A=1 .venv/bin/python train.py", True),
+        ("torchrun --nproc-per-node 2 train.py", True),
+        ("./train.py", True),
+        ("python -I train.py", False),
+        ("python -uE train.py", False),
+        ("bash run.sh", False),
+        ("echo python", False),
+        ("env", False),
+    ],
+)
+def test_what_starts_python_with_its_path_is_read_from_the_words(words, starts):
+    """A launch says that the start-up hook is there only where it is."""
+    assert starts_python(words.split()) == starts
