@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+import time
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from launcher.cli.options import AcceptFlag, HostOption, JsonFlag, RunWord
 from launcher.cli.say import say
+
+if TYPE_CHECKING:
+    from launcher.runs.curves import Point
 
 
 def metrics(
@@ -20,6 +24,8 @@ def metrics(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
 ) -> None:
     """Print a run's metrics.
+
+    A value that the script's log gives without a step is shown with its time.
 
     Where several attempts passed a step, the latest attempt counts. If the run continues another, that run's metrics come first, under its own id.
 
@@ -42,4 +48,13 @@ def metrics(
     elif not measured:
         say(f"{mirror.run} has reported no metrics yet", f"  next   launch logs {mirror.short}")
     else:
-        say(*(f"step {point.step:>6}  {point.name:<16} {point.value:.6g}" for _, point in measured))
+        say(*(f"{_place(point)}  {point.name:<16} {point.value:.6g}" for _, point in measured))
+        if any(point.step is None for _, point in measured):
+            say("  · the log gives no step where a time is shown")
+
+
+def _place(point: Point) -> str:
+    """Return the step of a point, or its time if it has no step."""
+    if point.step is None:
+        return f"at {time.strftime('%H:%M:%S', time.localtime(point.time))}"
+    return f"step {point.step:>6}"

@@ -199,7 +199,7 @@ class PlainView:
     def metric(self, event: Event) -> None:
         """Show a metric event as a line."""
         if "loss" in event.values:
-            self.write(f"    step {self.progress.where():>9}  {'  '.join(self.progress.words())}")
+            self.write(f"    {self._place(event)}  {'  '.join(self.progress.words())}")
             return
         words = [
             f"{point.name} {value_text(point.value)}"
@@ -207,7 +207,13 @@ class PlainView:
             if not point.name.startswith(_SUMMARY)
         ]
         if words:
-            self.write(f"    step {self.progress.where():>9}  {'  '.join(words)}")
+            self.write(f"    {self._place(event)}  {'  '.join(words)}")
+
+    def _place(self, event: Event) -> str:
+        """Return the step of a metric, or its time if the log gave no step."""
+        if event.step is None:
+            return f"at {time.strftime('%H:%M:%S', time.localtime(event.time)):>11}"
+        return f"step {self.progress.where():>9}"
 
     def lost(self, error: HostError, tries: int, wait_s: float) -> None:
         """Show that the link is lost."""

@@ -37,7 +37,7 @@ class Progress:
         measured = [point for point in points(event) if point.rank == 0]
         if not measured:
             return False
-        self.step = event.step
+        self.step = self.step if event.step is None else event.step
         self.values.update({point.name: point.value for point in measured})
         if "loss" in event.values and event.step is not None:
             self.phase = None

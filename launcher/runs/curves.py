@@ -1,4 +1,7 @@
-"""Metrics from events: for each name and step, the value of the latest attempt."""
+"""Metrics from events: for each name and step, the value of the latest attempt.
+
+A script's log may give a value without a step. Such a point lies on the time axis: its step is None.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class Point(NamedTuple):
-    """One value of one metric. `time` is the host's clock."""
+    """One value of one metric. `time` is the host's clock; `step` is None where the log gave none."""
 
     attempt: int
     rank: int
-    step: int
+    step: int | None
     time: float
     name: str
     value: float
@@ -30,7 +33,7 @@ Measured = tuple[str, Point]
 
 def points(event: Event) -> list[Point]:
     """Return the numbers of a metric event; other events and other values have none."""
-    if event.kind != "metric" or event.step is None:
+    if event.kind != "metric":
         return []
     found = []
     for name, value in event.values.items():
@@ -50,14 +53,28 @@ def _float(number: int) -> float:
 
 
 def curve(events: Iterable[Event]) -> list[Point]:
-    """Return all points in the order of steps; if several attempts passed a step, those of the latest."""
+    """Return all points in the order of steps; if several attempts passed a step, those of the latest.
+
+    Points without a step come last, in the order of time.
+    """
     latest: dict[tuple[str, int, int], Point] = {}
+    stepless = []
     for event in events:
         for point in points(event):
+            if point.step is None:
+                stepless.append(point)
+                continue
             key = (point.name, point.rank, point.step)
             if key not in latest or latest[key].attempt <= point.attempt:
                 latest[key] = point
-    return sorted(latest.values(), key=lambda point: (point.step, point.name, point.rank))
+    return sorted([*latest.values(), *stepless], key=order)
+
+
+def order(point: Point) -> tuple[bool, int, float, str, int]:
+    """Return where a point stands among others: by step, those without a step last and by time."""
+    if point.step is None:
+        return (True, 0, point.time, "", 0)
+    return (False, point.step, 0.0, point.name, point.rank)
 
 
 def as_json(value: float) -> float | str:

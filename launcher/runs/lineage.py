@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.runs.curves import Measured, curve
+from launcher.runs.curves import Measured, curve, order
 from launcher.runs.mirror import Mirror, parent_of
 from launcher.runs.run_id import RUN_ID
 
@@ -37,11 +37,15 @@ def ancestors(folder: Path) -> list[Ancestor]:
 def joined(mirror: Mirror) -> list[Measured]:
     """Return the points of a run and of those that it continues, each with the run that measured it, no step twice.
 
-    An ancestor contributes the points up to the step that its successor started from. Points are in the order of steps.
+    An ancestor contributes the points up to the step that its successor started from. Points are in the order of steps;
+    those without a step come last.
     """
     latest: dict[tuple[str, int, int], Measured] = {}
+    stepless: list[Measured] = []
     for one, until in (*ancestors(mirror.folder), Ancestor(mirror, math.inf)):
         for point in curve(one.events()):
-            if point.step <= until:
+            if point.step is None:
+                stepless.append((one.run, point))
+            elif point.step <= until:
                 latest[point.name, point.rank, point.step] = (one.run, point)
-    return [latest[key] for key in sorted(latest, key=lambda key: (key[2], key[0], key[1]))]
+    return sorted([*latest.values(), *stepless], key=lambda measured: order(measured[1]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from pathlib import Path
+from typing import NamedTuple
 
 from launcher.errors import RunError
 from launcher.runs.curves import Point
@@ -16,27 +17,35 @@ MOST = 1e100
 """A loss beyond this counts as not finite: an axis computes differences, which would overflow."""
 
 
+_HELD_OUT = ("eval_loss", "val_loss", "valid_loss", "validation_loss")
+
+
 def draw(run: str, found: list[Point], path: Path) -> None:
-    """Write a PNG of the loss over the steps, evaluation beside it.
+    """Write a PNG of the loss over the steps, evaluation beside it; over the time if most losses have no step.
+
+    Points that do not fit the axis are left out, and the picture says how many.
 
     Raises RunError without any loss, and OSError if the file cannot be written; an older picture is then kept.
 
     A non-finite loss breaks the line and is marked at the foot of the picture: it is never shown as a zero.
     """
-    losses = [point for point in found if point.name == "loss" and point.rank == 0]
+    losses = [point for point in found if point.name in _losses(found) and point.rank == 0]
     if not losses:
         raise RunError(f"{run} has logged no loss yet\n  look   launch logs {run}")
     from matplotlib.figure import Figure  # takes 0.5 s and imports numpy
 
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
-    axes.plot([p.step for p in losses], [_finite(p.value) for p in losses], linewidth=1.5, label="loss")
-    held_out = [point for point in found if point.name == "eval_loss" and _is_finite(point.value)]
+    held_out = [point for point in found if point.name in _HELD_OUT and _is_finite(point.value)]
+    axis = _axis([*losses, *held_out], found)
+    drawn, held_out = [p for p in losses if axis.has(p)], [p for p in held_out if axis.has(p)]
+    missing = len(losses) - len(drawn)
+    axes.plot([axis.at(p) for p in drawn], [_finite(p.value) for p in drawn], linewidth=1.5, label="loss")
     if held_out:
         axes.plot(
-            [p.step for p in held_out], [p.value for p in held_out], "o", markersize=4, label="held out"
+            [axis.at(p) for p in held_out], [p.value for p in held_out], "o", markersize=4, label="held out"
         )
-    lost = [point.step for point in losses if not _is_finite(point.value)]
+    lost = [axis.at(point) for point in drawn if not _is_finite(point.value)]
     if lost:
         axes.plot(
             lost,
@@ -49,12 +58,42 @@ def draw(run: str, found: list[Point], path: Path) -> None:
     positive = [p.value for p in (*losses, *held_out) if _is_finite(p.value)]
     if positive and min(positive) > 0 and max(positive) > LOG_FROM * min(positive):
         axes.set_yscale("log")
-    axes.set(xlabel="step", ylabel="loss", title=run)
+    label = axis.label + (f" (losses without a step, not shown: {missing})" if missing else "")
+    axes.set(xlabel=label, ylabel="loss", title=run)
     axes.grid(alpha=0.3)
     axes.legend()
     png = io.BytesIO()
     figure.savefig(png, format="png")
     write_whole(path, png.getvalue())
+
+
+class _Axis(NamedTuple):
+    """The horizontal axis: steps, or the minutes since `began` where the log gives no steps."""
+
+    label: str
+    began: float | None
+
+    def has(self, point: Point) -> bool:
+        """Whether a point has a place on this axis."""
+        return self.began is not None or point.step is not None
+
+    def at(self, point: Point) -> float:
+        """Return the place of a point."""
+        if self.began is not None:
+            return (point.time - self.began) / 60
+        return point.step or 0
+
+
+def _axis(shown: list[Point], found: list[Point]) -> _Axis:
+    with_step = sum(point.step is not None for point in shown)
+    if 2 * with_step >= len(shown):
+        return _Axis("step", None)
+    return _Axis("minutes (the log gives no step)", min(point.time for point in found))
+
+
+def _losses(found: list[Point]) -> frozenset[str]:
+    """Return the name of the training loss, `train_loss` only where nothing is called `loss`."""
+    return frozenset({"loss"} if any(point.name == "loss" for point in found) else {"train_loss"})
 
 
 def _is_finite(value: float) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import math
 import os
 import shutil
@@ -122,7 +123,22 @@ def _draw(writer: SummaryWriter, run: Path, offsets: dict[Path, int], until: flo
     for path in sorted(run.glob("[0-9]*/events.jsonl")):
         while lines := _news(path, offsets):
             for point in _thinned(lines, until):
-                writer.add_scalar(point.name, point.value, point.step, walltime=point.time)
+                if point.step is None:  # the time axis: whole seconds since the run began
+                    name, step = f"by_seconds/{point.name}", round(max(0.0, point.time - _began(run)))
+                else:
+                    name, step = point.name, point.step
+                writer.add_scalar(name, point.value, step, walltime=point.time)
+
+
+@functools.cache
+def _began(run: Path) -> float:
+    """Return the time of a run's first event."""
+    for path in sorted(run.glob("[0-9]*/events.jsonl")):
+        with path.open("rb") as file:
+            event = parse_event(file.readline(MOST_BYTES))
+        if event is not None:
+            return event.time
+    return 0.0
 
 
 def _give_up(error: BaseException | None) -> None:
@@ -151,7 +167,7 @@ def _thinned(lines: list[bytes], until: float) -> list[Point]:
     for line in lines:
         event = parse_event(line)
         for point in points(event) if event is not None and event.rank == 0 else ():
-            if point.step <= until:
+            if point.step is None or point.step <= until:
                 found.setdefault(point.name, []).append(point)
     kept = []
     for series in found.values():

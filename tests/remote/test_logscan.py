@@ -1,4 +1,4 @@
-"""Metrics out of logs: Hugging Face's lines and tqdm's bars are read, and no bytes whatever end the agent."""
+"""Metrics out of logs: what counts as a metric line, which step it has, and that no bytes end the agent."""
 
 import itertools
 import math
@@ -13,7 +13,12 @@ from launcher.remote.diagnosis.logscan import LogScanner
 
 def scan(*pieces):
     scanner = LogScanner()
-    return [one for piece in pieces for one in scanner.feed(piece)]
+    return [one for piece in pieces for one in scanner.feed(piece)] + scanner.finish()
+
+
+def trainer(step, length, printed):
+    """Return what transformers' Trainer writes for a dict: the bar is cleared, the dict printed, the bar drawn again."""
+    return b"\r            \r%s\n\r 33%%|###      | %d/%d [00:10<00:20,  9.9it/s]" % (printed, step, length)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +33,7 @@ def scan(*pieces):
 )
 def test_hugging_faces_lines_are_read_quoted_and_bare(line):
     """Newer transformers quote every number, older ones do not; the values are the same."""
-    assert scan(line) == [(1, {"loss": 1.5, "grad_norm": 0.25, "learning_rate": 0.001, "epoch": 0.1})]
+    assert scan(line) == [(None, {"loss": 1.5, "grad_norm": 0.25, "learning_rate": 0.001, "epoch": 0.1})]
 
 
 @pytest.mark.parametrize("norm", [b"'nan'", b"nan", b"'inf'", b"inf", b"-inf"])
@@ -43,18 +48,36 @@ def test_a_loss_of_zero_beside_a_non_finite_norm_is_nan(loss, norm):
 def test_a_true_zero_stays_zero():
     """Beside a finite norm, or none, a loss of zero is what was measured."""
     assert scan(b"{'loss': '0', 'grad_norm': '0.5'}\n{'eval_loss': '0'}\n") == [
-        (1, {"loss": 0.0, "grad_norm": 0.5}),
-        (2, {"eval_loss": 0.0}),
+        (None, {"loss": 0.0, "grad_norm": 0.5}),
+        (None, {"eval_loss": 0.0}),
     ]
 
 
-def test_the_step_is_that_of_the_last_bar_before_the_line():
-    """tqdm writes its bar over itself with carriage returns."""
+def test_the_step_of_the_trainer_is_that_of_the_bar_drawn_after_its_line():
+    """The bar before the line may lag behind; after tqdm's own `write` it is exact."""
     log = (
-        b"\r 33%|###      | 100/300 [00:10<00:20, 9.9it/s]\r 34%|###      | 101/300 [00:10<00:20]"
-        b"{'loss': 2.0}\n\r 67%|######   | 200/300 [00:20<00:10]\r{'loss': 1.0}\n"
+        b"\r 33%|###      | 99/300 [00:10<00:20, 9.9it/s]"
+        + trainer(101, 300, b"{'loss': 2.0, 'epoch': 1.0}")
+        + trainer(200, 300, b"{'loss': 1.0, 'epoch': 2.0}")
     )
-    assert scan(log) == [(101, {"loss": 2.0}), (200, {"loss": 1.0})]
+    assert scan(log) == [(101, {"loss": 2.0, "epoch": 1.0}), (200, {"loss": 1.0, "epoch": 2.0})]
+
+
+def test_a_dict_that_a_script_prints_beside_a_bar_has_no_step():
+    """Whether the bar has counted the step by then is not known."""
+    log = b"\r 33%|###      | 100/300 [00:10<00:20, 9.9it/s]{'loss': 2.0, 'epoch': 1.0}\n\r 34%|###   | 101/300 [00:10<00:20]"
+    assert scan(log) == [(None, {"loss": 2.0, "epoch": 1.0})]
+
+
+def test_another_bar_after_the_line_is_not_the_trainers():
+    """A bar with a name, a nested bar, and a bar of another length are somebody else's."""
+    first = trainer(10, 40, b"{'loss': 2.0, 'epoch': 0.1}")
+    other = (
+        b"\r      \r{'eval_loss': 1.0, 'epoch': 0.1}\n\rEval: 50%|##| 20/40 [00:01<00:01]"
+        b"\r 50%|##| 20/40 [00:01<00:01]\x1b[A\r100%|####| 8/8 [00:01<00:00]\r 25%|##| 10/40 [00:01<00:01]\n"
+    )
+    assert [step for step, _ in scan(first + other)] == [10, 10]
+    assert [step for step, _ in scan(first + other[:-40] + b"\nwords\n")] == [10, None]
 
 
 @pytest.mark.parametrize(
@@ -96,8 +119,10 @@ def test_a_bar_that_no_tqdm_wrote_ends_nothing(bar):
 
 
 METRIC_LOG = (
-    b" 10%|#  | 10/100 [00:01<00:09]\r{'loss': '2.0', 'grad_norm': '1'}\nwords {\n"
-    b"\xff\xfe{'loss': nan}\n{'loss': '0', 'grad_norm': 'nan'}\r\n 20%|## | 20/100 [00:02<00:08]\r{'eval_loss': 1}\nrest"
+    trainer(10, 100, b"{'loss': '2.0', 'grad_norm': '1', 'epoch': 1}")
+    + b"\nwords {\n\xff\xfe{'loss': nan, 'step': 11}\n{'loss': '0', 'step': 12, 'grad_norm': 'nan'}\r\n"
+    + trainer(20, 100, b"{'eval_loss': 1, 'epoch': 2}")
+    + b"\nstep 21 loss 2.5\nrest"
 )
 
 
@@ -114,7 +139,7 @@ def cut(log, cuts):
 def test_where_the_pipe_cuts_the_log_does_not_matter(cuts):
     """Any pieces of the same bytes give the same metrics at the same steps."""
     whole = scan(METRIC_LOG)
-    assert [step for step, _ in whole] == [10, 10, 10, 20]
+    assert [step for step, _ in whole] == [10, None, None, 20, None]  # `loss` has the Trainer's steps by then
     assert comparable(scan(*cut(METRIC_LOG, cuts))) == comparable(whole)
 
 
@@ -144,8 +169,8 @@ def test_a_megabyte_without_a_newline_is_not_kept(piece):
     scanner = LogScanner()
     for begin in range(0, 1 << 20, piece):
         assert scanner.feed(b"a" * min(piece, (1 << 20) - begin)) == []
-    assert len(scanner._line) < 100_000
-    assert scanner.feed(b"\n{'loss': 0.5}\n") == [(1, {"loss": 0.5})]
+    assert len(scanner._segments._parts) < 100_000
+    assert scanner.feed(b"\n{'loss': 0.5}\n") == [(None, {"loss": 0.5})]
 
 
 @pytest.mark.parametrize("char", [b"1", b"{", b"}", b"{'", b" }", b"1/"], ids=repr)
@@ -164,8 +189,7 @@ def test_a_long_line_costs_no_more_than_its_length(char):
 def diverges(*losses):
     scanner = LogScanner()
     lines = [
-        f" 33%|###   | {step}/30 [00:01<00:02,  9.9it/s]\n{{'loss': {loss}, 'grad_norm': nan}}\n"
-        for step, loss in enumerate(losses, start=1)
+        f"{{'step': {step}, 'loss': {loss}, 'grad_norm': nan}}\n" for step, loss in enumerate(losses, start=1)
     ]
     scanner.feed("".join(lines).encode())
     return scanner.divergence
@@ -173,7 +197,7 @@ def diverges(*losses):
 
 def test_two_losses_running_that_are_not_finite_are_a_divergence_from_the_step_behind_the_last_good_one():
     """The first of the two lines is the proof."""
-    assert diverges("2.1", "2.0", "nan", "0.0") == ("{'loss': nan, 'grad_norm': nan}", 3)
+    assert diverges("2.1", "2.0", "nan", "0.0") == ("{'step': 3, 'loss': nan, 'grad_norm': nan}", 3)
     assert diverges("inf", "nan").since == 1
     assert diverges("2.1", "nan", "nan", "2.0").since == 2
 

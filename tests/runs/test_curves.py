@@ -60,15 +60,25 @@ def test_steps_are_told_in_their_order_as_numbers():
 
 
 def test_what_is_no_number_is_no_point():
-    """Text, truth values, lists, and events that are no metrics or have no step give nothing."""
+    """Text, truth values, lists, and events that are no metrics give nothing."""
     assert points(metric(1, a="text", b=True, c=[1], d=None, e={"f": 1.0})) == []
-    assert points(metric(None, loss=1.0)) == []
     assert points(metric(1, kind="state", loss=1.0)) == []
 
 
 def test_a_whole_number_too_large_for_a_float_ends_nothing():
     """A script may log any integer; one beyond a float's range does not end `launch metrics`."""
     assert [one.value for one in points(metric(1, count=10**400, loss=1.0)) if one.name == "loss"] == [1.0]
+
+
+def test_a_value_without_a_step_lies_on_the_time_axis():
+    """Each of them is kept, after those with a step and in the order of time; JSON and CSV leave the step out."""
+    events = [metric(None, loss=3.0), metric(None, 2, loss=2.0), metric(7, loss=1.0)]
+    later = Event(version=1, kind="metric", attempt=1, rank=0, step=None, time=1.5, values={"loss": 4.0})
+    found = curve([*events, later])
+    assert [(one.step, one.value) for one in found] == [(7, 1.0), (None, 4.0), (None, 3.0), (None, 2.0)]
+    assert record("r", found[1])["step"] is None
+    (row,) = csv.DictReader(io.StringIO(table([("r", found[1])])))
+    assert (row["step"], row["time"], row["value"]) == ("", "1.5", "4.0")
 
 
 NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}

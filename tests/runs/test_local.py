@@ -167,12 +167,15 @@ def test_a_script_killed_by_a_signal_says_which(client):
 def test_logged_lines_of_hugging_face_become_metrics_and_a_hidden_nan_is_one(client):
     """A loss of '0' beside a norm of 'nan' is the filter's work: the metric is nan, never 0.0."""
     client.script(
-        "print(' 33%|###   | 10/30 [00:01<00:02,  9.9it/s]')\n"
-        "print({'loss': '2.271', 'grad_norm': '1.55', 'learning_rate': '0.0002', 'epoch': '0.31'})\n"
-        "print(' 66%|###   | 20/30 [00:01<00:02,  9.9it/s]')\n"
-        "print({'loss': '0', 'grad_norm': 'nan', 'learning_rate': '0.0001', 'epoch': '0.62'})\n"
+        "def write(step, values):\n"  # as the Trainer does: the bar is cleared, and drawn again after the line
+        "    print(f'\\r        \\r{values}\\n 33%|###   | {step}/30 [00:01<00:02,  9.9it/s]', end='')\n"
+        "write(10, {'loss': '2.271', 'grad_norm': '1.55', 'learning_rate': '0.0002', 'epoch': '0.31'})\n"
+        "write(20, {'loss': '0', 'grad_norm': 'nan', 'learning_rate': '0.0001', 'epoch': '0.62'})\n"
+        "print('\\nValidation accuracy: 0.75')\n"
     )
     client.ok("--", "python", "train.py")
+    (stepless,) = [line for line in client.ok("metrics", "last").splitlines() if "0.75" in line]
+    assert re.fullmatch(r"at \d\d:\d\d:\d\d  validation_accuracy 0.75", stepless)
     lines = [json.loads(line) for line in client.ok("metrics", "last", "--json").splitlines()]
     losses = {line["step"]: line["value"] for line in lines if line["name"] == "loss"}
     assert losses == {10: 2.271, 20: "nan"}

@@ -45,6 +45,20 @@ def test_what_arrives_while_a_run_is_followed_is_drawn_once_and_whole(mirror):
     assert sorted(drawn(mirror.tensorboard)) == sorted(expected)
 
 
+def test_a_value_without_a_step_is_drawn_over_the_seconds(mirror):
+    """Its name says so, so that no curve mixes steps and seconds."""
+    lines = [
+        json.dumps({"version": 1, "kind": "metric", "step": None, "time": time, "values": {"loss": loss}})
+        + "\n"
+        for time, loss in ((100.0, 3.0), (102.4, 2.0))
+    ]
+    board = tensorboard.TensorBoard(mirror.tensorboard)
+    board.add(mirror(1, '{"version":1,"kind":"begin","time":90}\n', *lines, metric(5, loss=1.0)))
+    board.close()
+    expected = [("by_seconds/loss", 10, 3.0), ("by_seconds/loss", 12, 2.0), ("loss", 5, 1.0)]
+    assert sorted(drawn(mirror.tensorboard)) == sorted(expected)
+
+
 def test_a_run_without_metrics_draws_nothing(mirror):
     """And pays for no process."""
     board = tensorboard.TensorBoard(mirror.tensorboard)

@@ -230,7 +230,11 @@ def _cells(lines: List[str]) -> Iterator[Tuple[int, str, Optional[int]]]:
 
 def _continues(lines: Iterable[str]) -> bool:
     """Whether training continued, so that the error printed before did not end it."""
-    return bool(LogScanner().feed("\n".join([*lines, ""]).encode()))
+    scanner = LogScanner()
+    metrics = scanner.feed("\n".join([*lines, ""]).encode()) + scanner.finish()
+    return any(
+        metric.step is not None or "loss" in metric.values or "epoch" in metric.values for metric in metrics
+    )
 
 
 # signs

@@ -1,115 +1,373 @@
-"""Read metrics from the log of a script that does not use the worker: Hugging Face's lines and tqdm's step counter.
+"""Read metrics from the log of a script that does not use the worker.
 
-    {'loss': '1.234', 'grad_norm': '0.5', 'learning_rate': '0.001', 'epoch': '0.1'}
-     33%|###3      | 100/300 [00:10<00:20, 9.9it/s]
+One reader for all formats: printed dicts, JSON lines, `name: value` and `name value` lines, columns, and the numbers
+beside progress bars. A line counts as a metric line if it names a measure, such as a loss or an accuracy.
 
-transformers prints str(dict) with every float as a quoted "%.4g"; older versions print bare numbers. Its default filter
-prints a NaN loss as 0, so a loss of exactly zero with a non-finite gradient norm is read as NaN.
-
-Two non-finite losses in a row are a divergence. A non-finite gradient norm alone is not: a scaler's first steps overflow.
+A step is what the log itself says; where it says none, the step is None. Only transformers' Trainer has its step in a bar:
+it clears the bar, prints its dict, and draws the bar again, which then shows the step of the dict.
 """
 
 from __future__ import annotations
 
-import ast
-import math
 import re
-from typing import NamedTuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
-MAX_LINE = 20_000
-MOST_CHARS = 500
-_LINE = re.compile(r"\{['\"].{3,}\}\s*$")
-_BAR = re.compile(
-    r"\s*\d{1,3}%\|[^|]*\|\s*(\d{1,12})/\d{1,12} \["
-)  # a Trainer's bar; other bars begin with a name
-_BARE_NON_FINITE = re.compile(r"(?<=: )(-?)(nan|inf)(?=[,}])")
-_KNOWN = {"loss", "grad_norm", "learning_rate", "eval_loss", "train_loss", "train_runtime"}
+from .log_bars import Bar, Passes, bar_of, keras_of
+from .log_lines import Segments, strip_prefix, text_of
+from .log_names import Name, is_evaluation, is_training_loss
+from .log_pairs import dict_pairs, dict_values, text_pairs
+from .log_steps import NOWHERE, Axis, Count, Place, place, place_of_dict
+from .log_tables import Table
+from .loss_watch import Divergence, LastLoss, LossWatch
+
+_WORDS = (
+    b"loss",
+    b"ppl",
+    b"perp",
+    b"acc",
+    b"epoch",
+    b"reward",
+    b"score",
+    b"val",
+    b"lr",
+    b"map",
+    b"bpb",
+    b"wer",
+    b"f1",
+    b"kl",
+    b"test",
+)
+_BAR = b"%|"
+_ASIDE = re.compile(
+    r"\b(?:val|valid|validat(?:e|ing|ion)|eval|evaluat(?:e|ing|ion)|test(?:ing)?|dev|predict(?:ing)?|inference)\b(?!\.py|[_/=:]\d)",
+    re.IGNORECASE,
+)
+_PART = re.compile(r"[\[(]\s{0,8}(\d{1,12})\s?/\s{0,8}(\d{1,12})")
+_KERAS_EPOCH = re.compile(r"\s{0,4}Epoch (\d{1,9})/\d{1,9}\s*$")
+_MOST_NAMES = 1000
+_MOST_COUNTERS = 64
 
 
-class Divergence(NamedTuple):
-    """A loss that became non-finite: its first line, and the step after the last finite one."""
+class Metric(NamedTuple):
+    """The values of a metric line, and its step if the log gives one."""
 
+    step: Optional[int]
+    values: Dict[str, float]
+
+
+class _Pending(NamedTuple):
+    """A dict of the Trainer that waits for the bar to be drawn again."""
+
+    values: Dict[str, float]
     line: str
-    since: int
+    is_evaluation: bool
 
 
 class LogScanner:
-    """Read a log piece by piece and find its metric lines. Lines longer than MAX_LINE bytes are ignored.
-
-    `divergence` is the log's first divergence, None until there is one.
-    """
+    """Read a log piece by piece and find its metric lines. Lines longer than MAX_LINE bytes are ignored."""
 
     def __init__(self) -> None:
         """Start before the first line."""
-        self._line = bytearray()
-        self._is_too_long = False
-        self._step: int | None = None
-        self._count = 0
-        self._suspect: Divergence | None = None
-        self._good_step = 0
-        self.divergence: Divergence | None = None
+        self._segments = Segments()
+        self._watch = LossWatch()
+        self._metrics: List[Metric] = []
+        self._axes: Dict[str, Axis] = {}
+        self._passes: Dict[str, Passes] = {}
+        self._counters: Dict[str, str] = {}
+        self._table = Table()
+        self._pending: Optional[_Pending] = None
+        self._trainer_length: Optional[int] = None
+        self._trainer_step = -1
+        self._last_bar = b""
+        self._is_cleared = False
+        self._rank: Optional[str] = None
+        self._keras_epoch: Optional[int] = None
+        self._is_evaluating = False
+        self._has_loss = False
 
-    def feed(self, piece: bytes) -> list[tuple[int, dict[str, float | str]]]:
-        """Take the next bytes of the log; return (step, values) of each metric line that they complete.
+    @property
+    def divergence(self) -> Optional[Divergence]:
+        """The log's first divergence, None until there is one."""
+        return self._watch.divergence
 
-        The step comes from the last progress bar. Without a bar, the metric lines are counted.
-        """
-        metrics = []
-        for number, part in enumerate(re.split(rb"[\r\n]", piece)):
-            if number:
-                line = "" if self._is_too_long else self._line.decode("utf-8", "replace")
-                values = self._read(line)
-                self._line.clear()
-                self._is_too_long = False
-                if values:
-                    self._count += 1
-                    step = self._count if self._step is None else self._step
-                    self._judge(line, step, values)
-                    metrics.append((step, values))
-            self._is_too_long = self._is_too_long or len(self._line) + len(part) > MAX_LINE
-            if not self._is_too_long:
-                self._line += part
+    @property
+    def last_loss(self) -> Optional[LastLoss]:
+        """The last training loss, None before the first."""
+        return self._watch.last
+
+    def feed(self, piece: bytes) -> List[Metric]:
+        """Take the next bytes of the log; return the metrics of the lines that they complete."""
+        segments = self._segments.cut(piece)
+        low = b"\n".join(segments).lower()
+        words = [word for word in _WORDS if word in low]
+        if words or self._pending or self._table.is_open or _BAR in low:
+            self._take_all(segments, low.split(b"\n"), words)
+        elif segments:
+            self._is_cleared = _is_blank(segments[-1])
+        metrics, self._metrics = self._metrics, []
         return metrics
 
-    def _judge(self, line: str, step: int, values: dict[str, float | str]) -> None:
-        loss = values.get("loss")
-        if not isinstance(loss, float):
-            return  # an evaluation, or the summary
-        if math.isfinite(loss):
-            self._suspect, self._good_step = None, step
-        elif self._suspect is None:
-            self._suspect = Divergence(line.strip()[:MOST_CHARS], self._good_step + 1)
-        elif self.divergence is None:
-            self.divergence = self._suspect
+    def finish(self) -> List[Metric]:
+        """Return the metrics of the last line, which may lack its end."""
+        metrics = self.feed(b"\n")
+        self._settle(None)
+        metrics, self._metrics = metrics + self._metrics, []
+        return metrics
 
-    def _read(self, line: str) -> dict[str, float | str]:
-        bar = _BAR.match(line)
-        if bar:
-            self._step = int(bar[1])
-        start = line.find("{")
-        if start < 0 or not _LINE.match(line[start:]):
-            return {}
-        try:
-            printed = ast.literal_eval(_BARE_NON_FINITE.sub(r"'\1\2'", line[start:].strip()))
-        except (ValueError, TypeError, OverflowError, SyntaxError, MemoryError, RecursionError):
-            return {}  # an ordinary line that looks like a dict
-        if not isinstance(printed, dict) or not _KNOWN & printed.keys():
-            return {}
-        values: dict[str, float | str] = {}
-        for key, value in printed.items():
-            number = _number(value)
-            if isinstance(key, str) and number is not None:
-                values[key] = number
-        norm = values.get("grad_norm")
-        if values.get("loss") == 0.0 and isinstance(norm, float) and not math.isfinite(norm):
-            values["loss"] = math.nan
+    def _take_all(self, segments: List[bytes], lowered: List[bytes], words: List[bytes]) -> None:
+        for number, segment in enumerate(segments):
+            low = lowered[number]
+            if _BAR in low:
+                self._take_bar(segment, low, words)
+                self._is_cleared = False
+                continue
+            is_blank = not segment or segment.isspace() or _is_blank(segment)
+            if is_blank:
+                self._is_cleared = bool(segment)
+                continue
+            if self._pending:
+                self._settle(None)
+            if self._table.is_open or any(word in low for word in words):
+                self._take_line(segment)
+            self._is_cleared = False
+
+    # bars
+
+    def _take_bar(self, segment: bytes, low: bytes, words: List[bytes]) -> None:
+        has_words = any(word in low for word in words)
+        if not (self._pending or has_words or self._table.is_open):
+            return
+        bar = bar_of(text_of(segment))
+        if bar is None:
+            return
+        if self._pending:
+            self._settle(bar, is_nested=b"\x1b[A" in segment)
+        if self._table.is_open and self._take_row_of(bar):
+            return
+        if has_words:
+            if not self._table.takes_head(bar.title):
+                self._take_numbers(bar)
+            if bar.rest.strip():
+                self._is_cleared = False
+                self._take_text(bar.rest)
+
+    def _take_row_of(self, bar: Bar) -> bool:
+        """Take a bar that stands behind a row of a table, as ultralytics draws it; return whether it does."""
+        row = self._table.row(bar.title)
+        if row is None:
+            return False
+        if bar.position == bar.length and row.place.epoch is not None:
+            count = Count("row", bar.position, bar.length, int(row.place.epoch), is_within=True)
+            self._emit(row.pairs, Place(count, row.place.epoch), bar.title, is_aside=row.is_evaluation)
+        return True
+
+    def _take_numbers(self, bar: Bar) -> None:
+        """Take the numbers beside a bar."""
+        if not any(name.is_measure for name, _ in bar.pairs):
+            return
+        if _ASIDE.search(bar.title):
+            self._is_evaluating = True
+            if bar.position == bar.length:
+                self._emit(bar.pairs, NOWHERE, bar.postfix, is_aside=True)
+            return
+        if bar.key not in self._passes and len(self._passes) >= _MOST_COUNTERS:
+            return
+        epoch = None if bar.epoch is None else float(bar.epoch)
+        for pairs, position in self._passes.setdefault(bar.key, Passes()).take(bar):
+            step = position if bar.own_step is None else bar.own_step
+            self._record(self._named(pairs, epoch, is_aside=False), step, bar.key, bar.postfix)
+
+    def _take_keras(self, bar: Bar) -> None:
+        """Take a Keras bar. One that no `Epoch 1/5` announced belongs to an evaluation or a prediction."""
+        if self._keras_epoch is None:
+            return
+        count = Count("keras", bar.position, bar.length, self._keras_epoch, is_within=True)
+        self._emit(bar.pairs, Place(count, float(self._keras_epoch)), bar.postfix, is_aside=False)
+        if any(name.is_evaluation for name, _ in bar.pairs):
+            self._keras_epoch = None
+
+    # the Trainer of transformers
+
+    def _settle(self, bar: Optional[Bar], *, is_nested: bool = False) -> None:
+        """Find the step of the Trainer's dict in the bar that was drawn after it; None if another line came first."""
+        pending = self._pending
+        if pending is None:
+            return
+        if bar is not None and (bar.title or is_nested or bar.length is None):
+            return
+        if bar is not None and self._trainer_length is None:
+            self._trainer_length = bar.length
+        if bar is not None and bar.length != self._trainer_length:
+            return
+        step = None if bar is None or bar.position < self._trainer_step else bar.position
+        self._trainer_step = self._trainer_step if step is None else step
+        self._pending = None
+        self._record(pending.values, step, "trainer", pending.line, is_aside=pending.is_evaluation)
+
+    # lines
+
+    def _take_line(self, segment: bytes) -> None:
+        text = text_of(segment)
+        keras = _KERAS_EPOCH.match(text)
+        if keras:
+            self._keras_epoch = int(keras[1])
+            return
+        bar = keras_of(text)
+        if bar is not None:
+            self._take_keras(bar)
+            return
+        bar = bar_of(text)
+        if bar is not None:
+            self._take_numbers(bar)
+            return
+        self._take_text(text)
+
+    def _take_text(self, text: str) -> None:
+        line = strip_prefix(text)
+        if line.rank is not None:
+            self._rank = self._rank or line.rank
+            if line.rank != self._rank:
+                return
+        if "{" in text and self._take_dict(line.text):
+            return
+        if self._table.is_open:
+            row = self._table.row(line.text)
+            if row is not None:
+                self._emit(row.pairs, row.place, text, is_aside=row.is_evaluation)
+                return
+        self._take_pairs(line.text)
+
+    def _take_dict(self, line: str) -> bool:
+        """Take a printed dict or a JSON object; return whether the line is one."""
+        pairs = dict_pairs(line)
+        if pairs is None:
+            return False
+        values = dict_values(pairs)
+        if not values:
+            return True
+        head = line[: line.index("{")]
+        where = place_of_dict(pairs)
+        if where.counted is not None:
+            values.pop(where.counted.name, None)
+        if where.counted is None and head.strip():
+            where = place(head)
+        is_aside = bool(_ASIDE.search(head)) or all(map(is_evaluation, values.keys() - {"epoch"}))
+        if where.counted is None and self._is_cleared and "epoch" in values:
+            self._pending = _Pending(values, line, is_aside)
+            return True
+        step = self._step(where, is_aside=is_aside)
+        if is_aside:
+            values = {_aside(key): value for key, value in values.items()}
+        self._record(values, step, where.counted.name if where.counted else None, line, is_aside=is_aside)
+        return True
+
+    def _take_pairs(self, line: str) -> None:
+        """Take a line of free text."""
+        where = place(line)
+        pairs = text_pairs(line, has_step=where.counted is not None or where.epoch is not None)
+        if pairs is None:
+            self._table.takes_head(line)
+            return
+        if pairs.is_prose:
+            return
+        aside = _ASIDE.search(line, 0, pairs.first)
+        if aside is None and where == NOWHERE and self._is_evaluating:
+            self._emit(pairs.found, where, line, is_aside=True)
+            return
+        if aside is None:
+            self._is_evaluating = self._is_evaluating and where.counted is None
+            self._emit(pairs.found, where, line, is_aside=False)
+            return
+        self._is_evaluating = True
+        part = _PART.search(line, aside.start(), pairs.first)
+        if part and part[1] != part[2]:
+            return  # how far the evaluation has come
+        if where.counted is not None and (where.counted.is_within or where.counted.length is not None):
+            if where.counted.position != where.counted.length:
+                return
+            where = Place(None, where.epoch)
+        self._emit(pairs.found, where, line, is_aside=True)
+
+    # what was read
+
+    def _emit(self, pairs: List[Tuple[Name, float]], where: Place, line: str, *, is_aside: bool) -> None:
+        step = self._step(where, is_aside=is_aside)
+        values = self._named(pairs, where.epoch, is_aside=is_aside)
+        self._record(values, step, where.counted.name if where.counted else None, line, is_aside=is_aside)
+
+    @staticmethod
+    def _named(
+        pairs: List[Tuple[Name, float]], epoch: Optional[float], *, is_aside: bool
+    ) -> Dict[str, float]:
+        """Return the values of a line. What follows an evaluation's name belongs to the evaluation too."""
+        values: Dict[str, float] = {} if epoch is None else {"epoch": epoch}
+        for name, value in pairs:
+            is_aside = is_aside or name.is_evaluation
+            values.setdefault(
+                _aside(name.text)
+                if is_aside
+                and name.is_measure
+                and not name.is_evaluation
+                and not name.text.startswith("train")
+                else name.text,
+                value,
+            )
         return values
 
+    def _step(self, where: Place, *, is_aside: bool) -> Optional[int]:
+        count = where.counted
+        if count is None or (count.name not in self._axes and len(self._axes) >= _MOST_COUNTERS):
+            return None
+        axis = self._axes.setdefault(count.name, Axis())
+        return axis.step_aside(count) if is_aside else axis.step(count)
 
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
+    def _record(
+        self,
+        values: Dict[str, float],
+        step: Optional[int],
+        counter: Optional[str],
+        line: str,
+        *,
+        is_aside: bool = False,
+    ) -> None:
+        """Record a metric. A name keeps the counter it had first: two counters never share a curve."""
+        loss = None if is_aside or "train_runtime" in values else _loss_of(values)
+        main = loss or next(iter(values), "")
+        if step is not None and counter is not None and len(self._counters) < _MOST_NAMES:
+            step = step if self._counters.setdefault(main, counter) == counter else None
+        if loss is not None:
+            self._watch.take(loss, values[loss], step, line)
+        self._metrics.append(Metric(step, self._renamed(values, loss, step)))
+
+    def _renamed(
+        self, values: Dict[str, float], loss: Optional[str], step: Optional[int]
+    ) -> Dict[str, float]:
+        """Call the training loss `loss`, whatever the log calls it, until a line calls another number so.
+
+        A `train_loss` beside an evaluation's values, at a step, is an evaluation of the training data.
+        """
+        self._has_loss = self._has_loss or (loss == "loss")
+        if loss is None or self._has_loss or loss.startswith("actor/"):
+            return values
+        if step is not None and any(map(is_evaluation, values)):
+            return values
+        return {"loss" if key == loss else key: value for key, value in values.items()}
+
+
+def _loss_of(values: Dict[str, float]) -> Optional[str]:
+    """Return the name of the training loss among some values."""
+    if "loss" in values:
+        return "loss"
+    return next(filter(is_training_loss, values), None)
+
+
+def _aside(name: str) -> str:
+    """Return a name that shows that its value comes from an evaluation."""
+    return name if is_evaluation(name) or name == "epoch" else "eval_" + name
+
+
+_BLANK = re.compile(rb"[ \t\x08]*(?:\x1b\[[0-9;]{0,20}[A-Za-z][ \t\x08]*)*\Z")
+
+
+def _is_blank(segment: bytes) -> bool:
+    return segment[:1] in (b"\x1b", b" ", b"\x08") and bool(_BLANK.match(segment))

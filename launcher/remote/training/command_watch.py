@@ -5,9 +5,9 @@ from __future__ import annotations
 import selectors
 import signal
 import socket
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List
 
-from ..diagnosis.logscan import LogScanner
+from ..diagnosis.logscan import LogScanner, Metric
 from ..diagnosis.remedy import Failure
 from ..system import process
 from .account import Account, read_report
@@ -86,14 +86,14 @@ class Running:
 
     def _take_output(self, piece: bytes) -> None:
         self._progress.liveness.note_sign()
-        self._scan(self._account.write_output(piece))
+        self._learn(self._scanner.feed(self._account.write_output(piece)))
 
     def _finish_output(self) -> None:
-        self._scan(self._account.finish_output())
-        self._scan(b"\n")
+        self._learn(self._scanner.feed(self._account.finish_output()))
+        self._learn(self._scanner.finish())
 
-    def _scan(self, piece: bytes) -> None:
-        metrics: List[Tuple[int, Dict[str, Any]]] = self._scanner.feed(piece)
+    def _learn(self, metrics: List[Metric]) -> None:
+        """Record what was read from the log."""
         if self._progress.learn_log_metrics(metrics):
             self._account.write_events(
                 [{"kind": "metric", "step": step, "values": values} for step, values in metrics]

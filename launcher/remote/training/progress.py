@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
-from ..diagnosis.logscan import Divergence
+from ..diagnosis.logscan import Metric
+from ..diagnosis.loss_watch import Divergence
 from ..diagnosis.remedy import Failure
 from .history import HELD
 from .liveness import Liveness
@@ -169,13 +170,14 @@ class Progress:
         why = "the loss was not finite in two lines of the log in a row"
         return News(failure=Failure("nan-divergence", divergence.line, why, since=divergence.since))
 
-    def learn_log_metrics(self, metrics: List[Tuple[int, Dict[str, Any]]]) -> bool:
+    def learn_log_metrics(self, metrics: List[Metric]) -> bool:
         """Take in metrics read from the log, unless the script's worker sends its own; return whether they count."""
         if self.has_worker_metrics or not metrics:
             return False
-        self._note_step(metrics[-1][0])
+        for step, values in metrics:
+            self._note_step(step)
+            self.loss = values.get("loss", self.loss)
         self.has_trained = True
-        self.loss = metrics[-1][1].get("loss", self.loss)
         return True
 
     def fail(self, failure: Failure) -> bool:

@@ -3,5 +3,7 @@
 import time
 
 for step in range(1, 6):
-    print({"loss": round(2 / step, 4), "grad_norm": 0.9, "learning_rate": 1e-4, "epoch": step / 5})
+    print(
+        {"step": step, "loss": round(2 / step, 4), "grad_norm": 0.9, "learning_rate": 1e-4, "epoch": step / 5}
+    )
     time.sleep(0.05)

@@ -1,0 +1,122 @@
+"""Decide what the name of a number in a log means.
+
+A *measure* (loss, accuracy, reward, …) makes its line a metric line. A *companion* (learning rate, gradient norm) is
+recorded beside a measure or beside a step, never alone: settings are printed like that. Other names in free text are
+ignored: times, memory, throughput, sizes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, FrozenSet, NamedTuple, Optional
+
+
+def _words(text: str) -> FrozenSet[str]:
+    return frozenset(text.split())
+
+
+_MEASURES = _words(
+    """
+    loss losses ppl perplexity acc accuracy acc1 acc5 acc@1 acc@5 prec@1 prec@5 top1 top5 f1 bleu sacrebleu
+    chrf rouge wer cer map map50 map50-95 miou iou dice auc auroc mcc aacc macc map_50 reward rewards kl entropy elbo nll
+    xent bpb bpc mse mae rmse logloss psnr ssim fid precision recall score margins chosen rejected error err
+    mlogloss cross_entropy l1 l2 ap ap50 ap75 sdr snr eer pesq stoi rougel rouge1 rouge2 mrr ndcg r2
+    spearman pearson win_rate
+    """
+)
+_COMPANIONS = _words(
+    """
+    lr learning_rate grad_norm gnorm gradnorm norm grad gradient_norm lrm total_norm
+    """
+)
+_QUALIFIERS = _words(
+    """
+    train training trn tr step epoch batch iter lm mean avg average total grad gradient learning running
+    current reduced moving nll ce mlm ctc att kl kd distill student teacher policy value actor critic pg vf
+    reward aux moe z mtp box cls dfl obj seg rpn bbox giou mask label cross g d gen disc generator
+    discriminator smoothed avr per token word char sentence mini minibatch global local rate
+    """
+)
+_EVALUATIONS = _words(
+    """
+    eval evaluation val valid validation test testing dev heldout held-out
+    """
+)
+_NEVER = _words(
+    """
+    coef coeff coefficient weight weights scale scaler threshold thresh target clip clipping clipped alpha
+    beta type fn func function init initial decay warmup patience delta eps factor scheduler best lambda
+    smoothing limit penalty final expected random baseline previous old minimum maximum lowest highest ideal
+    min max num log time sec seconds ms size interval every steps count counts version ratio_clip skip
+    skipped nan_count multiplier cap tolerance tol mode
+    """
+)
+_TRAINING_LOSSES = _words(
+    """
+    loss train_loss training_loss train/loss train/total_loss lm_loss step_loss loss_step train_loss_step
+    train_step_loss avr_loss avg_loss loss_avg average_loss mean_loss total_loss running_loss batch_loss
+    loss/train loss/train/total reduced_train_loss actor/pg_loss actor/loss train/lm_loss loss/total
+    smooth_loss train_step_train_loss loss/current loss/average language_model_loss current_loss
+    train/ce_loss tr_loss global_avg_loss loss_metrics/global_avg_loss nll_loss_train avg_train_loss
+    average_train_loss mean_train_loss
+    """
+)
+_PARTS = re.compile(r"[/_\s.:]+")
+_MOST_NAMES = 1000
+
+
+class Name(NamedTuple):
+    """What a name means, and the form that is recorded: lower case, words joined by `_`."""
+
+    text: str
+    is_measure: bool
+    is_evaluation: bool
+    is_training_loss: bool
+
+
+_cache: Dict[str, Optional[Name]] = {}
+
+
+def meaning(words: str) -> Optional[Name]:
+    """Return what a name in free text means, None for a name to ignore."""
+    try:
+        return _cache[words]
+    except KeyError:
+        if len(_cache) >= _MOST_NAMES:
+            _cache.clear()
+        name = _cache[words] = _meaning(words)
+        return name
+
+
+def _meaning(words: str) -> Optional[Name]:
+    parts = words.lower().split()
+    if any(not _NEVER.isdisjoint(_PARTS.split(part)) for part in parts):
+        return None
+    kept: list[str] = []
+    for part in reversed(parts):
+        if kept and part not in _QUALIFIERS and part not in _EVALUATIONS and part not in _MEASURES:
+            break
+        kept.insert(0, part)
+    text = "_".join(kept).rstrip("-.")
+    pieces = set(_PARTS.split(text)) | {text, kept[-1]}
+    is_measure = not _MEASURES.isdisjoint(pieces)
+    if not is_measure and _COMPANIONS.isdisjoint(pieces | {"_".join(_PARTS.split(text)[-2:])}):
+        return None
+    is_evaluation = not _EVALUATIONS.isdisjoint(pieces | set(re.split(r"[/_\s-]", text)))
+    return Name(text, is_measure, is_evaluation, is_training_loss(text))
+
+
+def is_training_loss(name: str) -> bool:
+    """Whether a recorded name is that of the loss that the training minimises."""
+    return name.lower() in _TRAINING_LOSSES
+
+
+def is_measure(key: str) -> bool:
+    """Whether a key of a printed dict names a measure."""
+    name = meaning(key)
+    return name is not None and name.is_measure
+
+
+def is_evaluation(key: str) -> bool:
+    """Whether a recorded name is that of an evaluation: eval_loss, val/acc, test_wer."""
+    return not _EVALUATIONS.isdisjoint(re.split(r"[/_\s-]", key.lower(), maxsplit=2)[:2])

@@ -1,0 +1,217 @@
+"""Find the step of a line, and decide whether it counts the whole training.
+
+A *count* is what a line says: a name (`step`, `iter`, `batch`), a position, and sometimes a length and an epoch. An
+*axis* turns the counts of one name into steps. It gives up, for good, where the log contradicts itself: a step that
+cannot be known is None, never a guess.
+
+    step 10 · iter: 19 · iteration      100/  500000 · global_step=9      the step
+    Epoch: [3][ 50/100] · epoch 3 | 50/100 batches · Epoch 3, batch 50/100   (3 - first epoch) * 100 + 50
+    Train Epoch: 3 [640/60000 (1%)]                                        None: these are samples
+    Epoch 3: loss 0.5                                                      None: an epoch is not a step
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, NamedTuple, Optional
+
+MOST_STEP = 2**53
+_GLOBAL = ("global step", "global_step", "num_updates", "globalstep", "optimizer step", "optimizer_step")
+_COUNT = re.compile(
+    r"(?<![\w/.<-])(global[ _]?step|num_updates|optimizer[ _]step|(?:train(?:ing)? |mini-?)?(?:steps?|iteration|iters?|itr|updates?|batch|it))"
+    r"(?:\(\w{1,12}\)|\]|\s?#)?\s{0,3}[:=]?\s{0,12}[\[(]?\s{0,12}(\d{1,15})(?:\.0{1,6})?(?:\s{0,3}(?:/|of\b)\s{0,12}(\d{1,15}))?(?![\w%]|[.:]\d|\s?(?:ms|s|sec|it)\b)",
+    re.IGNORECASE,
+)
+_EPOCH = re.compile(
+    r"(?<![\w/.-])(?:epochs?(?:\((\w{1,10})\))?\s{0,3}[:=#]?\s{0,6}[\[(]?\s{0,6}(\d{1,9})(?:\.(\d{1,9}))?(?:\s?(?:/|of\b)\s{0,3}(\d{1,9}))?[\])]?"
+    r"|(\d{1,6})epoch(?::|\b))",
+    re.IGNORECASE,
+)
+_INNER = re.compile(
+    r"\s{0,3}[:,|-]?\s{0,3}[\[(]?\s{0,12}(\d{1,12})\s{0,3}/\s{0,12}(\d{1,12})\s{0,2}(\(\s{0,4}\d{1,3}(?:\.\d{1,4})?%\))?"
+)
+_BATCHES = re.compile(r"(?<![\w./-])(\d{1,12})\s{0,3}/\s{0,8}(\d{1,12})\s{1,3}(?:mini)?batches\b")
+_PAIR = re.compile(r"\[\s?(\d{1,9}),\s{1,8}(\d{1,12})\]\s")
+_TIMM = re.compile(
+    r"Train(?:ing)?: (\d{1,9})(?:/\d{1,9})? \[\s{0,12}(\d{1,12})/(\d{1,12})\s{1,3}\(\s{0,3}\d{1,3}%\)\]"
+)
+
+
+class Count(NamedTuple):
+    """What a line says of its place; `name` tells counters apart that must not be mixed."""
+
+    name: str
+    position: Optional[int]
+    length: Optional[int] = None
+    epoch: Optional[int] = None
+    is_global: bool = False
+    is_within: bool = False
+
+
+class Place(NamedTuple):
+    """The count of a line and its epoch, which may be a fraction; None where the line has none."""
+
+    counted: Optional[Count]
+    epoch: Optional[float]
+
+
+NOWHERE = Place(None, None)
+
+
+def place(line: str) -> Place:
+    """Return where a line of free text stands."""
+    timm = _TIMM.match(line)
+    if timm:
+        count = Count("train", int(timm[2]), int(timm[3]), int(timm[1]), is_within=True)
+        return Place(count, float(timm[1]))
+    pair = _PAIR.match(line)
+    if pair:  # PyTorch's tutorial: [epoch, batch] without the length of an epoch
+        return Place(Count("batch", int(pair[2]), None, int(pair[1]), is_within=True), float(pair[1]))
+    found = _EPOCH.search(line)
+    epoch: Optional[int] = None
+    shown: Optional[float] = None
+    inner: Optional[Count] = None
+    if found:
+        epoch = int(found[2] or found[5])
+        shown = float("%d.%s" % (epoch, found[3] or 0))
+        epoch = None if found[3] else epoch
+        inner = _inner(line, found, epoch)
+    counted = _counted(line, epoch)
+    if counted is not None and counted.is_global:
+        return Place(counted, shown)
+    return Place(inner or counted, shown)
+
+
+def _inner(line: str, found: "re.Match[str]", epoch: Optional[int]) -> Optional[Count]:
+    """Return the position within an epoch that follows it, as in `Epoch: [3][ 50/100]`."""
+    batches = _BATCHES.search(line)
+    if batches:
+        return Count("batches", int(batches[1]), int(batches[2]), epoch, is_within=True)
+    inner = _INNER.match(line, found.end())
+    if not inner:
+        return None
+    if inner[3]:  # `Train Epoch: 1 [640/60000 (1%)]` counts samples
+        return Count("samples", None, None, epoch, is_within=True)
+    return Count("epoch/batch", int(inner[1]), int(inner[2]), epoch, is_within=True)
+
+
+def _counted(line: str, epoch: Optional[int]) -> Optional[Count]:
+    best: Optional[Count] = None
+    for match in _COUNT.finditer(line):
+        name = match[1].lower().replace("_", " ")
+        length = int(match[3]) if match[3] else None
+        is_global = name in _GLOBAL
+        is_within = "batch" in name
+        count = Count(name, int(match[2]), length, epoch, is_global, is_within)
+        if is_global:
+            return count
+        if best is None or (best.is_within and not is_within):
+            best = count
+    return best
+
+
+_KEYS = {
+    "global_step": True,
+    "global_step/max_steps": True,
+    "num_updates": True,
+    "train_num_updates": True,
+    "valid_num_updates": True,
+    "train/global_step": True,
+    "trainer/global_step": True,
+    "current_steps": True,
+    "num_steps": False,
+    "step": False,
+    "_step": False,
+    "steps": False,
+    "iteration": False,
+    "iter": False,
+    "it": False,
+    "update": False,
+    "updates": False,
+    "training/global_step": True,
+}
+
+
+def place_of_dict(pairs: Dict[str, str]) -> Place:
+    """Return where a printed dict or JSON object stands."""
+    epoch = _whole(pairs.get("epoch", ""))
+    for key, is_global in _KEYS.items():
+        position = _whole(pairs.get(key, "").partition("/")[0])
+        if position is not None:
+            # An epoch that is written as a fraction counts beside the step; a whole one may contain it.
+            within = epoch if "." not in pairs.get("epoch", ".") else None
+            return Place(Count(key, position, None, within, is_global), None)
+    return NOWHERE
+
+
+def _whole(text: str) -> Optional[int]:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return int(value) if 0 <= value <= MOST_STEP and value == int(value) else None
+
+
+class Axis:
+    """The steps of one counter. `is_lost` says that the log contradicted itself, or never said enough."""
+
+    def __init__(self) -> None:
+        """Begin before the first count."""
+        self.is_lost = False
+        self._first_epoch: Optional[int] = None
+        self._epoch: Optional[int] = None
+        self._position = -1
+        self._length: Optional[int] = None
+        self._is_within: Optional[bool] = None
+
+    def step(self, count: Count) -> Optional[int]:
+        """Return the step of the next count, None if it cannot be known."""
+        position = count.position
+        if position is None or position > MOST_STEP or self.is_lost:
+            return None
+        if count.epoch is None or count.is_global:
+            # A step that falls counts something else: an epoch, a second training, another rank.
+            self.is_lost = position < self._position
+            self._position = position
+            return None if self.is_lost else position
+        self._enter(count, count.epoch, position)
+        self._position = position
+        if self.is_lost:
+            return None
+        if not self._is_within:
+            return position if self._is_within is False or self._first_epoch in (0, 1) else None
+        return self._from_the_first(count, count.epoch, position)
+
+    def step_aside(self, count: Count) -> Optional[int]:
+        """Return the step of an evaluation's count, which never decides what later counts mean."""
+        position = count.position
+        if position is None or position > MOST_STEP or self.is_lost or count.is_within:
+            return None
+        if position < self._position or (self._is_within and count.epoch is not None):
+            return None
+        return position
+
+    def _enter(self, count: Count, epoch: int, position: int) -> None:
+        """Compare a count with the one before; the first one that lies in a later epoch shows what is counted."""
+        if self._first_epoch is None or self._epoch is None:
+            self._first_epoch = self._epoch = epoch
+            self._is_within = True if count.is_within else None
+        elif epoch < self._epoch or (epoch == self._epoch and position < self._position):
+            self.is_lost = True
+        elif epoch > self._epoch:
+            self._epoch = epoch
+            if self._is_within is None:
+                self._is_within = position <= self._position
+            elif not self._is_within and position <= self._position:
+                self.is_lost = True
+        if self._is_within:
+            self.is_lost = self.is_lost or (self._length is not None and self._length != count.length)
+            self._length = count.length
+
+    def _from_the_first(self, count: Count, epoch: int, position: int) -> Optional[int]:
+        if self._first_epoch not in (0, 1):
+            return None  # whether epochs begin at 0 or 1 is not known
+        ran = epoch - self._first_epoch
+        if count.length is None:
+            return None
+        return ran * count.length + position

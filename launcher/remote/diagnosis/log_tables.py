@@ -1,0 +1,115 @@
+"""Read tables in a log: a head line of names, then rows of as many numbers.
+
+epoch     train_loss  valid_loss  accuracy  time
+0         0.345       0.290       0.871     00:12
+"""
+
+from __future__ import annotations
+
+import re
+from typing import List, NamedTuple, Optional, Tuple
+
+from .log_names import Name, meaning
+from .log_pairs import NUMBER, number
+from .log_steps import Count, Place
+
+_CELLS = re.compile(r"\s{2,}|\t|\s{0,8}\|\s{0,8}")
+_NUMBER = re.compile(NUMBER)
+_OF = re.compile(r"(\d{1,9})/\d{1,9}")
+_RULE = re.compile(r"[-=+|:\s]{3,}")
+_LEAST, _MOST = 3, 40
+_MOST_MISFITS = 2
+_STEPS = ("step", "#", "iter", "iteration", "steps")
+_EPOCHS = ("epoch", "e", "epochs")
+_DETECTION = {
+    "box(p": "precision",
+    "p": "precision",
+    "r": "recall",
+    "box": "box_loss",
+    "obj": "obj_loss",
+    "cls": "cls_loss",
+}
+
+
+class Row(NamedTuple):
+    """A row of a table: its place, its numbers, and whether they come from an evaluation."""
+
+    place: Place
+    pairs: List[Tuple[Name, float]]
+    is_evaluation: bool
+
+
+class Table:
+    """The table that the log is in, if it is in one."""
+
+    def __init__(self) -> None:
+        """Begin outside of a table."""
+        self._columns: List[str] = []
+        self._misfits = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether rows may follow."""
+        return bool(self._columns)
+
+    def takes_head(self, line: str) -> bool:
+        """Open a table if a line is its head; return whether it is."""
+        if "  " not in line and "\t" not in line and "|" not in line:
+            return False
+        cells = _cells(line)
+        if not _LEAST <= len(cells) <= _MOST or any(_NUMBER.fullmatch(cell) for cell in cells):
+            return False
+        columns = [_DETECTION.get(cell.lower(), cell.lower()) for cell in cells]
+        if len(set(columns)) < len(columns) or any(
+            len(column) > 40 or ":" in column or "=" in column for column in columns
+        ):
+            return False
+        if not any((name := meaning(column)) is not None and name.is_measure for column in columns):
+            return False
+        if not {*_STEPS, *_EPOCHS, "class"} & set(columns):
+            return False
+        self._columns, self._misfits = columns, 0
+        return True
+
+    def row(self, line: str) -> Optional[Row]:
+        """Return the numbers of a row; after a few lines that are none the table ends."""
+        cells = _cells(line)
+        if len(cells) != len(self._columns):
+            if not _RULE.fullmatch(line.strip()):
+                self._misfits += 1
+            if self._misfits >= _MOST_MISFITS:
+                self._columns = []
+            return None
+        pairs: List[Tuple[Name, float]] = []
+        step: Optional[int] = None
+        epoch: Optional[int] = None
+        is_class = False
+        for place, column in enumerate(self._columns):
+            cell = cells[place]
+            if column == "class":
+                is_class = True
+                if cell != "all":
+                    return None
+            elif column in _STEPS:
+                step = int(cell) if cell.isdigit() and len(cell) < 16 else None
+            elif column in _EPOCHS:
+                epoch = _epoch(cell)
+            elif _NUMBER.fullmatch(cell):
+                name = meaning(column)
+                if name is not None:
+                    pairs.append((name, number(cell)))
+        if not any(name.is_measure for name, _ in pairs):
+            return None
+        self._misfits = 0
+        count = Count("table", step, None, None, is_global=True) if step is not None else None
+        return Row(Place(count, None if epoch is None else float(epoch)), pairs, is_class)
+
+
+def _cells(line: str) -> List[str]:
+    return _CELLS.split(line.strip().strip("|").strip())
+
+
+def _epoch(cell: str) -> Optional[int]:
+    of = _OF.fullmatch(cell)
+    text = of[1] if of else cell
+    return int(text) if text.isdigit() and len(text) < 10 else None

@@ -1,0 +1,53 @@
+"""Metrics of real log formats: `logs/NAME/` has a log, where its format comes from, and what is to be read from it.
+
+`expected.json` was compared with the numbers that the log was made of; a step is there only if the log says it.
+"""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from launcher.remote.diagnosis.logscan import LogScanner
+
+LOGS = Path(__file__).parent / "logs"
+NAMES = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def value_of(written):
+    return NAMES[written] if isinstance(written, str) else written
+
+
+def read(*pieces):
+    scanner = LogScanner()
+    metrics = [metric for piece in pieces for metric in scanner.feed(piece)]
+    return scanner, [*metrics, *scanner.finish()]
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in LOGS.iterdir()))
+def test_what_a_log_of_this_format_says(name):
+    """Names, numbers and steps are those of the log, and nothing else is read; how the bytes arrive does not matter."""
+    log = (LOGS / name / "log.txt").read_bytes()
+    expected = json.loads((LOGS / name / "expected.json").read_text())
+    scanner, metrics = read(log)
+    wanted = [
+        (step, {key: value_of(written) for key, written in values.items()})
+        for step, values in expected["metrics"]
+    ]
+    assert repr([tuple(metric) for metric in metrics]) == repr(wanted)
+    last = scanner.last_loss
+    assert repr(None if last is None else last.value) == repr(
+        None if expected["last_loss"] is None else float(value_of(expected["last_loss"]))
+    )
+    divergence = scanner.divergence
+    assert (None if divergence is None else divergence.since) == expected["diverged_since"]
+    pieces = [log[begin : begin + 7] for begin in range(0, len(log), 7)]
+    assert repr(read(*pieces)[1]) == repr(metrics)
+
+
+def test_every_log_says_where_its_format_comes_from():
+    """At least forty formats, each with its project."""
+    sources = [path.read_text() for path in LOGS.glob("*/source")]
+    assert len(sources) == len(list(LOGS.iterdir())) >= 40
+    assert all(len(source) > 40 for source in sources)
