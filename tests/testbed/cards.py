@@ -68,7 +68,12 @@ class Cards:
             (folder / name).chmod(0o755)
         (folder / "holder.py").write_text(_HOLDER)
         self._children: list[subprocess.Popen[str]] = []
-        self._state: dict[str, Any] = {"cards": [], "faults": {}, "unknown_fields": []}
+        self._state: dict[str, Any] = {
+            "cards": [], "faults": {}, "unknown_fields": [], "between": [], "loop_s": None,
+        }  # fmt: skip
+        self._loop = folder / "loop.jsonl"
+        self._loop.touch()
+        self._loop.chmod(0o666)
         self.put()
 
     def put(self, *kinds: str | tuple[str, dict[str, Any]]) -> None:
@@ -81,7 +86,8 @@ class Cards:
                 "index": index, "uuid": uuid_of(index), "name": name, "compute_cap": capability,
                 "memory.total": memory_mib, "memory.used": 1, "driver_version": DRIVER,
                 "pci.bus_id": f"00000000:{index + 2:02X}:00.0", "compute_mode": "Default",
-                "mig.mode.current": "[N/A]", "ecc.errors.uncorrected.volatile.total": 0, **more,
+                "mig.mode.current": "[N/A]", "ecc.errors.uncorrected.volatile.total": 0,
+                "utilization.gpu": 0, "power.draw": "25.40", "temperature.gpu": 31, **more,
             }  # fmt: skip
             self._state["cards"].append(card)
             (self.folder / card["uuid"]).touch()
@@ -103,6 +109,15 @@ class Cards:
         """Let nvidia-smi be an old one, which does not know these fields."""
         self._state["unknown_fields"] = list(fields)
         self._write()
+
+    def loop(self, seconds: float | None = None, between: tuple[str, ...] = ()) -> None:
+        """Let reports in a loop come after so many seconds, not those asked for; `between` is printed before each."""
+        self._state |= {"loop_s": seconds, "between": between}
+        self._write()
+
+    def reported(self) -> list[dict[str, Any]]:
+        """Return the reports that were made in loops: {"pid", "time", "lines"}."""
+        return [json.loads(line) for line in self._loop.read_text().splitlines()]
 
     def _write(self) -> None:
         part = self.folder / "state.part"

@@ -1,13 +1,19 @@
-"""A stand-in for `nvidia-smi`: answers the queries that the probe makes from `state.json` beside it.
+"""A stand-in for `nvidia-smi`: answers the queries of the probe and of a run's agent from `state.json` beside it.
 
 It is copied there as a program of that name, with `context.py`. Who holds a card is asked of the kernel, at this
-moment. Standard library only.
+moment. With `--loop` it reports until it is ended, and appends what it has printed to `loop.jsonl`. Standard library
+only.
+
+The real one: https://docs.nvidia.com/deploy/nvidia-smi/ ("-i, --id=ID", "-l SEC, --loop=SEC"). As a C program it dies
+of SIGPIPE. Between two reports of a loop it may print an ECC or XID error.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -23,41 +29,62 @@ FAULTS = {
 FIELDS = [
     *("index", "uuid", "name", "compute_cap", "memory.total", "memory.used", "driver_version", "pci.bus_id"),
     *("compute_mode", "mig.mode.current", "ecc.errors.uncorrected.volatile.total"),
+    *("utilization.gpu", "power.draw", "temperature.gpu"),
 ]
 ALWAYS_TOLD = ("index", "uuid", "name", "driver_version", "gpu_uuid", "pid")
 
 
 def main(words: list[str]) -> int:
-    """Answer one query; return the exit code that the real one has."""
-    state = json.loads((context.HERE / "state.json").read_text())
-    options = dict(word.split("=", 1) for word in words)
-    assert options.pop("--format") == "csv,noheader,nounits"
-    ((query, asked),) = options.items()
-    what = query.removeprefix("--query-")
+    """Answer one query, once or in a loop; return the exit code that the real one has."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    query = parser.add_mutually_exclusive_group(required=True)
+    query.add_argument("--query-gpu")
+    query.add_argument("--query-compute-apps")
+    parser.add_argument("--format", choices=["csv,noheader,nounits"], required=True)
+    parser.add_argument("-i", "--id")
+    parser.add_argument("-l", "--loop", type=int)
+    asked = parser.parse_args(words)
+    what = "gpu" if asked.query_gpu else "compute-apps"
+    fields = (asked.query_gpu or asked.query_compute_apps).split(",")
+    while True:
+        state = json.loads((context.HERE / "state.json").read_text())
+        code, lines = answer(state, what, fields, asked.id)
+        if asked.loop is not None:
+            entry = {"pid": os.getpid(), "time": time.time(), "lines": lines}
+            with (context.HERE / "loop.jsonl").open("a") as ledger:
+                ledger.write(json.dumps(entry) + "\n")
+        print("".join(f"{line}\n" for line in lines), end="", flush=True)
+        if asked.loop is None or code not in (0, 15):
+            return code
+        time.sleep(state["loop_s"] or asked.loop)
+
+
+def answer(state: dict, what: str, fields: list[str], named: str | None) -> tuple[int, list[str]]:
+    """Return the exit code and the lines of one report."""
     fault = state["faults"].get(what)
     if fault == "hang":
         time.sleep(1e6)
     if fault in FAULTS:
         code, text = FAULTS[fault]
-        print(text)
-        return code
+        return code, [text]
     rows, known = {"gpu": cards, "compute-apps": apps}[what](state)
-    for field in asked.split(","):
+    if named is not None:
+        rows = [row for row in rows if {row["uuid"], str(row["index"])} & set(named.split(","))]
+    for field in fields:
         if field not in known or field in state["unknown_fields"]:
-            print(f'Field "{field}" is not a valid field to query.\n')
-            return 2
-    if not state["cards"]:
-        print("No devices were found")
-        return 6
-    code = 0
+            return 2, [f'Field "{field}" is not a valid field to query.\n']
+    if not state["cards"] or (named is not None and not rows):
+        return 6, ["No devices were found"]
+    code, lines = 0, list(state["between"])
     for row in rows:
         if row.get("lost"):
-            print(LOST % row["pci.bus_id"][4:])
+            lines.append(LOST % row["pci.bus_id"][4:])
             code = 15
             continue
         told = {**row, **{key: "[N/A]" for key in row if fault == "na" and key not in ALWAYS_TOLD}}
-        print(", ".join(str(told[field]) for field in asked.split(",")))
-    return code
+        lines.append(", ".join(str(told[field]) for field in fields))
+    return code, lines
 
 
 def cards(state: dict) -> tuple[list[dict], list[str]]:

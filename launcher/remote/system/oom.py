@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..record.files import read_text
+from .cgroup import memory_files
 
 
 def kills() -> int | None:
@@ -10,7 +11,7 @@ def kills() -> int | None:
 
     Counts our own cgroup if it has a counter, else the whole host.
     """
-    for path in _memory_files():
+    for path in [*memory_files("memory.events", "memory.oom_control"), "/proc/vmstat"]:
         try:
             pairs = [line.split() for line in (read_text(path) or "").splitlines()]
         except OSError:
@@ -19,16 +20,3 @@ def kills() -> int | None:
         if counts:
             return counts[0]
     return None
-
-
-def _memory_files() -> list[str]:
-    """Return the files that may have the counter: cgroup v2 and v1, both inside a container, and the whole host."""
-    own = []
-    for line in (read_text("/proc/self/cgroup") or "").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            own.append("/sys/fs/cgroup%s/memory.events" % path)
-        elif "memory" in controllers.split(","):
-            own.append("/sys/fs/cgroup/memory%s/memory.oom_control" % path)
-    inside = ["/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"]
-    return [*own, *inside, "/proc/vmstat"]

@@ -44,6 +44,11 @@ def host_id() -> str:
     return hashlib.sha256((machine + "\n" + platform.node()).encode()).hexdigest()[:16]
 
 
+def is_in_container() -> bool:
+    """Whether this process is in a container of ours, which gets the host's id."""
+    return "LAUNCH_HOST_ID" in os.environ
+
+
 def boot_id() -> str:
     """Return a text that is different after every boot of the host."""
     if IS_LINUX:

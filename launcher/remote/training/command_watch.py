@@ -11,6 +11,7 @@ from ..diagnosis.logscan import LogScanner, Metric
 from ..diagnosis.remedy import Failure
 from ..system import process
 from .account import Account, read_report
+from .host_watch import HostWatch
 from .judging import Outcome
 from .progress import News, Progress
 from .proofs import Proofs
@@ -32,6 +33,7 @@ class Running:
         stopping: Stopping,
         run_time: RunTime,
         proofs: Proofs,
+        host_watch: HostWatch,
     ) -> None:
         """Begin before the command has reported anything."""
         self._account = account
@@ -39,6 +41,7 @@ class Running:
         self._stopping = stopping
         self._run_time = run_time
         self._proofs = proofs
+        self._host_watch = host_watch
         self._scanner = LogScanner()
 
     def run(self, command: Command, listener: socket.socket) -> Outcome:
@@ -46,9 +49,13 @@ class Running:
         with selectors.DefaultSelector() as selector:
             receiver = Receiver(self.take_lines, self._take_output, self._finish_output, self._beat)
             streams = Streams(selector, listener, command.output, receiver)
-            while (status := command.reap()) is None:
-                streams.turn(0.1)
-                self._control(command)
+            try:
+                while (status := command.reap()) is None:
+                    streams.turn(0.1)
+                    self._control(command)
+                    self._host_watch.turn(streams)
+            finally:
+                self._host_watch.end(streams)
             remaining = self._end_leftovers(streams)
             streams.drain()
         code, number = process.exit_of(status)
@@ -145,7 +152,7 @@ class Running:
     def _give_up_hung(self) -> None:
         """Take the attempt for hung, and record what its processes wait for; their stacks go to the log."""
         step, silent_s = self._progress.step, self._progress.liveness.silent_s
-        hang = {"silent_s": round(silent_s, 1), "processes": ask_for_stacks()}
+        hang = {"silent_s": round(silent_s, 1), "processes": ask_for_stacks(self._host_watch.pids)}
         self._account.record("evidence", {"hang": hang}, step)
         step_s = self._progress.liveness.step_s or 0.0
         failure = Failure(
@@ -165,7 +172,7 @@ class Running:
         grace_s = LEFTOVER_GRACE_S if grace_left_s is None else grace_left_s
         if self._progress.failure is not None:
             grace_s = 0.0
-        leftovers = end_leftovers(grace_s, lambda: streams.turn(0.02))
+        leftovers = end_leftovers(grace_s, lambda: streams.turn(0.02), self._host_watch.pids)
         if leftovers.proofs or leftovers.remaining:
             self._account.record("evidence", {"ended": leftovers.proofs, "remaining": leftovers.remaining})
         return leftovers.remaining

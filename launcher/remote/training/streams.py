@@ -68,6 +68,14 @@ class Streams:
         selector.register(listener, selectors.EVENT_READ)
         selector.register(output, selectors.EVENT_READ)
 
+    def listen(self, stream: IO[bytes], take: Callable[[], None]) -> None:
+        """Read another stream too: `take` is called when it has data or has ended."""
+        self._selector.register(stream, selectors.EVENT_READ, take)
+
+    def forget(self, stream: IO[bytes]) -> None:
+        """No longer read another stream."""
+        self._selector.unregister(stream)
+
     def turn(self, timeout_s: float) -> bool:
         """Wait for data and hand it on; return whether there was any."""
         now_s = time.monotonic()
@@ -83,6 +91,8 @@ class Streams:
                 self._selector.register(connection, selectors.EVENT_READ)
             elif key.fileobj is self._output:
                 self._take_output()
+            elif key.data is not None:
+                key.data()
             elif isinstance(key.fileobj, socket.socket):
                 self._take_lines(key.fileobj)
         return bool(ready)

@@ -26,6 +26,7 @@ from .account import Account
 from .attempt_record import Basis, compose
 from .command_watch import Running
 from .history import describe_previous, read_history, taken_knobs
+from .host_watch import make_watch
 from .judging import SHUTDOWN, Outcome, judge
 from .mending import Mending
 from .progress import Progress
@@ -249,7 +250,8 @@ class Supervisor:
                 {"state": "running", "command": words, "pid": command.pid, "from": self.chosen.step},
             )
             stopping = Stopping(self.run, self.terminations)
-            running = Running(account, self.progress, stopping, self.run_time, self.proofs)
+            host_watch = make_watch(self.run, self.plan, runtime.get("gpus") or (), account)
+            running = Running(account, self.progress, stopping, self.run_time, self.proofs, host_watch)
             outcome = running.run(command, listener)
         return self._conclude(outcome)
 

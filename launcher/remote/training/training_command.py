@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from typing import IO, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Union
+from typing import IO, Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Union
 
 from ..system import process
 from ..system.attending import reap
@@ -77,18 +77,25 @@ class Leftovers(NamedTuple):
     remaining: List[Dict[str, Any]]
 
 
-def end_leftovers(grace_s: float, wait: Callable[[], object]) -> Leftovers:
-    """End all processes below this one, calling `wait` between looks."""
-    ending = process.Ending(process.own_descendants, "descendant", grace_s)
+def _others(spared: Collection[int]) -> List[process.Process]:
+    return [member for member in process.own_descendants() if member.pid not in spared]
+
+
+def end_leftovers(grace_s: float, wait: Callable[[], object], spared: Collection[int]) -> Leftovers:
+    """End all processes below this one but the `spared` pids, calling `wait` between looks."""
+    ending = process.Ending(lambda: _others(spared), "descendant", grace_s)
     while not ending.step():
         wait()
     return Leftovers(ending.proofs, ending.remaining)
 
 
-def ask_for_stacks() -> List[Dict[str, Any]]:
-    """Ask all processes below this one for their stacks, if they handle that; return what each of them waits for."""
+def ask_for_stacks(spared: Collection[int]) -> List[Dict[str, Any]]:
+    """Ask all processes below this one but the `spared` pids for their stacks, if they handle that.
+
+    Return what each of them waits for.
+    """
     processes = []
-    for member in process.own_descendants():
+    for member in _others(spared):
         is_asked = process.catches(member.pid, signal.SIGUSR2) and process.send(member, signal.SIGUSR2)
         waits = process.waits_for(member.pid)
         processes.append({"pid": member.pid, "state": member.letter, "waits": waits, "stacks": is_asked})

@@ -1,0 +1,158 @@
+"""The figures of a run's own cards, from one `nvidia-smi` that reports them every ten seconds while a training runs.
+
+It asks the driver and opens no CUDA context, so it holds no card. It ends with the agent, even if that is killed: the
+keeper ends what its agent leaves, the next report would go into a closed pipe, and a sweep finds it by the run's token.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from typing import IO, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from ..system import process
+
+EVERY_S = 10
+MOST_STARTS = 4
+PAUSE_S = 60.0  # before it is started again
+ENDING_S = 1.0
+SETTLED_S = 0.2  # so long after a row, all rows of its report have come
+MOST_LINE_BYTES = 4096
+
+
+class Figure(NamedTuple):
+    """A figure of a card: its name, what nvidia-smi's number is multiplied by, its decimals, and the most that is credible."""
+
+    name: str
+    factor: float
+    digits: int
+    most: float
+
+
+_FIGURES = {
+    "utilization.gpu": Figure("use_percent", 1.0, 0, 100.0),
+    "memory.used": Figure("memory_gb", 1.048576e-3, 2, 1e5),  # from MiB
+    "power.draw": Figure("power_w", 1.0, 1, 1e5),
+    "temperature.gpu": Figure("temperature_c", 1.0, 0, 300.0),
+}
+FIELDS = ("uuid", *_FIGURES)
+_UUID = re.compile(r"(GPU|MIG)-[^ ,]{1,80}")
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
+
+
+def read_row(line: str) -> Optional[Tuple[str, Dict[str, float]]]:
+    """Return a card's UUID and figures from a line of nvidia-smi, None if the line is none of a card.
+
+    A cell without a number, such as [N/A], [Unknown Error] or [GPU is lost], is left out.
+    """
+    cells = [cell.strip() for cell in line.split(",")]
+    if len(cells) != len(FIELDS) or not _UUID.fullmatch(cells[0]):
+        return None
+    figures = {}
+    for figure, cell in zip(_FIGURES.values(), cells[1:]):  # noqa: B905 # Python 3.8 has no `strict`
+        value = figure.factor * float(cell) if _NUMBER.fullmatch(cell) else -1.0
+        if 0.0 <= value <= figure.most:
+            figures[figure.name] = round(value, figure.digits) if figure.digits else int(value)
+    return cells[0], figures
+
+
+class CardSamples:
+    """What nvidia-smi has reported of some cards and was not taken yet. Without nvidia-smi there is nothing."""
+
+    def __init__(self, uuids: Sequence[str], variables: Mapping[str, str]) -> None:
+        """Start nothing yet; `variables` are those of the program."""
+        self._numbers = {uuid: number for number, uuid in enumerate(uuids)}
+        self._variables = variables
+        self._starts_left = MOST_STARTS if uuids and shutil.which("nvidia-smi") else 0
+        self._start_s = 0.0
+        self._child: Optional[subprocess.Popen[bytes]] = None
+        self._process: Optional[process.Process] = None
+        self._stuck: List[int] = []
+        self._rest = b""
+        self._rows: Dict[int, Dict[str, float]] = {}
+        self._row_s = 0.0
+
+    @property
+    def pids(self) -> List[int]:
+        """The process id of the program while it runs, and those of earlier ones that could not be ended."""
+        return [*self._stuck, *([self._child.pid] if self._child is not None else [])]
+
+    def start(self) -> Optional[IO[bytes]]:
+        """Start the program if it does not run and may be started; return its output to be read, None if it was not."""
+        if self._child is not None or not self._starts_left or time.monotonic() < self._start_s:
+            return None
+        self._starts_left -= 1
+        try:
+            self._child = subprocess.Popen(
+                _words(list(self._numbers)),
+                cwd="/",
+                env=self._variables,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError:
+            self._starts_left = 0
+            return None
+        self._process = process.find(self._child.pid)
+        assert self._child.stdout is not None  # noqa: S101 - asked for with PIPE
+        os.set_blocking(self._child.stdout.fileno(), False)
+        return self._child.stdout
+
+    def read(self) -> bool:
+        """Take in what the program has reported; return False if it has ended."""
+        assert self._child is not None  # noqa: S101 - it was started
+        assert self._child.stdout is not None  # noqa: S101 - asked for with PIPE
+        piece = os.read(self._child.stdout.fileno(), 1 << 16)
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        self._rest = self._rest[-MOST_LINE_BYTES:]
+        for line in lines:
+            self._take_row(line.decode("ascii", "replace"))
+        return bool(piece)
+
+    def _take_row(self, line: str) -> None:
+        row = read_row(line)
+        number = self._numbers.get(row[0]) if row is not None else None
+        if row is not None and number is not None:
+            self._rows[number] = row[1]
+            self._row_s = time.monotonic()
+
+    @property
+    def has_report(self) -> bool:
+        """Whether there is a whole report that was not taken yet."""
+        return bool(self._rows) and time.monotonic() >= self._row_s + SETTLED_S
+
+    def take(self) -> Dict[str, float]:
+        """Return the newest figures by name, e.g. gpu0.use_percent, and forget them; gpu0 is the first card of the run."""
+        rows, self._rows = self._rows, {}
+        return {
+            "gpu%d.%s" % (number, name): value
+            for number in sorted(rows)
+            for name, value in rows[number].items()
+        }
+
+    def end(self) -> None:
+        """End the program if it runs. One that waits for a driver which does not answer ends later."""
+        if self._child is None or self._child.stdout is None:
+            return
+        if self._process is not None:
+            process.send(self._process, signal.SIGKILL)
+        self._child.stdout.close()
+        try:
+            self._child.wait(ENDING_S)
+        except subprocess.TimeoutExpired:
+            self._stuck.append(self._child.pid)
+        self._child, self._rest, self._rows = None, b"", {}
+        self._start_s = time.monotonic() + PAUSE_S
+
+
+def _words(uuids: List[str]) -> List[str]:
+    """Return the command line. Some versions write into a pipe in blocks of many reports unless `stdbuf` forbids it."""
+    unbuffered = ["stdbuf", "-oL"] if shutil.which("stdbuf") else []
+    question = ["--query-gpu=" + ",".join(FIELDS), "--format=csv,noheader,nounits"]
+    return [*unbuffered, "nvidia-smi", *question, "--id=" + ",".join(uuids), "--loop=%d" % EVERY_S]
