@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from launcher.cli.options import AcceptFlag, HostOption, JsonFlag, RunWord
+from launcher.cli.options import AcceptFlag, HostOption, JsonFlag, QuietFlag, RunWord
 
 
 def attach(
-    run: RunWord = "last", host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonFlag = False
+    run: RunWord = "last",
+    host: HostOption = None,
+    quiet: QuietFlag = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Follow a run from where this client left off. An interrupted run is recovered first.
 
@@ -18,7 +22,7 @@ def attach(
     from launcher.hosts import connect
     from launcher.runs.control import locate, resume_if_interrupted
 
-    view = make_view(as_json)
+    view = make_view(as_json, is_quiet=quiet)
     place, mirror = locate(run, host)
     desk = None
     try:

@@ -48,6 +48,9 @@ def follow_to_end(host: Host, mirror: Mirror, view: View, desk: Desk | None) -> 
         except (KeyboardInterrupt, Terminated) as error:
             view.note(_detached(mirror))
             raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 0) from None
+        except BrokenPipeError:  # the reader has closed the pipe, as `launch … | head` does
+            view.note(_detached(mirror))
+            raise
         finish(mirror, state, view)
     code = _EXIT.get(state.state, 1)
     if code:

@@ -18,6 +18,7 @@ from launcher.errors import HostError
 from launcher.runs.curves import as_json, points, record
 from launcher.runs.meter import Moved
 from launcher.runs.mirror import News
+from launcher.runs.printed_lines import Printed
 from launcher.runs.view import Result
 from launcher.values.cargo import Cargo
 from launcher.values.plan import Finding, Plan
@@ -30,6 +31,16 @@ class JsonView(PlainView):
     def _put(self, **values: Any) -> None:
         more = {"rehearsed": True} if self.rehearsed else {}
         print(json.dumps({"version": 1, **values, **more}), flush=True)
+
+    def hear(self, news: News) -> None:
+        """Do nothing: a script has its own clock."""
+
+    def printed(self, printed: Printed, text: str) -> None:
+        """Put a record for each line that the training printed."""
+        where = {"node": printed.node} if printed.node else {}
+        record = {"version": 1, "kind": "log", "run": self.progress.run, "attempt": printed.attempt, **where}
+        lines = (to_json({**record, "text": line}, ensure_ascii=True).decode() for line in text.split("\n"))
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
 
     def write(self, text: str, style: str = "") -> None:
         """Do nothing: plain lines are not part of the JSON output."""
@@ -92,7 +103,8 @@ class JsonView(PlainView):
                 line = to_json(values, ensure_ascii=True)  # ten times as fast as json.dumps
                 sys.stdout.write(f"{line.decode()}\n")
         else:
-            self._put(**{**vars(event), "version": 1, "run": self.progress.run})
+            values = {name: value for name, value in vars(event).items() if name != "printed"}
+            self._put(**{**values, "version": 1, "run": self.progress.run})
 
     def lost(self, error: HostError, tries: int, wait_s: float) -> None:
         """Put the loss of the link."""

@@ -18,6 +18,7 @@ from launcher.cli.options import (
     JsonFlag,
     NameOption,
     PrecisionOption,
+    QuietFlag,
     SetOption,
     WaitOption,
     seconds,
@@ -94,6 +95,7 @@ def launch(
         ),
     ] = None,
     sure: Annotated[bool, typer.Option("--yes", "-y", help="Send a large folder without asking.")] = False,
+    quiet: QuietFlag = False,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -137,7 +139,7 @@ def launch(
     from launcher.cli.screens import make_view
     from launcher.runs.launching import launch as start
 
-    view = make_view(as_json)
+    view = make_view(as_json, is_quiet=quiet)
     start_and_follow(lambda: start(request, view), view, detach=detach)
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from launcher.cli.plain_view import PlainView
-from launcher.cli.say import say, without_escapes
+from launcher.cli.say import without_escapes
 from launcher.runs.mirror import Mirror, News
 from launcher.values.record import Parent
 
@@ -19,10 +19,6 @@ class LogView(PlainView):
         super().__init__()
         self._mirror = mirror
         self._shown: dict[Path, int] = {}
-
-    def write(self, text: str, style: str = "") -> None:
-        """Write lines that are not part of the log to standard error."""
-        say(text, file=sys.stderr)
 
     def continues(self, run: str, parent: Parent) -> None:
         """Do nothing: the parent run is not part of the log."""

@@ -65,6 +65,9 @@ WaitOption = Annotated[
     ),
 ]
 DetachFlag = Annotated[bool, typer.Option("--detach", help="Start the run, print how to attach, and exit.")]
+QuietFlag = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Show stages, notes and the end; not what the training prints.")
+]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 AcceptFlag = Annotated[
     bool,

@@ -1,8 +1,13 @@
-"""A run as plain lines, for a pipe or a file. The other views build on it."""
+"""A run as plain lines, for a pipe or a file. The other views build on it.
+
+Standard output has what the training prints, and nothing else. Stages, notes and progress go to standard error.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,15 +15,18 @@ from typing import Any
 
 from launcher.cli.asking import agrees
 from launcher.cli.figures import clock_text, size_text, transfer_text, value_text
+from launcher.cli.log_text import readable
 from launcher.cli.plan_text import headline
 from launcher.cli.progress import Progress, count
-from launcher.cli.say import say, without_escapes
+from launcher.cli.say import say
+from launcher.cli.silence import Silence
 from launcher.errors import HostError
 from launcher.runs import evidence
 from launcher.runs.cargo_text import surprises
 from launcher.runs.curves import points
 from launcher.runs.meter import Moved
 from launcher.runs.mirror import News
+from launcher.runs.printed_lines import Printed
 from launcher.runs.view import Result
 from launcher.values.cargo import Cargo
 from launcher.values.plan import Finding, Plan
@@ -26,7 +34,6 @@ from launcher.values.record import Event, Parent, RunState, Trouble
 
 LOG_TAIL = 15
 MOST_SURPRISES = 5
-TAIL_CHARS = 8192
 _SUMMARY = ("train_", "total_", "epoch")  # a Trainer's closing metrics are recorded, but not shown here
 
 
@@ -53,20 +60,22 @@ class Stage:
 
 
 class PlainView:
-    """Plain lines, for a pipe or a file."""
+    """Plain lines, for a pipe or a file. A quiet one shows stages, notes and the end only."""
 
     transfer_every_s = 3.0
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_quiet: bool = False) -> None:
         self.progress = Progress("", None)
         self.rehearsed = False
+        self.is_quiet = is_quiet
+        self.silence = Silence()
         self._state: list[Any] = []
-        self._log = ""
         self._trouble: str | None = None
+        self._not_shown: deque[str] = deque(maxlen=LOG_TAIL)
 
     def write(self, text: str, style: str = "") -> None:
         """Write one line."""
-        say(text)
+        say(text, file=sys.stderr)
 
     def head(self, plan: Plan) -> None:
         """Show the headline of a plan."""
@@ -116,8 +125,8 @@ class PlainView:
         self.write(f"  ! {finding.message}")
 
     def started(self, run: str) -> None:
-        """Print the run's id alone on the last line, for scripts."""
-        self.write(run)
+        """Print the run's id alone on standard output, for scripts."""
+        say(run)
 
     def begin(self, run: str, steps: int | None, events: list[Event]) -> None:
         """Begin to show a run."""
@@ -127,14 +136,14 @@ class PlainView:
         observed = [event for event in events if evidence.observed(event)]
         for event in observed[-1:]:
             self.observed(event)
+        self.silence.begin(events[0].time if events else None)
 
     def continues(self, run: str, parent: Parent) -> None:
         """Show which run this one continues."""
         self.write(f"  · continues {parent.run} from step {parent.step}", "dim")
 
     def news(self, news: News) -> None:
-        """Show the log and the events of an answer."""
-        self._log = (self._log + news.log)[-TAIL_CHARS:]
+        """Show what the training printed and the events of an answer."""
         self.rehearsed = news.state.rehearsed
         silence = evidence.why_silent(news.state)
         state = [news.state.state, news.state.attempt, silence]
@@ -147,8 +156,32 @@ class PlainView:
             self.note(f"{state[0]} {silence or news.state.reason or ''}".rstrip())
         self._state = state
         self._show_trouble(news.state.trouble)
-        for event in news.events:
-            self.event(event)
+        items: list[Event | Printed] = [*news.events, *news.log]
+        for item in sorted(items, key=lambda item: item.attempt or 0):
+            if isinstance(item, Event):
+                self.event(item)
+            else:
+                self._take_printed(item)
+        self.hear(news)
+
+    def hear(self, news: News) -> None:
+        """Notice whether there was any news, and say so if there has been none for long."""
+        self.silence.hear(news)
+        if not self.is_quiet and self.silence.is_due():
+            self.note(self.silence.text())
+
+    def _take_printed(self, printed: Printed) -> None:
+        text = readable(printed.text)
+        self.silence.last_line = text.rpartition("\n")[2]
+        if self.is_quiet:
+            self._not_shown.extend(text.rsplit("\n", LOG_TAIL)[-LOG_TAIL:])
+        else:
+            self.printed(printed, text)
+
+    def printed(self, printed: Printed, text: str) -> None:
+        """Show complete lines that the training printed."""
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
 
     def _show_trouble(self, trouble: Trouble | None) -> None:
         """Show what keeps the run from going on when that begins, and that it is over."""
@@ -174,8 +207,9 @@ class PlainView:
             )
         phase = self.progress.phase
         if self.progress.take(event):
-            self.metric(event)
-        elif self.progress.phase != phase and self.progress.phase:
+            if not (event.printed or self.is_quiet):
+                self.metric(event)
+        elif self.progress.phase != phase and self.progress.phase and not self.is_quiet:
             self.phase()
 
     def remedy(self, event: Event) -> None:
@@ -252,7 +286,9 @@ class PlainView:
                 if path is not None:
                     self.write(f"  {label:<8} {path}")
             self.came_home(run, result.home)
-            self.write(f"  metrics  launch metrics {short}      tensorboard --logdir runs")
+            if result.metrics:
+                self.write(f"  metrics  launch metrics {short}      tensorboard --logdir runs")
+            self.write(f"  output   launch logs {short}")
             return
         where = f"step {self.progress.where()}{how}"
         self.write(f"  ✗ {name} {took}   {reason or 'no process or container runs it'}, {where}", "bold")
@@ -262,7 +298,7 @@ class PlainView:
         if words := evidence.words(state.evidence):
             self.write(f"    {', '.join(words)}")
         if name == "failed":
-            for line in without_escapes(self._log).splitlines()[-LOG_TAIL:]:
+            for line in self._not_shown:
                 self.write(f"    | {line[:200]}", "dim")
             self.write(f"  next     launch logs {short}")
         elif name == "interrupted":

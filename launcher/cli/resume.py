@@ -13,6 +13,7 @@ from launcher.cli.options import (
     HostOption,
     JsonFlag,
     NameOption,
+    QuietFlag,
     RunWord,
     WaitOption,
     seconds,
@@ -34,6 +35,7 @@ def resume(
     name: NameOption = None,
     wait: WaitOption = None,
     detach: DetachFlag = False,
+    quiet: QuietFlag = False,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -49,7 +51,7 @@ def resume(
     from launcher.runs.resuming import ResumeRequest
     from launcher.runs.resuming import resume as start
 
-    view = make_view(as_json)
+    view = make_view(as_json, is_quiet=quiet)
     start_and_follow(
         lambda: start(run, host, ResumeRequest(settings or (), name, seconds(wait), env_files or ()), view),
         view,

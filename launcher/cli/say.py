@@ -8,11 +8,14 @@ from typing import TextIO
 
 from launcher.values.text import printable
 
+_ENDS_TITLE = r"[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"
 _ESCAPE = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, the cursor
-    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # titles, links
-    r"|\x1b[ -/]*[0-~]?"  # the short ones, and the start of an unfinished one
+    r"\x1b(?:"  # first, so that text without it is searched quickly
+    r"\[[0-?]*[ -/]*[@-~]"  # colours, the cursor
+    rf"|[\]PX^_]{_ENDS_TITLE}"  # titles, links
+    r"|[ -/]*[0-~]?)"  # the short ones, and the start of an unfinished one
 )
+_ESCAPE_IN_ONE = re.compile(rf"\x9b[0-?]*[ -/]*[@-~]|[\x9d\x90\x98\x9e\x9f]{_ENDS_TITLE}")
 
 
 def say(*lines: str, file: TextIO | None = None) -> None:
@@ -31,6 +34,10 @@ def without_escapes(text: str) -> str:
     Every kind of space becomes a space; characters that change the direction of writing are removed.
     """
     text = _ESCAPE.sub("", text)
+    if not text.isascii():
+        text = _ESCAPE_IN_ONE.sub("", text)
+    if text.replace("\n", "").replace("\r", "").replace("\t", "").isprintable():
+        return text  # as nearly all text is, and looking at each character takes 50 times as long
     return "".join(
         char if char.isprintable() or char in "\n\r\t" else " " if char.isspace() else "" for char in text
     )

@@ -1,4 +1,4 @@
-"""The view that fits standard output: a live terminal, plain lines, or JSON."""
+"""The view that fits: live in a terminal, plain lines, or JSON."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from launcher.runs.view import View
 from launcher.values.text import printable
 
 
-def make_view(as_json_lines: bool) -> View:
-    """Return the JSON view if requested, the live view in a terminal, else the plain one."""
+def make_view(as_json_lines: bool, *, is_quiet: bool = False) -> View:
+    """Return the JSON view if requested, the live view if standard error is a terminal, else the plain one."""
     if as_json_lines:
-        return JsonView()
-    console = Console(highlight=False)
-    return TerminalView(console) if console.is_terminal else PlainView()
+        return JsonView(is_quiet=is_quiet)
+    console = Console(stderr=True, highlight=False)
+    return TerminalView(console, is_quiet=is_quiet) if console.is_terminal else PlainView(is_quiet=is_quiet)
 
 
 @contextmanager

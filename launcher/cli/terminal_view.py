@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -12,8 +13,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from launcher.cli.log_text import readable
 from launcher.cli.plain_view import PlainView
 from launcher.cli.signals import cursor_back_on_stop, spinner
+from launcher.cli.silence import QUIET_S
+from launcher.cli.thinning import Thinning
+from launcher.runs.mirror import News
+from launcher.runs.printed_lines import Printed
 from launcher.runs.view import Result
 from launcher.values.record import Event, RunState
 from launcher.values.text import printable
@@ -22,14 +28,20 @@ ACCENT = "cyan"
 
 
 class TerminalView(PlainView):
-    """Lines that stay, and a live bar below them."""
+    """Lines that stay, and a live bar below them.
+
+    What the training prints goes to standard output: above the bar if that is the terminal too, and thinned.
+    """
 
     transfer_every_s = 0.0
 
-    def __init__(self, console: Console) -> None:
-        super().__init__()
+    def __init__(self, console: Console, *, is_quiet: bool = False) -> None:
+        super().__init__(is_quiet=is_quiet)
         self._console = console
         self._drawn = ExitStack()
+        self._prints_above = sys.stdout.isatty()
+        self._thinning = Thinning()
+        self._unfinished = ""
 
     def write(self, text: str, style: str = "") -> None:
         """Write one line, above the bar if it is shown."""
@@ -50,9 +62,34 @@ class TerminalView(PlainView):
     def begin(self, run: str, steps: int | None, events: list[Event]) -> None:
         """Begin the live bar."""
         super().begin(run, steps, events)
-        bar = Live(get_renderable=self._bar, console=self._console, refresh_per_second=8, transient=True)
+        if self.is_quiet:
+            return
+        bar = Live(
+            get_renderable=self._below,
+            console=self._console,
+            refresh_per_second=8,
+            transient=True,
+            redirect_stdout=self._prints_above,
+        )
         self._drawn.enter_context(cursor_back_on_stop(self._console))
         self._drawn.enter_context(bar)
+
+    def news(self, news: News) -> None:
+        """Show what an answer brought; the start of a line is shown above the bar until the line is complete."""
+        super().news(news)
+        self._write_printed(self._thinning.take([], self._all_lines()))
+        self._unfinished = readable(news.unfinished)
+
+    def hear(self, news: News) -> None:
+        """Notice whether there was any news; the line above the bar says so if there has been none for long."""
+        self.silence.hear(news)
+
+    def printed(self, printed: Printed, text: str) -> None:
+        """Show complete lines that the training printed, above the bar."""
+        if not self._prints_above:
+            super().printed(printed, text)
+            return
+        self._write_printed(self._thinning.take(text.split("\n"), self._all_lines()))
 
     def phase(self) -> None:
         """Do nothing: the bar shows the phase."""
@@ -69,9 +106,25 @@ class TerminalView(PlainView):
 
     def close(self) -> None:
         """End the bar, which shows the cursor again."""
+        self._write_printed(self._thinning.release(self._all_lines()))
         self._drawn.close()
 
-    def _bar(self) -> Group:
+    def _write_printed(self, lines: list[str]) -> None:
+        for line in lines:
+            self._console.print(Text(printable(line)), soft_wrap=True)
+
+    def _all_lines(self) -> str:
+        return f"launch logs {self.progress.run.rpartition('-')[2]}"
+
+    def _below(self) -> Group:
+        """Return what is below the lines that stay: what is held back, the unfinished line, the bar."""
+        lines = [*self._thinning.pending(self._all_lines()), *filter(None, [self._unfinished])]
+        if self.silence.seconds >= QUIET_S:
+            lines.append(f"  · {self.silence.text()}")
+        shown = [Text(printable(line), style="dim", no_wrap=True, overflow="ellipsis") for line in lines]
+        return Group(*shown, self._bar())
+
+    def _bar(self) -> Table:
         progress = self.progress
         share = (
             progress.phase_share if progress.phase else (progress.step or 0) / (progress.steps or math.inf)
@@ -83,4 +136,4 @@ class TerminalView(PlainView):
         row.add_row(
             Text(f"  {name}"), bar, Text(printable("  ".join(words)), no_wrap=True, overflow="ellipsis")
         )
-        return Group(row)
+        return row

@@ -6,7 +6,6 @@ with the disk before it writes: a file that another client changed is read again
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import fcntl
 import hashlib
@@ -24,11 +23,12 @@ from launcher.errors import ConnectionLostError, RunError, UsageError
 from launcher.hosts.channel import Reply
 from launcher.runs.json_file import read_json
 from launcher.runs.launch_count import next_number
+from launcher.runs.printed_lines import Printed, PrintedLines
 from launcher.runs.run_id import RUN_ID
 from launcher.runs.whole_file import write_whole
 from launcher.values.base import Record
 from launcher.values.host import Host
-from launcher.values.record import Event, FolderStart, Parent, PlanSummary, RunState
+from launcher.values.record import Event, FolderStart, Parent, PlanSummary, RunState, State, is_terminal
 
 if TYPE_CHECKING:
     from launcher.values.plan import Plan
@@ -57,12 +57,16 @@ def runs_folder() -> Path:
 
 
 class News(NamedTuple):
-    """What one answer brought: the run's state, complete events, and pieces of the log as text."""
+    """What one answer brought: the run's state, complete events, and complete lines that the training printed.
+
+    `unfinished` is the start of a line that is not complete yet.
+    """
 
     state: RunState
     events: list[Event]
-    log: str
+    log: list[Printed]
     is_all: bool
+    unfinished: str = ""
 
 
 class _Part(Record):
@@ -99,6 +103,7 @@ class Mirror:
         self._cursors: dict[str, dict[str, Any]] = {}
         self._from = 0
         self._unread: dict[str, bytes] = {}
+        self._printed = PrintedLines(self.folder)
         self._seen_state: list[Any] | None = None
 
     def place(self, path: str) -> Path:
@@ -205,7 +210,10 @@ class Mirror:
     def load(self) -> list[Event]:
         """Set the cursors from the files on the disk; return their events. Raises RunError if the disk refuses."""
         self._cursors, self._unread, self._from = {}, {}, 0
+        self._printed = PrintedLines(self.folder)
         events: list[Event] = []
+        state = self.state()
+        has_ended = state is not None and is_terminal(state.state)
         for path in sorted([*self.folder.glob("[0-9]*/*"), *self.folder.glob("[0-9]*/*/*")]):
             name = path.relative_to(self.folder).as_posix()
             if _MIRRORED.fullmatch(name):
@@ -213,8 +221,8 @@ class Mirror:
                     data = self._read_again(name)
                 if path.name == "events.jsonl":
                     events += self._complete(name, data)
-                elif path.name == "log.txt":
-                    self._text(name, data[-3:])  # where its last character may be unfinished
+                elif path.name == "log.txt" and not has_ended:
+                    self._printed.skip(name, data)
         return events
 
     def _read_again(self, name: str) -> bytes:
@@ -227,7 +235,7 @@ class Mirror:
             return b""
         start = previous["offset"] if previous else 0
         if previous != _cursor(name, data[:start]):
-            self._unread.pop(name, None)  # the file was replaced
+            self._forget_unread(name)  # the file was replaced
             start = 0
         return data[start:]
 
@@ -255,7 +263,7 @@ class Mirror:
             ) from error
         pieces = self._cut(update.parts, answer.payload)
         events: list[Event] = []
-        log: list[str] = []
+        log: list[Printed] = []
         is_complete = True
         with self.alone("mirror") if pieces else contextlib.nullcontext():
             for name, offset, sent in pieces:
@@ -266,12 +274,15 @@ class Mirror:
                 if name.endswith("events.jsonl"):
                     events += self._complete(name, data)
                 elif name.endswith("log.txt"):
-                    log.append(self._text(name, data))
+                    log += self._printed.take(name, data)
         if is_complete and not update.is_full and update.last:
             self._from = update.last[0]
         self._seen_state = [state.state, state.reason, state.attempt, state.trouble is not None]
         state = state.model_copy(update={"rehearsed": self.plan().rehearsed})
-        return News(state, events, "".join(log), is_all=not update.is_full and not update.parts)
+        is_all = not update.is_full and not update.parts
+        if is_all and (is_terminal(state.state) or state.state in (State.WAITING, State.INTERRUPTED)):
+            log += self._printed.finish()
+        return News(state, events, log, is_all, self._printed.unfinished)
 
     def _cut(self, parts: list[_Part], payload: bytes) -> list[tuple[str, int, bytes]]:
         """Return each part's name, offset and bytes. Raises ConnectionLostError for a part that was not asked for."""
@@ -310,7 +321,7 @@ class Mirror:
             if offset and not (is_unchanged and agrees):
                 return False
             if offset == 0:
-                self._unread.pop(name, None)
+                self._forget_unread(name)
                 if not agrees or (cursor["offset"] and is_unchanged):
                     file.truncate(0)  # the host's file was replaced
                     current = b""
@@ -336,12 +347,10 @@ class Mirror:
         self._unread[name] = rest
         return [event for event in map(parse_event, lines) if event is not None]
 
-    def _text(self, name: str, data: bytes) -> str:
-        """Decode a piece of a log; an unfinished last character is kept for the next piece."""
-        data = self._unread.get(name, b"") + data
-        text, size = codecs.utf_8_decode(data, "replace")
-        self._unread[name] = data[size:]
-        return text
+    def _forget_unread(self, name: str) -> None:
+        """Forget the start of an unfinished line of a file that begins again."""
+        self._unread.pop(name, None)
+        self._printed.forget(name)
 
     # reading
 

@@ -116,9 +116,13 @@ class Parent(Record):
 
 
 class FolderStart(Record):
-    """When a folder was made, by the host's clock, and which run it continues, according to its `attempt.json`."""
+    """What `attempt.json` says of its folder: when it was made, by the host's clock, and for which attempt.
+
+    `parent` is the run that this one continues.
+    """
 
     time: Moment | None = None
+    attempt: Whole | None = None
     parent: Parent | None = None
 
 
@@ -214,6 +218,8 @@ class Summary(Record):
 class Event:
     """One line of `events.jsonl`. `time` is the host's clock, for display only.
 
+    `printed`: the training prints these values itself, so that its own lines show them.
+
     Like a Record, but a dataclass: a run may have millions, and a dataclass is made in half the time.
     """
 
@@ -224,3 +230,4 @@ class Event:
     step: Whole | None = None
     time: Moment
     values: dict[str, Any] = field(default_factory=dict)
+    printed: bool = False

@@ -141,7 +141,7 @@ def test_a_name_that_means_several_profiles_needs_a_probe(client):
 def test_a_mixed_host_says_which_card_is_taken_and_why(client, cards):
     """In the stage's line; the job sees that card alone."""
     cards.put("titan_rtx", "l40s", "l40s")
-    said = client.ok("--", "sh", "-c", "echo sees $CUDA_VISIBLE_DEVICES")
+    said = client.seen("--", "sh", "-c", "echo sees $CUDA_VISIBLE_DEVICES")
     assert "1 x NVIDIA TITAN RTX, 2 x NVIDIA L40S, driver 580.65.06" in said
     assert "L40S 48 GB (GPU 1) is taken: the most memory" in said
     assert f"sees {uuid_of(1)}" in client.ok("logs", "last")

@@ -91,8 +91,8 @@ def hostile(client):
     done = client.run("--", "python", "train.py")
     assert done.returncode == 1
     assert controls(done.stdout + done.stderr) == []
-    assert "printed" in done.stdout, "the log's tail"
-    assert "not sent: link" in done.stdout
+    assert "printed" in done.stdout
+    assert "not sent: link" in done.stderr
     (folder,) = (client.home / ".launch" / "runs").iterdir()
     state = folder / "record" / "0002" / "state.json"
     state.write_text(
@@ -128,7 +128,7 @@ def test_no_escape_of_a_run_passes_any_verb(client, hostile):
     for verb, shows in VERBS.items():
         words = [*verb.replace("RUN", hostile).split(), "--host", "local"]
         done = client.run(*words)
-        assert shows in done.stdout, verb
+        assert shows in done.stdout + done.stderr, verb
         assert controls(done.stdout + done.stderr) == [], verb
         said = Terminal(client, *words).to_the_end()
         assert shows in said, verb
@@ -155,6 +155,47 @@ def test_a_terminal_is_asked_which_run_last_is_and_about_checkpoints(client):
         assert f"last is {run}" in said
         assert ("only checkpoints would be lost" in said) == (len(answers) == 2)
         assert (terminal.process.returncode, folder.exists()) == (code, stays), said
+
+
+BURST = """
+import sys, time
+print("\\x1b[1mfirst\\x1b[0m", flush=True)
+for share in range(0, 101, 20):
+    print(f"\\rloading {share}%", end="", flush=True)
+    time.sleep(0.05)
+print()
+print("\\n".join(f"line {number}" for number in range(5000)))
+print("the end", end="")
+"""
+
+
+def test_a_terminal_shows_what_is_printed_and_thins_a_burst_and_a_pipe_shows_all(client):
+    """The first lines, a count with the command that shows all, the last lines; a bar's last state. Stages are in neither `logs` nor the pipe."""
+    client.script(BURST)
+    said = Terminal(client, "--", "python", "train.py").to_the_end()
+    lines = [line.strip() for line in said.splitlines()]
+    run = next(client.runs.glob("[0-9]*")).name
+    everything = ["first", "loading 100%", *(f"line {number}" for number in range(5000)), "the end"]
+    (count,) = (line for line in lines if "lines more" in line)
+    assert count.endswith(f"lines more   launch logs {run[-6:]} has all")
+    shown = [line for line in lines if line in everything]
+    assert shown[:3] == everything[:3]
+    assert shown[-2:] == everything[-2:]
+    assert len(shown) < 100
+    assert int(count.split()[1].replace(",", "")) + len(shown) == len(everything)
+    shutil.rmtree(client.runs)
+    again = client.run("attach", run, "--host", "local")
+    assert again.stdout.splitlines() == everything
+    assert "succeeded" in again.stderr
+    assert client.run("attach", run).stdout == ""
+    shutil.rmtree(client.runs)
+    quiet = client.run("attach", run, "-q", "--host", "local")
+    assert (quiet.stdout, "succeeded" in quiet.stderr) == ("", True)
+    shutil.rmtree(client.runs)
+    told = map(json.loads, client.ok("attach", run, "--json", "--host", "local").splitlines())
+    logs = [line for line in told if line.get("kind") == "log"]
+    assert [line["text"] for line in logs] == everything
+    assert {(line["run"], line["attempt"]) for line in logs} == {(run, 1)}
 
 
 def test_no_escape_of_a_script_passes_the_live_bar(client):
@@ -369,14 +410,14 @@ def test_what_another_client_fetches_meanwhile_is_shown_once(tmp_path, capsys):
     second.write_text("c\n")
     mirror.load()  # where following takes up
     view.begin(mirror.run, None, [])
-    nothing = News(RunState(state="running"), [], "", is_all=True)
+    nothing = News(RunState(state="running"), [], [], is_all=True)
     view.news(nothing)
     view.news(nothing)
     assert capsys.readouterr().out == "a\nb\nc\n"
 
 
-def test_the_tail_of_a_failed_run_has_whole_characters_and_lines(client):
-    """The end of the log that is shown with a failure, begun where an earlier command had stopped fetching."""
+def test_lines_that_attach_shows_are_whole(client):
+    """Begun where an earlier command had stopped fetching, in the middle of a character."""
     client.script(TORN + "sys.exit('the reason')\n")
     run = client.detached("--", "python", "train.py")
     host = client.home / ".launch" / "runs" / run / "record" / "0002" / "log.txt"
@@ -388,4 +429,4 @@ def test_the_tail_of_a_failed_run_has_whole_characters_and_lines(client):
     until(lambda: mirror.read_bytes().endswith(b"\xe2\x82"), "the second half, and the next first one")
     (client.home / "go2").touch()
     out, _ = process.communicate(timeout=60)
-    assert "| é second € third\n    | the reason\n" in out
+    assert out == "first é second € third\nthe reason\n"

@@ -111,7 +111,7 @@ def assert_mirrored(place, run):
 
 def test_submit_streams_the_run_and_brings_its_artifacts(place):
     """It succeeds with exit code 0; record, log and artifacts are the host's, by sha256sum on both sides; nothing is left alive."""
-    said = place.client.ok(*words(place))
+    said = place.client.seen(*words(place))
     run = only_run(place)
     assert "succeeded" in said
     assert (row(place, run)["state"], row(place, run)["reason"]) == ("succeeded", "completed")
@@ -157,7 +157,7 @@ with open(os.path.join(os.environ["LAUNCH_ARTIFACTS"], "adapter"), "wb") as file
 def test_a_plain_script_brings_its_files_home_and_frees_its_host(place):
     """Without the worker. Both sides agree by sha256sum; what was not pulled keeps the run there; then nothing is left."""
     (place.client.project / "plain.py").write_text(PLAIN)
-    said = place.client.ok("--host", place.host, *place.words, "--", "python", "plain.py")
+    said = place.client.seen("--host", place.host, *place.words, "--", "python", "plain.py")
     run = only_run(place)
     assert "came home" in said
     assert f"checkpoints stay on {place.host}: out/checkpoint-3" in said
@@ -189,7 +189,7 @@ def test_attach_continues_from_an_empty_client_folder(place):
     until_step(place, 7)
     shutil.rmtree(place.client.runs)
     go_on(place)
-    assert "succeeded" in place.client.ok("attach", run, "--host", place.host)
+    assert "succeeded" in place.client.seen("attach", run, "--host", place.host)
     assert ledger(place) == list(range(1, 13))
     assert_mirrored(place, run)
 
@@ -200,8 +200,8 @@ def test_fail_says_the_exit_code_and_the_reason(place):
     run = only_run(place)
     assert done.returncode == 1
     assert "so far" in done.stdout
-    assert "exit-nonzero" in done.stdout
-    assert "launch logs" in done.stdout
+    assert "exit-nonzero" in done.stderr
+    assert "launch logs" in done.stderr
     values = row(place, run)
     assert (values["state"], values["reason"], values["evidence"]["exit"]) == ("failed", "exit-nonzero", 3)
     until(lambda: not place.alive(run), "the agent to leave")
@@ -244,7 +244,7 @@ def test_resume_makes_a_child_that_continues(place):
     run = detached(place, waits_at=7)
     until_step(place, 7)
     place.client.ok("stop", run)
-    said = place.client.ok("resume", run, "--detach", "--set", "settings.waits_at=0", "--set", "steps=14")
+    said = place.client.seen("resume", run, "--detach", "--set", "settings.waits_at=0", "--set", "steps=14")
     child = said.split()[-1]
     assert child != run
     assert ended(place, child)["state"] == "succeeded"

@@ -107,7 +107,7 @@ def test_a_run_there_outlives_cuts_of_either_hop_and_leaves_nothing(
         vault.enter("touch", f"/home/ada/{held}")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, out + err
-    assert out.count("the link is back") == 2
+    assert err.count("the link is back") == 2
     run = next(client.runs.glob("[0-9]*"))
     there = vault.ssh("sh", "-c", f"cd ~/.launch/runs/{run.name} && {HOST_SUMS}")
     (run / "code").mkdir()
@@ -116,7 +116,7 @@ def test_a_run_there_outlives_cuts_of_either_hop_and_leaves_nothing(
     record_property("done", "behind a hop that alone reaches it: the hop cut, then the host")
     record_property("end", "succeeded")
     record_property("identical", "yes" if here == there else "no")
-    record_property("reconnects", out.count("the link is back"))
+    record_property("reconnects", err.count("the link is back"))
     assert here == there
     assert steps() == 60
     until(lambda: not gate.sessions() and not vault.sessions(), "the sessions to end")

@@ -470,7 +470,7 @@ def test_a_launch_goes_through_whatever_shell_the_login_has(client, lab, shell):
     lab.let_in(key, shell)
     root = f"{lab.home}/{shell}'s !odd $root"
     use(client, lab, identity_file=key, root=root)
-    assert "succeeded" in client.ok("--host", "A", "--", "true")
+    assert "succeeded" in client.seen("--host", "A", "--", "true")
     assert "agent" in lab.ssh("ls", root)
     lab.ssh("rm", "-r", root)
 
@@ -498,7 +498,7 @@ def test_a_login_that_prints_before_us_is_no_hindrance(client, lab, bashrc, nois
     bashrc(noise)
     assert "noise" in lab.ssh("true") or "title" in lab.ssh("true"), "the login is noisy"
     assert '"host": "A"' in client.ok("probe", "--host", "A", "--json")
-    assert "succeeded" in client.ok("--host", "A", "--", "true")
+    assert "succeeded" in client.seen("--host", "A", "--", "true")
 
 
 def test_a_login_that_ends_before_us_is_told(client, lab, bashrc):
@@ -511,6 +511,6 @@ def test_a_login_that_ends_before_us_is_told(client, lab, bashrc):
 
 def test_a_launch_says_as_whom_and_by_which_key(client, lab):
     """It shows the user, the address and the host key's fingerprint it has believed."""
-    out = client.ok("--host", "A", "--", "true")
+    out = client.seen("--host", "A", "--", "true")
     assert f"{lab.user}@{ADDRESS}" in out
     assert fingerprint(lab.folder / "host_key.pub") in out

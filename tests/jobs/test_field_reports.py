@@ -93,7 +93,7 @@ def test_by_our_plan_it_learns(report, model, client, monkeypatch, tmp_path):
         "batch.global=16",
         *report.words,
     )
-    out = client.ok(*words, "--", "python", f"report_{report.number}.py", timeout=300)
+    out = client.seen(*words, "--", "python", f"report_{report.number}.py", timeout=300)
     (head,) = [line for line in out.splitlines() if line.startswith(f"report_{report.number} on local")]
     assert report.title in head
     found = losses(tmp_path / "ledger")

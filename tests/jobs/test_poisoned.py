@@ -55,7 +55,7 @@ def test_what_no_rung_can_mend_fails_as_what_it_is(client):
     """Each rung gets its attempt, from before the first bad step, and the last one ends the run."""
     done, attempts = trained(client, "nan")
     assert done.returncode == 1
-    assert "succeeded" not in done.stdout
+    assert "succeeded" not in done.stderr
     assert [attempt["rung"] for attempt, _, _ in attempts] == [0, 1, 2]
     for _, state, _ in attempts:
         step, since, name = caught(state)
@@ -75,7 +75,7 @@ def test_what_no_rung_can_mend_fails_as_what_it_is(client):
 def test_what_overflows_only_in_half_precision_is_mended_in_fp32(client):
     """Gradients of 1e12 are no trouble there; the last checkpoint before them is what it goes on from."""
     done, attempts = trained(client, "overflow")
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == 0, done.stderr
     assert [attempt["precision"]["mode"] for attempt, _, _ in attempts] == ["fp16", "fp16", "fp32"]
     for _, state, _ in attempts[:2]:
         step, since, name = caught(state)
@@ -95,13 +95,13 @@ def test_what_does_not_learn_is_stopped_at_once(client, poison, begins):
     assert begins <= since <= begins + 2
     assert step < since + 5
     assert (attempts[0][1]["state"], attempts[0][1]["reason"]) == ("failed", "not-learning")
-    assert "not-learning" in done.stdout
+    assert "not-learning" in done.stderr
 
 
 def test_residuals_beyond_fp16_are_mended_by_the_next_rung(client):
     """A residual stream of 8e4 overflows an fp16 base; over an fp32 base the same training succeeds, with no person."""
     done, attempts = trained(client, "wide", change=widen)
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == 0, done.stderr
     assert [attempt["rung"] for attempt, _, _ in attempts] == [0, 1]
     assert [attempt["precision"]["base_dtype"] for attempt, _, _ in attempts] == ["float16", "float32"]
     step, since, name = caught(attempts[0][1])
@@ -114,5 +114,5 @@ def test_residuals_beyond_fp16_are_mended_by_the_next_rung(client):
         if one["kind"] == "metric" and "loss" in one["values"]
     ]
     assert losses[-1] < losses[0]
-    assert "attempt 1 ended" in done.stdout
-    assert "remedy" in done.stdout
+    assert "attempt 1 ended" in done.stderr
+    assert "remedy" in done.stderr

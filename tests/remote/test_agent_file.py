@@ -167,7 +167,7 @@ def test_a_run_goes_from_start_to_end_under_this_interpreter(client, version, py
         f"[hosts.local]\npython = '{python}'\nenvironment = '{python}'\n"
     )
     client.script(SCRIPT)
-    assert "succeeded" in client.ok("--", "python", "train.py")
+    assert "succeeded" in client.seen("--", "python", "train.py")
     assert "0.5" in client.ok("metrics", "last")
     (run,) = (client.home / ".launch" / "runs").iterdir()
     assert (run / "record" / "keeper.log").read_text() == ""

@@ -533,7 +533,7 @@ def test_a_client_shows_the_end_the_remedy_and_the_next_attempt(client):
     try:
         toy.script(AWARE + "if rung == 0:\n    save(4)\n    trip(6, 5)\n    sys.exit(1)\n" + DONE)
         toy.ended()
-        out = client.ok("attach", RUN, "--host", "local")
+        out = client.seen("attach", RUN, "--host", "local")
         lines = [line.strip() for line in out.splitlines()]
         at = lines.index("! attempt 1 ended at step 6: nan-divergence  (the loss is not finite)")
         text = "precision fp16 over float32 → bf16 over float32, rung 2 of 3; resuming from step 4"
@@ -567,8 +567,8 @@ def test_a_client_shows_class_line_cause_and_mend_of_a_failed_run_and_that_it_wa
             "why    a train",
             "mend   keep",
         ):
-            assert words in done.stdout, words
-        assert done.stdout.splitlines()[-1].strip() == "next     launch logs aaaa"
+            assert words in done.stderr, words
+        assert done.stderr.splitlines()[-1].strip() == "next     launch logs aaaa"
         for row in (client.ok("ps", "--host", "local"), client.ok("ps")):
             assert "CPU, rehearsed" in row
             assert "failed: fp16-unscale" in row

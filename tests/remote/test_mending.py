@@ -325,7 +325,7 @@ def test_a_client_says_from_which_attempt_on_and_how_to_go_on_with_what_ended(cl
     try:
         Trained(toy, always(8, "os._exit(7)"))
         toy.ended()
-        out = client.run("attach", "last", "--host", "local").stdout
+        out = client.run("attach", "last", "--host", "local").stderr
     finally:
         toy.clear_away()
     lines = [line.strip() for line in out.splitlines()]

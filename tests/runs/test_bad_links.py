@@ -91,14 +91,14 @@ class Followed:
             ["sh", "-c", SUMS], cwd=self.client.runs / self.run, capture_output=True, text=True, check=True
         ).stdout
         record("done", done)
-        record("end", "succeeded" if "succeeded" in out else f"exit code {self.process.returncode}")
+        record("end", "succeeded" if "succeeded" in err else f"exit code {self.process.returncode}")
         record("identical", "yes" if here == there else "no")
-        record("reconnects", out.count("the link is back"))
+        record("reconnects", err.count("the link is back"))
         assert self.process.returncode == 0, out + err
-        assert "succeeded" in out
+        assert "succeeded" in err
         assert here == there
         assert self.steps() == (self.wanted or self.steps_there())
-        return out
+        return err
 
 
 class Upload:
@@ -151,7 +151,7 @@ class Upload:
         (self.client.project / "launch.toml").rename(self.client.home / "launch.toml")
         here = self._sums()
         (self.client.home / "launch.toml").rename(self.client.project / "launch.toml")
-        out = self.client.ok("--host", "A", "--", "true")
+        out = self.client.seen("--host", "A", "--", "true")
         sent, total = map(int, re.search(r"(\d+) of (\d+) files sent", out).groups())
         run = next(self.client.runs.glob("[0-9]*")).name
         code = f".launch/runs/{run}/work/code"

@@ -223,8 +223,8 @@ def test_a_script_that_opens_its_exclusive_card_twice_is_told_so(client, cards):
     client.script(TWICE.format(folder=str(cards.folder)))
     done = client.run("--profile", "titan_rtx", "--", "python", "train.py")
     assert done.returncode == 1
-    assert "gpu-busy-exclusive" in done.stdout
-    assert "no other process used the card" in done.stdout
+    assert "gpu-busy-exclusive" in done.stderr
+    assert "no other process used the card" in done.stderr
     assert client.ok("logs", "last").count("the second") == 2
 
 
@@ -238,13 +238,13 @@ def test_a_launch_can_wait_for_a_stranger_to_leave_its_card(client, cards):
     assert "--wait 30m" in done.stderr
     assert client.run("--wait", "1s", *words).returncode == 3
     waits = client.start("--wait", "5m", *words)
-    while f"wait: pid {stranger.pid} (root" not in (line := waits.stdout.readline()):
+    while f"wait: pid {stranger.pid} (root" not in (line := waits.stderr.readline()):
         assert line
     stranger.kill()
     stranger.wait()
-    out, err = waits.communicate(timeout=60)
+    _, err = waits.communicate(timeout=60)
     assert waits.returncode == 0, err
-    assert "no longer pid" in out
+    assert "no longer pid" in err
 
 
 def test_hosts_shows_every_host_s_cards_free_or_held(client, lab, cards):

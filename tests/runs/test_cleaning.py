@@ -150,7 +150,7 @@ def test_what_no_run_names_goes_and_what_one_names_stays(client, root):
     assert {item["kind"] for item in did["items"]} >= {"file", "data", "broken upload", "old agent"}
     assert not any((root / item["path"]).exists() for item in did["items"])
     assert json.loads(client.ok("gc", "--json"))["items"] == []
-    assert "ship" in client.ok("--", "python", "train.py")
+    assert "ship" in client.seen("--", "python", "train.py")
     assert client.ok("logs") == "2\n"
 
 
@@ -184,12 +184,12 @@ def test_a_run_of_an_unchanged_folder_sends_nothing(client, root):
     for number in range(150):
         client.script(f"x = {number}", f"module_{number}.py")
     client.script("import module_7; print(module_7.x)")
-    assert "151 of 151 files sent" in client.ok("--", "python", "train.py")
+    assert "151 of 151 files sent" in client.seen("--", "python", "train.py")
     until(lambda: list((root / "store" / "spare").glob("*/stats.json")), "the spare copy")
-    again = client.ok("--", "python", "train.py")
+    again = client.seen("--", "python", "train.py")
     assert "none to send" in again
     client.script("x = 7000", "module_7.py")
-    assert "1 of 151 files sent" in client.ok("--", "python", "train.py")
+    assert "1 of 151 files sent" in client.seen("--", "python", "train.py")
     assert client.ok("logs") == "7000\n"
     runs = sorted((root / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
     listed = [subprocess.check_output(["ls", run / "work" / "code"], text=True).split() for run in runs]

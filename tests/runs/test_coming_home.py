@@ -400,7 +400,7 @@ def test_a_plain_script_brings_its_files_home_and_ls_lists_them(client):
     (run,) = (path.name for path in client.runs.glob("[0-9]*"))
     assert (
         f"came home {client.runs / run}/outputs/out/model.pt (25.6 kB), artifacts/adapter (1 byte)"
-        in done.stdout
+        in done.stderr
     )
     assert (client.runs / run / "outputs/out/model.pt").read_bytes() == bytes(range(256)) * 100
     rows = json.loads(client.ok("ls", "--json"))["files"]
@@ -422,7 +422,7 @@ def test_a_job_names_its_outputs_and_a_limit(client):
     client.script(
         'name = "x"\ncommand = ["python", "train.py"]\noutputs = ["*.pt"]\npull_limit = "50B"\n', "x.toml"
     )
-    said = client.ok("--job", "x.toml", "--output", "*.log")
+    said = client.seen("--job", "x.toml", "--output", "*.log")
     (run,) = (path.name for path in client.runs.glob("[0-9]*"))
     assert sorted(os.listdir(client.runs / run / "outputs")) == ["a.pt", "b.log"]
     client.ok("cp", f"{run}:c.tmp", ".")
@@ -466,7 +466,7 @@ def test_ctrl_c_while_files_come_home_leaves_what_came_and_says_how_to_go_on(cli
     assert "Traceback" not in err
     (run,) = (path.name for path in client.runs.glob("[0-9]*"))
     assert (
-        f"detached; the run has succeeded, and not all of its files are here.   launch pull {run[-6:]}" in out
+        f"detached; the run has succeeded, and not all of its files are here.   launch pull {run[-6:]}" in err
     )
     client.ok("pull", run)
     assert sums(client.runs / run / "outputs") == {

@@ -119,7 +119,7 @@ def test_a_run_in_a_container_is_as_the_design_says(client, box):
     assert environment["HOME"] == f"{path}/work/home"
     assert environment["USER"] == environment["LOGNAME"] == "ada"
     enough(box, run)
-    out = client.ok("attach", run)
+    out = client.seen("attach", run)
     assert "succeeded" in out
     assert (client.runs / run / "artifacts" / "made").read_text() == "by the run"
     owners = box.machine.ssh("find", path, "-printf", "%U\n").split()
@@ -151,7 +151,7 @@ def test_a_finished_and_a_stopped_run_stay_down_a_running_one_comes_back(client,
             assert state(client, run)["state"] == end
         more_steps(box, running, 4)
     enough(box, running)
-    out = client.ok("attach", running)
+    out = client.seen("attach", running)
     assert "succeeded" in out
     made = _steps_by_attempt(box, running)
     for earlier, later in itertools.pairwise(made):
@@ -295,7 +295,7 @@ def test_an_edited_script_rebuilds_nothing(client, box):
     client.ok("--host", "dock", "--job", "./job.toml", "--set", 'command=["true"]')
     images = box.docker("images", "-q", "--no-trunc", "launcher/cpu")
     client.script("print('another')\n")
-    out = client.ok("--host", "dock", "--job", "./job.toml")
+    out = client.seen("--host", "dock", "--job", "./job.toml")
     assert re.search(r"image .*there", out)
     assert box.docker("images", "-q", "--no-trunc", "launcher/cpu") == images
 
@@ -309,13 +309,13 @@ def test_who_may_not_use_the_engine_is_told_what_to_do(client, engine):
     assert "usermod -aG docker eve" in done.stderr
     assert engine.machine.ssh("ls", ".launch/runs", user="eve", check=False) == ""
     write_project(client, engine, user="eve", runtime="auto")
-    assert "succeeded" in client.ok("--host", "dock", "--", "true")
+    assert "succeeded" in client.seen("--host", "dock", "--", "true")
 
 
 def test_root_s_run_is_root_s_and_said_aloud(client, box):
     """As root on the host it is root inside; what it writes is root's."""
     write_project(client, box, user="root")
-    out = client.ok("--host", "dock", "--job", "./job.toml", "--set", 'command=["touch","../artifacts/x"]')
+    out = client.seen("--host", "dock", "--job", "./job.toml", "--set", 'command=["touch","../artifacts/x"]')
     assert "as root" in out
     run = next(path.name for path in client.runs.iterdir() if path.name[0] != ".")
     assert inspect(box, run)["Config"]["User"] == "0:0"
@@ -326,7 +326,7 @@ def test_a_rootless_engine_s_run_belongs_to_its_user(client, box, rootless_engin
     """The engine of her docker context: root inside is she herself, and what it wrote she can delete."""
     write_project(client, box, user=rootless_engine.user)
     words = ["--job", "./job.toml", "--set", 'command=["touch","../artifacts/x"]']
-    assert "succeeded" in client.ok("--host", "dock", *words)
+    assert "succeeded" in client.seen("--host", "dock", *words)
     run = next(path.name for path in client.runs.iterdir() if path.name[0] != ".")
     told = json.loads(rootless_engine.docker("inspect", f"launch-{run}"))[0]
     assert told["Config"]["User"] == "0:0"
@@ -523,7 +523,7 @@ def test_a_stopped_run_goes_on_as_another_one_in_the_same_image(client, box):
     assert box.docker("images", "-aq", "--no-trunc") == images
     more_steps(box, child, 2)
     enough(box, child)
-    assert f"continues {parent} from step {step}" in client.ok("attach", child)
+    assert f"continues {parent} from step {step}" in client.seen("attach", child)
     lines = [json.loads(line) for line in client.ok("metrics", child, "--json").splitlines()]
     steps_told = [line["step"] for line in lines if line["name"] == "loss"]
     assert steps_told == list(range(1, len(steps_told) + 1))

@@ -109,7 +109,7 @@ def said(client, run=None):
 
 def test_an_environment_is_made_once_and_used_again(client, box, index):
     """The second launch asks the index for nothing; a resumed run keeps it; `gc` takes it with the last run that names it."""
-    out = client.ok(*LAUNCH)
+    out = client.seen(*LAUNCH)
     (path,) = environments(box)
     name = os.path.basename(path)
     assert re.search(rf"environment +.*{name}, made in \d+ s \(venv, Python 3", out)
@@ -120,8 +120,8 @@ def test_an_environment_is_made_once_and_used_again(client, box, index):
     record = json.loads(box.ssh("cat", f".launch/runs/{run}/record/0001/attempt.json"))
     assert record["runtime"]["interpreter"] == f"{box.home}/{path}/bin/python"
     asked = len(index.requests)
-    assert f"{name}, there" in client.ok(*LAUNCH)
-    assert f"{name}, there" in client.ok("resume", "last", "--set", "steps=2")
+    assert f"{name}, there" in client.seen(*LAUNCH)
+    assert f"{name}, there" in client.seen("resume", "last", "--set", "steps=2")
     assert said(client) == f"has small 1.0 in {box.home}/{path}\n"
     assert len(index.requests) == asked
     assert client.ok("gc", "--host", "A").count("environment") == 0

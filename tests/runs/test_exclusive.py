@@ -119,7 +119,7 @@ def test_a_rank_that_fails_ends_the_others_and_frees_all_cards(project, exclusiv
     words = ("--profile", "t4x2", "--set", "batch.global=2", "--", "python", "train.py")
     done = project.run(*words, str(exclusive.folder), ranks, mark)
     assert done.returncode == 1
-    assert "user-code-error" in done.stdout
+    assert "user-code-error" in done.stderr
     assert "a mistake of rank 1" in done.stdout
     until(lambda: not holders(exclusive), "all cards to be free")
     project.ok(*words, str(exclusive.folder), ranks, mark)

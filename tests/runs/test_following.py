@@ -49,7 +49,7 @@ class Heard:
         self._thread.start()
 
     def _listen(self):
-        for line in self.process.stdout:
+        for line in self.process.stderr:
             self.text += line
 
     def steps(self):
@@ -60,7 +60,7 @@ class Heard:
         """Wait for its end; return its exit code and all that it said."""
         self.process.wait(timeout=60)
         self._thread.join()
-        return self.process.returncode, self.text + self.process.stderr.read()
+        return self.process.returncode, self.text + self.process.stdout.read()
 
     def close(self):
         """End it, if it has not ended by itself."""
@@ -179,7 +179,7 @@ def test_two_who_pull_one_run_at_once_both_have_all_of_it(client):
     for process, came in ((first, "3 files, 60.0 MB"), (second, "3 files were here")):
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, out + err
-        assert came in out
+        assert came in err
     assert sums(client.runs / run / "artifacts", "*") == sums(there(client, run) / "work" / "artifacts", "*")
     assert not parts.exists()
 
@@ -196,14 +196,14 @@ def test_an_artifact_that_the_host_cannot_read_is_named_and_the_others_come_home
     out, err = process.communicate(timeout=60)
     (run,) = (path.name for path in client.runs.glob("[0-9]*"))
     assert process.returncode == 0, out + err
-    assert "secret (Permission denied)" in out
-    assert f"launch pull {run[-6:]}" in out
+    assert "secret (Permission denied)" in err
+    assert f"launch pull {run[-6:]}" in err
     assert os.listdir(client.runs / run / "artifacts") == ["good"]
     again = client.run("pull", run)
     assert again.returncode == 1
     assert "secret (Permission denied)" in again.stderr
     lab.ssh("chmod", "600", f"{lab.root}/runs/{run}/work/artifacts/secret")
-    assert "1 file, 1.0 kB, 1 file was here" in client.ok("pull", run)
+    assert "1 file, 1.0 kB, 1 file was here" in client.seen("pull", run)
 
 
 def test_a_full_disk_here_ends_no_run_and_is_not_taken_for_a_lost_link(client, small_disk):
@@ -215,10 +215,10 @@ def test_a_full_disk_here_ends_no_run_and_is_not_taken_for_a_lost_link(client, s
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, out + err
     (run,) = (path.name for path in small_disk.glob("[0-9]*"))
-    assert "no room in" in out
-    assert "8.0 MB would come" in out
-    assert f"launch pull {run[-6:]}" in out
-    assert "no link" not in out
+    assert "no room in" in err
+    assert "8.0 MB would come" in err
+    assert f"launch pull {run[-6:]}" in err
+    assert "no link" not in err
     done = client.run("pull", run, timeout=60)
     assert (done.returncode, "8.0 MB would come" in done.stderr, "are missing" in done.stderr) == (
         1,
@@ -259,7 +259,7 @@ def test_what_tensorboard_could_not_write_only_at_its_end_is_told(client, full_d
     client.ok("attach", run)
     shutil.rmtree(client.runs / run / "tensorboard")
     (client.runs / run / "tensorboard").symlink_to(full_disk)
-    said = client.ok("attach", run)
+    said = client.seen("attach", run)
     assert f"no more for TensorBoard: {client.runs / run}/tensorboard: No space left on device" in said
     assert "succeeded" in said
 

@@ -71,7 +71,7 @@ def test_any_plan_and_state_of_a_mirror_is_listed_and_followed(tmp_path, view, p
     ps._show([Row("host", remembered(mirror))])
     view.begin(RUN, mirror.plan().steps, [])
     state = mirror.state() or RunState(state="preparing")
-    view.news(News(state, [], "", is_all=True))
+    view.news(News(state, [], [], is_all=True))
     finish(mirror, state, view)
 
 
@@ -90,8 +90,8 @@ def test_any_event_is_shown_or_left_out(view, told):
     """Times, steps and values beyond all measure are never an error of ours."""
     events = parsed(told)
     view.begin(RUN, None, [])
-    view.news(News(RunState(state="running"), events, "", is_all=True))
-    view.news(News(RunState(state="running"), events, "", is_all=True))
+    view.news(News(RunState(state="running"), events, [], is_all=True))
+    view.news(News(RunState(state="running"), events, [], is_all=True))
     table((RUN, point) for point in curve(events))
 
 

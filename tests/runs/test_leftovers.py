@@ -316,7 +316,7 @@ def test_a_run_goes_on_without_its_client_and_keeps_its_card(place):
     assert done.returncode == 3
     assert f"leased by run {run} (running) on GPU 0" in done.stderr
     waits = place.client.start(*place.words("brief", more=("--wait", "1m")))
-    while f"wait: leased by run {run}" not in (line := waits.stdout.readline()):
+    while f"wait: leased by run {run}" not in (line := waits.stderr.readline()):
         assert line
     place.cards.put(EXCLUSIVE, EXCLUSIVE)
     place.client.ok(*place.words("brief"))

@@ -100,7 +100,7 @@ def step_reached(client, run, step):
 
 def test_a_job_that_uses_the_worker_succeeds_and_its_artifacts_come_home(aware):
     """Exit 0 and the completion marker make a success; the artifacts lie beside the mirror."""
-    out = aware.ok("--job", "steps.toml")
+    out = aware.seen("--job", "steps.toml")
     assert "succeeded" in out
     (run,) = [path for path in aware.runs.iterdir() if path.is_dir()]
     assert (run / "artifacts" / "weights").read_text() == "trained"
@@ -130,8 +130,8 @@ def test_a_script_that_fails_fails_the_run_and_its_last_words_are_shown(client):
     done = client.run("--", "python", "train.py")
     assert done.returncode == 1
     assert "the reason" in done.stdout
-    assert "exit-nonzero" in done.stdout
-    assert "launch logs" in done.stdout
+    assert "exit-nonzero" in done.stderr
+    assert "launch logs" in done.stderr
 
 
 def test_exit_0_without_the_marker_is_no_success_of_a_job_that_uses_the_worker(aware):
@@ -139,7 +139,7 @@ def test_exit_0_without_the_marker_is_no_success_of_a_job_that_uses_the_worker(a
     aware.script("import launcher_worker as w; w.log(1, loss=1.0)")
     done = aware.run("--job", "steps.toml")
     assert done.returncode == 1
-    assert "no-completion-marker" in done.stdout
+    assert "no-completion-marker" in done.stderr
 
 
 def test_the_marker_of_an_earlier_step_is_no_success(aware):
@@ -152,8 +152,8 @@ def test_a_command_that_is_not_there_is_named(client):
     """No traceback, exit code 1, and the word."""
     done = client.run("--", "no-such-program", "x")
     assert done.returncode == 1
-    assert "no-such-program" in done.stdout
-    assert "command-not-found" in done.stdout
+    assert "no-such-program" in done.stderr
+    assert "command-not-found" in done.stderr
 
 
 def test_a_script_killed_by_a_signal_says_which(client):
@@ -161,8 +161,8 @@ def test_a_script_killed_by_a_signal_says_which(client):
     client.script("import os; os.kill(os.getpid(), 9)")
     done = client.run("--", "python", "train.py")
     assert done.returncode == 1
-    assert "preempted" in done.stdout
-    assert "signal 9, and the kernel killed no process for lack of memory" in done.stdout
+    assert "preempted" in done.stderr
+    assert "signal 9, and the kernel killed no process for lack of memory" in done.stderr
 
 
 def test_logged_lines_of_hugging_face_become_metrics_and_a_hidden_nan_is_one(client):
@@ -233,12 +233,12 @@ def test_ctrl_c_detaches_and_says_how_to_come_back(aware):
     run = until(lambda: next((path.name for path in aware.runs.glob("[0-9]*")), None), "the mirror")
     until(step_reached(aware, run, 3), "three steps")
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=30)
     assert process.returncode == 0
-    assert "launch attach" in out
-    assert "launch stop" in out
+    assert "launch attach" in err
+    assert "launch stop" in err
     go_on(aware, run)
-    assert "succeeded" in aware.ok("attach", run)
+    assert "succeeded" in aware.seen("attach", run)
     assert [step for _, step in ledger(aware, run)] == list(range(1, 21))
 
 
@@ -251,7 +251,7 @@ def test_a_client_killed_in_mid_run_costs_nothing(aware):
     process.communicate()
     os.rename(aware.runs, aware.project / "lost")
     go_on(aware, run)
-    assert "succeeded" in aware.ok("attach", run, "--host", "local")
+    assert "succeeded" in aware.seen("attach", run, "--host", "local")
     mirrored = list((aware.runs / run).glob("[0-9]*/*"))
     assert len(mirrored) > 4
     for path in mirrored:
@@ -276,7 +276,7 @@ def test_an_agent_killed_in_mid_run_is_brought_back_and_goes_on_from_the_checkpo
     until(step_reached(aware, run, 7), "seven steps")
     before = processes_of(run_folder(aware, run))
     os.kill(agent_pid(aware, run, 1), signal.SIGKILL)
-    assert "attempt 2" in aware.ok("attach", run)
+    assert "attempt 2" in aware.seen("attach", run)
     assert_nothing_skipped(trained(aware), 20, lost_at_most=5)
     assert {attempt for attempt, _ in ledger(aware, run)} == {1, 2}
     assert len(set(before) & set(processes_of(run_folder(aware, run)))) == 0
@@ -294,7 +294,7 @@ def test_a_script_that_cannot_resume_is_not_started_twice_by_itself(client):
     os.kill(agent_pid(client, run, 1), signal.SIGKILL)
     done = client.run("attach", run)
     assert done.returncode == 1
-    assert "not-restartable" in done.stdout
+    assert "not-restartable" in done.stderr
     assert client.ok("logs", run).count("up") == 1
 
 
@@ -308,7 +308,7 @@ def test_keeper_and_agent_killed_leave_an_interrupted_run_that_attach_goes_on_wi
     os.kill(keeper, signal.SIGKILL)
     os.kill(agent, signal.SIGKILL)
     until(lambda: aware.summary(run)["state"] == "interrupted", "the run to be seen as interrupted")
-    out = aware.ok("attach", run)
+    out = aware.seen("attach", run)
     assert "was interrupted" in out
     assert "succeeded" in out
     assert_nothing_skipped(trained(aware), 20, lost_at_most=5)
@@ -503,7 +503,7 @@ worker.done(2)
 def test_an_unsealed_checkpoint_beside_sealed_ones_is_moved_aside_and_named(client):
     """No attempt loads it, nothing of it is lost, and the user reads where it is."""
     client.script(MIXED)
-    out = client.ok("--", "python", "train.py")
+    out = client.seen("--", "python", "train.py")
     (run,) = (client.home / ".launch" / "runs").iterdir()
     assert "from step-1" in (run / "record" / "0003" / "log.txt").read_text()
     (aside,) = (run / "work" / "checkpoints").glob(".aside-*/step-2")

@@ -48,7 +48,7 @@ def test_in_a_pipe_there_is_a_line_at_least_every_five_seconds_and_not_one_for_e
     """600 MB in a minute: between 12 and 30 lines, each further than the last."""
     with PlainView().stage("ship") as stage:
         transfer(clock, stage, 600, seconds=60)
-    lines = [line for line in capsys.readouterr().out.splitlines() if "of 600.0 MB" in line]
+    lines = [line for line in capsys.readouterr().err.splitlines() if "of 600.0 MB" in line]
     assert 12 <= len(lines) <= 30
     figures = [float(line.split("ship: ")[1].split()[0]) for line in lines]
     assert figures == sorted(figures)
@@ -60,7 +60,7 @@ def test_a_short_transfer_prints_no_progress_in_a_pipe(clock, capsys):
     """The line of the stage says it all."""
     with PlainView().stage("ship") as stage:
         transfer(clock, stage, 100, seconds=1)
-    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_a_script_gets_the_figures_as_numbers(clock, capsys):

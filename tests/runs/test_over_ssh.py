@@ -65,7 +65,7 @@ def only_run(client):
 def test_a_run_on_the_host_and_its_mirror_is_the_hosts_record_byte_for_byte(client, lab):
     """The mirror equals the host's files by the host's sha256sum; nothing of ours is left running there."""
     client.script(COUNTS.format(n=20, s=0.02))
-    assert "succeeded" in client.ok("--host", "A", "--", "python", "train.py")
+    assert "succeeded" in client.seen("--host", "A", "--", "python", "train.py")
     run = only_run(client)
     assert local_sums(client, run) == remote_sums(lab, run)
     assert len(local_sums(client, run)) >= 6
@@ -92,7 +92,7 @@ def test_a_tree_arrives_as_it_is(client, lab):
     (project / "large.bin").write_bytes(large)
     (project / "tracked").write_text("t")
     subprocess.run(["git", "add", "tracked", "tool.sh"], cwd=project, check=True)
-    out = client.ok("--host", "A", "--", "sh", "-c", "./tool.sh && deep/link")
+    out = client.seen("--host", "A", "--", "sh", "-c", "./tool.sh && deep/link")
     assert "not sent: outside -> /etc/passwd" in out
     run = only_run(client)
     code = f"{lab.root}/runs/{run}/work/code"
@@ -121,7 +121,7 @@ def test_a_client_killed_in_mid_run_costs_nothing_over_ssh(client, lab):
     run = only_run(client)
     shutil.rmtree(client.runs)
     go_on(lab, run, 10, 20, 30)
-    assert "succeeded" in client.ok("attach", "last", "--host", "A")
+    assert "succeeded" in client.seen("attach", "last", "--host", "A")
     assert local_sums(client, run) == remote_sums(lab, run)
     assert json.loads((client.runs / run / "0002" / "state.json").read_text())["attempt"] == 1
     assert not (client.runs / run / "0003").exists()
@@ -141,7 +141,7 @@ def test_a_cut_link_is_mended_without_a_person_and_the_run_does_not_notice(clien
         go_on(lab, only_run(client), wanted)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, out + err
-    assert "the run is not affected" in out
+    assert "the run is not affected" in err
     run = only_run(client)
     assert local_sums(client, run) == remote_sums(lab, run)
     assert steps() == 40
@@ -162,7 +162,7 @@ def test_an_agent_killed_on_the_host_is_brought_back_and_its_orphan_is_ended(cli
     lab.ssh("kill", "-KILL", pid)
     done = client.run("attach", run)
     assert done.returncode == 1
-    assert "not-restartable" in done.stdout
+    assert "not-restartable" in done.stderr
     until(lambda: not left_on(lab), "everything of ours to be gone")
 
 
@@ -182,11 +182,11 @@ def test_ctrl_c_detaches_over_ssh(client, lab):
     process = client.start("--host", "A", "--", "python", "train.py")
     until(lambda: list(client.runs.glob("*/0002/events.jsonl")), "the stream")
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=30)
     assert process.returncode == 0
-    assert "detached; the run continues" in out
+    assert "detached; the run continues" in err
     go_on(lab, only_run(client), 10, 20, 30)
-    assert "succeeded" in client.ok("attach", "last")
+    assert "succeeded" in client.seen("attach", "last")
 
 
 def test_ps_tells_the_runs_of_a_host_and_what_cannot_be_reached(client, lab, ssh_host):
@@ -248,7 +248,7 @@ def test_sft_trains_on_the_host_and_its_adapter_answers_fresh_prompts(client, st
     lab = stocked
     copy_demo(demo_target := lab.root)
     subprocess.run(["chown", "-R", lab.user, str(demo_target)], check=os.geteuid() == 0)
-    out = client.ok("--host", "A", "--job", "sft", *ENOUGH, timeout=600)
+    out = client.seen("--host", "A", "--job", "sft", *ENOUGH, timeout=600)
     assert "accuracy 1.00" in out or "accuracy 0.9" in out
     run = only_run(client)
     (env,) = lab.ssh("sh", "-c", "ls -d .launch/envs/*/*").split()
@@ -320,7 +320,7 @@ def test_a_run_on_the_host_trains_on_there_for_a_client_that_has_nothing_of_it(c
     )
     shutil.rmtree(client.runs)
     (client.project / "train.py").unlink()
-    said = client.ok("resume", parent, "--host", "A", "--set", "steps=7")
+    said = client.seen("resume", parent, "--host", "A", "--set", "steps=7")
     assert f"continues {parent} from step 4" in said
     (child,) = {path.name for path in client.runs.glob("[0-9]*")} - {parent}
     assert lab.ssh("cat", "ledger") == "0 4\n4 7\n"

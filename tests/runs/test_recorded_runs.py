@@ -143,7 +143,7 @@ def test_attach_fetches_all_of_it_into_an_empty_client_folder(recorded, name):
     done = recorded.run("attach", RUNS[name], "--host", "local")
     state = STATES[name][0]
     assert done.returncode == (0 if state == "succeeded" else 1)
-    assert state in done.stdout
+    assert state in done.stderr
     expected = recorded_stream(RUNS[name])
     assert len(expected) >= 7
     assert sums(recorded.runs / RUNS[name], *expected) == expected

@@ -75,7 +75,7 @@ def launched(client, *words):
 
 def resumed(client, run, *words):
     """Resume a run, to its end; return the new run's id and what was said."""
-    said = client.ok("resume", run, "--detach", *words)
+    said = client.seen("resume", run, "--detach", *words)
     return ended(client, said.split()[-1]), said
 
 
@@ -151,7 +151,7 @@ def test_a_run_that_has_succeeded_trains_on_and_its_parent_is_untouched(aware):
     said = refused(aware, 2, parent)
     assert "has succeeded" in said
     assert "--set steps=24" in said
-    said = aware.ok("resume", parent, "--set", "steps=20")
+    said = aware.seen("resume", parent, "--set", "steps=20")
     (child,) = here(aware) - {parent}
     assert ledger(aware) == [(0, list(range(1, 13))), (10, list(range(11, 21)))]
     after = sums(roots(aware) / parent)
@@ -166,7 +166,7 @@ def test_a_run_that_has_succeeded_trains_on_and_its_parent_is_untouched(aware):
         json.loads((roots(aware) / child / "record" / "0001" / "attempt.json").read_text())["parent"] == told
     )
     assert said.count(f"continues {parent} from step 10") == 1
-    assert aware.ok("attach", child).count(f"continues {parent} from step 10") == 1
+    assert aware.seen("attach", child).count(f"continues {parent} from step 10") == 1
     for words in ((), ("--host", "local")):
         assert aware.summary(child, *words)["parent"] == told
         assert aware.summary(parent, *words)["parent"] is None

@@ -42,6 +42,6 @@ def test_an_image_that_is_made_again_is_shown_as_a_stage(tmp_path, monkeypatch, 
     mirror = Mirror(RUN, tmp_path)
     mirror.bind(Host(name="there"))
     assert control.resume_if_interrupted(AgentDesk(There()), mirror, PlainView())
-    shown = capsys.readouterr().out
+    shown = capsys.readouterr().err
     assert ("✓ image" in shown and "img:1" in shown) is bool(steps)
     assert all(step in shown for step in steps)

@@ -106,7 +106,7 @@ def test_the_training_alone_has_them(client, values, place, request):
     if place == "local":  # from a file; the shell has others
         asked = ("--env-file", as_env_file(values, client.home.parent / "job.env"))
         client.variables.update(HF_TOKEN="another", SIGNING_KEY="another")
-    said = client.ok("--detach", "--host", place, *asked, *PLAIN, "--", "python", "train.py")
+    said = client.seen("--detach", "--host", place, *asked, *PLAIN, "--", "python", "train.py")
     run = said.split()[-1]
     folder = root / "runs" / run
     until(lambda: b"waits" in (folder / "record" / "0002" / "log.txt").read_bytes(), "the script's words")

@@ -56,10 +56,10 @@ def test_runs_share_one_copy_and_none_changes_it(client, large):
 
     done = launch(client, WRITES)
     assert done.returncode == 1
-    assert "shared-file-refused" in done.stdout
-    assert """--set writable='["model.pt"]'""" in done.stdout
+    assert "shared-file-refused" in done.stderr
+    assert """--set writable='["model.pt"]'""" in done.stderr
     assert used(large) < one_run * 1.1
-    assert re.search(r" 1 of \d+ files sent", done.stdout)
+    assert re.search(r" 1 of \d+ files sent", done.stderr)
 
     done = launch(client, WRITES, "--set", 'writable=["model.pt"]')
     assert done.returncode == 0, done.stderr

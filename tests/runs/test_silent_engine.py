@@ -78,9 +78,9 @@ def test_ps_and_attach_say_that_the_engine_does_not_answer(session, capsys):
     view = PlainView()
     view.begin(RUN, None, [])
     for _ in range(2):
-        view.news(News(RunState(state="resuming", evidence=summary.evidence), [], "", is_all=True))
-    view.news(News(RunState(state="resuming"), [], "", is_all=True))
-    assert capsys.readouterr().out.count("its engine does not answer") == 1
+        view.news(News(RunState(state="resuming", evidence=summary.evidence), [], [], is_all=True))
+    view.news(News(RunState(state="resuming"), [], [], is_all=True))
+    assert capsys.readouterr().err.count("its engine does not answer") == 1
 
 
 def test_stop_says_so_and_stop_now_gives_the_run_up(session, monkeypatch):
@@ -150,7 +150,7 @@ def test_an_end_is_told_in_words(evidence, said, capsys):
     PlainView().end(
         RUN, RunState(state="interrupted", evidence=evidence), Result(None, {}, None, {}, None, None)
     )
-    assert f"    {said}\n" in capsys.readouterr().out
+    assert f"    {said}\n" in capsys.readouterr().err
 
 
 def test_a_run_is_taken_back_only_when_its_engine_says_that_it_has_no_container(session):

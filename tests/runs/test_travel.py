@@ -60,7 +60,7 @@ def test_no_planted_secret_is_on_the_host(client, lab, uses_git):
     if uses_git:
         subprocess.run(["git", "init", "-q"], cwd=client.project, check=True)
         subprocess.run(["git", "add", "-f", "."], cwd=client.project, check=True)
-    out = client.ok("--host", "A", "--set", "data.train=./data", "--", "python", "train.py")
+    out = client.seen("--host", "A", "--set", "data.train=./data", "--", "python", "train.py")
     assert lab.ssh("grep", "-r", "-l", "-a", MARK, str(lab.root), check=False) == ""
     there = lab.ssh("sh", "-c", f"cd {code_of(lab, client)} && find . -type f | sort").split()
     assert there == ["./data/a.jsonl", "./id_embeddings.pt", "./id_map.json", "./train.py"]
@@ -149,14 +149,14 @@ def test_much_is_asked_about_before_it_travels_and_not_again(client, lab):
     assert lab.ssh("sh", "-c", f"ls {lab.root}/runs || true") == runs
     code, shown = answer_at_a_terminal(client, b"y\n", *words)
     assert code == 0, shown
-    again = client.ok(*words)
+    again = client.seen(*words)
     assert "none to send" in again
     (client.project / "more.txt").write_text("of which the host has no copy")
-    assert "1 of 3 files sent" in client.ok(*words)
+    assert "1 of 3 files sent" in client.seen(*words)
     with (client.project / "weights.bin").open("ab") as file:
         file.write(b"x")
     assert client.run(*words).returncode == 3
-    assert "1 of 3 files sent" in client.ok("--yes", *words)
+    assert "1 of 3 files sent" in client.seen("--yes", *words)
 
 
 def test_many_files_are_asked_about(client):

@@ -88,6 +88,12 @@ class Client:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    def seen(self, *words: str, timeout: float = 120) -> str:
+        """Run `launch …`, which must succeed; return all that a person sees: stages and notes, then what was printed."""
+        done = self.run(*words, timeout=timeout)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stderr + done.stdout
+
     def script(self, text: str, name: str = "train.py") -> None:
         """Put a training script into the project."""
         (self.project / name).write_text(text)

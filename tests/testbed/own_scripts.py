@@ -68,7 +68,7 @@ def weights_come_home(client: Client, host: str, digest_there: Callable[[str, st
     """
     for script, weights in WEIGHTS.items():
         before = {path.name for path in client.runs.glob("[0-9]*")}
-        said = client.ok("--host", host, "--job", f"./{script[:-3]}.toml", timeout=300)
+        said = client.seen("--host", host, "--job", f"./{script[:-3]}.toml", timeout=300)
         (run,) = {path.name for path in client.runs.glob("[0-9]*")} - before
         here = client.runs / run / "outputs" / weights
         assert str(here) in said

@@ -103,7 +103,10 @@ class Running:
         """Record what was read from the log."""
         if self._progress.learn_log_metrics(metrics):
             self._account.write_events(
-                [{"kind": "metric", "step": step, "values": values} for step, values in metrics]
+                [
+                    {"kind": "metric", "step": step, "values": values, "printed": True}
+                    for step, values in metrics
+                ]
             )
         if self._scanner.divergence is not None:
             news = self._progress.learn_divergence(self._scanner.divergence)

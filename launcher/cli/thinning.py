@@ -1,0 +1,46 @@
+"""A burst of lines, thinned for a person who watches: a few at once, a count of the others, and the last of them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+
+MOST_LINES = 40
+LAST_LINES = 8
+EVERY_S = 1.0
+
+
+class Thinning:
+    """Lets `MOST_LINES` through each second; of what is beyond, it keeps the last lines and counts the rest."""
+
+    def __init__(self) -> None:
+        self._since_s = time.monotonic()
+        self._shown = 0
+        self._held: deque[str] = deque(maxlen=LAST_LINES)
+        self._skipped = 0
+
+    def take(self, lines: Sequence[str], more: str) -> list[str]:
+        """Return the lines to show now; `more` is the command that shows all."""
+        now = time.monotonic()
+        shown = self.release(more) if now - self._since_s >= EVERY_S else []
+        if now - self._since_s >= EVERY_S:
+            self._since_s, self._shown = now, len(shown)
+        room = 0 if self._held else max(0, MOST_LINES - self._shown)
+        self._shown += len(lines[:room])
+        rest = lines[room:]
+        self._skipped += max(0, len(self._held) + len(rest) - LAST_LINES)
+        self._held.extend(rest)
+        return [*shown, *lines[:room]]
+
+    def release(self, more: str) -> list[str]:
+        """Return what was held back, after the count of what was left out."""
+        lines = self.pending(more)
+        self._held.clear()
+        self._skipped = 0
+        return lines
+
+    def pending(self, more: str) -> list[str]:
+        """Return the same, and hold it still."""
+        count = [f"… {self._skipped:,} lines more   {more} has all"] if self._skipped else []
+        return [*count, *self._held]

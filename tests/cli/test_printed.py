@@ -1,0 +1,184 @@
+"""What a training prints, as a person reads it: whole lines, a bar's last state, a burst thinned, a silence noticed."""
+
+import json
+
+import pytest
+
+from launcher.cli import silence, thinning
+from launcher.cli.log_text import readable
+from launcher.cli.plain_view import PlainView
+from launcher.runs.mirror import Mirror, News
+from launcher.runs.printed_lines import Printed, PrintedLines
+from launcher.runs.view import Result
+from launcher.values.record import Event, RunState
+
+RUN = "261122-train-abcdef"
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        ("epoch 1: loss 2.31\nepoch 2", "epoch 1: loss 2.31\nepoch 2"),
+        ("\x1b[32mgreen\x1b[0m\ttab", "green\ttab"),
+        ("of Windows\r\nas well\r", "of Windows\nas well"),
+        ("\r  0%|   | 0/9\r100%|###| 9/9 [00:01]", "100%|###| 9/9 [00:01]"),
+        ("\r 33%|#  | 3/9\r          \r{'loss': 1.5}", "{'loss': 1.5}"),
+        ("a\r\r", "a"),
+        ("\r \r", ""),
+        ("\r50%\n\r 10%|#\x1b[A\r60%\n\r 20%|##\x1b[A\nend", " 20%|##\nend"),
+        ("größe 日本\u3000語\u202e", "größe 日本 語"),
+        ("\x1b]0;title\x07\x9b2Jtext\x00", "text"),
+        ("", ""),
+    ],
+)
+def test_a_line_is_what_a_terminal_shows_of_it_in_the_end(printed, shown):
+    """Without escapes, and of text that a return overwrites the last; a bar below a bar is one line with it."""
+    assert readable(printed) == shown
+
+
+def test_a_log_in_any_pieces_gives_the_same_whole_lines(tmp_path):
+    """Cut anywhere, also within a character; the unfinished end comes when nothing follows."""
+    data = "one\ntwö €\r3\n\nfour".encode()
+    for cut in range(len(data)):
+        for other in range(cut, len(data)):
+            lines = PrintedLines(tmp_path)
+            found = []
+            for piece in (data[:cut], data[cut:other], data[other:]):
+                found += lines.take("0002/log.txt", piece)
+            assert lines.unfinished == "four"
+            found += lines.finish()
+            assert "\n".join(printed.text for printed in found) == "one\ntwö €\r3\n\nfour"
+            assert lines.finish() == []
+
+
+def test_the_unfinished_line_of_an_attempt_comes_before_the_next_attempt(tmp_path):
+    """Each with its attempt's number, which is not its folder's."""
+    for number, attempt in (("0002", 1), ("0003", 2)):
+        (tmp_path / number).mkdir()
+        (tmp_path / number / "attempt.json").write_text(json.dumps({"attempt": attempt}))
+    lines = PrintedLines(tmp_path)
+    assert lines.take("0002/log.txt", b"killed he") == []
+    assert lines.take("0003/log.txt", b"again\n") == [Printed(1, "", "killed he"), Printed(2, "", "again")]
+    assert lines.take("0003/b/log.txt", b"of node b\n") == [Printed(2, "b", "of node b")]
+
+
+def test_a_bar_of_many_megabytes_takes_little_memory(tmp_path):
+    """It is one line for hours: its last state is known, its first ones are not kept."""
+    lines = PrintedLines(tmp_path)
+    for number in range(2000):
+        lines.take("0002/log.txt", b"\r%6d/2000 " % number + b"#" * 1000)
+    assert len(lines.unfinished) <= 64 * 1024
+    assert readable(lines.unfinished).startswith("  1999/2000")
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    now = 100.0
+
+    def monotonic(self):
+        """Return the time."""
+        return self.now
+
+    time = monotonic
+
+
+def test_a_burst_is_thinned_and_nothing_is_lost_from_the_count(monkeypatch):
+    """In each second some lines; then how many were left out, and the last of them."""
+    clock = Clock()
+    monkeypatch.setattr(thinning, "time", clock)
+    thinned = thinning.Thinning()
+    shown, left_out = [], 0
+    for burst in range(50):
+        clock.now += 0.1
+        shown += thinned.take([f"{burst}.{number}" for number in range(100)], "launch logs x")
+    clock.now += 2
+    shown += thinned.take([], "launch logs x")
+    counts = [line for line in shown if line.endswith(" lines more   launch logs x has all")]
+    left_out = sum(int(line.split()[1].replace(",", "")) for line in counts)
+    lines = [line for line in shown if line not in counts]
+    assert left_out + len(lines) == 5000
+    assert len(lines) < 6 * (thinning.MOST_LINES + thinning.LAST_LINES)
+    assert lines[0] == "0.0"
+    assert lines[-1] == "49.99"
+    assert lines == sorted(lines, key=lambda line: [int(part) for part in line.split(".")])
+
+
+def test_few_lines_are_all_shown_at_once(monkeypatch):
+    """And after a pause as many again."""
+    clock = Clock()
+    monkeypatch.setattr(thinning, "time", clock)
+    thinned = thinning.Thinning()
+    for _ in range(3):
+        clock.now += 1.5
+        lines = [str(number) for number in range(thinning.MOST_LINES)]
+        assert thinned.take(lines, "") == lines
+        assert thinned.pending("") == []
+
+
+def news(*printed, events=(), unfinished=""):
+    """Return an answer with lines of attempt 1."""
+    log = [Printed(1, "", text) for text in printed]
+    return News(RunState(state="running"), list(events), log, is_all=True, unfinished=unfinished)
+
+
+def test_in_a_pipe_a_silence_is_noted_after_10_s_and_ever_more_rarely(monkeypatch, capsys):
+    """With the elapsed time and the last line, on standard error; a new line begins it again."""
+    clock = Clock()
+    monkeypatch.setattr(silence, "time", clock)
+    view = PlainView()
+    view.begin(RUN, None, [])
+    view.news(news("loading the model"))
+    for _ in range(30):
+        clock.now += 5
+        view.news(news(unfinished="\r40%\r41%"))
+    said = capsys.readouterr()
+    assert said.out == "loading the model\n"
+    notes = said.err.splitlines()
+    assert len(notes) == 4
+    assert notes[0] == "  · 0:15   nothing new for 0:10   last: 41%"
+    clock.now += 5
+    view.news(news("loaded"))
+    clock.now += 5
+    view.news(news())
+    assert capsys.readouterr().err == ""
+
+
+def metric(*, printed):
+    """Return a metric event of step 1."""
+    return Event(version=1, kind="metric", attempt=1, step=1, time=1.0, values={"loss": 2.5}, printed=printed)
+
+
+@pytest.mark.parametrize("printed", [True, False])
+def test_a_metric_that_the_training_prints_itself_is_not_shown_twice(printed, capsys):
+    """Its line is on standard output already; what is only reported has a line on standard error."""
+    view = PlainView()
+    view.begin(RUN, None, [])
+    view.news(news("loss 2.5", events=[metric(printed=printed)]))
+    said = capsys.readouterr()
+    assert said.out == "loss 2.5\n"
+    assert ("loss 2.5" in said.err) is not printed
+    assert view.progress.step == 1
+
+
+def test_a_quiet_view_shows_the_last_lines_of_a_failure_only(capsys):
+    """Nothing of the script while it runs."""
+    view = PlainView(is_quiet=True)
+    view.begin(RUN, None, [])
+    view.news(news("\n".join(f"line {number}" for number in range(100)), events=[metric(printed=False)]))
+    assert capsys.readouterr() == ("", "")
+    view.end(RUN, RunState(state="failed"), Result(None, {}, None, {}, None, None))
+    said = capsys.readouterr().err
+    assert "    | line 99\n" in said
+    assert "    | line 84\n" not in said
+
+
+def test_the_last_line_of_an_ended_run_is_not_shown_again(tmp_path):
+    """Though it was never finished; that of a run under way may go on."""
+    mirror = Mirror(RUN, tmp_path)
+    (mirror.folder / "0002").mkdir(parents=True)
+    (mirror.folder / "0002" / "log.txt").write_text("all\nof it")
+    for state, unfinished in (("running", "of it"), ("succeeded", "")):
+        (mirror.folder / "0002" / "state.json").write_text(json.dumps({"state": state}))
+        mirror.load()
+        assert mirror._printed.unfinished == unfinished
