@@ -41,7 +41,9 @@ def explain(
     from launcher.runs.probing import saved_probe
 
     request = Request(host=host, profile=profile, job=job, precision=precision, settings=settings or ())
-    case, (rungs, excluded), findings, task = explain_request(request, saved_probe(probe) if probe else None)
+    case, (rungs, excluded), findings, task, takes = explain_request(
+        request, saved_probe(probe) if probe else None
+    )
     if as_json:
         values = {
             "version": 1,
@@ -52,6 +54,7 @@ def explain(
             "excluded": [exclusion.model_dump(mode="json") for exclusion in excluded],
             "findings": [finding.model_dump() for finding in findings],
             "inject": task.inject,
+            "takes": takes,
         }
         print(json.dumps(values))
         return
@@ -75,6 +78,8 @@ def explain(
             for row in rows
         )
     )
+    if "precision" not in takes:
+        say("the job's script decides its own precision: it takes none of these")
     if case.model is None:
         say(
             "the model's configuration is not known here: a model trained in bf16, or a very large one, would change the order"

@@ -277,10 +277,10 @@ class PlainView:
         short = run.rpartition("-")[2]
         name, reason = state.state, state.reason
         took = clock_text(result.seconds) if result.seconds is not None else ""
-        how = ", rehearsed on a CPU" if state.rehearsed else ""
+        how = ["rehearsed on a CPU"] if state.rehearsed and state.taken != set() else []
         if name == "succeeded":
-            outcome = ", ".join(_outcome(self.progress, result))
-            self.write(f"  ✓ succeeded {took}   {outcome}{how}".rstrip(), "bold")
+            outcome = ", ".join([*_outcome(self.progress, result), *how])
+            self.write(f"  ✓ succeeded {took}   {outcome}".rstrip(), "bold")
             self.write(f"  run      {run}")
             for label, path in (("adapter", result.adapter), ("curve", result.picture)):
                 if path is not None:
@@ -290,7 +290,7 @@ class PlainView:
                 self.write(f"  metrics  launch metrics {short}      tensorboard --logdir runs")
             self.write(f"  output   launch logs {short}")
             return
-        where = f"step {self.progress.where()}{how}"
+        where = ", ".join([f"step {self.progress.where()}", *how])
         self.write(f"  ✗ {name} {took}   {reason or 'no process or container runs it'}, {where}", "bold")
         self.came_home(run, result.home)
         for label, text in evidence.diagnosis(state.evidence).items():

@@ -7,25 +7,32 @@ from collections.abc import Iterable
 
 from launcher.cli.say import say
 from launcher.runs.hook_note import hook_note
-from launcher.values.plan import Finding, Plan
+from launcher.values.plan import Finding, Plan, PlanValue
 from launcher.values.text import printable
+
+_WORDS: dict[PlanValue, str] = {"precision": "precision", "split": "batch"}
 
 
 def headline(plan: Plan) -> str:
     """Return in one line what runs where, and at which precision."""
     card = f"{plan.profile.title}, rehearsed on a CPU" if plan.rehearsed else plan.profile.title
-    return f"{plan.job} on {plan.host} · {card} · {plan.ladder[0].title}"
+    words = [f"{plan.job} on {plan.host}", card]
+    if plan.hands_out("precision"):
+        words.append(plan.ladder[0].title)
+    own = [word for value, word in _WORDS.items() if not plan.hands_out(value)]
+    if own:
+        words.append(f"your script decides its own {' and '.join(own)}")
+    return " · ".join(words)
 
 
 def show_plan(plan: Plan, findings: tuple[Finding, ...]) -> None:
     """Print a plan for people."""
+    rungs = plan.ladder if plan.hands_out("precision") else ()
+    batch = [plan.split.title] if plan.hands_out("split") else []
     say(
         headline(plan),
-        *(
-            f"  rung {number}     {rung.title}   ({rung.why})"
-            for number, rung in enumerate(plan.ladder, start=1)
-        ),
-        f"  batch      {plan.split.title}",
+        *(f"  rung {number}     {rung.title}   ({rung.why})" for number, rung in enumerate(rungs, start=1)),
+        *(f"  batch      {title}" for title in batch),
         f"  command    {' '.join(plan.command)}",
         f"  env        {_environment(plan)}",
         *([f"  variables  {_variables(plan)}"] if plan.variables else []),

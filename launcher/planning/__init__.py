@@ -43,6 +43,7 @@ from launcher.planning.wheel_choice import (
     unfit,
     verifiable_torch,
 )
+from launcher.planning.worker_use import values_taken
 
 __all__ = [
     "Excluded",
@@ -98,5 +99,6 @@ __all__ = [
     "strangers_on",
     "torch_for",
     "unfit",
+    "values_taken",
     "verifiable_torch",
 ]

@@ -15,7 +15,7 @@ from launcher.values.facts import PrecisionEvidence
 from launcher.values.host import Host
 from launcher.values.job import Batch, Job
 from launcher.values.model import Model
-from launcher.values.plan import Plan, Source
+from launcher.values.plan import Plan, PlanValue, Source
 from launcher.values.precision import Platform
 from launcher.values.profile import Profile
 
@@ -34,12 +34,13 @@ def plan(
     platform: Platform | None = None,
     evidence: tuple[PrecisionEvidence, ...] = (),
     rehearsed_on: Profile | None = None,
+    takes: tuple[PlanValue, ...] | None = None,
 ) -> Plan:
     """Return the plan. Pure: the same inputs give the same bytes.
 
     `asked` is the requested precision, `sources` are for an image, `site` describes the host, `environment` is to be made
     there for a native run, `platform` describes the host's software. `evidence` is what earlier runs showed there about
-    precisions with the job's model. `rehearsed_on` is the CPU on which a card's precision and split are tried. Raises
+    precisions with the job's model. `rehearsed_on` is the CPU on which a card's precision and split are tried, `takes` is what the job's script takes. Raises
     RefusedError when the card excludes the requested precision or a container, or when the cards cannot share the global
     batch equally.
     """
@@ -61,6 +62,7 @@ def plan(
         environment=environment,
         host_environment=host.environment,
         command=job.command,
+        takes=takes,
         requirements=job.requirements,
         model=_model_source(job),
         model_facts=model,

@@ -190,12 +190,26 @@ def refresh(desk: Desk, mirror: Mirror) -> None:
         continue
 
 
+def _correct(mirror: Mirror, state: RunState, view: View) -> None:
+    """Say what the script has done otherwise than its source let expect."""
+    expected, taken = mirror.plan().takes, state.taken
+    if expected is None or taken is None:
+        return
+    words = {"precision": "precision", "split": "batch"}
+    if own := [word for value, word in words.items() if value in expected and value not in taken]:
+        view.note(f"your script took no {' and no '.join(own)} from the plan: it decided them itself")
+    if more := [word for value, word in words.items() if value in taken and value not in expected]:
+        view.note(f"your script took its {' and '.join(more)} from the plan   launch explain")
+
+
 def _goes_on(state: RunState) -> bool:
     return not is_terminal(state.state) and state.state not in (State.WAITING, State.INTERRUPTED)
 
 
 def finish(mirror: Mirror, state: RunState, view: View) -> None:
     """Draw a run's loss and show how it ended."""
+    if state.state == State.SUCCEEDED:
+        _correct(mirror, state, view)
     measured = [point for _, point in joined(mirror)]
     picture: Path | None = mirror.picture
     try:

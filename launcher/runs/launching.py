@@ -51,6 +51,7 @@ from launcher.runs.loading import Load, load
 from launcher.runs.mirror import Mirror, runs_folder
 from launcher.runs.probing import choose_profile, describe, probe
 from launcher.runs.run_id import new_run_id
+from launcher.runs.script_reading import plan_values_of
 from launcher.runs.shipped_before import ShippedBefore
 from launcher.runs.shipping import ship
 from launcher.runs.view import Stage, View
@@ -172,6 +173,7 @@ def launch(request: Request, view: View) -> Started:
         facts, profile = _look(desk, resolved, view)
         plan = plan_of(profile, resolved, facts)
         view.head(plan)
+        settle(script_check.without_effect(plan, resolved.asked, rehearses=request.rehearses), view)
         deadline = time.monotonic() + request.wait_s
         contact = Contact(host, desk, resolved.job, facts, view, resolved.gpus, deadline)
         contact = pass_gate_when_free(contact, plan)
@@ -254,8 +256,9 @@ def begin(
         except BaseException:
             interrupts.release()
             raise
-        where = f"{look().title(gpus)}, " if gpus else ""
-        stage.text = f"run {mirror.run}, attempt 1, {where}{plan.split.title}"
+        where = [look().title(gpus)] if gpus else []
+        batch = [plan.split.title] if plan.hands_out("split") else []
+        stage.text = ", ".join([f"run {mirror.run}", "attempt 1", *where, *batch])
     return Started(contact.host, mirror, runtime.desk, interrupts)
 
 
@@ -301,6 +304,9 @@ def _look(desk: Desk, resolved: Resolved, view: View) -> tuple[Facts, Profile]:
 
 def plan_of(profile: Profile, resolved: Resolved, facts: Facts | None) -> Plan:
     """Return the plan. The facts decide on the runtime; without facts it is `native`. Raises RefusedError."""
+    takes = plan_values_of(resolved.job, resolved.task.code)
+    if resolved.rehearsed_on is not None and not takes:  # of a card's plan nothing would be tried
+        profile, resolved = resolved.rehearsed_on, resolved._replace(rehearsed_on=None)
     profile = cards.profile_for(resolved.gpus, profile)
     on = resolved.rehearsed_on or profile
     kind = load_runtime(choose_runtime(on, resolved.host, resolved.job, facts) if facts else WITHOUT_FACTS)
@@ -324,6 +330,7 @@ def plan_of(profile: Profile, resolved: Resolved, facts: Facts | None) -> Plan:
         platform=platform,
         evidence=facts.precision_evidence if facts else (),
         rehearsed_on=resolved.rehearsed_on,
+        takes=takes,
     )
 
 

@@ -11,11 +11,12 @@ from launcher.runs import cards, job_check, resolve, script_check, secret_values
 from launcher.runs.launching import AUTO, Request, Resolved, known_of, plan_of, understand
 from launcher.runs.loading import load
 from launcher.runs.probing import choose_profile, probe
+from launcher.runs.script_reading import plan_values_of
 from launcher.runs.shipped_before import ShippedBefore
 from launcher.values.cargo import Cargo
 from launcher.values.facts import Facts
 from launcher.values.job import Job
-from launcher.values.plan import Finding, Plan
+from launcher.values.plan import Finding, Plan, PlanValue
 
 
 class Preview(NamedTuple):
@@ -62,17 +63,22 @@ def preview(request: Request, facts: Facts | None = None) -> Preview:
     against = [*refused, *of_job, *loaded.cargo.findings, *of_script]
     if question is not None:
         against.append(question)
+    against += script_check.without_effect(plan, resolved.asked, rehearses=request.rehearses)
     findings = (*against, *unreached, *asked, *check(plan, facts, host, resolve.wheels()))
     return Preview(plan, findings, loaded.cargo)
 
 
 class Explanation(NamedTuple):
-    """What a ladder is made for, the ladder, what speaks against the job on this machine, and the job."""
+    """What a ladder is made for, the ladder, what speaks against the job on this machine, and the job.
+
+    `takes` is what the job's script takes from a plan.
+    """
 
     inputs: LadderInputs
     ladder: Ladder
     findings: tuple[Finding, ...]
     job: Job
+    takes: tuple[PlanValue, ...]
 
 
 def explain(request: Request, facts: Facts | None = None) -> Explanation:
@@ -88,7 +94,9 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     model, platform = known_of(resolved, facts)
     evidence = facts.precision_evidence if facts else ()
     case = ladder_inputs(profile, resolved.job, model, platform, evidence, platform.torch)
-    return Explanation(case, ladder(case, resolved.asked), job_check.findings(resolved.task), resolved.job)
+    takes = plan_values_of(resolved.job, resolved.task.code)
+    findings = job_check.findings(resolved.task)
+    return Explanation(case, ladder(case, resolved.asked), findings, resolved.job, takes)
 
 
 def _with_nothing_asked(resolved: Resolved) -> Resolved:

@@ -8,11 +8,17 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from launcher.planning import distribution, interpreter_of, leading_assignments, script_of
+from launcher.planning import (
+    PrecisionRequest,
+    distribution,
+    interpreter_of,
+    leading_assignments,
+    script_of,
+)
 from launcher.planning.script import Script
 from launcher.values.cargo import Cargo, LeftOut, Why
 from launcher.values.job import Job
-from launcher.values.plan import Finding
+from launcher.values.plan import Finding, Plan
 
 _MAGIC = (b"#!", b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 """How a file begins that a kernel starts: a script's first line, a program of Linux or macOS."""
@@ -30,6 +36,17 @@ def findings(job: Job, cargo: Cargo) -> tuple[Finding, ...]:
         if script is not None:
             found += _script(script, job, cargo)
     return tuple(found)
+
+
+def without_effect(plan: Plan, asked: PrecisionRequest, *, rehearses: bool) -> Iterator[Finding]:
+    """Yield a note for each option that changes nothing, since the script takes nothing of it from the plan."""
+    mend = "import launcher_worker in it to take them from the plan"
+    if rehearses and not plan.rehearsed:
+        message = "--rehearse: your script decides its own precision and batch, so it simply runs on a CPU"
+        yield Finding(level="note", code="nothing-rehearsed", message=message, mend=mend)
+    if asked != "auto" and not plan.hands_out("precision"):
+        message = f"--precision {asked}: your script decides its own precision"
+        yield Finding(level="note", code="precision-not-taken", message=message, mend=mend)
 
 
 def _refusal(code: str, message: str, mend: str) -> Finding:

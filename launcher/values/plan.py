@@ -69,9 +69,14 @@ class Source(Written):
     value: str
 
 
+PlanValue = Literal["precision", "split"]
+"""A value of the plan that a training may take, or decide itself."""
+
+
 class Plan(Written):
     """The intent of a run: frozen, canonical, free of ids, times, ports and volatile facts.
 
+    `takes` is what the job's script takes from the plan, by its source; None in plans of older versions, which did not look.
     `environment` is made on the host for a native run; None if the host's own Python, or `host_environment`, has the
     packages. `rehearsed`: the card's precision and split are tried on a CPU; speed and kernels are not. `inject`: the
     start-up hook observes the Python processes of the training.
@@ -87,6 +92,7 @@ class Plan(Written):
     environment: Environment | None = None
     host_environment: Annotated[str | None, Field(validation_alias=AliasChoices("host_environment", "env"))]
     command: tuple[str, ...]
+    takes: tuple[PlanValue, ...] | None = None
     requirements: tuple[str, ...]
     model: Source | None
     model_facts: Model | None = None
@@ -126,6 +132,10 @@ class Plan(Written):
         if sum(node.ranks for node in self.nodes) != self.split.ranks:
             raise ValueError("the ranks of the nodes must add up to those of the split")
         return self
+
+    def hands_out(self, value: PlanValue) -> bool:
+        """Whether the script takes this value, as far as is known."""
+        return self.takes is None or value in self.takes
 
     def to_json(self) -> str:
         """Write the plan as its canonical JSON, one line. The same inputs give the same bytes."""

@@ -134,6 +134,7 @@ class PlanSummary(Record):
     stop_grace_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
     profile: dict[str, Any] = {}
     rehearsed: bool = False
+    takes: list[str] | None = None
     pull_limit: Annotated[int, Field(ge=0)] = 2_000_000_000
 
     @property
@@ -170,6 +171,12 @@ class RunState(Record):
     trouble: Trouble | None = None
     rehearsed: bool = False
     elsewhere: bool = False
+    consumed: list[str] | None = None
+
+    @property
+    def taken(self) -> set[str] | None:
+        """What the training has taken of the plan's precision and split; None if that was not recorded."""
+        return None if self.consumed is None else {"precision", "split"} & {*self.consumed}
 
 
 class RuntimeRecord(Record):

@@ -1,0 +1,115 @@
+"""Which values of the plan a training takes through `launcher_worker`, read from its source.
+
+It is a forecast for the launch: what a run has really taken is in its state, as `consumed`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from launcher.values.plan import PlanValue
+
+WORKER = "launcher_worker"
+_OWN_KEYWORDS: dict[str, dict[PlanValue, frozenset[str]]] = {
+    "model_arguments": {"precision": frozenset({"dtype", "torch_dtype"})},
+    "training_arguments": {
+        "precision": frozenset({"fp16", "bf16", "tf32"}),
+        "split": frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"}),
+    },
+    "accelerator": {"precision": frozenset({"mixed_precision"})},
+    "autocast": {"precision": frozenset()},
+    "scaler": {"precision": frozenset()},
+}
+"""The worker's functions that take a value, and the keywords by which a script decides it itself."""
+
+
+def values_taken(sources: Iterable[str]) -> tuple[PlanValue, ...]:
+    """Return what the Python sources of one training take from the plan. A source that is not Python takes nothing."""
+    files = [_File(tree) for tree in map(_parsed, sources) if tree is not None]
+    knobs = frozenset().union(*(file.knobs() for file in files))
+    taken = {value for file in files for value in file.taken(knobs)}
+    return tuple(sorted(taken))
+
+
+def _parsed(source: str) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+class _File:
+    """One source: the names by which it calls the worker's functions."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._nodes = list(ast.walk(tree))
+        self._modules: set[str] = set()
+        self._functions: dict[str, str] = {}
+        for node in self._nodes:
+            self._note_import(node)
+
+    def _note_import(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Import):
+            self._modules.update(
+                (one.asname or WORKER) for one in node.names if one.name.partition(".")[0] == WORKER
+            )
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == WORKER:
+            names = {one.asname or one.name: one.name for one in node.names}
+            self._functions.update(
+                {name: name for name in (*_OWN_KEYWORDS, "knobs")} if "*" in names else names
+            )
+        elif isinstance(node, ast.Assign) and _imports(node.value):
+            self._modules.update(_names(node.targets))
+
+    def _function(self, node: ast.expr) -> str | None:
+        """Return the worker's function that an expression names."""
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            return node.attr if node.value.id in self._modules else None
+        return self._functions.get(node.id) if isinstance(node, ast.Name) else None
+
+    def knobs(self) -> frozenset[str]:
+        """Return the names, of variables and attributes, that hold the worker's knobs."""
+        found: set[str] = set()
+        for node in self._nodes:
+            if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                found.update(_names(targets) if self._is_knobs(node.value) else ())
+        return frozenset(found)
+
+    def _is_knobs(self, node: ast.expr) -> bool:
+        if isinstance(node, ast.Attribute) and node.attr == "peek":
+            return self._is_knobs(node.value)
+        return isinstance(node, ast.Call) and self._function(node.func) == "knobs"
+
+    def taken(self, knobs: frozenset[str]) -> Iterator[PlanValue]:
+        """Yield what this source takes; `knobs` are the names of all sources that hold knobs."""
+        for node in self._nodes:
+            if isinstance(node, ast.Call):
+                keywords = {one.arg for one in node.keywords}
+                decided = _OWN_KEYWORDS.get(self._function(node.func) or "", {})
+                yield from (value for value, own in decided.items() if not own & keywords)
+            elif isinstance(node, ast.Attribute):
+                holder = node.value
+                if isinstance(holder, ast.Attribute) and holder.attr == "peek":
+                    holder = holder.value
+                if self._is_knobs(holder) or not knobs.isdisjoint(_names([holder])):
+                    yield from (value for value in _VALUES if node.attr == value)
+
+
+def _imports(node: ast.expr) -> bool:
+    """Whether an expression imports the worker by its name, as `importlib.import_module` does."""
+    words = node.args if isinstance(node, ast.Call) else []
+    return any(isinstance(word, ast.Constant) and word.value == WORKER for word in words)
+
+
+_VALUES: tuple[PlanValue, ...] = ("precision", "split")
+
+
+def _names(nodes: Iterable[ast.expr]) -> Iterator[str]:
+    """Yield the names of variables, and of attributes such as `self.plan`."""
+    for node in nodes:
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr

@@ -1,0 +1,135 @@
+"""The sources that a command starts, as far as its words and the sources themselves name them."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import itertools
+import re
+import shlex
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from launcher.planning import values_taken
+from launcher.values.job import Job
+from launcher.values.plan import PlanValue
+
+MOST_FILES = 400
+MOST_BYTES = 1_000_000
+_WORD = re.compile(r"[\w./-]+")
+_SUFFIXES = (".py", ".sh", ".bash")
+
+
+def plan_values_of(job: Job, folder: Path) -> tuple[PlanValue, ...]:
+    """Return which values of the plan the scripts of a job take, with `folder` as the folder of its code."""
+    return values_taken(_Reading(folder).sources(job.command))
+
+
+class _Reading:
+    """Follows a command through scripts and imports; each file is read once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._waiting: deque[Path] = deque()
+        self._seen: set[Path] = set()
+        self._packages: dict[Path, bool] = {}
+
+    def sources(self, command: Sequence[str]) -> Iterator[str]:
+        """Yield the Python that a command starts: in its words, in files, and in what these import."""
+        for word, following in itertools.pairwise([*command, ""]):
+            if word == "-c":
+                yield from self._take(following, self._folder)
+            elif word == "-m":
+                self._import(following, self._folder)
+            self._name(word, self._folder)
+            if "/" in word:  # a program without a suffix
+                self._wait_for(self._folder / word)
+        for _ in range(MOST_FILES):
+            if not self._waiting:
+                return
+            path = self._waiting.popleft()
+            try:
+                with path.open(errors="replace") as file:
+                    text = file.read(MOST_BYTES)
+            except OSError:
+                continue
+            yield from self._take(text, path.parent)
+
+    def _take(self, text: str, folder: Path) -> Iterator[str]:
+        """Yield a text if it is Python, and note the files that it names and imports."""
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            self._read_shell(text, folder)
+            return
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for one in node.names:
+                    self._import(one.name, folder)
+            elif isinstance(node, ast.ImportFrom):
+                self._import_from(node, folder)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                self._name(node.value, folder)
+        yield text
+
+    def _read_shell(self, text: str, folder: Path) -> None:
+        for line in text.splitlines():
+            words = _words(line)
+            for word, following in itertools.pairwise([*words, ""]):
+                self._name(word, folder)
+                if word == "-m":
+                    self._import(following, self._folder)
+
+    def _import_from(self, node: ast.ImportFrom, folder: Path) -> None:
+        module = node.module or ""
+        names = [f"{module}.{one.name}".strip(".") for one in node.names]
+        if not node.level:
+            for name in (module, *names):
+                self._import(name, folder)
+            return
+        above = folder
+        for _ in range(node.level - 1):
+            above = above.parent
+        for name in filter(None, (module, *names)):
+            self._wait_for_module(above, name)
+
+    def _import(self, module: str, folder: Path) -> None:
+        """Note a module of the code folder, with the packages that it is in."""
+        if not re.fullmatch(r"\w+(\.\w+)*", module):
+            return
+        for base in {folder, self._folder, self._folder / "src"}:
+            self._wait_for_module(base, module)
+
+    def _wait_for_module(self, base: Path, module: str) -> None:
+        path, first = base, base / module.partition(".")[0]
+        if first not in self._packages:
+            self._packages[first] = first.is_dir() or first.with_suffix(".py").is_file()
+        if not self._packages[first]:
+            return
+        for part in module.split("."):
+            self._wait_for(path / part / "__init__.py")
+            self._wait_for(path / f"{part}.py")
+            path /= part
+        self._wait_for(path / "__main__.py")
+
+    def _name(self, word: str, folder: Path) -> None:
+        """Note the script that a word names, relative to the code folder or to the file that has the word."""
+        if word.endswith(_SUFFIXES):
+            for base in {self._folder, folder}:
+                self._wait_for(base / word)
+
+    def _wait_for(self, path: Path) -> None:
+        if path in self._seen:
+            return
+        self._seen.add(path)
+        with contextlib.suppress(OSError, ValueError):  # a name that no file can have
+            if path.is_file() and path.resolve().is_relative_to(self._folder.resolve()):
+                self._waiting.append(path)
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError:
+        return _WORD.findall(line)

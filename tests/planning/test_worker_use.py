@@ -1,0 +1,70 @@
+"""What a script takes from the plan, by its source; and that a plan claims nothing that it does not take."""
+
+import pytest
+
+from launcher.cli.plan_text import headline
+from launcher.planning import plan, values_taken
+from launcher.runs.resolve import profile
+from launcher.values.host import Host
+from launcher.values.job import Job
+
+BOTH = ("precision", "split")
+PRECISION = ("precision",)
+SPLIT = ("split",)
+
+
+@pytest.mark.parametrize(
+    ("source", "taken"),
+    [
+        ("print('hi')", ()),
+        ("import torch\ntorch.split(x, 2)\nmodel.precision = 16\n", ()),
+        ("import launcher_worker as w\nw.log(1, loss=0.5)\nw.done(1)", ()),
+        ("import launcher_worker as w\nargs.precision; 'a b'.split()\nw.done(1)", ()),
+        ("import launcher_worker\nlauncher_worker.autocast()", PRECISION),
+        ("import launcher_worker as worker\nplan = worker.knobs()\nplan.split.micro_batch", SPLIT),
+        ("import launcher_worker as worker\nworker.knobs().precision.mode", PRECISION),
+        ("import launcher_worker as worker\nworker.knobs().peek.split.micro_batch", SPLIT),
+        ("import launcher_worker as worker\npeek = worker.knobs().peek\npeek.precision", PRECISION),
+        ("from launcher_worker import knobs as values\nprint(values().split, values().precision)", BOTH),
+        ("from launcher_worker import *\nscaler()", PRECISION),
+        ("from launcher_worker import training_arguments\ntraining_arguments(lr=1)", BOTH),
+        ("from launcher_worker import training_arguments\ntraining_arguments(bf16=True)", SPLIT),
+        ("import launcher_worker as w\nw.training_arguments(per_device_train_batch_size=2)", PRECISION),
+        ("import launcher_worker as w\nw.accelerator(mixed_precision='no')", ()),
+        ("import launcher_worker as w\nw.model_arguments(dtype='auto')", ()),
+        ("try:\n    import launcher_worker as w\nexcept ImportError:\n    w = None\nif w: w.scaler()", PRECISION),
+        ("def main():\n    import launcher_worker as w\n    return w.model_arguments()", PRECISION),
+        ("import importlib\nw = importlib.import_module('launcher_worker')\nw.autocast()", PRECISION),
+        ("class A:\n  def __init__(self):\n    import launcher_worker as w\n    self.plan = w.knobs()\n  def f(self): return self.plan.split", SPLIT),
+        ("from transformers import Trainer, TrainingArguments\nTrainer(args=TrainingArguments(bf16=True)).train()", ()),
+        ("import launcher_worker as w\nTrainer(callbacks=[w.trainer_callback()])", ()),
+        ("echo '", ()),
+    ],
+)  # fmt: skip
+def test_a_source_takes_what_it_reads_of_the_plan(source, taken):
+    """Also where the import is conditional or dynamic. A keyword of its own is its own decision."""
+    assert values_taken([source]) == taken
+
+
+def test_knobs_that_one_source_reads_may_be_used_in_another():
+    """A script hands its knobs to a function of another module."""
+    main = "import launcher_worker as w, other\nplan = w.knobs()\nother.train(plan)"
+    assert values_taken([main, "def train(plan):\n    return plan.split.micro_batch"]) == SPLIT
+
+
+def test_the_headline_says_what_the_script_decides():
+    """An older plan, which does not say, reads as before."""
+    job = Job(name="train", command=("python", "train.py"))
+    host = Host(name="lab", address="lab")
+    plans = {
+        takes: plan(profile("titan_rtx"), host, job, takes=takes)
+        for takes in (None, (), BOTH, PRECISION, SPLIT)
+    }
+    told = {takes: headline(one) for takes, one in plans.items()}
+    title = plans[None].ladder[0].title
+    assert told[()].endswith("· your script decides its own precision and batch")
+    assert title not in told[()]
+    assert told[None] == told[BOTH]
+    assert told[BOTH].endswith(title)
+    assert told[PRECISION].endswith(f"{title} · your script decides its own batch")
+    assert told[SPLIT].endswith("· your script decides its own precision")

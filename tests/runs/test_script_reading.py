@@ -1,0 +1,78 @@
+"""Which sources a command starts: found by its words, by scripts of a shell, and by imports."""
+
+import pytest
+
+from launcher.runs.script_reading import plan_values_of
+from launcher.values.job import Job
+
+AWARE = "import launcher_worker as w\nw.autocast()\n"
+FILES = {
+    "train.py": "print('hi')\n",
+    "aware.py": AWARE,
+    "imports.py": "import helper\n",
+    "helper.py": "from pkg.deep import thing\n",
+    "pkg/__init__.py": "",
+    "pkg/deep.py": "from . import sibling\n",
+    "pkg/sibling.py": AWARE,
+    "pkg/__main__.py": "from .deep import thing\n",
+    "src/lib/__init__.py": AWARE,
+    "uses_src.py": "import lib\n",
+    "starts.py": "import subprocess\nsubprocess.run(['python', 'aware.py'])\n",
+    "run.sh": '#!/bin/sh\nset -e  # it\'s a start\nexec python aware.py "$@"\n',
+    "plain.sh": "python train.py\n",
+    "scripts/go": "#!/bin/sh\ntorchrun --nproc-per-node 2 aware.py\n",
+    "scripts/near.py": "import beside\n",
+    "scripts/beside.py": AWARE,
+    "broken.py": "def (:\nimport launcher_worker\n",
+    "loop.py": "import loop\n",
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with scripts that take the precision, and others."""
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.bin").write_bytes(bytes(range(256)) * 100)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "is_aware"),
+    [
+        (["python", "train.py"], False),
+        (["python", "aware.py", "--lr", "1"], True),
+        (["python", "imports.py"], True),
+        (["python", "-m", "pkg"], True),
+        (["python", "-u", "-m", "pkg.sibling"], True),
+        (["python", "uses_src.py"], True),
+        (["python", "starts.py"], True),
+        (["python", "scripts/near.py"], True),
+        (["python", "-c", AWARE], True),
+        (["python", "-c", "print(1)"], False),
+        (["env", "A=1", "python", "./aware.py"], True),
+        (["torchrun", "--nproc-per-node", "2", "aware.py"], True),
+        (["accelerate", "launch", "train.py"], False),
+        (["bash", "run.sh"], True),
+        (["bash", "-c", "python aware.py && echo done"], True),
+        (["bash", "plain.sh"], False),
+        (["./scripts/go"], True),
+        (["python", "train.py", "--data", "data/train.bin"], False),
+        (["python", "broken.py"], False),
+        (["python", "loop.py"], False),
+        (["python", "missing.py"], False),
+        (["python", "-m", "trl.scripts.sft"], False),
+        (["python", "../elsewhere.py"], False),
+        (["/opt/program", "x" * 10_000], False),
+        (["true"], False),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
+)
+def test_a_command_is_read_as_far_as_it_leads(folder, command, is_aware):
+    """To the files of the folder and no further."""
+    (folder.parent / "elsewhere.py").write_text(AWARE)
+    job = Job(name="x", command=command)
+    assert plan_values_of(job, folder) == (("precision",) if is_aware else ())
