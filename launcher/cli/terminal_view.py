@@ -110,8 +110,8 @@ class TerminalView(PlainView):
         self._drawn.close()
 
     def _write_printed(self, lines: list[str]) -> None:
-        for line in lines:
-            self._console.print(Text(printable(line)), soft_wrap=True)
+        if lines:
+            self._console.print(Text("\n".join(map(printable, lines))), soft_wrap=True)
 
     def _all_lines(self) -> str:
         return f"launch logs {self.progress.run.rpartition('-')[2]}"
