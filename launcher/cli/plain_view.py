@@ -19,7 +19,7 @@ from launcher.cli.log_text import readable
 from launcher.cli.plan_text import headline
 from launcher.cli.progress import Progress, count
 from launcher.cli.say import say
-from launcher.cli.silence import Silence
+from launcher.cli.silence import QUIET_S, Silence
 from launcher.errors import HostError
 from launcher.runs import evidence
 from launcher.runs.cargo_text import surprises
@@ -105,13 +105,16 @@ class PlainView:
 
     @contextmanager
     def busy(self, name: str) -> Iterator[Callable[[str], None]]:
-        """Show that work is in progress. Yield a function that shows one step of it."""
+        """Show that work is in progress. Yield a function that shows one step of it, with the elapsed time of a long one."""
         last = ""
+        began_s = time.monotonic()
 
         def show(step: str) -> None:
             nonlocal last
             if step != last:
-                self.write(f"    {name}: {step}")
+                elapsed_s = time.monotonic() - began_s
+                clock = f"   {clock_text(elapsed_s)}" if elapsed_s >= QUIET_S else ""
+                self.write(f"    {name}: {step}{clock}")
             last = step
 
         yield show

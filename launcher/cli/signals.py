@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.status import Status
 
 SHOW, HIDE, CLEAR_LINE = b"\x1b[?25h", b"\x1b[?25l", b"\r\x1b[2K"
@@ -59,7 +59,7 @@ def cursor_back_on_stop(console: Console) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def spinner(console: Console, text: str, style: str = "status.spinner") -> Iterator[Status]:
+def spinner(console: Console, text: RenderableType, style: str = "status.spinner") -> Iterator[Status]:
     """Show a spinner; nothing if the console is not a terminal."""
     with cursor_back_on_stop(console), console.status(text, spinner_style=style) as status:
         yield status

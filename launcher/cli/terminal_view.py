@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -13,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from launcher.cli.figures import clock_text
 from launcher.cli.log_text import readable
 from launcher.cli.plain_view import PlainView
 from launcher.cli.signals import cursor_back_on_stop, spinner
@@ -25,6 +27,28 @@ from launcher.values.record import Event, RunState
 from launcher.values.text import printable
 
 ACCENT = "cyan"
+CLOCK_AFTER_S = 3.0
+
+
+class _Work:
+    """What a stage works on, and for how long it has: drawn anew with each turn of the spinner."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._step = ""
+        self._began_s = time.monotonic()
+
+    def show(self, step: str) -> None:
+        """Show another step."""
+        self._step = step
+
+    def __rich__(self) -> Text:
+        """Return the line."""
+        words = [f"{self._name:<10}"]
+        elapsed_s = time.monotonic() - self._began_s
+        if elapsed_s >= CLOCK_AFTER_S:
+            words.append(clock_text(elapsed_s))
+        return Text(printable("  ".join([*words, self._step])), no_wrap=True, overflow="ellipsis")
 
 
 class TerminalView(PlainView):
@@ -54,10 +78,9 @@ class TerminalView(PlainView):
     def busy(self, name: str) -> Iterator[Callable[[str], None]]:
         """Show a spinner instead of the bar."""
         self.close()
-        with spinner(self._console, name, ACCENT) as status:
-            yield lambda step: status.update(
-                Text(printable(f"{name}: {step}"), no_wrap=True, overflow="ellipsis")
-            )
+        work = _Work(name)
+        with spinner(self._console, work, ACCENT):
+            yield work.show
 
     def begin(self, run: str, steps: int | None, events: list[Event]) -> None:
         """Begin the live bar."""

@@ -7,6 +7,7 @@ import pytest
 from launcher.cli import silence, thinning
 from launcher.cli.log_text import readable
 from launcher.cli.plain_view import PlainView
+from launcher.runs.following import finish
 from launcher.runs.mirror import Mirror, News
 from launcher.runs.printed_lines import Printed, PrintedLines
 from launcher.runs.view import Result
@@ -171,6 +172,32 @@ def test_a_quiet_view_shows_the_last_lines_of_a_failure_only(capsys):
     said = capsys.readouterr().err
     assert "    | line 99\n" in said
     assert "    | line 84\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("takes", "consumed", "says"),
+    [
+        ([], [], None),
+        (["precision", "split"], ["checkpoints", "precision", "split"], None),
+        (["precision", "split"], ["split"], "no precision from the plan"),
+        (["precision"], [], "no precision from the plan"),
+        ([], ["precision", "resume"], "took its precision from the plan"),
+        (None, [], None),
+        (["precision"], None, None),
+    ],
+)
+def test_the_end_says_what_the_script_has_taken_otherwise_than_expected(
+    tmp_path, capsys, takes, consumed, says
+):
+    """By what the run has recorded; an older run, which did not record it, says nothing."""
+    mirror = Mirror(RUN, tmp_path)
+    mirror.folder.mkdir()
+    (mirror.folder / "plan.json").write_text(json.dumps({"takes": takes, "rehearsed": True}))
+    finish(mirror, RunState(state="succeeded", consumed=consumed, rehearsed=True), PlainView())
+    said = capsys.readouterr().err
+    assert (says is None) == ("your script took" not in said)
+    assert says is None or says in said
+    assert ("rehearsed" in said) == (consumed is None or bool({"precision", "split"} & {*consumed}))
 
 
 def test_the_last_line_of_an_ended_run_is_not_shown_again(tmp_path):

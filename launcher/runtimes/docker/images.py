@@ -38,6 +38,8 @@ _OURS = re.compile(r"launcher/[a-z0-9._-]+:([0-9a-f]{12})")
 KEPT_LINES = 400
 _STEP = re.compile(r"#\d+ \[\s*(?:\S+ )?(\d+/\d+)\] (.*)|Step (\d+/\d+) : ((?:FROM|COPY|RUN) .*)")
 """BuildKit's steps and the classic builder's; the latter also counts settings, which are not worth showing."""
+_DOWNLOAD = re.compile(r"(?:#\d+ [\d.]+ +)?Downloading (?:\S*/)?(\S+ \([\d.]+ \w+\))")
+"""What pip says in a step of either builder: the file and its size."""
 
 
 def provide(desk: Desk, engine: DockerEngine, plan: Plan, build: BuildOptions, say: Say) -> str:
@@ -211,8 +213,10 @@ def _pull(engine: DockerEngine, image: Image, say: Say) -> None:
 
 
 def _step(line: str) -> str | None:
-    match = _STEP.match(line)
-    return f"step {match[1] or match[3]}: {match[2] or match[4]}" if match else None
+    if match := _STEP.match(line):
+        return f"step {match[1] or match[3]}: {match[2] or match[4]}"
+    download = _DOWNLOAD.match(line)
+    return f"pip: {download[1]}" if download else None
 
 
 def _failed(engine: DockerEngine, image: Image, lines: Sequence[str]) -> EngineError:
