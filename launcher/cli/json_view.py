@@ -103,7 +103,9 @@ class JsonView(PlainView):
                 line = to_json(values, ensure_ascii=True)  # ten times as fast as json.dumps
                 sys.stdout.write(f"{line.decode()}\n")
         else:
-            values = {name: value for name, value in vars(event).items() if name != "printed"}
+            values = {
+                name: value for name, value in vars(event).items() if name != "source" or value is not None
+            }
             self._put(**{**values, "version": 1, "run": self.progress.run})
 
     def lost(self, error: HostError, tries: int, wait_s: float) -> None:

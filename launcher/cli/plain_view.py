@@ -210,7 +210,7 @@ class PlainView:
             )
         phase = self.progress.phase
         if self.progress.take(event):
-            if not (event.printed or self.is_quiet):
+            if event.source is None and not self.is_quiet:
                 self.metric(event)
         elif self.progress.phase != phase and self.progress.phase and not self.is_quiet:
             self.phase()

@@ -225,7 +225,7 @@ class Summary(Record):
 class Event:
     """One line of `events.jsonl`. `time` is the host's clock, for display only.
 
-    `printed`: the training prints these values itself, so that its own lines show them.
+    `source` says who reports it, if not the script itself: `log`, for what was read from printed lines, or `hook`.
 
     Like a Record, but a dataclass: a run may have millions, and a dataclass is made in half the time.
     """
@@ -237,4 +237,4 @@ class Event:
     step: Whole | None = None
     time: Moment
     values: dict[str, Any] = field(default_factory=dict)
-    printed: bool = False
+    source: str | None = None

@@ -145,20 +145,20 @@ def test_in_a_pipe_a_silence_is_noted_after_10_s_and_ever_more_rarely(monkeypatc
     assert capsys.readouterr().err == ""
 
 
-def metric(*, printed):
+def metric(source=None):
     """Return a metric event of step 1."""
-    return Event(version=1, kind="metric", attempt=1, step=1, time=1.0, values={"loss": 2.5}, printed=printed)
+    return Event(version=1, kind="metric", attempt=1, step=1, time=1.0, values={"loss": 2.5}, source=source)
 
 
-@pytest.mark.parametrize("printed", [True, False])
-def test_a_metric_that_the_training_prints_itself_is_not_shown_twice(printed, capsys):
+@pytest.mark.parametrize("source", ["log", "hook", None])
+def test_a_metric_that_the_training_prints_itself_is_not_shown_twice(source, capsys):
     """Its line is on standard output already; what is only reported has a line on standard error."""
     view = PlainView()
     view.begin(RUN, None, [])
-    view.news(news("loss 2.5", events=[metric(printed=printed)]))
+    view.news(news("loss 2.5", events=[metric(source)]))
     said = capsys.readouterr()
     assert said.out == "loss 2.5\n"
-    assert ("loss 2.5" in said.err) is not printed
+    assert ("loss 2.5" in said.err) is (source is None)
     assert view.progress.step == 1
 
 
@@ -166,7 +166,7 @@ def test_a_quiet_view_shows_the_last_lines_of_a_failure_only(capsys):
     """Nothing of the script while it runs."""
     view = PlainView(is_quiet=True)
     view.begin(RUN, None, [])
-    view.news(news("\n".join(f"line {number}" for number in range(100)), events=[metric(printed=False)]))
+    view.news(news("\n".join(f"line {number}" for number in range(100)), events=[metric()]))
     assert capsys.readouterr() == ("", "")
     view.end(RUN, RunState(state="failed"), Result(None, {}, None, {}, None, None))
     said = capsys.readouterr().err

@@ -104,7 +104,7 @@ class Running:
         if self._progress.learn_log_metrics(metrics):
             self._account.write_events(
                 [
-                    {"kind": "metric", "step": step, "values": values, "printed": True}
+                    {"kind": "metric", "step": step, "values": values, "source": "log"}
                     for step, values in metrics
                 ]
             )

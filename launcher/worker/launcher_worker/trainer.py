@@ -40,13 +40,9 @@ def trainer_callback() -> Any:
             planned = values.peek.precision.autocast_dtype
             if (args.fp16, args.bf16) != (planned == "float16", planned == "bfloat16"):
                 values.hold("precision")
-<<<<<<< HEAD
-            self._lines.begin(args, state)
-=======
             else:
                 values.announce()
-            self._tokens, self._clock_s = state.num_input_tokens_seen, time.monotonic()
->>>>>>> fd51334 (Worker: a Trainer whose own flags decide the precision is not said to have the plan's)
+            self._lines.begin(args, state)
             process_guard.follow_trainer(kwargs.get("model"), state.global_step)
             if state.is_world_process_zero:
                 begin(state.global_step, state.max_steps)
