@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from typing import Any
 
 from launcher.cli.figures import clock_text
 from launcher.cli.log_text import readable
@@ -10,16 +12,18 @@ from launcher.runs.mirror import News
 
 QUIET_S = 10.0
 LONGEST_S = 600.0
+_CARD_USE = re.compile(r"gpu\d{1,3}\.use_percent")
 
 
 class Silence:
-    """The time since a run last printed or measured something.
+    """The time since a run last printed or measured something. The host's own figures are no news.
 
     A line about it is due after 10 s, 20 s, 40 s and so on, and then every ten minutes.
     """
 
     def __init__(self) -> None:
         self.last_line = ""
+        self._figures: dict[str, Any] = {}
         self._began = time.time()
         self._heard_s = time.monotonic()
         self._due_after_s = QUIET_S
@@ -32,7 +36,9 @@ class Silence:
     def hear(self, news: News) -> None:
         """Notice whether an answer has brought something to show."""
         start = readable(news.unfinished)
-        if news.events or news.log or (start and start != self.last_line):
+        figures = [event.values for event in news.events if event.kind == "host"]
+        self._figures = figures[-1] if figures else self._figures
+        if len(figures) < len(news.events) or news.log or (start and start != self.last_line):
             self._heard_s, self._due_after_s = time.monotonic(), QUIET_S
         self.last_line = start or self.last_line
 
@@ -49,9 +55,23 @@ class Silence:
         return True
 
     def text(self) -> str:
-        """Return how long the run has gone on, for how long it has said nothing, and its last line."""
+        """Return how long the run has gone on, how long it has said nothing, the use of CPU and cards, and its last line."""
         elapsed = clock_text(max(0.0, time.time() - self._began))
-        words = [elapsed, f"nothing new for {clock_text(self.seconds)}"]
+        words = [elapsed, f"nothing new for {clock_text(self.seconds)}", *_use(self._figures)]
         if self.last_line.strip():
             words.append(f"last: {self.last_line.strip()}")
         return "   ".join(words)
+
+
+def _use(figures: dict[str, Any]) -> list[str]:
+    """Return the use of the CPUs and of each card, as far as the host has reported it."""
+    cards = sorted(name for name in figures if _CARD_USE.fullmatch(name))
+    labels = {
+        "cpu_percent": "CPU",
+        **{name: "card" if len(cards) == 1 else f"card {name[3:].partition('.')[0]}" for name in cards},
+    }
+    return [
+        f"{label} {figures[name]:.0f} %"
+        for name, label in labels.items()
+        if isinstance(figures.get(name), int | float) and 0 <= figures[name] <= 100
+    ]

@@ -130,14 +130,16 @@ def test_in_a_pipe_a_silence_is_noted_after_10_s_and_ever_more_rarely(monkeypatc
     view = PlainView()
     view.begin(RUN, None, [])
     view.news(news("loading the model"))
+    figures = {"cpu_percent": 97.6, "gpu0.use_percent": 96, "memory_gb": 3.1, "gpu0.power_w": "none"}
+    host = Event(version=1, kind="host", attempt=1, time=1.0, values=figures)
     for _ in range(30):
         clock.now += 5
-        view.news(news(unfinished="\r40%\r41%"))
+        view.news(news(unfinished="\r40%\r41%", events=[host]))
     said = capsys.readouterr()
     assert said.out == "loading the model\n"
     notes = said.err.splitlines()
     assert len(notes) == 4
-    assert notes[0] == "  · 0:15   nothing new for 0:10   last: 41%"
+    assert notes[0] == "  · 0:15   nothing new for 0:10   CPU 98 %   card 96 %   last: 41%"
     clock.now += 5
     view.news(news("loaded"))
     clock.now += 5
