@@ -62,6 +62,7 @@ def test_metrics_of_a_trainer_are_those_that_it_computed_at_their_own_steps(clie
     assert "start-up hook: reads steps and metrics of a Hugging Face Trainer" in said
     assert "steps and metrics come from the Trainer of transformers" in said
     assert "9 steps" in said
+    assert "by the start-up hook" in client.ok("attach", run)
 
 
 def test_inject_false_leaves_the_script_alone(client):

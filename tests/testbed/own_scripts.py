@@ -76,3 +76,4 @@ def weights_come_home(client: Client, host: str, digest_there: Callable[[str, st
         checkpoints = list((client.runs / run).rglob("checkpoint-*"))
         assert not checkpoints
         assert ("out/checkpoint-4" in said) == (script == "hf.py")
+        assert ("by the start-up hook" in said) == (script == "hf.py")

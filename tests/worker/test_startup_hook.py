@@ -1,5 +1,6 @@
 """The start-up hook in a process of a training: a script is the same with it and without it."""
 
+import glob
 import os
 import statistics
 import subprocess
@@ -100,6 +101,25 @@ def test_a_strict_python_says_nothing_of_the_hook(tmp_path, library, words):
     (tmp_path / "train.py").write_text("import transformers.trainer, sys; print(sys.warnoptions)")
     plain = run(tmp_path, hook=False, words=words)
     assert run(tmp_path, hook=True, words=words) == plain
+
+
+def pythons():
+    """One Python of each version that is installed beside ours by pyenv."""
+    return sorted(glob.glob(os.path.expanduser("~/.pyenv/versions/3.*/bin/python3")))
+
+
+@pytest.mark.parametrize("python", pythons(), ids=lambda path: Path(path).parts[-3])
+def test_every_python_3_reads_the_hook(tmp_path, library, python):
+    """Scripts start other Pythons. Before 3.8 the hook does nothing, and says nothing."""
+    (library / "trainer.py").write_text("DEFAULT_CALLBACKS = []\ndef fail():\n    1 / 0")
+    (tmp_path / "train.py").write_text(
+        "from transformers.trainer import *; print(len(DEFAULT_CALLBACKS)); fail()"
+    )
+    code, output, errors = run(tmp_path, hook=False, python=python)
+    version = tuple(map(int, Path(python).parts[-3].split(".")[:2]))
+    is_observed = version >= (3, 8)
+    assert output == b"0\n"
+    assert run(tmp_path, hook=True, python=python) == (code, b"1\n" if is_observed else output, errors)
 
 
 MINE = {
