@@ -45,14 +45,14 @@ def show(
     Example:  launch image show --profile titan_rtx
     """
     from launcher.planning import TorchTarget, image, torch_for
-    from launcher.runs import resolve
+    from launcher.runs import package_sources, resolve
 
     place = resolve.host(host)
     profile_name = profile or place.profile or resolve.project().profile or "auto"
     if profile_name == "auto":
         raise UsageError("an image depends on the card, and no profile is set\n  next   launch image show --profile PROFILE")  # fmt: skip
     card = resolve.profile(profile_name)
-    task = resolve.task(job, (), (), None)
+    task = package_sources.with_packages(resolve.task(job, (), (), None), place, ())
     path, sources = resolve.template()[1], resolve.image_sources()
     chosen = image(card, task.job, place.build, sources)
     torch = torch_for(task.job.requirements, TorchTarget(card), sources.wheels)

@@ -56,6 +56,10 @@ def launch(
         bool, typer.Option("--rehearse", help="Run on a CPU with the card's precision and batch split.")
     ] = False,
     settings: SetOption = None,
+    packages: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="PACKAGE", help="Have this package there, for example peft==0.21.2."),
+    ] = None,
     variables: Annotated[
         list[str] | None,
         typer.Option("--env", "-e", metavar="NAME=VALUE", help="Set a variable of the job; it is recorded."),
@@ -124,6 +128,7 @@ def launch(
         name,
         words,
         secrets or (),
+        packages or (),
         variables or (),
         env_files or (),
         rehearse,

@@ -35,12 +35,14 @@ def plan(
     evidence: tuple[PrecisionEvidence, ...] = (),
     rehearsed_on: Profile | None = None,
     takes: tuple[PlanValue, ...] | None = None,
+    packages_from: str | None = None,
 ) -> Plan:
     """Return the plan. Pure: the same inputs give the same bytes.
 
     `asked` is the requested precision, `sources` are for an image, `site` describes the host, `environment` is to be made
     there for a native run, `platform` describes the host's software. `evidence` is what earlier runs showed there about
-    precisions with the job's model. `rehearsed_on` is the CPU on which a card's precision and split are tried, `takes` is what the job's script takes. Raises
+    precisions with the job's model. `rehearsed_on` is the CPU on which a card's precision and split are tried, `takes` is
+    what the job's script takes, `packages_from` where requirements are from that the job itself does not name. Raises
     RefusedError when the card excludes the requested precision or a container, or when the cards cannot share the global
     batch equally.
     """
@@ -64,6 +66,7 @@ def plan(
         command=job.command,
         takes=takes,
         requirements=job.requirements,
+        packages_from=packages_from,
         model=_model_source(job),
         model_facts=model,
         data=data,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from launcher.errors import RefusedError
 from launcher.planning.image_plan import expected_torch, pinned, requirement_files, torch_for
+from launcher.planning.installed_packages import unmet
 from launcher.planning.recipe import pip_options
 from launcher.planning.wheel_choice import TorchChoice, site
 from launcher.values.environment import Environment, Maker
@@ -36,14 +37,14 @@ def environment(
 ) -> Environment | None:
     """Return the environment to make for a native job; None if it needs none, or if none can be made.
 
-    A job needs none if it has no requirements, if the host names an `environment`, or if the host's own Python has all of
+    A job needs none if it has no requirements, if the host names an `environment`, or if the host's own Python meets all of
     them. The torch is the best one for the card if the host can make an environment with a Python that it supports; else
     the best one for an available Python. Raises RefusedError for a torch that the card cannot run.
     """
     interpreter = facts.interpreter
     if not job.requirements or host.environment is not None or interpreter is None:
         return None
-    if None not in interpreter.packages.values():
+    if not any(unmet(job.requirements, facts)):
         return None
     place = site(facts).with_card(profile)
     wanted = torch_for(job.requirements, place, table)

@@ -13,6 +13,7 @@ from typing import Literal
 
 from launcher.errors import RefusedError
 from launcher.planning.image_plan import torch_for
+from launcher.planning.installed_packages import unmet
 from launcher.planning.ladder import FAILED_BEFORE
 from launcher.planning.memory import usable_gb, weights_gb
 from launcher.planning.placement import (
@@ -36,6 +37,7 @@ from launcher.values.precision import numbers
 from launcher.values.wheels import WheelTable
 
 STARTS_RANKS = ("python", "python3", "torchrun", "accelerate")
+SHOWN_PACKAGES = 5
 FREE_GB_NEEDED = 1.0
 FREE_INODES_NEEDED = 1000
 IMAGE_GB = {"cuda": 10.0, "cpu": 3.0, "mps": 0.0}
@@ -53,7 +55,7 @@ def check(
 
     With `wheels`, an installed torch is checked against the card. Messages contain no figures that change by the minute.
     """
-    found = [*_ranks(plan), *_failed_precision(plan, facts), *_model_room(plan)]
+    found = [*_ranks(plan), *_failed_precision(plan, facts), *_model_room(plan), *_packages(plan)]
     if facts is not None:
         found += [*_card(plan, facts), *_how(plan, facts, host), *_room(facts)]
         if wheels is not None:
@@ -69,6 +71,19 @@ def _ranks(plan: Plan) -> list[Finding]:
     message = f"'{program}' is started once and sees {ranks} cards: it must start {ranks} processes itself"
     mend = "python, torchrun and accelerate are started for all of them"
     return [Finding(level="note", code="one-process", message=message, mend=mend)]
+
+
+def _packages(plan: Plan) -> list[Finding]:
+    """Note where the packages of a job are from that does not name them itself."""
+    if plan.packages_from is None or not plan.requirements:
+        return []
+    where = "image" if plan.image is not None else "environment" if plan.environment is not None else None
+    names = [*dict.fromkeys(map(distribution, plan.requirements))]
+    shown = ", ".join(names[:SHOWN_PACKAGES]) + (
+        f", +{len(names) - SHOWN_PACKAGES}" if len(names) > SHOWN_PACKAGES else ""
+    )
+    title = f"{where} from" if where else f"the Python of {plan.host} is used for"
+    return [Finding(level="note", code="packages-from", message=f"{title} {plan.packages_from}: {shown}")]
 
 
 def _failed_precision(plan: Plan, facts: Facts | None) -> list[Finding]:
@@ -207,9 +222,12 @@ def _environment(plan: Plan, facts: Facts) -> list[Finding]:
         message += f"\n  found there: {there}" if there else ""
         return [Finding(level="refuse", code="no-interpreter", message=message, mend=mend)]
     found: list[Finding] = []
-    missing = [name for name, version in interpreter.packages.items() if version is None]
-    if missing and plan.environment is None:
-        message = f"{plan.host}: {interpreter.path} lacks {', '.join(missing)}"
+    lacks = unmet(plan.requirements, facts)
+    if lacks.differing and plan.environment is None:
+        message = f"{plan.host}: {interpreter.path} has {'; '.join(lacks.differing)}: it is used as it is"
+        found.append(Finding(level="note", code="packages-differ", message=message))
+    if lacks.missing and plan.environment is None:
+        message = f"{plan.host}: {interpreter.path} lacks {', '.join(lacks.missing)}"
         finding = Finding(level="refuse", code="missing-packages", message=message, mend=mend)
         found.append(
             _no_venv(finding, facts)

@@ -23,7 +23,7 @@ _MODEL_SUFFIXES = (".json", ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gg
 def findings(task: Task) -> tuple[Finding, ...]:
     """Return what is wrong with a job on this machine, refusals first."""
     found = [finding for key, value in local_paths.values_of(task.job) for finding in _path(task, key, value)]
-    found += [*_settings(task), *job_variables.findings(task.job.variables)]
+    found += [*task.package_findings, *_settings(task), *job_variables.findings(task.job.variables)]
     return tuple(sorted(found, key=lambda finding: finding.level != "refuse"))
 
 

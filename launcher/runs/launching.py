@@ -38,6 +38,7 @@ from launcher.runs import (
     job_variables,
     models,
     not_sent,
+    package_sources,
     resolve,
     script_check,
     secret_values,
@@ -83,6 +84,7 @@ class Request(NamedTuple):
     name: str | None = None
     words: Sequence[str] = ()
     secrets: Sequence[str] = ()
+    packages: Sequence[str] = ()
     variables: Sequence[str] = ()
     env_files: Sequence[str] = ()
     rehearses: bool = False
@@ -127,7 +129,7 @@ def understand(request: Request) -> Resolved:
     given, named = env_file.read_all(request.env_files), {*variables, *request.secrets}
     job, values = secret_values.with_file(task.job, given, named)
     job = secret_values.with_names(_with_outputs(job, request.outputs), request.secrets)
-    task = task._replace(job=job)
+    task = package_sources.with_packages(task._replace(job=job), host, request.packages)
     if request.rehearses and not profiles:
         raise UsageError(
             "--rehearse tries a card's plan on a CPU: name the card   --profile titan_rtx --rehearse"
@@ -331,6 +333,7 @@ def plan_of(profile: Profile, resolved: Resolved, facts: Facts | None) -> Plan:
         evidence=facts.precision_evidence if facts else (),
         rehearsed_on=resolved.rehearsed_on,
         takes=takes,
+        packages_from=resolved.task.packages_from,
     )
 
 

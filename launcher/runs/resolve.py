@@ -21,6 +21,7 @@ from launcher.values.host import LOCAL, Host
 from launcher.values.image import Build
 from launcher.values.job import Job
 from launcher.values.parsing import build, nearest, unknown_name
+from launcher.values.plan import Finding
 from launcher.values.profile import NAME, Profile
 from launcher.values.toml import read_text, read_toml
 from launcher.values.wheels import WheelTable
@@ -42,7 +43,9 @@ class Task(NamedTuple):
 
     `file` is the job's file, None for the words after `--`; `declared` are the names of the settings in it. `changed` are
     the keys given by --set, whose paths are relative to the working directory. `inferred` are the keys whose value is a
-    path because it exists here: `models/tiny`. `said` reports a default that was chosen for the user.
+    path because it exists here: `models/tiny`. `said` reports a default that was chosen for the user. `names_packages`
+    is whether the job itself has requirements, else `packages_from` says where they are from, and `package_findings` what
+    was left out of them.
     """
 
     job: Job
@@ -53,6 +56,9 @@ class Task(NamedTuple):
     file: Path | None = None
     declared: tuple[str, ...] = ()
     inferred: frozenset[str] = frozenset()
+    names_packages: bool = False
+    packages_from: str | None = None
+    package_findings: tuple[Finding, ...] = ()
 
     def folder_of(self, key: str) -> Path:
         """Return the folder that the path of a key such as `model` or `data.train` is relative to."""
@@ -216,6 +222,7 @@ def task(
     job = build(Job, data, file=file, text="" if changed else written.text)
     base = written.file.parent.resolve() if written.file else Path.cwd()
     task = Task(job, Path.cwd(), base, changed, written.said, written.file, declared)
+    task = task._replace(names_packages="requirements" in data)
     marked = local_paths.marked(job, task.folder_of)
     pairs = zip(local_paths.values_of(job), local_paths.values_of(marked), strict=True)
     task = task._replace(job=marked, inferred=frozenset(old[0] for old, new in pairs if old != new))

@@ -78,8 +78,9 @@ class Plan(Written):
 
     `takes` is what the job's script takes from the plan, by its source; None in plans of older versions, which did not look.
     `environment` is made on the host for a native run; None if the host's own Python, or `host_environment`, has the
-    packages. `rehearsed`: the card's precision and split are tried on a CPU; speed and kernels are not. `inject`: the
-    start-up hook observes the Python processes of the training.
+    packages. `packages_from` says where requirements are from that the job does not name. `rehearsed`: the card's precision
+    and split are tried on a CPU; speed and kernels are not. `inject`: the start-up hook observes the Python processes of
+    the training.
     """
 
     version: Literal[1] = 1
@@ -94,6 +95,7 @@ class Plan(Written):
     command: tuple[str, ...]
     takes: tuple[PlanValue, ...] | None = None
     requirements: tuple[str, ...]
+    packages_from: str | None = None
     model: Source | None
     model_facts: Model | None = None
     data: dict[str, Source]

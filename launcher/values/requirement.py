@@ -15,7 +15,8 @@ _READ_OTHERWISE = re.compile(r"[^\x20-\x7e]|[\\$]|\s#")
 """Line ends, continuations, variables and comments: pip reads these in a file of requirements before PEP 508."""
 
 
-def _requirement(written: str) -> str:
+def requirement_text(written: str) -> str:
+    """Return a requirement as it is kept. Raises ValueError or PydanticCustomError for text that is none."""
     if kind := credential_in(written):
         raise PydanticCustomError(
             "credential", f"holds {kind}, which a plan would record: that is for pip_conf"
@@ -34,5 +35,5 @@ def _requirement(written: str) -> str:
     return written.strip()
 
 
-RequirementText = Annotated[str, AfterValidator(_requirement)]
+RequirementText = Annotated[str, AfterValidator(requirement_text)]
 """A requirement as PEP 508 writes it, e.g. `torch>=2.6`."""

@@ -211,3 +211,38 @@ def test_pip_s_settings_reach_uv_in_its_own_words():
         "UV_FIND_LINKS": "/a,/b",
         "UV_INSECURE_HOST": "x",
     }
+
+
+@pytest.mark.parametrize(
+    ("requirement", "is_met"),
+    [
+        ("torch", True),
+        ("torch>=2.6", True),
+        ("torch==2.7.1", True),
+        ("torch<2.7", False),
+        ("nosuch", False),
+        ('nosuch; sys_platform == "win32"', True),
+        ('nosuch; python_version < "3.12"', True),
+        ('nosuch; platform_machine == "x86_64"', False),
+        ("own", True),
+    ],
+)
+def test_a_host_whose_python_meets_the_requirements_needs_none(requirement, is_met):
+    """By version, and by what a marker says of that host; a version that nobody can read is taken as it is."""
+    versions = {"torch": "2.7.1+cu128", "nosuch": None, "own": "1.0.mine-x"}
+    has = {name: version for name, version in versions.items() if requirement.startswith(name)}
+    there = facts(python("3.12"), gpus=[TITAN])
+    there = there.model_copy(update={"interpreter": there.interpreter.model_copy(update={"packages": has})})
+    wanted = requirement if requirement != "own" else "own>=2"
+    assert (made(there, wanted) is None) == is_met
+
+
+def test_a_plan_says_where_its_packages_are_from():
+    """One note, in the head and in a dry run; none where the job names them."""
+    names = [f"p{number}" for number in range(8)]
+    environment_ = made(facts(python("3.12"), lacks=names, gpus=[TITAN]), *names)
+    common = (profile("titan_rtx"), Host(name="lab"), job(*names))
+    there = make_plan(*common, environment=environment_, packages_from="requirements.txt")
+    (note,) = [one for one in check(there, None) if one.code == "packages-from"]
+    assert note.message == "environment from requirements.txt: p0, p1, p2, p3, p4, +3"
+    assert [one for one in check(make_plan(*common), None) if one.code == "packages-from"] == []

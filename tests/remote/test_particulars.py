@@ -81,6 +81,31 @@ def test_a_line_gets_its_own_words(name, line, mend):
 
 
 @pytest.mark.parametrize(
+    ("line", "mend"),
+    [
+        ("ModuleNotFoundError: No module named 'einops'", "launch --with einops …"),
+        ("ModuleNotFoundError: No module named 'einops.layers'", "launch --with einops …"),
+        ("ModuleNotFoundError: No module named 'flash_attn'", "launch --with flash-attn …"),
+        ("ModuleNotFoundError: No module named 'sklearn.metrics'", "launch --with scikit-learn …"),
+        ("ModuleNotFoundError: No module named 'cv2'", "launch --with opencv-python-headless …"),
+        ("ModuleNotFoundError: No module named 'PIL'", "launch --with pillow …"),
+        ("ModuleNotFoundError: No module named 'yaml'", "launch --with pyyaml …"),
+        ("ModuleNotFoundError: No module named 'bs4'", "launch --with beautifulsoup4 …"),
+        ("/usr/bin/python3: No module named trl", "launch --with trl …"),
+        ("ModuleNotFoundError: No module named 'clip'", "launch --with 'clip @ git+https://"),
+        ("ModuleNotFoundError: No module named 'utils.data'", "launch -e PYTHONPATH="),
+        ("ModuleNotFoundError: No module named 'apex'", "an environment of your own"),
+        ("ModuleNotFoundError: No module named '_lzma'", "add it to the job's requirements"),
+    ],
+)
+def test_a_missing_module_names_the_line_that_adds_it(line, mend):
+    """By its distribution's name, which is often another; a module of one's own is in no package."""
+    found = diagnose(f"{FRAME}{line}\n".encode())
+    assert (found.name, found.line) == ("missing-dependency", line)
+    assert mend in found.mend
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "TypeError: mine() got an unexpected keyword argument 'tokenizer'",

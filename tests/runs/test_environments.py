@@ -108,8 +108,11 @@ def said(client, run=None):
 
 
 def test_an_environment_is_made_once_and_used_again(client, box, index):
-    """The second launch asks the index for nothing; a resumed run keeps it; `gc` takes it with the last run that names it."""
+    """From requirements.txt. The second launch asks the index for nothing; a resumed run keeps it; `gc` takes it with the last run that names it."""
+    write_job(client, JOB.replace('requirements = ["small"]\n', ""))
+    (client.project / "requirements.txt").write_text("# what it needs\nsmall>=1  # at least\n")
     out = client.seen(*LAUNCH)
+    assert "environment from requirements.txt: small" in out
     (path,) = environments(box)
     name = os.path.basename(path)
     assert re.search(rf"environment +.*{name}, made in \d+ s \(venv, Python 3", out)

@@ -10,6 +10,7 @@ import re
 import signal
 from typing import NamedTuple, Optional, Tuple
 
+from . import missing_module
 from .library_changes import removed
 
 SHELL_SIGNAL = 128
@@ -51,7 +52,7 @@ PARTICULARS = (
         ("needs-terminal",),
         r"api_key not configured \(no-tty\)",
         "wandb asks for an API key, and a launched script has no terminal",
-        "pass the key as a secret   launch --secret WANDB_API_KEY …     or turn it off   WANDB_MODE=offline",
+        "pass the key as a secret   launch --secret WANDB_API_KEY …     or turn it off   launch -e WANDB_MODE=offline …",
     ),
 )
 
@@ -84,7 +85,8 @@ def words_of_line(name: str, line: str, log: str) -> Optional[Words]:
             return particular.words
     gone = removed(line, log) if name in _MISTAKES else None
     if gone is None:
-        return None
+        missing = missing_module.words(line) if name == "missing-dependency" else None
+        return Words(*missing) if missing is not None else None
     older = "   launch --with '%s'" % gone.change.older if gone.change.older else ""
     mend = "use %s" % gone.change.replacement
     return Words(

@@ -94,8 +94,8 @@ def probe(
     answers = at_once(questions, PROBE_S)
     cards = answers.get("cards", {"gpus": [], "gpu_error": "nvidia-smi " + silence})
     interpreter = answers.get("interpreter", {"path": path, "error": silence})
-    is_lacking = env is None and None in (interpreter.get("packages") or {}).values()
-    if packages is not None and ("error" in interpreter or is_lacking):
+    may_need_another = env is None and bool(packages)  # the client compares the versions
+    if packages is not None and ("error" in interpreter or may_need_another):
         answers.update(at_once(makers, PYTHON_TIMEOUT_S * 2))
     file_system = answers.get("file_system", {"error": silence})
     return {

@@ -1,0 +1,59 @@
+"""Which of a job's requirements an interpreter's packages do not meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from packaging.requirements import Requirement
+from packaging.version import InvalidVersion, Version
+
+from launcher.values.facts import Facts, Interpreter
+
+_SYSTEMS = {"linux": "Linux", "darwin": "Darwin"}
+
+
+class Unmet(NamedTuple):
+    """Names of packages that are missing, and the packages whose version is another, as `peft 0.9, not >=0.11`."""
+
+    missing: tuple[str, ...] = ()
+    differing: tuple[str, ...] = ()
+
+
+def unmet(requirements: Iterable[str], facts: Facts) -> Unmet:
+    """Return what a host's interpreter does not meet, among the packages that its probe was asked for."""
+    interpreter = facts.interpreter
+    if interpreter is None:
+        return Unmet()
+    place = _markers(interpreter, facts)
+    wanted = [Requirement(one) for one in requirements]
+    needed = [one for one in wanted if one.marker is None or one.marker.evaluate(place)]
+    unneeded = {one.name for one in wanted} - {one.name for one in needed}
+    installed = {name: version for name, version in interpreter.packages.items() if name not in unneeded}
+    return Unmet(
+        tuple(name for name, version in installed.items() if version is None),
+        tuple(
+            f"{one.name} {version}, not {one.specifier}"
+            for one in needed
+            if (version := installed.get(one.name)) is not None and not _is_met(one, version)
+        ),
+    )
+
+
+def _is_met(wanted: Requirement, installed: str) -> bool:
+    try:
+        return wanted.specifier.contains(Version(installed), prereleases=True)
+    except InvalidVersion:  # somebody's own build
+        return True
+
+
+def _markers(interpreter: Interpreter, facts: Facts) -> dict[str, str]:
+    """Return what markers ask of a host."""
+    version = interpreter.version or ""
+    python = (
+        {"python_version": ".".join(version.split(".")[:2]), "python_full_version": version}
+        if version
+        else {}
+    )
+    system = {"sys_platform": facts.platform, "platform_system": _SYSTEMS.get(facts.platform, "")}
+    return {**python, **system, "platform_machine": facts.machine, "os_name": "posix", "extra": ""}
