@@ -173,13 +173,21 @@ def test_a_megabyte_without_a_newline_is_not_kept(piece):
     assert scanner.feed(b"\n{'loss': 0.5}\n") == [(None, {"loss": 0.5})]
 
 
-@pytest.mark.parametrize("char", [b"1", b"{", b"}", b"{'", b" }", b"1/"], ids=repr)
+HOSTILE = (
+    "1|{|}|{'| }|1/|loss |loss: |a |a/|a.|step 1 |epoch 1 [|epoch 1/|%\x7f|1it [|\"\\\\\"|'a': 1,|[1]:|[INFO]|  loss|loss\t|1,111|1.1"
+    "|tensor(|nan |loss=1, |- loss: 1 |\x1b[|test |batch 1/1 |2026-11-20 10:00:00 |━|10/10 ━━━━━━━━━|a'a |a(a=1|np.float64("
+)
+
+
+@pytest.mark.parametrize(
+    "char", [part.replace("\x7f", "|").encode() for part in HOSTILE.split("|")], ids=repr
+)
 def test_a_long_line_costs_no_more_than_its_length(char):
     """No pattern is tried from every place to every end: twice the line is not four times the work."""
 
     def cost(size):
         began = time.process_time()
-        scan(char * (size // len(char)) + b"\n")
+        scan(b"{'loss': 1, " * (char == b"'a': 1,") + b"loss 1 " + char * (size // len(char)) + b"\n")
         return time.process_time() - began
 
     short, long = (min(cost(size) for _ in range(3)) for size in (4_500, 18_000))

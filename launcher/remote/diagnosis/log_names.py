@@ -7,8 +7,9 @@ ignored: times, memory, throughput, sizes.
 
 from __future__ import annotations
 
+import functools
 import re
-from typing import Dict, FrozenSet, NamedTuple, Optional
+from typing import FrozenSet, List, NamedTuple, Optional
 
 
 def _words(text: str) -> FrozenSet[str]:
@@ -19,9 +20,15 @@ _MEASURES = _words(
     """
     loss losses ppl perplexity acc accuracy acc1 acc5 acc@1 acc@5 prec@1 prec@5 top1 top5 f1 bleu sacrebleu
     chrf rouge wer cer map map50 map50-95 miou iou dice auc auroc mcc aacc macc map_50 reward rewards kl entropy elbo nll
-    xent bpb bpc mse mae rmse logloss psnr ssim fid precision recall score margins chosen rejected error err
+    xent bpb bpc mse mae rmse logloss psnr ssim fid precision recall score margins chosen rejected error err crossentropy
     mlogloss cross_entropy l1 l2 ap ap50 ap75 sdr snr eer pesq stoi rougel rouge1 rouge2 mrr ndcg r2
     spearman pearson win_rate
+    """
+)
+# Words that other lines use too: alone they are companions.
+_AMBIGUOUS = _words(
+    """
+    score error err map recall precision l1 l2 chosen rejected kl entropy iou ap reward rewards
     """
 )
 _COMPANIONS = _words(
@@ -34,7 +41,7 @@ _QUALIFIERS = _words(
     train training trn tr step epoch batch iter lm mean avg average total grad gradient learning running
     current reduced moving nll ce mlm ctc att kl kd distill student teacher policy value actor critic pg vf
     reward aux moe z mtp box cls dfl obj seg rpn bbox giou mask label cross g d gen disc generator
-    discriminator smoothed avr per token word char sentence mini minibatch global local rate
+    discriminator smoothed avr per token word char sentence mini minibatch global local rate value
     """
 )
 _EVALUATIONS = _words(
@@ -55,13 +62,14 @@ _TRAINING_LOSSES = _words(
     """
     loss train_loss training_loss train/loss train/total_loss lm_loss step_loss loss_step train_loss_step
     train_step_loss avr_loss avg_loss loss_avg average_loss mean_loss total_loss running_loss batch_loss
-    loss/train loss/train/total reduced_train_loss actor/pg_loss actor/loss train/lm_loss loss/total
+    loss/train loss_train loss/train/total train_loss/train/total reduced_train_loss actor/pg_loss actor/loss train/lm_loss loss/total
     smooth_loss train_step_train_loss loss/current loss/average language_model_loss current_loss
     train/ce_loss tr_loss global_avg_loss loss_metrics/global_avg_loss nll_loss_train avg_train_loss
     average_train_loss mean_train_loss
     """
 )
-_PARTS = re.compile(r"[/_\s.:]+")
+_PARTS = re.compile(r"[/_\s.:-]+")
+_SUFFIXES = ("loss", "accuracy")
 _MOST_NAMES = 1000
 
 
@@ -71,39 +79,50 @@ class Name(NamedTuple):
     text: str
     is_measure: bool
     is_evaluation: bool
-    is_training_loss: bool
 
 
-_cache: Dict[str, Optional[Name]] = {}
-
-
+@functools.lru_cache(maxsize=_MOST_NAMES)
 def meaning(words: str) -> Optional[Name]:
     """Return what a name in free text means, None for a name to ignore."""
-    try:
-        return _cache[words]
-    except KeyError:
-        if len(_cache) >= _MOST_NAMES:
-            _cache.clear()
-        name = _cache[words] = _meaning(words)
-        return name
-
-
-def _meaning(words: str) -> Optional[Name]:
-    parts = words.lower().split()
+    parts = words.lower().replace("'s", "").split()
     if any(not _NEVER.isdisjoint(_PARTS.split(part)) for part in parts):
         return None
-    kept: list[str] = []
+    kept: List[str] = []
     for part in reversed(parts):
-        if kept and part not in _QUALIFIERS and part not in _EVALUATIONS and part not in _MEASURES:
+        if not _is_known(part):
             break
         kept.insert(0, part)
-    text = "_".join(kept).rstrip("-.")
-    pieces = set(_PARTS.split(text)) | {text, kept[-1]}
-    is_measure = not _MEASURES.isdisjoint(pieces)
-    if not is_measure and _COMPANIONS.isdisjoint(pieces | {"_".join(_PARTS.split(text)[-2:])}):
+    if not kept:
         return None
-    is_evaluation = not _EVALUATIONS.isdisjoint(pieces | set(re.split(r"[/_\s-]", text)))
-    return Name(text, is_measure, is_evaluation, is_training_loss(text))
+    text = "_".join(kept).rstrip("-.")
+    pieces = [piece for piece in _PARTS.split(text) if piece]
+    known = {*pieces, *kept, text, "_".join(pieces[-2:])}
+    is_measure = not _MEASURES.isdisjoint(known) or any(piece.endswith(_SUFFIXES) for piece in pieces)
+    if not is_measure and _COMPANIONS.isdisjoint(known):
+        return None
+    is_evaluation = not _EVALUATIONS.isdisjoint(pieces)
+    return Name(text, is_measure and text not in _AMBIGUOUS, is_evaluation)
+
+
+def column_meaning(words: str) -> Optional[Name]:
+    """Return what the name of a table's column means: there a name may go on after the measure, as in `loss ner`."""
+    name = meaning(words)
+    if name is None and words.partition(" ")[0] in _MEASURES and _NEVER.isdisjoint(words.split()):
+        return Name(words.replace(" ", "_"), True, False)
+    return name
+
+
+def _is_known(part: str) -> bool:
+    """Whether a word belongs to the name of a metric; before it, a sentence may go on."""
+    pieces = [part, *_PARTS.split(part)]
+    return any(
+        piece in _MEASURES
+        or piece in _COMPANIONS
+        or piece in _QUALIFIERS
+        or piece in _EVALUATIONS
+        or piece.endswith(_SUFFIXES)
+        for piece in pieces
+    )
 
 
 def is_training_loss(name: str) -> bool:
@@ -117,6 +136,7 @@ def is_measure(key: str) -> bool:
     return name is not None and name.is_measure
 
 
+@functools.lru_cache(maxsize=_MOST_NAMES)
 def is_evaluation(key: str) -> bool:
     """Whether a recorded name is that of an evaluation: eval_loss, val/acc, test_wer."""
     return not _EVALUATIONS.isdisjoint(re.split(r"[/_\s-]", key.lower(), maxsplit=2)[:2])

@@ -21,7 +21,7 @@ NUMBER = (
 )
 _WRAP = r"(?:tensor\(|(?:np|numpy|torch)\.\w{1,12}\(|[\[('\"])?"
 _PAIR = re.compile(
-    r"(?<![\w/.@%$+-])([A-Za-z][\w/.@-]{0,80}(?: [A-Za-z][\w/@-]{0,30}){0,3})"
+    r"(?<![\w/.@%$+-])([A-Za-z][\w/.@-]{0,80}(?:'s)?(?: [A-Za-z][\w/@-]{0,60}){0,3})"
     r"(\s{0,12}[:=]\s{0,12}|\s{1,12})" + _WRAP + "(" + NUMBER + r")(?![\w]|[./:-]\d|/\s?\d)"
 )
 _CALL = re.compile(
@@ -34,8 +34,8 @@ _OTHER = re.compile(
     r"\b(?:best|initial|final|target|lowest|highest|minimum|maximum|expected)\b", re.IGNORECASE
 )
 _WORD = re.compile(r"[A-Za-z]{3,}")
-_MOST_WORDS = 7  # beside the pairs, in a line with a step; a sentence has more
-_LEAST_WORDS = 3  # in a line without one
+_MOST_WORDS = 5  # beside the pairs, in a line with a step; a sentence has more
+_FEW_WORDS = 3  # in a line without a step, and beside a number that is not finite: sentences speak of NaN
 
 _TOKEN = re.compile(
     r"""(?:'(?P<a>[^'\\]{1,120})'|"(?P<b>[^"\\]{1,120})")\s{0,8}:\s{0,8}"""
@@ -59,8 +59,8 @@ def text_pairs(line: str, *, has_step: bool) -> Optional[Pairs]:
         return None
     found: List[Tuple[Name, float]] = []
     first = len(line)
-    is_weak = True
-    begin, length = 0, 0
+    is_weak, is_finite, is_marked = True, True, False
+    start, begin, length = 0, 0, 0
     words = 0
     for match in _PAIR.finditer(line):
         words += _words(line, begin, match.start())
@@ -69,15 +69,22 @@ def text_pairs(line: str, *, has_step: bool) -> Optional[Pairs]:
         name = meaning(match[1])
         if name is None or _OTHER.search(line, start, match.start()):
             continue
+        value = number(match[3])
+        is_finite = is_finite and math.isfinite(value)
+        is_marked = is_marked or ":" in match[2] or "=" in match[2]
         if name.is_measure:
             first = min(first, match.start())
             is_weak = False
         if len(found) < _MOST_PAIRS:
-            found.append((name, number(match[3])))
+            found.append((name, value))
     if not found or (is_weak and not has_step):
         return None
     words += _words(line, begin, len(line))
-    return Pairs(found, first, words > (_MOST_WORDS + length if has_step else _LEAST_WORDS))
+    if has_step:
+        allowed = (_MOST_WORDS if is_finite else _FEW_WORDS) + length // 2
+    else:
+        allowed = _FEW_WORDS if is_marked else 0  # `loss 2.3` alone, not in a sentence
+    return Pairs(found, first, words > allowed)
 
 
 def _words(line: str, begin: int, end: int) -> int:

@@ -32,6 +32,7 @@ _INNER = re.compile(
 )
 _BATCHES = re.compile(r"(?<![\w./-])(\d{1,12})\s{0,3}/\s{0,8}(\d{1,12})\s{1,3}(?:mini)?batches\b")
 _PAIR = re.compile(r"\[\s?(\d{1,9}),\s{1,8}(\d{1,12})\]\s")
+_ROUND = re.compile(r"\[(\d{1,9})\]\t")  # xgboost, LightGBM
 _TIMM = re.compile(
     r"Train(?:ing)?: (\d{1,9})(?:/\d{1,9})? \[\s{0,12}(\d{1,12})/(\d{1,12})\s{1,3}\(\s{0,3}\d{1,3}%\)\]"
 )
@@ -60,13 +61,17 @@ NOWHERE = Place(None, None)
 
 def place(line: str) -> Place:
     """Return where a line of free text stands."""
-    timm = _TIMM.match(line)
+    timm = _TIMM.match(line) if line.startswith("Train") else None
     if timm:
         count = Count("train", int(timm[2]), int(timm[3]), int(timm[1]), is_within=True)
         return Place(count, float(timm[1]))
-    pair = _PAIR.match(line)
+    bracketed = line.startswith("[")
+    pair = _PAIR.match(line) if bracketed else None
     if pair:  # PyTorch's tutorial: [epoch, batch] without the length of an epoch
         return Place(Count("batch", int(pair[2]), None, int(pair[1]), is_within=True), float(pair[1]))
+    boosted = _ROUND.match(line) if bracketed else None
+    if boosted:
+        return Place(Count("round", int(boosted[1])), None)
     found = _EPOCH.search(line)
     epoch: Optional[int] = None
     shown: Optional[float] = None
@@ -95,6 +100,9 @@ def _inner(line: str, found: "re.Match[str]", epoch: Optional[int]) -> Optional[
     return Count("epoch/batch", int(inner[1]), int(inner[2]), epoch, is_within=True)
 
 
+_RANKS = {"step": 3, "steps": 3, "update": 2, "updates": 2, "batch": 0, "mini batch": 0, "minibatch": 0}
+
+
 def _counted(line: str, epoch: Optional[int]) -> Optional[Count]:
     best: Optional[Count] = None
     for match in _COUNT.finditer(line):
@@ -105,7 +113,7 @@ def _counted(line: str, epoch: Optional[int]) -> Optional[Count]:
         count = Count(name, int(match[2]), length, epoch, is_global, is_within)
         if is_global:
             return count
-        if best is None or (best.is_within and not is_within):
+        if best is None or _RANKS.get(best.name, 1) < _RANKS.get(name, 1):
             best = count
     return best
 
@@ -134,9 +142,11 @@ _KEYS = {
 
 def place_of_dict(pairs: Dict[str, str]) -> Place:
     """Return where a printed dict or JSON object stands."""
+    if _KEYS.keys().isdisjoint(pairs):
+        return NOWHERE
     epoch = _whole(pairs.get("epoch", ""))
     for key, is_global in _KEYS.items():
-        position = _whole(pairs.get(key, "").partition("/")[0])
+        position = _whole(pairs[key].partition("/")[0]) if key in pairs else None
         if position is not None:
             # An epoch that is written as a fraction counts beside the step; a whole one may contain it.
             within = epoch if "." not in pairs.get("epoch", ".") else None
@@ -163,6 +173,7 @@ class Axis:
         self._position = -1
         self._length: Optional[int] = None
         self._is_within: Optional[bool] = None
+        self._edge: Optional[int] = None
 
     def step(self, count: Count) -> Optional[int]:
         """Return the step of the next count, None if it cannot be known."""
@@ -179,15 +190,21 @@ class Axis:
         if self.is_lost:
             return None
         if not self._is_within:
-            return position if self._is_within is False or self._first_epoch in (0, 1) else None
+            is_first = self._first_epoch in (0, 1) and self._edge is None
+            return position if self._is_within is False or is_first else None
         return self._from_the_first(count, count.epoch, position)
 
-    def step_aside(self, count: Count) -> Optional[int]:
-        """Return the step of an evaluation's count, which never decides what later counts mean."""
+    def step_aside(self, count: Count, *, is_doubtful: bool) -> Optional[int]:
+        """Return the step of an evaluation's count, which never decides what later counts mean.
+
+        `is_doubtful`: it may count the evaluation itself (`eval step 10`), unless it is where the training stands.
+        """
         position = count.position
         if position is None or position > MOST_STEP or self.is_lost or count.is_within:
             return None
-        if position < self._position or (self._is_within and count.epoch is not None):
+        if position < self._position or (is_doubtful and position != self._position):
+            return None
+        if self._is_within and count.epoch is not None:
             return None
         return position
 
@@ -200,10 +217,14 @@ class Axis:
             self.is_lost = True
         elif epoch > self._epoch:
             self._epoch = epoch
-            if self._is_within is None:
-                self._is_within = position <= self._position
+            if self._is_within is None and position != self._position:
+                self._is_within = position < self._position
+            elif self._is_within is None:
+                self._edge = position  # the same step, or the same place of the next epoch
             elif not self._is_within and position <= self._position:
                 self.is_lost = True
+        elif self._is_within is None and self._edge is not None and position > self._edge:
+            self._is_within = False
         if self._is_within:
             self.is_lost = self.is_lost or (self._length is not None and self._length != count.length)
             self._length = count.length

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import List, NamedTuple, Optional, Tuple
 
-from .log_names import Name, meaning
+from .log_names import Name, column_meaning
 from .log_pairs import NUMBER, number
 from .log_steps import Count, Place
 
@@ -59,12 +59,12 @@ class Table:
         cells = _cells(line)
         if not _LEAST <= len(cells) <= _MOST or any(_NUMBER.fullmatch(cell) for cell in cells):
             return False
-        columns = [_DETECTION.get(cell.lower(), cell.lower()) for cell in cells]
+        columns = [_DETECTION.get(cell.lower(), cell.lower().rstrip(")")) for cell in cells]
         if len(set(columns)) < len(columns) or any(
             len(column) > 40 or ":" in column or "=" in column for column in columns
         ):
             return False
-        if not any((name := meaning(column)) is not None and name.is_measure for column in columns):
+        if not any((name := column_meaning(column)) is not None and name.is_measure for column in columns):
             return False
         if not {*_STEPS, *_EPOCHS, "class"} & set(columns):
             return False
@@ -95,7 +95,7 @@ class Table:
             elif column in _EPOCHS:
                 epoch = _epoch(cell)
             elif _NUMBER.fullmatch(cell):
-                name = meaning(column)
+                name = column_meaning(column)
                 if name is not None:
                     pairs.append((name, number(cell)))
         if not any(name.is_measure for name, _ in pairs):

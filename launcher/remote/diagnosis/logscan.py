@@ -13,6 +13,7 @@ import re
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from .log_bars import Bar, Passes, bar_of, keras_of
+from .log_filter import is_likely, search_of, words_of
 from .log_lines import Segments, strip_prefix, text_of
 from .log_names import Name, is_evaluation, is_training_loss
 from .log_pairs import dict_pairs, dict_values, text_pairs
@@ -20,29 +21,13 @@ from .log_steps import NOWHERE, Axis, Count, Place, place, place_of_dict
 from .log_tables import Table
 from .loss_watch import Divergence, LastLoss, LossWatch
 
-_WORDS = (
-    b"loss",
-    b"ppl",
-    b"perp",
-    b"acc",
-    b"epoch",
-    b"reward",
-    b"score",
-    b"val",
-    b"lr",
-    b"map",
-    b"bpb",
-    b"wer",
-    b"f1",
-    b"kl",
-    b"test",
-)
 _BAR = b"%|"
 _ASIDE = re.compile(
     r"\b(?:val|valid|validat(?:e|ing|ion)|eval|evaluat(?:e|ing|ion)|test(?:ing)?|dev|predict(?:ing)?|inference)\b(?!\.py|[_/=:]\d)",
     re.IGNORECASE,
 )
 _PART = re.compile(r"[\[(]\s{0,8}(\d{1,12})\s?/\s{0,8}(\d{1,12})")
+_OWN_COUNT = re.compile(r"[\s_\])-]{0,3}(?:step|iter|batch|update)", re.IGNORECASE)
 _KERAS_EPOCH = re.compile(r"\s{0,4}Epoch (\d{1,9})/\d{1,9}\s*$")
 _MOST_NAMES = 1000
 _MOST_COUNTERS = 64
@@ -84,6 +69,7 @@ class LogScanner:
         self._keras_epoch: Optional[int] = None
         self._is_evaluating = False
         self._has_loss = False
+        self._head: Optional[Place] = None
 
     @property
     def divergence(self) -> Optional[Divergence]:
@@ -99,7 +85,7 @@ class LogScanner:
         """Take the next bytes of the log; return the metrics of the lines that they complete."""
         segments = self._segments.cut(piece)
         low = b"\n".join(segments).lower()
-        words = [word for word in _WORDS if word in low]
+        words = words_of(low)
         if words or self._pending or self._table.is_open or _BAR in low:
             self._take_all(segments, low.split(b"\n"), words)
         elif segments:
@@ -115,28 +101,25 @@ class LogScanner:
         return metrics
 
     def _take_all(self, segments: List[bytes], lowered: List[bytes], words: List[bytes]) -> None:
+        search = search_of(words).search if words else _nothing
         for number, segment in enumerate(segments):
             low = lowered[number]
             if _BAR in low:
-                self._take_bar(segment, low, words)
+                if self._pending or self._table.is_open or search(low):
+                    self._take_bar(segment, has_words=bool(search(low)))
                 self._is_cleared = False
-                continue
-            is_blank = not segment or segment.isspace() or _is_blank(segment)
-            if is_blank:
+            elif not segment or segment.isspace() or _is_blank(segment):
                 self._is_cleared = bool(segment)
-                continue
-            if self._pending:
-                self._settle(None)
-            if self._table.is_open or any(word in low for word in words):
-                self._take_line(segment)
-            self._is_cleared = False
+            else:
+                if self._pending:
+                    self._settle(None)
+                if self._table.is_open or (search(low) and is_likely(low)):
+                    self._take_line(segment)
+                self._is_cleared = False
 
     # bars
 
-    def _take_bar(self, segment: bytes, low: bytes, words: List[bytes]) -> None:
-        has_words = any(word in low for word in words)
-        if not (self._pending or has_words or self._table.is_open):
-            return
+    def _take_bar(self, segment: bytes, *, has_words: bool) -> None:
         bar = bar_of(text_of(segment))
         if bar is None:
             return
@@ -235,7 +218,7 @@ class LogScanner:
             if row is not None:
                 self._emit(row.pairs, row.place, text, is_aside=row.is_evaluation)
                 return
-        self._take_pairs(line.text)
+        self._take_pairs(line.text, is_indented=text[:1] in ("\t", " "))
 
     def _take_dict(self, line: str) -> bool:
         """Take a printed dict or a JSON object; return whether the line is one."""
@@ -251,7 +234,7 @@ class LogScanner:
             values.pop(where.counted.name, None)
         if where.counted is None and head.strip():
             where = place(head)
-        is_aside = bool(_ASIDE.search(head)) or all(map(is_evaluation, values.keys() - {"epoch"}))
+        is_aside = bool(_ASIDE.search(head)) or all(key == "epoch" or is_evaluation(key) for key in values)
         if where.counted is None and self._is_cleared and "epoch" in values:
             self._pending = _Pending(values, line, is_aside)
             return True
@@ -261,9 +244,13 @@ class LogScanner:
         self._record(values, step, where.counted.name if where.counted else None, line, is_aside=is_aside)
         return True
 
-    def _take_pairs(self, line: str) -> None:
-        """Take a line of free text."""
+    def _take_pairs(self, line: str, *, is_indented: bool) -> None:
+        """Take a line of free text. Indented lines below `[epoch=1][batch=5/10]:` have its place."""
         where = place(line)
+        if not is_indented:
+            self._head = where if line.startswith("[") and line.endswith("]:") else None
+        elif self._head is not None and where == NOWHERE:
+            where = self._head
         pairs = text_pairs(line, has_step=where.counted is not None or where.epoch is not None)
         if pairs is None:
             self._table.takes_head(line)
@@ -286,12 +273,21 @@ class LogScanner:
             if where.counted.position != where.counted.length:
                 return
             where = Place(None, where.epoch)
-        self._emit(pairs.found, where, line, is_aside=True)
+        is_doubtful = bool(_OWN_COUNT.match(line, aside.end()))
+        self._emit(pairs.found, where, line, is_aside=True, is_doubtful=is_doubtful)
 
     # what was read
 
-    def _emit(self, pairs: List[Tuple[Name, float]], where: Place, line: str, *, is_aside: bool) -> None:
-        step = self._step(where, is_aside=is_aside)
+    def _emit(
+        self,
+        pairs: List[Tuple[Name, float]],
+        where: Place,
+        line: str,
+        *,
+        is_aside: bool,
+        is_doubtful: bool = False,
+    ) -> None:
+        step = self._step(where, is_aside=is_aside, is_doubtful=is_doubtful)
         values = self._named(pairs, where.epoch, is_aside=is_aside)
         self._record(values, step, where.counted.name if where.counted else None, line, is_aside=is_aside)
 
@@ -314,12 +310,12 @@ class LogScanner:
             )
         return values
 
-    def _step(self, where: Place, *, is_aside: bool) -> Optional[int]:
+    def _step(self, where: Place, *, is_aside: bool, is_doubtful: bool = False) -> Optional[int]:
         count = where.counted
         if count is None or (count.name not in self._axes and len(self._axes) >= _MOST_COUNTERS):
             return None
         axis = self._axes.setdefault(count.name, Axis())
-        return axis.step_aside(count) if is_aside else axis.step(count)
+        return axis.step_aside(count, is_doubtful=is_doubtful) if is_aside else axis.step(count)
 
     def _record(
         self,
@@ -359,6 +355,10 @@ def _loss_of(values: Dict[str, float]) -> Optional[str]:
     if "loss" in values:
         return "loss"
     return next(filter(is_training_loss, values), None)
+
+
+def _nothing(_: bytes) -> None:
+    """Find nothing."""
 
 
 def _aside(name: str) -> str:

@@ -177,7 +177,7 @@ class Progress:
         for step, values in metrics:
             self._note_step(step)
             self.loss = values.get("loss", self.loss)
-        self.has_trained = True
+            self.has_trained = self.has_trained or "loss" in values
         return True
 
     def fail(self, failure: Failure) -> bool:

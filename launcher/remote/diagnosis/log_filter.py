@@ -1,0 +1,59 @@
+"""Skip the lines of a log that cannot be metric lines, at a small part of the cost of reading them.
+
+A script may print 100,000 lines at once. Pieces without any of a few words are skipped as a whole. In other pieces each
+line is searched for such a word, and then for a measure with a number behind it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, List, Pattern, Tuple
+
+_WORDS = (
+    b"loss",
+    b"ppl",
+    b"perp",
+    b"acc",
+    b"epoch",
+    b"reward",
+    b"score",
+    b"eval",
+    b"valid",
+    b"val_",
+    b"lr",
+    b"bpb",
+    b"wer",
+    b"f1",
+    b"miou",
+    b"map50",
+    b"class ",
+)
+_LIKELY = re.compile(
+    rb"(?:loss|ppl|perp|acc|reward|score|eval|valid|val_|lr|bpb|wer|f1|miou|map50)[\w/@.()'\"-]{0,60}(?: [a-z][\w/()-]{0,40})?"
+    rb"['\"]?\s{0,12}[:=]?\s{0,12}(?:tensor\(|(?:np|numpy|torch)\.\w{1,12}\(|[\[('\"])?[-+]?\.?(?:\d|nan|inf)"
+)
+_HEADS = (b"epoch", b"[epoc", b"[eval")  # lines that say where the next ones stand
+_COLUMNS = re.compile(rb"\S(?:\s{2,}|\t|\s?\|\s?)\S")  # the head of a table has no numbers
+
+_searches: Dict[Tuple[bytes, ...], Pattern[bytes]] = {}
+
+
+def words_of(low: bytes) -> List[bytes]:
+    """Return the words of metric lines that a piece in lower case has; without any it has no metric line."""
+    return [word for word in _WORDS if word in low]
+
+
+def search_of(words: List[bytes]) -> Pattern[bytes]:
+    """Return a pattern that finds one of some words."""
+    key = tuple(words)
+    pattern = _searches.get(key)
+    if pattern is None:
+        if len(_searches) > 500:
+            _searches.clear()
+        pattern = _searches[key] = re.compile(b"|".join(map(re.escape, words)))
+    return pattern
+
+
+def is_likely(low: bytes) -> bool:
+    """Whether a line in lower case, which has one of the words, may be a metric line or the head of some."""
+    return bool(_LIKELY.search(low) or low.lstrip()[:5] in _HEADS or _COLUMNS.search(low))
