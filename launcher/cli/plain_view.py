@@ -160,7 +160,9 @@ class PlainView:
         self._state = state
         self._show_trouble(news.state.trouble)
         items: list[Event | Printed] = [*news.events, *news.log]
-        for item in sorted(items, key=lambda item: item.attempt or 0):
+        if news.log:  # else they are in order
+            items.sort(key=lambda item: item.attempt or 0)
+        for item in items:
             if isinstance(item, Event):
                 self.event(item)
             else:

@@ -12,14 +12,17 @@ probe      one probe of a host with 4 simulated cards and 8 holders, without wha
 hosts      50 hosts probed at once by one client
 hook       a Python that does nothing, with the start-up hook and without it in turn
 guard      the share of a training's step time that is spent inside the guard, on a model of 100M parameters and more
+printed    100,000 lines printed at once: the CPU time of a client that follows and shows them, beside one with -q
 local ssh  from a metric written by the training to the client that has it in its mirror and shows it, here and over SSH
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
+import pty
 import shutil
 import statistics
 import subprocess
@@ -60,6 +63,11 @@ import launcher_worker as worker
 for step in range(1, {LINES + 1}):
     worker.log(step, loss=1.0)
 worker.done({LINES})
+"""
+
+
+PRINTS = """
+print("\\n".join(f"[{n}] the quick brown fox jumps over the lazy dog" for n in range(100_000)))
 """
 
 
@@ -404,9 +412,57 @@ def _flood(client: Client, *words: str) -> float:
     return count / (last - first)
 
 
+def printed(client: Client, _host: SshHost) -> Iterator[Figure]:
+    """Measure what it costs to show what a training prints, in a pipe and in a terminal; -q shows nothing of it."""
+    client.script(PRINTS)
+    run = client.detached("--", "python", "train.py")
+    until(lambda: client.summary(run)["state"] == "succeeded", "its end", 120)
+    quiet_s = _followed_s(client, run, "-q", in_terminal=False)
+    for where, in_terminal in (("a pipe", False), ("a terminal", True)):
+        took_s = _followed_s(client, run, in_terminal=in_terminal)
+        yield beside(f"100,000 lines followed in {where}: CPU", took_s, "with -q", quiet_s, 1.1)
+
+
+def _followed_s(client: Client, run: str, *options: str, in_terminal: bool) -> float:
+    """Return the CPU time of `attach` in a client that has nothing of a run yet: the median over the rounds."""
+    words = [*LAUNCH, "attach", run, "--host", "local", *options]
+    return statistics.median(_cpu_s(client, words, in_terminal=in_terminal) for _ in range(ROUNDS))
+
+
+def _cpu_s(client: Client, words: list[str], *, in_terminal: bool) -> float:
+    shutil.rmtree(client.runs, ignore_errors=True)
+    ours, theirs = pty.openpty() if in_terminal else os.pipe()
+    env = {**client.env, "TERM": "xterm"}
+    errors = theirs if in_terminal else subprocess.DEVNULL
+    process = subprocess.Popen(words, cwd=client.project, env=env, stdout=theirs, stderr=errors)
+    os.close(theirs)
+    with contextlib.suppress(OSError):  # how Linux says that the other end of a terminal is closed
+        while os.read(ours, 1 << 20):
+            pass
+    os.close(ours)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, words
+    return used.ru_utime + used.ru_stime
+
+
 MEASUREMENTS: dict[str, Measurement] = {
     one.__name__: one
-    for one in (start, launch, image, container, unchanged, far, probe, hosts, hook, guard, local, ssh)
+    for one in (
+        start,
+        launch,
+        image,
+        container,
+        unchanged,
+        far,
+        probe,
+        hosts,
+        hook,
+        guard,
+        printed,
+        local,
+        ssh,
+    )
 }
 
 
