@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.cli.figures import clock_text, value_text
-from launcher.runs.curves import points
+from launcher.runs.curves import HOST, host_points, points
 from launcher.values.record import Event
 
 _SHOWN = {"loss": "loss", "grad_norm": "grad", "learning_rate": "lr", "tokens_per_s": "tok/s"}
@@ -17,6 +17,7 @@ class Progress:
         self.steps = steps
         self.step: int | None = None
         self.values: dict[str, float] = {}
+        self._host_event: Event | None = None
         self.phase: str | None = None
         self.phase_share = 0.0
         self._first: tuple[float, int] | None = None
@@ -34,6 +35,8 @@ class Progress:
                 self.phase_share = min(1.0, done / total)
         if event.kind == "state" and event.values.get("state") == "running":
             self._first, self.phase = None, None
+        if event.kind == "host":
+            self._host_event = event
         measured = [point for point in points(event) if point.rank == 0]
         if not measured:
             return False
@@ -52,15 +55,36 @@ class Progress:
         pace = (self._last_time - self._first[0]) / (self.step - self._first[1])
         return max(0.0, pace * (self.steps - self.step))
 
-    def words(self) -> list[str]:
-        """Return the values to watch while training, each with its label."""
+    def words(self, *more: str) -> list[str]:
+        """Return the values to watch while training, each with its label; `more` stands before the time left."""
         words = [
             f"{label} {value_text(self.values[name])}"
             for name, label in _SHOWN.items()
             if name in self.values
         ]
         eta = self.eta_s()
-        return [*words, f"eta {clock_text(eta)}"] if eta is not None else words
+        return [*words, *more, *([f"eta {clock_text(eta)}"] if eta is not None else [])]
+
+    def card_words(self) -> list[str]:
+        """Return the mean use of the run's cards and their memory in use together."""
+        host = self._host()
+        uses = [value for name, value in host.items() if name.endswith(".use_percent")]
+        sizes = [value for name, value in host.items() if name.endswith(".memory_gb")]
+        cards = max(len(uses), len(sizes))
+        words = (
+            [f"{'card' if cards == 1 else f'{cards} cards'} {sum(uses) / len(uses):.0f} %"] if uses else []
+        )
+        return [*words, *([f"{sum(sizes):.1f} GB"] if sizes else [])]
+
+    def host_words(self) -> list[str]:
+        """Return the use of the host's CPUs and of the run's cards."""
+        cpu = self._host().get("cpu_percent")
+        return [*([f"cpu {cpu:.0f} %"] if cpu is not None else []), *self.card_words()]
+
+    def _host(self) -> dict[str, float]:
+        """Return the host's last figures."""
+        found = host_points(self._host_event) if self._host_event is not None else []
+        return {point.name.removeprefix(HOST): point.value for point in found}
 
     def where(self) -> str:
         """Return the step, and the number of steps if known: 412/900."""

@@ -153,7 +153,11 @@ class TerminalView(PlainView):
             progress.phase_share if progress.phase else (progress.step or 0) / (progress.steps or math.inf)
         )
         row = Table.grid(padding=(0, 2))
-        words = [progress.phase] if progress.phase else [progress.where(), *progress.words()]
+        words = (
+            [progress.phase]
+            if progress.phase
+            else [progress.where(), *progress.words(*progress.card_words())]
+        )
         name = progress.run.split("-", 1)[-1].rpartition("-")[0]
         bar = ProgressBar(total=1.0, completed=share, width=26, complete_style=ACCENT, finished_style=ACCENT)
         row.add_row(

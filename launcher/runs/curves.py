@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 from launcher.values.record import Event
 
+HOST = "host/"
+"""The prefix of the host's own figures, beside the metrics of the script."""
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -33,15 +35,23 @@ Measured = tuple[str, Point]
 
 def points(event: Event) -> list[Point]:
     """Return the numbers of a metric event; other events and other values have none."""
-    if event.kind != "metric":
-        return []
+    return _numbers(event) if event.kind == "metric" else []
+
+
+def host_points(event: Event) -> list[Point]:
+    """Return the host's own figures in an event, each named `host/NAME`. The agent gives them no step."""
+    return _numbers(event, HOST) if event.kind == "host" else []
+
+
+def _numbers(event: Event, prefix: str = "") -> list[Point]:
     found = []
+    attempt = event.attempt or 0
     for name, value in event.values.items():
         number = _NON_FINITE.get(value) if isinstance(value, str) else value
         if type(number) is int:
             number = _float(number)
         if type(number) is float:  # a bool does not count as a number
-            found.append(Point(event.attempt or 0, event.rank, event.step, event.time, name, number))
+            found.append(Point(attempt, event.rank, event.step, event.time, prefix + name, number))
     return found
 
 

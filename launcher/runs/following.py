@@ -12,6 +12,7 @@ from rich.filesize import decimal
 
 from launcher.errors import HostError, RunError, UnreachableError
 from launcher.hosts import Desk, connect
+from launcher.runs.host_figures import host_figures
 from launcher.runs.lineage import joined
 from launcher.runs.local_copies import LocalCopies
 from launcher.runs.mirror import Mirror
@@ -213,7 +214,7 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
     measured = [point for _, point in joined(mirror)]
     picture: Path | None = mirror.picture
     try:
-        draw(mirror.run, measured, mirror.picture)
+        draw(mirror.run, measured, host_figures(mirror), mirror.picture)
     except RunError:
         picture = None  # a run without a loss has no picture, which is not an error here
     except OSError as error:

@@ -4,38 +4,60 @@ from __future__ import annotations
 
 import io
 import math
+import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import RunError
 from launcher.runs.curves import Point
+from launcher.runs.host_figures import thinned
 from launcher.runs.whole_file import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 LOG_FROM = 30.0
 """From this ratio of the largest to the smallest loss on, the axis is logarithmic."""
 MOST = 1e100
 """A loss beyond this counts as not finite: an axis computes differences, which would overflow."""
-
-
+MOST_DRAWN = 300
+_CARD = re.compile(r"host/gpu[0-9]+\.(use_percent|memory_gb)")
 _HELD_OUT = ("eval_loss", "val_loss", "valid_loss", "validation_loss")
 
 
-def draw(run: str, found: list[Point], path: Path) -> None:
+def draw(run: str, found: list[Point], figures: Iterable[Point], path: Path) -> None:
     """Write a PNG of the loss over the steps, evaluation beside it; over the time if most losses have no step.
 
-    Points that do not fit the axis are left out, and the picture says how many.
+    Points that do not fit the axis are left out, and the picture says how many. Below it are the use and the memory of
+    the run's cards over the time, if `figures`, the host's own, have them.
 
     Raises RunError without any loss, and OSError if the file cannot be written; an older picture is then kept.
 
     A non-finite loss breaks the line and is marked at the foot of the picture: it is never shown as a zero.
     """
-    losses = [point for point in found if point.name in _losses(found) and point.rank == 0]
-    if not losses:
+    if not _losses_of(found):
         raise RunError(f"{run} has logged no loss yet\n  look   launch logs {run}")
     from matplotlib.figure import Figure  # takes 0.5 s and imports numpy
 
-    figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
-    axes = figure.add_subplot()
+    cards = thinned((point for point in figures if _CARD.fullmatch(point.name)), MOST_DRAWN)
+    figure = Figure(figsize=(8, 6 if cards else 4.5), dpi=120, layout="constrained")
+    grid = figure.add_gridspec(2, 1, height_ratios=(3, 1)) if cards else figure.add_gridspec(1, 1)
+    _draw_losses(figure.add_subplot(grid[0]), run, found)
+    if cards:
+        _draw_cards(figure.add_subplot(grid[1]), cards)
+    png = io.BytesIO()
+    figure.savefig(png, format="png")
+    write_whole(path, png.getvalue())
+
+
+def _losses_of(found: list[Point]) -> list[Point]:
+    names = _losses(found)
+    return [point for point in found if point.name in names and point.rank == 0]
+
+
+def _draw_losses(axes: Axes, run: str, found: list[Point]) -> None:
+    losses = _losses_of(found)
     held_out = [point for point in found if point.name in _HELD_OUT and _is_finite(point.value)]
     axis = _axis([*losses, *held_out], found)
     drawn, held_out = [p for p in losses if axis.has(p)], [p for p in held_out if axis.has(p)]
@@ -62,9 +84,21 @@ def draw(run: str, found: list[Point], path: Path) -> None:
     axes.set(xlabel=label, ylabel="loss", title=run)
     axes.grid(alpha=0.3)
     axes.legend()
-    png = io.BytesIO()
-    figure.savefig(png, format="png")
-    write_whole(path, png.getvalue())
+
+
+def _draw_cards(axes: Axes, cards: dict[str, list[Point]]) -> None:
+    """Draw the use and the memory of cards over the minutes since the first figure, a line for each card."""
+    began = min(series[0].time for series in cards.values())
+    memory = axes.twinx()
+    for ending, side, color in (("use_percent", axes, "tab:green"), ("memory_gb", memory, "tab:purple")):
+        for series in (cards[name] for name in sorted(cards) if name.endswith(ending)):
+            times = [(point.time - began) / 60 for point in series]
+            side.plot(times, [_finite(p.value) for p in series], linewidth=1, color=color)
+    axes.set(xlabel="minutes", ylim=(0, 105))
+    axes.set_ylabel("card use, %", color="tab:green")
+    memory.set_ylabel("memory, GB", color="tab:purple")
+    memory.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
 
 
 class _Axis(NamedTuple):

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.runs.curves import Point, points
+from launcher.runs.curves import HOST, Point, host_points, points
 from launcher.runs.lineage import ancestors
 from launcher.runs.mirror import parse_event
 from launcher.values.record import Event
@@ -51,11 +51,11 @@ class TensorBoard:
             shutil.rmtree(folder, ignore_errors=True)
 
     def add(self, events: Iterable[Event]) -> None:
-        """Have the metrics of rank 0 drawn; the mirror holds these events by now."""
+        """Have the metrics of rank 0 and the host's figures drawn; the mirror holds these events by now."""
         if not self._writes:
             return
         if self._writer is None:
-            if not any(point.rank == 0 for event in events for point in points(event)):
+            if not any(_drawn(event) for event in events):
                 return
             self._writer = self._start()
         assert self._writer.stdin is not None  # noqa: S101 - asked for with PIPE
@@ -124,7 +124,8 @@ def _draw(writer: SummaryWriter, run: Path, offsets: dict[Path, int], until: flo
         while lines := _news(path, offsets):
             for point in _thinned(lines, until):
                 if point.step is None:  # the time axis: whole seconds since the run began
-                    name, step = f"by_seconds/{point.name}", round(max(0.0, point.time - _began(run)))
+                    prefix = "" if point.name.startswith(HOST) else "by_seconds/"
+                    name, step = prefix + point.name, round(max(0.0, point.time - _began(run)))
                 else:
                     name, step = point.name, point.step
                 writer.add_scalar(name, point.value, step, walltime=point.time)
@@ -161,14 +162,21 @@ def _news(path: Path, offsets: dict[Path, int]) -> list[bytes]:
     return lines
 
 
+def _drawn(event: Event, until: float = math.inf) -> list[Point]:
+    """Return what is drawn of an event: points of rank 0 up to a step, and the host's figures of the run itself."""
+    if event.rank != 0:
+        return []
+    found = [point for point in points(event) if point.step is None or point.step <= until]
+    return found + (host_points(event) if until == math.inf else [])
+
+
 def _thinned(lines: list[bytes], until: float) -> list[Point]:
-    """Return the points of rank 0 in some lines, up to a step; of a name with too many, evenly chosen ones and the last."""
+    """Return the points to draw in some lines, up to a step; of a name with too many, evenly chosen ones and the last."""
     found: dict[str, list[Point]] = {}
     for line in lines:
         event = parse_event(line)
-        for point in points(event) if event is not None and event.rank == 0 else ():
-            if point.step is None or point.step <= until:
-                found.setdefault(point.name, []).append(point)
+        for point in _drawn(event, until) if event is not None else ():
+            found.setdefault(point.name, []).append(point)
     kept = []
     for series in found.values():
         stride = math.ceil(len(series) / MOST_POINTS)
