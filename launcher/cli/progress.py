@@ -76,11 +76,6 @@ class Progress:
         )
         return [*words, *([f"{sum(sizes):.1f} GB"] if sizes else [])]
 
-    def host_words(self) -> list[str]:
-        """Return the use of the host's CPUs and of the run's cards."""
-        cpu = self._host().get("cpu_percent")
-        return [*([f"cpu {cpu:.0f} %"] if cpu is not None else []), *self.card_words()]
-
     def _host(self) -> dict[str, float]:
         """Return the host's last figures."""
         found = host_points(self._host_event) if self._host_event is not None else []

@@ -97,7 +97,8 @@ def _draw_cards(axes: Axes, cards: dict[str, list[Point]]) -> None:
     axes.set(xlabel="minutes", ylim=(0, 105))
     axes.set_ylabel("card use, %", color="tab:green")
     memory.set_ylabel("memory, GB", color="tab:purple")
-    memory.set_ylim(bottom=0)
+    sizes = [point.value for name in cards if name.endswith("memory_gb") for point in cards[name]]
+    memory.set_ylim(0, 1.2 * max([1.0, *filter(_is_finite, sizes)]))
     axes.grid(alpha=0.3)
 
 

@@ -67,6 +67,20 @@ def test_a_run_without_metrics_draws_nothing(mirror):
     assert not mirror.tensorboard.exists()
 
 
+def test_the_host_s_figures_are_drawn_over_the_seconds_since_the_run_began(mirror):
+    """Under their own name, for a run without any metric too."""
+    line = '{"version":1,"kind":"host","rank":0,"time":%s,"values":{"gpu0.use_percent":%d}}\n'
+    board = tensorboard.TensorBoard(mirror.tensorboard)
+    board.add(
+        mirror(1, '{"version":1,"kind":"begin","time":100.0}\n', line % (107.2, 96), line % (117.2, 97))
+    )
+    board.close()
+    assert drawn(mirror.tensorboard) == [
+        ("host/gpu0.use_percent", 7, 96.0),
+        ("host/gpu0.use_percent", 17, 97.0),
+    ]
+
+
 def test_no_library_of_a_training_is_loaded_to_draw(mirror, tmp_path, monkeypatch):
     """Torch would take a second and a half of the person's machine for each run that is followed."""
     libraries = tmp_path / "libraries"
