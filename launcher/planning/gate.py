@@ -103,7 +103,7 @@ def _failed_precision(plan: Plan, facts: Facts | None) -> list[Finding]:
             mend=f"--precision {rung.mode}     starts with it again",
         )
         for rung in plan.ladder
-        if rung.why.startswith(FAILED_BEFORE)
+        if rung.why.startswith(FAILED_BEFORE) and plan.hands_out("precision")
     ]
 
 
@@ -122,8 +122,9 @@ def _model_room(plan: Plan) -> list[Finding]:
         if plan.method == "full"
         else "launch profile list     has larger cards"
     )
-    # A script may load the frozen base in fewer bits than its config says.
-    level: Literal["refuse", "note"] = "refuse" if plan.method == "full" else "note"
+    # A script may load the frozen base in fewer bits than its config says, or all of it if it decides its own precision.
+    is_certain = plan.method == "full" and plan.hands_out("precision")
+    level: Literal["refuse", "note"] = "refuse" if is_certain else "note"
     return [Finding(level=level, code="model-too-large", message=message, mend=mend)]
 
 
