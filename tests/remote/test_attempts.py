@@ -555,7 +555,7 @@ def test_a_client_shows_class_line_cause_and_mend_of_a_failed_run_and_that_it_wa
     toy = Toy(client.home)
     try:
         toy.plan(rehearsed=True)
-        toy.script(GOOD + f"raise {UNSCALE}\n")
+        toy.script('tell("consumed", knobs=["split"])\n' + GOOD + f"raise {UNSCALE}\n")
         toy.ended()
         done = client.run("attach", RUN, "--host", "local")
         assert done.returncode == 1
