@@ -37,9 +37,12 @@ class JsonView(PlainView):
 
     def printed(self, printed: Printed, text: str) -> None:
         """Put a record for each line that the training printed."""
-        where = {"node": printed.node} if printed.node else {}
-        record = {"version": 1, "kind": "log", "run": self.progress.run, "attempt": printed.attempt, **where}
-        lines = (to_json({**record, "text": line}, ensure_ascii=True).decode() for line in text.split("\n"))
+        record = {"version": 1, "kind": "log", "run": self.progress.run, "attempt": printed.attempt}
+        more: dict[str, Any] = {"node": printed.node} if printed.node else {}
+        if self.rehearsed:
+            more["rehearsed"] = True
+        records = ({**record, "text": line, **more} for line in text.split("\n"))
+        lines = (to_json(values, ensure_ascii=True).decode() for values in records)
         sys.stdout.write("".join(f"{line}\n" for line in lines))
 
     def write(self, text: str, style: str = "") -> None:
