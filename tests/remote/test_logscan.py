@@ -118,6 +118,22 @@ def test_a_bar_that_no_tqdm_wrote_ends_nothing(bar):
     assert scan(f"{bar}\n".encode() + b"{'loss': 0.5}\n")[0][1] == {"loss": 0.5}
 
 
+def test_a_trainer_inside_of_a_scripts_own_bar_has_no_step():
+    """Both bars are drawn after the line, and the outer one counts something else."""
+    log = b"\r  0%|   | 0/5 [00:00<?, ?it/s]"
+    for fold in range(2):
+        for step in (10, 20):
+            log += b"\r       \r{'loss': 2.0, 'epoch': 0.5}\n\r 10%%|#  | %d/5 [00:01<00:09]" % fold
+            log += b"\n\r 50%%|##  | %d/40 [00:01<00:09]\x1b[A" % step
+    assert [step for step, _ in scan(log)] == [None] * 4
+
+
+def test_a_second_training_of_the_same_length_has_no_steps():
+    """Its steps would hide those of the first."""
+    first = b"".join(trainer(step, 40, b"{'loss': 2.0, 'epoch': 0.5}") for step in (20, 40))
+    assert [step for step, _ in scan(first + first)] == [20, 40, None, None]
+
+
 METRIC_LOG = (
     trainer(10, 100, b"{'loss': '2.0', 'grad_norm': '1', 'epoch': 1}")
     + b"\nwords {\n\xff\xfe{'loss': nan, 'step': 11}\n{'loss': '0', 'step': 12, 'grad_norm': 'nan'}\r\n"

@@ -33,7 +33,9 @@ _COMMENT = re.compile(
 _OTHER = re.compile(
     r"\b(?:best|initial|final|target|lowest|highest|minimum|maximum|expected)\b", re.IGNORECASE
 )
-_WORD = re.compile(r"[A-Za-z]{3,}")
+_WORD = re.compile(
+    r"\b(?!(?:train|test|eval|valid|val|dev|epoch)(?:ing|uation|ation)?\b)[A-Za-z]{3,}", re.IGNORECASE
+)
 _MOST_WORDS = 5  # beside the pairs, in a line with a step; a sentence has more
 _FEW_WORDS = 3  # in a line without a step, and beside a number that is not finite: sentences speak of NaN
 

@@ -18,7 +18,7 @@ from typing import Dict, NamedTuple, Optional
 MOST_STEP = 2**53
 _GLOBAL = ("global step", "global_step", "num_updates", "globalstep", "optimizer step", "optimizer_step")
 _COUNT = re.compile(
-    r"(?<![\w/.<-])(global[ _]?step|num_updates|optimizer[ _]step|(?:train(?:ing)? |mini-?)?(?:steps?|iteration|iters?|itr|updates?|batch|it))"
+    r"(?<![\w/.<-])(?<!max )(?<!total )(?<!last )(?<!of )(global[ _]?step|num_updates|optimizer[ _]step|(?:train(?:ing)? |mini-?)?(?:step|iteration|iter|itr|update|batch|it))"
     r"(?:\(\w{1,12}\)|\]|\s?#)?\s{0,3}[:=]?\s{0,12}[\[(]?\s{0,12}(\d{1,15})(?:\.0{1,6})?(?:\s{0,3}(?:/|of\b)\s{0,12}(\d{1,15}))?(?![\w%]|[.:]\d|\s?(?:ms|s|sec|it)\b)",
     re.IGNORECASE,
 )
@@ -100,7 +100,7 @@ def _inner(line: str, found: "re.Match[str]", epoch: Optional[int]) -> Optional[
     return Count("epoch/batch", int(inner[1]), int(inner[2]), epoch, is_within=True)
 
 
-_RANKS = {"step": 3, "steps": 3, "update": 2, "updates": 2, "batch": 0, "mini batch": 0, "minibatch": 0}
+_RANKS = {"step": 3, "update": 2, "batch": 0, "mini batch": 0, "minibatch": 0}
 
 
 def _counted(line: str, epoch: Optional[int]) -> Optional[Count]:

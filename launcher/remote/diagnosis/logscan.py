@@ -15,7 +15,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 from .log_bars import Bar, Passes, bar_of, keras_of
 from .log_filter import is_likely, search_of, words_of
 from .log_lines import Segments, strip_prefix, text_of
-from .log_names import Name, is_evaluation, is_training_loss
+from .log_names import Name, is_evaluation, is_measure, is_training_loss
 from .log_pairs import dict_pairs, dict_values, text_pairs
 from .log_steps import NOWHERE, Axis, Count, Place, place, place_of_dict
 from .log_tables import Table
@@ -29,6 +29,7 @@ _ASIDE = re.compile(
 _PART = re.compile(r"[\[(]\s{0,8}(\d{1,12})\s?/\s{0,8}(\d{1,12})")
 _OWN_COUNT = re.compile(r"[\s_\])-]{0,3}(?:step|iter|batch|update)", re.IGNORECASE)
 _KERAS_EPOCH = re.compile(r"\s{0,4}Epoch (\d{1,9})/\d{1,9}\s*$")
+_NO_LENGTH = -1
 _MOST_NAMES = 1000
 _MOST_COUNTERS = 64
 
@@ -176,16 +177,28 @@ class LogScanner:
         pending = self._pending
         if pending is None:
             return
-        if bar is not None and (bar.title or is_nested or bar.length is None):
-            return
-        if bar is not None and self._trainer_length is None:
-            self._trainer_length = bar.length
-        if bar is not None and bar.length != self._trainer_length:
-            return
-        step = None if bar is None or bar.position < self._trainer_step else bar.position
-        self._trainer_step = self._trainer_step if step is None else step
+        step = None
+        if bar is not None:
+            if bar.title or bar.length is None:
+                return
+            self._compare(bar, is_nested=is_nested, is_evaluation=pending.is_evaluation)
+            if is_nested or bar.length != self._trainer_length:
+                return
+            step = self._trainer_step = bar.position
         self._pending = None
         self._record(pending.values, step, "trainer", pending.line, is_aside=pending.is_evaluation)
+
+    def _compare(self, bar: Bar, *, is_nested: bool, is_evaluation: bool) -> None:
+        """Decide which length the Trainer's bar has. An outer bar of a script, which stands still, is not the Trainer's."""
+        if is_nested:  # an evaluation's, or the Trainer's own below an outer one
+            is_outer = bar.position > 0 and not is_evaluation
+        elif self._trainer_length is None:
+            is_outer = bar.position == 0 and not is_evaluation
+            self._trainer_length = bar.length if bar.position else None
+        else:  # a second training begins again
+            is_outer = bar.length == self._trainer_length and bar.position < self._trainer_step
+        if is_outer:
+            self._trainer_length = _NO_LENGTH
 
     # lines
 
@@ -333,6 +346,12 @@ class LogScanner:
             step = step if self._counters.setdefault(main, counter) == counter else None
         if loss is not None:
             self._watch.take(loss, values[loss], step, line)
+        if loss is not None and counter is None and loss in self._counters:
+            # A mean over an epoch, or a second print of the same: it is not on the curve of the steps.
+            values = {key: value for key, value in values.items() if key != loss}
+            if not any(is_measure(key) or is_evaluation(key) for key in values):
+                return
+            loss = None
         self._metrics.append(Metric(step, self._renamed(values, loss, step)))
 
     def _renamed(
