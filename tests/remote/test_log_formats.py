@@ -93,8 +93,8 @@ def test_a_log_of_mangled_lines_costs_little_and_ends_nothing(seed):
     assert time.process_time() - began < 2.0
     kept = (scanner._axes, scanner._passes, scanner._counters)
     assert all(len(held) <= 1000 for held in kept)
-    *_, last = scanner.feed(b"\n[x]\n" * 3 + b"{'loss': 0.5, 'good': 1}\n")
-    assert last.values["loss"] == 0.5
+    *_, last = scanner.feed(b"\n[x]\n" * 3 + b"{'eval_loss': 0.5}\n")
+    assert last.values["eval_loss"] == 0.5
 
 
 def test_every_log_says_where_its_format_comes_from():
