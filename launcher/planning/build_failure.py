@@ -41,7 +41,7 @@ CAUSES = (
     ),
     _cause(r"No module named '?pip'?", "its base holds no pip", "base = … for {host}: an image with python3 and pip"),
     _cause(
-        r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|x509: certificate signed by unknown",
+        r"CERTIFICATE_VERIFY_FAILED|invalid peer certificate|certificate verify failed|x509: certificate signed by unknown",
         "a certificate on the way to the index is not trusted there",
         "ca_bundle = … in [hosts.{host}.build]: the certificates to trust",
     ),
@@ -51,7 +51,7 @@ CAUSES = (
         "pip_conf = … in [hosts.{host}.build]: pip's settings with a login",
     ),
     _cause(
-        r"Temporary failure in name resolution|Name or service not known|Failed to establish a new connection"
+        r"Temporary failure in name resolution|dns error|tcp connect error|Name or service not known|Failed to establish a new connection"
         r"|Network is unreachable|ConnectTimeout|Connection to \S+ timed out|i/o timeout|no such host",
         "the index, or the registry, cannot be reached from there",
         'network = "host", proxy = true or pip_conf = … in [hosts.{host}.build]; if pip_conf\'s index has torch too: torch_index = ""',
@@ -77,14 +77,20 @@ CAUSES = (
         "the job's requirements: fewer pins, or others",
     ),
     _cause(
-        r"No matching distribution found for torch(?:vision|audio)?\b|that satisfies the requirement torch(?:vision|audio)?\b",
+        r"\bno versions? of torch(?:vision|audio)?[=<>!]|No matching distribution found for torch(?:vision|audio)?\b|that satisfies the requirement torch(?:vision|audio)?\b",
         "the index of torch's builds does not have this one",
         'torch_index = "" in [hosts.{host}.build], if pip_conf\'s index has it, or torch_index = …; else another torch in the job\'s requirements',
     ),
     _cause(
-        r"No matching distribution found for|Could not find a version that satisfies the requirement",
+        r"No matching distribution found for|Could not find a version that satisfies the requirement"
+        r"|was not found in the (?:package registry|provided package locations|cache)|\b(?:is|are) no versions? of \S+",
         "no index that it asks has a requirement",
         "another version in the job's requirements, or an index that has it: pip_conf = … in [hosts.{host}.build]",
+    ),
+    _cause(
+        r"No solution found when resolving dependencies|we can conclude that your requirements are",
+        "its requirements exclude each other",
+        "the job's requirements: fewer pins, or others",
     ),
     _cause(
         r"command '?(?:\S*/)?(?:x86_64-linux-gnu-)?(?:gcc|g\+\+|cc|nvcc)'? failed|Python\.h: No such file"

@@ -8,6 +8,8 @@ import json
 import re
 from collections.abc import Iterator
 
+from packaging.version import Version
+
 from launcher.errors import RefusedError
 from launcher.planning.image_plan import expected_torch, pinned, requirement_files, torch_for
 from launcher.planning.installed_packages import unmet
@@ -23,6 +25,13 @@ from launcher.values.wheels import WheelTable
 
 UV_PYTHONS = ("3.12", "3.11", "3.13", "3.10", "3.14", "3.9")
 """The Pythons that uv may install if none on the host fits; the image's version is first."""
+OLDEST_UV = Version("0.6")
+"""The oldest that is used: `==2.13.0` is met by an installed `2.13.0+cu126` as for pip, and it has the variables set for it."""
+_UV_KNOWS = (
+    "no-index", "timeout", "retries", "disable-pip-version-check", "no-cache-dir", "progress-bar", "no-color", "no-input",
+    "root-user-action", "break-system-packages", "user",
+)  # fmt: skip
+"""Settings of pip that reach uv in another way, or that change nothing in an environment."""
 _UV_NAMES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -92,9 +101,20 @@ def makers(facts: Facts) -> Iterator[Maker]:
 _MINOR = re.compile(r"3\.[0-9]{1,2}(?=\.|$)")
 
 
-def maker_of(environment: Environment, facts: Facts) -> Maker | None:
+def maker_of(environment: Environment, facts: Facts, settings: BuildOptions) -> Maker | None:
     """Return what makes an environment on a host; None if nothing on the host can."""
-    return next((one for one in makers(facts) if one.python == environment.python), None)
+    found = next((one for one in makers(facts) if one.python == environment.python), None)
+    if found is None or facts.uv is None or not _uv_can_fill(facts.uv.version or "", settings):
+        return found
+    return found._replace(uv=facts.uv.path)
+
+
+def _uv_can_fill(version: str, settings: BuildOptions) -> bool:
+    """Whether uv is recent enough, and pip's settings have nothing that only pip understands."""
+    found = re.search(r"[0-9]+\.[0-9]+", version)
+    is_recent = found is not None and Version(found[0]) >= OLDEST_UV
+    known = {*_UV_NAMES, *_UV_KNOWS, *(["cert"] if settings.ca_bundle is not None else [])}
+    return is_recent and pip_options(settings.pip_conf or "").keys() <= known
 
 
 def environment_files(

@@ -71,10 +71,11 @@ class HeldLock(Record):
 
 
 class MadeEnvironment(Record):
-    """What the packages of a new environment are; or the `step` that failed."""
+    """What the packages of a new environment are, and `by` which program they were installed; or the `step` that failed."""
 
     packages: Packages | None = None
     step: str | None = None
+    by: str | None = None
 
 
 class Removed(Record):

@@ -27,9 +27,11 @@ class Maker(NamedTuple):
     """What can make an environment on a host: the venv module of an interpreter, or the program uv; `program` is the path.
 
     `python` is the minor version of the environment. `interpreter` is what uv uses: a path, or a version that it installs.
+    `uv` is the uv that makes and fills it; None if pip does, because of pip's settings or because there is no uv.
     """
 
     kind: Literal["venv", "uv"]
     program: str
     python: str
     interpreter: str
+    uv: str | None = None

@@ -20,6 +20,32 @@ CASES = {
         "cannot be reached",
         'torch_index = ""',
     ),
+    "no such package, by uv": (
+        "  cause: Because nosuch was not found in the package registry and you require nosuch>9, we can conclude that your requirements are",
+        "no index that it asks has a requirement",
+        "job's requirements",
+    ),
+    "no such version, by uv": (
+        "  cause: Because there is no version of einops==99 and you require einops==99, we can conclude that your requirements are unsatisfiable.",
+        "no index that it asks has a requirement",
+        "job's requirements",
+    ),
+    "no such torch, by uv": (
+        "  cause: Because there is no version of torch==2.13.0 and you require torch==2.13.0, we can conclude that your requirements are unsatisfiable.",
+        "the index of torch's builds",
+        'torch_index = ""',
+    ),
+    "conflict, by uv": (
+        "  cause: Because you require einops==0.8.0 and einops==0.8.1, we can conclude that your requirements are unsatisfiable.",
+        "exclude each other",
+        "fewer pins",
+    ),
+    "certificate, by uv": ("  cause: invalid peer certificate: UnknownIssuer", "certificate", "ca_bundle"),
+    "no name, by uv": (
+        "  cause: dns error: failed to lookup address information: Name or service not known",
+        "cannot be reached",
+        "proxy = true",
+    ),
     "another Python": (
         "ERROR: Ignored the following versions that require a different python version: 2.3.0 Requires-Python >=3.11",
         "not for the base's Python",

@@ -114,7 +114,7 @@ def test_its_name_changes_with_its_content_alone():
 def test_what_makes_it_is_the_first_that_can_with_a_python_for_the_torch(there, kind, program, minor):
     """The host's own Python, another one, uv with one that is there, uv with one that it brings; else an older torch."""
     one = made(there)
-    maker = maker_of(one, there)
+    maker = maker_of(one, there, BuildOptions())
     assert (one.python, maker.kind, maker.interpreter) == (minor, kind, program)
     assert maker.program == (program if kind == "venv" else UV["path"])
     assert one.torch.startswith(TABLE.tested) is (minor != "3.9")
@@ -246,3 +246,29 @@ def test_a_plan_says_where_its_packages_are_from():
     (note,) = [one for one in check(there, None) if one.code == "packages-from"]
     assert note.message == "environment from requirements.txt: p0, p1, p2, p3, p4, +3"
     assert [one for one in check(make_plan(*common), None) if one.code == "packages-from"] == []
+
+
+@pytest.mark.parametrize(
+    ("version", "pip_conf", "ca_bundle", "fills"),
+    [
+        ("0.9.1", None, None, True),
+        ("0.5.31", None, None, False),
+        ("", None, None, False),
+        ("0.13.9", "[global]\nindex-url = https://h/simple\nextra-index-url = https://g\n", None, True),
+        ("0.13.9", "[global]\nno-index = true\nfind-links = /w\ntimeout = 9\n", None, True),
+        ("0.13.9", "[global]\nclient-cert = /x.pem\n", None, False),
+        ("0.13.9", "[install]\nconstraint = /x.txt\n", None, False),
+        ("0.13.9", "[global]\ncert = /opt/ca\n", b"ca", True),
+        ("0.13.9", "[global]\ncert = /opt/ca\n", None, False),
+    ],
+)
+def test_uv_fills_it_unless_pips_settings_need_pip(version, pip_conf, ca_bundle, fills):
+    """Where a recent uv is there; a setting that it does not know is pip's. The plan is the same."""
+    there = facts(python("3.12"), uv={**UV, "version": version})
+    maker = maker_of(made(there), there, BuildOptions(pip_conf=pip_conf, ca_bundle=ca_bundle))
+    assert (maker.kind, maker.program, maker.uv) == (
+        "venv",
+        "/usr/bin/python3.12",
+        UV["path"] if fills else None,
+    )
+    assert made(there) == made(facts(python("3.12")))

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from launcher.remote.host import garbage, leftovers, probe_host
-from launcher.remote.making import environment_build
+from launcher.remote.making import environment_build, environment_steps
 from launcher.remote.record.locks import Lock
 from launcher.remote.system import process
 
@@ -103,6 +103,53 @@ def test_what_is_no_name_leads_nowhere(name, root):
     """A path never comes from a request."""
     with pytest.raises(environment_build.MakingError):
         environment_build.path_of(str(root), name)
+
+
+# who fills it
+
+
+@pytest.fixture
+def bare_pip(monkeypatch, tmp_path):
+    """A host whose pip is not set up, and the folder of a build."""
+    for name in [name for name in os.environ if name.startswith(("PIP_", "XDG_", "UV_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(environment_steps, "_SYSTEM_FILES", (str(tmp_path / "pip.conf"),))
+    (tmp_path / "build").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("of_host", "of_client", "variable", "fills"),
+    [
+        ("", "", "", True),
+        ("[global]\ncert = /x\ntimeout = 9\n", "", "", True),
+        ("[global]\nindex-url = https://site/simple\n", "", "", False),
+        ("[install]\nfind_links = /w\n", "", "", False),
+        ("[global]\nindex-url =\n", "", "", True),
+        (
+            "[global]\nindex-url = https://site\nfind-links = /w\n",
+            "[global]\nindex-url = https://mine\n",
+            "",
+            True,
+        ),
+        ("[global]\nproxy = http://p\n", "[global]\nindex-url = https://mine\n", "", False),
+        ("", "", "PIP_EXTRA_INDEX_URL", False),
+        ("", "", "PIP_NO_INPUT", True),
+        ("not a file of settings", "", "", True),
+    ],
+)
+def test_a_host_whose_pip_is_set_up_is_filled_by_pip(
+    bare_pip, monkeypatch, of_host, of_client, variable, fills
+):
+    """uv would ask PyPI where the site has an index of its own; what the client gives replaces the host's."""
+    (bare_pip / "pip.conf").write_text(of_host)
+    (bare_pip / "build" / "pip_conf").write_text(of_client)
+    if variable:
+        monkeypatch.setenv(variable, "x")
+    asked = {"maker": {"kind": "venv", "uv": "/x/uv"}}
+    assert environment_steps.uv_that_fills(str(bare_pip / "build"), asked) == ("/x/uv" if fills else None)
+    assert environment_steps.uv_that_fills(str(bare_pip / "build"), {"maker": {"kind": "venv"}}) is None
 
 
 # what the probe says

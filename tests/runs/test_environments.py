@@ -115,7 +115,7 @@ def test_an_environment_is_made_once_and_used_again(client, box, index):
     assert "environment from requirements.txt: small" in out
     (path,) = environments(box)
     name = os.path.basename(path)
-    assert re.search(rf"environment +.*{name}, made in \d+ s \(venv, Python 3", out)
+    assert re.search(rf"environment +.*{name}, made in \d+ s \(by pip, Python 3", out)
     assert said(client) == f"has small 1.0 in {box.home}/{path}\n"
     assert json.loads(box.ssh("cat", f"{path}/environment.json"))["packages"]["torch"] == "2.13.0+cpu"
     assert "tmp" not in box.ssh("ls", path).split()

@@ -1,9 +1,9 @@
-"""Environments for native runs: made once on this host by venv or uv, and filled by pip in the steps of our Dockerfile.
+"""Environments for native runs: made once on this host, and filled by uv or pip in the steps of our Dockerfile.
 
 <root>/envs/<host-id>/<name>/
   bin/python ...        scripts hold absolute paths, so an environment is made in its final place
   environment.json      its packages, written last: a folder without this file is incomplete
-  tmp/                  pip's temporary files while it is made, on the same disk
+  tmp/                  temporary files while it is made, on the same disk
 
 The host's id is in the path because a home may be shared between hosts, and an environment belongs to its host's Python.
 To make or remove an environment, a process holds the lock of its name. The programs that fill it hold the lock too, in
@@ -22,7 +22,7 @@ from ..record import strict_json
 from ..record.files import paths_in, write_durably
 from ..record.locks import Lock, is_locked
 from ..system import attending, process
-from . import torch_check
+from . import environment_steps, torch_check
 from .image_build import NAME as FILE_NAME
 from .scratch_folder import scratch_folder, write_base64
 
@@ -73,9 +73,9 @@ def is_whole(path: str) -> bool:
 def make(path: str, args: dict[str, Any], payload: bytes, lock: Lock, wire: Any) -> dict[str, Any]:
     """Make an environment while the client listens to the output of the steps. It is complete once `seal` is called.
 
-    `args`: {"maker": {"kind", "program", "interpreter"}, "index", "no_index"}; the payload is JSON, {"files": {name:
+    `args`: {"maker": {"kind", "program", "interpreter", "uv"}, "index", "no_index"}; the payload is JSON, {"files": {name:
     base64}, "secrets": {name: base64}, "settings": {variable: value}}. Return {"step", "exit", "signal"} of the step that
-    failed, else {"step": None, "packages"}, the report of torch_check.py. Raises MakingError, attending.CommandError,
+    failed, else {"step": None, "packages", "by"}: the report of torch_check.py, and who filled it. Raises MakingError, attending.CommandError,
     OSError, and what the wire raises when the client has gone. The caller removes an incomplete environment.
     """
     contents = strict_json.decode(payload)
@@ -90,8 +90,11 @@ def make(path: str, args: dict[str, Any], payload: bytes, lock: Lock, wire: Any)
         for name, text in (*files.items(), *secrets.items()):
             write_base64(os.path.join(folder, name), text)
         variables = _variables(folder, variables)
+        uv = environment_steps.uv_that_fills(folder, args)
+        if uv is not None:
+            variables.update(environment_steps.cache_variables(path))
         held = (lock.fileno(),)
-        for step, words in _steps(folder, path, args):
+        for step, words in environment_steps.steps(folder, path, args, uv):
             ended = attending.attend(attending.Program(words, folder, variables, held), wire)
             if ended["exit"] != 0:
                 return dict(ended, step=step)
@@ -107,24 +110,7 @@ def make(path: str, args: dict[str, Any], payload: bytes, lock: Lock, wire: Any)
         if ended["exit"] != 0 or not reports:
             return dict(ended, step="check")
         shutil.rmtree(variables["TMPDIR"])
-        return {"step": None, "packages": strict_json.decode(reports[-1])}
-
-
-def _steps(folder: str, path: str, args: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name and command of each step: the empty environment, torch from its index, the other requirements."""
-    maker = args.get("maker") or {}
-    program, interpreter = str(maker.get("program")), str(maker.get("interpreter"))
-    if maker.get("kind") == "uv":
-        more = ["--no-index"] if args.get("no_index") is True else []
-        yield "venv", [program, "venv", "--seed", *more, "--python", interpreter, path]
-    else:
-        yield "venv", [program, "-I", "-m", "venv", path]
-    pip = [python_of(path), "-I", "-m", "pip", "install"]
-    torch, others = (os.path.join(folder, name) for name in ("torch.txt", "requirements.txt"))
-    index = args.get("index")
-    yield "torch", [*pip, *(["--index-url", str(index)] if index else []), "-r", torch]
-    if os.path.getsize(others):
-        yield "requirements", [*pip, "-r", torch, "-r", others]
+        return {"step": None, "packages": strict_json.decode(reports[-1]), "by": "uv" if uv else "pip"}
 
 
 def _variables(folder: str, given: dict[str, str]) -> dict[str, str]:
@@ -138,6 +124,8 @@ def _variables(folder: str, given: dict[str, str]) -> dict[str, str]:
         PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_NO_INPUT="1", PIP_PROGRESS_BAR="off", PIP_USER="0"
     )
     variables.update(given, UV_NO_PROGRESS="1", NO_COLOR="1")
+    # As pip: the best version of all indexes, and the certificates of the system (by their new name and the old one).
+    variables.update(UV_INDEX_STRATEGY="unsafe-best-match", UV_SYSTEM_CERTS="1", UV_NATIVE_TLS="1")
     pip_conf, ca_bundle = (os.path.join(folder, name) for name in ("pip_conf", "ca_bundle"))
     if os.path.exists(pip_conf):
         variables["PIP_CONFIG_FILE"] = pip_conf

@@ -22,7 +22,7 @@ class Native(Runtime):
         """Make sure that the plan's environment is there, making it if necessary."""
         if plan.environment is None:
             return super().provide(plan, say)
-        maker = maker_of(plan.environment, self.facts) if self.facts is not None else None
+        maker = maker_of(plan.environment, self.facts, self.build) if self.facts is not None else None
         return environments.provide(self.desk, plan, maker, self.build, say)
 
     def start(self, run: str) -> None:

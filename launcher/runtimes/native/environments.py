@@ -25,7 +25,9 @@ from launcher.values.plan import Plan
 from launcher.values.text import printable
 
 KEPT_LINES = 200
-_STEP = re.compile(r"(?:Collecting|Processing|Downloading|Building wheel|Installing collected packages).*")
+_STEP = re.compile(
+    r"(?:Collecting|Processing|Downloading|Building|Installing collected packages|(?:Resolved|Prepared|Installed) \d).*"
+)
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
 
 
@@ -51,13 +53,16 @@ def provide(desk: Desk, plan: Plan, maker: Maker | None, build: BuildOptions, sa
                 desk.host, f"{words}\n  install Python {environment.python} with venv there, or uv"
             )
         began = time.monotonic()
-        packages = _make(desk, environment, maker, build, say)
+        packages, by = _make(desk, environment, maker, build, say)
         _check(desk, plan, environment, build, packages)
         desk.making.seal_environment(environment.name)
-        return f"{environment.name}, made in {time.monotonic() - began:.0f} s ({maker.kind}, Python {environment.python})"
+        return f"{environment.name}, made in {time.monotonic() - began:.0f} s (by {by}, Python {environment.python})"
 
 
-def _make(desk: Desk, environment: Environment, maker: Maker, build: BuildOptions, say: Say) -> Packages:
+def _make(
+    desk: Desk, environment: Environment, maker: Maker, build: BuildOptions, say: Say
+) -> tuple[Packages, str]:
+    """Have the host make an environment; return its packages, and which program installed them."""
     files, secrets = environment_files(environment, build)
     payload = {
         "files": encoded(files),
@@ -85,7 +90,7 @@ def _make(desk: Desk, environment: Environment, maker: Maker, build: BuildOption
         raise
     if made.packages is None:
         raise _failed(desk, environment, str(made.step), lines.last())
-    return made.packages
+    return made.packages, made.by or "pip"
 
 
 def _step(line: str) -> str | None:

@@ -1,0 +1,98 @@
+"""The programs that make and fill an environment: uv where it can do all of it, else venv (or uv) and pip.
+
+uv does not read pip's settings. So pip fills the environment if pip is set up on this host in a way that the client's own
+settings do not replace: an index of the site, for example.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+from typing import Any, Iterator, List, Optional, Tuple
+
+_FOUND_BY = ("index-url", "extra-index-url", "find-links", "no-index")
+"""The settings that say where pip looks for packages."""
+_MATTERS = (
+    *_FOUND_BY,
+    "proxy",
+    "client-cert",
+    "constraint",
+    "only-binary",
+    "no-binary",
+    "pre",
+    "trusted-host",
+)
+_SYSTEM_FILES = ("/etc/pip.conf", "/etc/xdg/pip/pip.conf")
+_USER_FILES = (".pip/pip.conf", ".config/pip/pip.conf")
+
+
+def steps(folder: str, path: str, args: dict[str, Any], uv: Optional[str]) -> Iterator[Tuple[str, List[str]]]:
+    """Yield the name and command of each step: the empty environment, torch from its index, the other requirements.
+
+    `uv` is the program that fills it; None for pip.
+    """
+    maker = args.get("maker") or {}
+    program, interpreter = str(maker.get("program")), str(maker.get("interpreter"))
+    more = ["--no-index"] if args.get("no_index") is True else []
+    if uv is not None:
+        yield "venv", [uv, "venv", *more, "--python", interpreter, path]
+    elif maker.get("kind") == "uv":
+        yield "venv", [program, "venv", "--seed", *more, "--python", interpreter, path]
+    else:
+        yield "venv", [program, "-I", "-m", "venv", path]
+    python = os.path.join(path, "bin", "python")
+    install = (
+        [uv, "pip", "install", *more, "--python", python]
+        if uv is not None
+        else [python, "-I", "-m", "pip", "install"]
+    )
+    torch, others = (os.path.join(folder, name) for name in ("torch.txt", "requirements.txt"))
+    index = args.get("index")
+    yield "torch", [*install, *(["--index-url", str(index)] if index else []), "-r", torch]
+    if os.path.getsize(others):
+        yield "requirements", [*install, "-r", torch, "-r", others]
+
+
+def uv_that_fills(folder: str, args: dict[str, Any]) -> Optional[str]:
+    """Return the uv that the client names, unless this host's pip has settings of its own that uv would miss."""
+    uv = (args.get("maker") or {}).get("uv")
+    given = _options(os.path.join(folder, "pip_conf"))
+    own = {option for file in _pip_files() for option in _options(file)}
+    own |= {name[4:].lower().replace("_", "-") for name in os.environ if name.startswith("PIP_")}
+    missed = (own - given) & set(_MATTERS)
+    if "index-url" in given:
+        missed -= set(_FOUND_BY)
+    return None if missed or not isinstance(uv, str) else uv
+
+
+def cache_variables(path: str) -> dict[str, str]:
+    """Return the variable for uv's cache if its own is on another disk than an environment: a hard link needs the same."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    own = os.environ.get("UV_CACHE_DIR") or os.path.join(home, "uv")
+    envs = os.path.dirname(path)
+    if os.stat(_existing(own)).st_dev == os.stat(_existing(envs)).st_dev:
+        return {}
+    return {"UV_CACHE_DIR": os.path.join(os.path.dirname(os.path.dirname(envs)), "cache", "uv")}
+
+
+def _existing(path: str) -> str:
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _pip_files() -> List[str]:
+    named = os.environ.get("PIP_CONFIG_FILE")
+    home = os.path.expanduser("~")
+    return [*_SYSTEM_FILES, *(os.path.join(home, name) for name in _USER_FILES), *([named] if named else [])]
+
+
+def _options(path: str) -> set[str]:
+    """Return the names of the options in a file of pip's settings; one that cannot be read has none."""
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read(path, encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError, OSError):
+        return set()
+    sections = [one for one in ("global", "install") if parser.has_section(one)]
+    return {key.replace("_", "-") for section in sections for key, value in parser.items(section) if value}

@@ -1,0 +1,43 @@
+"""Environments that uv fills, on this machine. Witnesses: the run's own words, and stat."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from testbed.client import missing
+from testbed.wheels import make_torch, make_wheel
+
+pytestmark = pytest.mark.slow(reason="two launches, each of which makes an environment")
+
+
+def test_uv_fills_environments_from_its_cache(client, tmp_path, monkeypatch):
+    """The second, which differs in one package, shares the files of the first by hard links."""
+    uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
+    if uv is None:
+        missing("uv is not installed: pip install uv")
+    for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_INDEX_URL", "PIP_CONFIG_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    (client.home / ".local" / "bin").mkdir(parents=True)
+    shutil.copy(uv, client.home / ".local" / "bin" / "uv")
+    stock = tmp_path / "stock"
+    stock.mkdir()
+    make_torch(stock, "2.13.0+cpu")
+    make_wheel(stock, "small", "1.0")
+    make_wheel(stock, "tiny", "1.0")
+    (client.home / "pip.conf").write_text(f"[global]\nno-index = true\nfind-links = {stock}\n")
+    (client.project / "launch.toml").write_text(
+        f'[hosts.local.build]\npip_conf = "{client.home}/pip.conf"\ntorch_index = ""\n'
+    )
+    (client.project / "pyproject.toml").write_text('[project]\nname = "x"\ndependencies = ["small>=1"]\n')
+    client.script("import sys, small; print(sys.prefix, small.__file__)")
+    out = client.seen("--", "python", "train.py")
+    assert "environment from pyproject.toml: small" in out
+    assert "(by uv, Python 3" in out
+    out = client.seen("--with", "tiny", "--", "python", "train.py")
+    assert "environment from pyproject.toml and --with: small, tiny" in out
+    envs = sorted((client.home / ".launch" / "envs").glob("*/*"))
+    assert len(envs) == 2
+    files = [next(env.glob("lib/python*/site-packages/small.py")).stat() for env in envs]
+    assert files[0].st_ino == files[1].st_ino, "one file, in both and in uv's cache"
+    assert files[0].st_nlink >= 3
