@@ -87,7 +87,9 @@ def ship(client, *words):
 
 def used_mb(folder):
     """What a folder takes on the disk, by du, which counts a file with several names once, in MB."""
-    done = subprocess.run(["du", "-s", "-B1", folder], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["du", "-s", "-B1", folder], capture_output=True, text=True, check=False
+    )  # a file may go meanwhile
     return int(done.stdout.split()[0]) // MB
 
 

@@ -120,19 +120,20 @@ def test_a_machine_that_dies_leaves_a_run_that_goes_on_where_it_was(client, shar
 
 
 @pytest.mark.parametrize(
-    ("mount", "said"),
+    ("option", "said"),
     [
-        (("mount", "-t", "tmpfs", "-o", "size=16k,mode=777", "tmpfs"), "No space left"),
-        (("mount", "-t", "tmpfs", "-o", "size=900k,mode=777", "tmpfs"), "less than 1 GB free"),
-        (("mount", "-t", "tmpfs", "-o", "ro", "tmpfs"), "Read-only file system"),
+        ("size=16k", "No space left"),
+        ("size=900k", "less than 1 GB free"),
+        ("ro", "Read-only file system"),
     ],
 )
-def test_a_root_that_takes_nothing_is_told_with_the_key_to_set(client, shared, mount, said):
+def test_a_root_that_takes_nothing_is_told_with_the_key_to_set(client, shared, option, said):
     """A full disk, a used-up quota (which is the same to us) and a read-only one: no traceback, nothing begun."""
     alpha, _ = shared
     place = f"/home/{alpha.user}/small"
     alpha.ssh("mkdir", "-p", "small")
-    alpha.enter(*mount, place)
+    owner = f"uid={alpha.ssh('id', '-u').strip()},mode=700"
+    alpha.enter("mount", "-t", "tmpfs", "-o", f"{owner},{option}", "tmpfs", place)
     try:
         (client.project / "launch.toml").write_text(alpha.table(root=place))
         done = client.run("--host", "alpha", "--", "true")
