@@ -28,7 +28,7 @@ def diagnose(
     """Explain why a log or a run failed, and what fixes it.
 
     The answer has the class of the failure, the line that shows it, the reason and the fix. Of a run it explains the
-    last attempt that failed.
+    last attempt that failed, or else reads its log.
 
     Examples:  launch diagnose crash.log     launch diagnose last
 
@@ -70,13 +70,13 @@ def _of(source: str, host: str | None) -> Diagnosis:
 def _of_run(word: str, host: str | None) -> Diagnosis:
     from launcher.cli.fetch import fetch
     from launcher.hosts.log_diagnosis import BY_NAME, Diagnosis
-    from launcher.runs.diagnosing import last_failure
+    from launcher.runs.diagnosing import diagnosis_of
 
     try:
         mirror = fetch(word, host)
     except UnknownNameError as error:
         raise UnknownNameError(f"no file '{word}', and {error}") if host is None else error from None
     none = BY_NAME["none"]
-    return last_failure(mirror) or Diagnosis(
+    return diagnosis_of(mirror) or Diagnosis(
         none.name, None, None, f"no attempt of {mirror.run} has failed", none.mend
     )

@@ -11,6 +11,7 @@ import typer
 
 from launcher.cli.signals import Terminated
 from launcher.hosts import Desk
+from launcher.runs.evidence import doubt
 from launcher.runs.following import finish, follow
 from launcher.runs.mirror import Mirror
 from launcher.runs.view import View
@@ -52,7 +53,7 @@ def follow_to_end(host: Host, mirror: Mirror, view: View, desk: Desk | None) -> 
             view.note(_detached(mirror))
             raise
         finish(mirror, state, view)
-    code = _EXIT.get(state.state, 1)
+    code = 1 if doubt(state.evidence) else _EXIT.get(state.state, 1)
     if code:
         raise typer.Exit(code)
 

@@ -286,6 +286,8 @@ class PlainView:
         if name == "succeeded":
             outcome = ", ".join([*_outcome(self.progress, result), *how])
             self.write(f"  ✓ succeeded {took}   {outcome}".rstrip(), "bold")
+            if doubt := evidence.doubt(state.evidence):
+                self.write(f"  ! {doubt}")
             self.write(f"  run      {run}")
             for label, path in (("adapter", result.adapter), ("curve", result.picture)):
                 if path is not None:

@@ -62,12 +62,12 @@ def _show(rows: list[Row]) -> None:
 
 def _why(run: Summary) -> str:
     """Return why a run failed or is in doubt, else the remedy behind its current attempt."""
-    from launcher.runs.evidence import diagnosis, words
+    from launcher.runs.evidence import diagnosis, doubt, words
 
     evidence, remedy = run.evidence, run.remedy
     if run.trouble is not None:
         return run.trouble.words
-    if why := diagnosis(evidence).get("why"):
+    if why := diagnosis(evidence).get("why") or doubt(evidence):
         return why
     if remedy and not evidence:
         return f"after {remedy.get('class')} in attempt {remedy.get('attempt')}: {remedy.get('text')}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from launcher.errors import EngineError, HostError, LaunchError, RunError, UnknownNameError
 from launcher.hosts import Desk, connect
 from launcher.runs import resolve
-from launcher.runs.evidence import diagnosis, why_silent
+from launcher.runs.evidence import diagnosis, doubt, why_silent
 from launcher.runs.mirror import Mirror, mirrors, runs_folder
 from launcher.runs.run_id import RUN_ID, find
 from launcher.runtimes import open_for_run
@@ -105,7 +105,7 @@ def remembered(mirror: Mirror) -> Summary:
         loss=state.loss,
         job=plan.job,
         card=plan.card,
-        evidence=state.evidence if diagnosis(state.evidence) else None,
+        evidence=state.evidence if diagnosis(state.evidence) or doubt(state.evidence) else None,
         rehearsed=plan.rehearsed,
         parent=mirror.parent(),
         time=mirror.launched(),

@@ -15,16 +15,29 @@ from launcher.runs.not_sent import explained
 _NO_FAILURE = ("succeeded", "cancelled", "cancel-incomplete")
 
 
-def last_failure(mirror: Mirror) -> Diagnosis | None:
-    """Return why the last failed attempt in the mirror failed; None if no attempt failed.
+def diagnosis_of(mirror: Mirror) -> Diagnosis | None:
+    """Return why the last failed attempt in the mirror failed, or what the log of a run without one shows; None if nothing.
 
-    Raises RunError if the log cannot be read.
+    Raises RunError if a log cannot be read.
     """
+    return _last_failure(mirror) or _of_success(mirror)
+
+
+def _of_success(mirror: Mirror) -> Diagnosis | None:
+    """Return what the log of the last attempt shows, if that ended well."""
+    folder, state, _ = next(_ended_attempts(mirror), (mirror.folder, {}, {}))
+    if state.get("state") != "succeeded":
+        return None
+    found = diagnose(_log_of(folder), Ended(exit=0))
+    return None if found.name == "none" else found
+
+
+def _last_failure(mirror: Mirror) -> Diagnosis | None:
     for folder, state, previous in _ended_attempts(mirror):
         if state.get("state") not in _NO_FAILURE:
             evidence = state.get("evidence")
             evidence = explained(mirror.folder, evidence if isinstance(evidence, dict) else {})
-            return _why(folder / "log.txt", evidence, previous, state)
+            return _why(_log_of(folder), evidence, previous, state)
     return None
 
 
@@ -40,13 +53,17 @@ def _ended_attempts(mirror: Mirror) -> Iterator[tuple[Path, dict[str, Any], dict
         behind = record
 
 
-def _why(path: Path, evidence: dict[str, Any], previous: dict[str, Any], state: dict[str, Any]) -> Diagnosis:
+def _log_of(folder: Path) -> bytes:
+    path = folder / "log.txt"
     try:
-        log = path.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError:
-        log = b""
+        return b""
     except OSError as error:
         raise RunError(f"{path}: {error.strerror}\n  read another   launch diagnose FILE") from error
+
+
+def _why(log: bytes, evidence: dict[str, Any], previous: dict[str, Any], state: dict[str, Any]) -> Diagnosis:
     if evidence.get("class"):
         return _as_reported(log, evidence)
     found = diagnose(log, _ended(evidence, previous))

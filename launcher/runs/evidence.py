@@ -15,7 +15,7 @@ def words(evidence: object) -> list[str]:
     """Return evidence as short clauses."""
     if not isinstance(evidence, dict):
         return []
-    other = {key: value for key, value in evidence.items() if key not in ("class", *_DIAGNOSIS)}
+    other = {key: value for key, value in evidence.items() if key not in ("class", "doubt", *_DIAGNOSIS)}
     return [clause for key, value in other.items() if value is not None for clause in _clauses(key, value)]
 
 
@@ -24,6 +24,15 @@ def diagnosis(evidence: object) -> dict[str, str]:
     if not isinstance(evidence, dict) or not evidence.get("class"):
         return {}
     return {name: str(evidence[name]) for name in _DIAGNOSIS if evidence.get(name)}
+
+
+def doubt(evidence: object) -> str | None:
+    """Return why a run that succeeded may not have done its work, with the line that shows it; `None` without a doubt."""
+    recorded = evidence.get("doubt") if isinstance(evidence, dict) else None
+    if not isinstance(recorded, dict):
+        return None
+    line = f": {recorded['line']}" if recorded.get("line") else ""
+    return f"{recorded.get('class')}{line} ({recorded.get('why')})"
 
 
 def why_silent(run: Summary | RunState) -> str | None:

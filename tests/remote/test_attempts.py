@@ -14,6 +14,7 @@ from testbed.toy import RUN, Toy
 from launcher.remote.record import precision_evidence
 from launcher.remote.record.files import write_durably
 from launcher.remote.record.rundir import TERMINAL
+from launcher.remote.serving.summary import summary
 
 AWARE = 'tell("consumed", knobs=["precision", "resume"])\n'
 DONE = 'tell("done", 9)\n'
@@ -409,6 +410,26 @@ def test_one_bad_line_between_good_ones_is_no_divergence(toy):
     assert toy.ended()["reason"] == "exit-only"
 
 
+def test_a_last_loss_that_is_nan_is_a_failure_behind_exit_status_0(toy):
+    """One line is no divergence while it runs; as the last word it is."""
+    toy.script(GOOD * 3 + NAN)
+    ended = toy.ended()
+    assert (ended["state"], ended["reason"]) == ("failed", "nan-divergence")
+    assert "exit status 0" in ended["evidence"]["why"]
+
+
+def test_a_caught_error_leaves_a_doubt_with_the_success(toy):
+    """It may have been the end of the work, or not."""
+    toy.script("import traceback\ntry: {}['x']\nexcept KeyError: traceback.print_exc()\n")
+    ended = toy.ended()
+    assert (ended["state"], ended["reason"]) == ("succeeded", "exit-only")
+    assert (ended["evidence"]["doubt"]["class"], ended["evidence"]["doubt"]["line"]) == (
+        "user-code-error",
+        "KeyError: 'x'",
+    )
+    assert summary(toy.run, toy.state())["evidence"]["doubt"]["class"] == "user-code-error"
+
+
 UNSCALE = 'ValueError("Attempting to unscale FP16 gradients.")'
 
 
@@ -433,12 +454,15 @@ def test_a_crash_of_a_known_class_begins_the_next_rung_of_a_script_that_takes_ou
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (f"print({UNSCALE!r})\n", "exit-only"),
+        ("print('a tip: Attempting to unscale FP16 gradients'); print('step\\n' * 20)\n", "exit-only"),
         (
             "print('ValueError: Attempting to unscale FP16 gradients.')\nraise KeyError('x')\n",
             "exit-nonzero",
         ),
-        (f"import traceback\ntry: raise {UNSCALE}\nexcept ValueError: traceback.print_exc()\n", "exit-only"),
+        (
+            f"import traceback\ntry: raise {UNSCALE}\nexcept ValueError: traceback.print_exc()\n",
+            "fp16-unscale",
+        ),
         (
             f"import traceback\ntry: raise {UNSCALE}\nexcept ValueError: traceback.print_exc()\nraise KeyError('x')\n",
             "exit-nonzero",
@@ -451,7 +475,7 @@ def test_a_crash_of_a_known_class_begins_the_next_rung_of_a_script_that_takes_ou
     ids=["printed", "printed, then another", "caught", "caught, then another", "caught, then left"],
 )
 def test_words_that_are_not_what_ended_the_script_are_no_diagnosis(toy, body, reason):
-    """What counts is the exception that nobody caught."""
+    """What counts is the exception that nobody caught, or that ended the work."""
     toy.script(body)
     assert toy.ended()["reason"] == reason
 

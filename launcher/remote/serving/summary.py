@@ -37,7 +37,7 @@ def summary(run: Run, state: State) -> dict[str, Any]:
         "engine": runtime.get("engine"),
         "runtime": {"kind": runtime.get("kind") or "native", "engine": runtime.get("engine")},
         "evidence": evidence
-        if state["state"] in (*IN_DOUBT, "waiting") or "class" in (evidence or {})
+        if state["state"] in (*IN_DOUBT, "waiting") or {"class", "doubt"} & (evidence or {}).keys()
         else None,
         "remedy": _last_remedy(run),
         "trouble": trouble_of(run, state),

@@ -72,6 +72,8 @@ class Running:
             is_marked=progress.is_marked,
             was_asked_to_end=progress.was_asked_to_end,
             uses_worker=progress.uses_worker,
+            lost_loss=progress.lost_loss(self._scanner.last_loss),
+            is_without_step=progress.is_without_step,
         )
 
     # what it reports

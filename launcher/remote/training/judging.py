@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional
 
 from ..diagnosis.remedy import Failure
 from .stopping import reason_of
+
+if TYPE_CHECKING:
+    from ..diagnosis.good_exit import Doubt
 
 SHUTDOWN = "host-shutdown"
 
@@ -14,7 +17,8 @@ class Outcome(NamedTuple):
     """How a command ended, and what is known of its training.
 
     `code` or `signal` is None. `remaining` are processes that could not be ended. `failure` is set if the attempt was
-    given up while the command ran. `marker` is the step that the worker reported as done.
+    given up while the command ran. `marker` is the step that the worker reported as done. `lost_loss` is the line of the
+    last training loss if that was not finite. `is_without_step` says that a training began and made no step.
     """
 
     code: Optional[int]
@@ -28,6 +32,14 @@ class Outcome(NamedTuple):
     is_marked: bool
     was_asked_to_end: bool
     uses_worker: bool
+    lost_loss: Optional[str] = None
+    is_without_step: bool = False
+
+    @property
+    def is_good_exit(self) -> bool:
+        """Whether the command ended with exit status 0 by itself, and is not known to have failed."""
+        was_asked = self.is_stop_asked or self.was_asked_to_end
+        return self.failure is None and not self.is_bad_end and not was_asked
 
     @property
     def is_bad_end(self) -> bool:
@@ -40,6 +52,34 @@ class Outcome(NamedTuple):
         return self.is_marked and is_at_end
 
 
+class Suspicion(NamedTuple):
+    """What an exit status of 0 hides: a failure, a doubt, or nothing."""
+
+    failure: Optional[Failure] = None
+    doubt: Optional[Doubt] = None
+
+
+def suspect(outcome: Outcome, steps: Optional[int], since: int, log: Callable[[], bytes]) -> Suspicion:
+    """Return what the last loss and the log show of an outcome with exit status 0.
+
+    `since` is the first step that no finite loss has confirmed; `log` returns the end of the log, if that is needed.
+    """
+    if outcome.lost_loss is not None:
+        why = "the last loss was not finite, although the script ended with exit status 0"
+        return Suspicion(Failure("nan-divergence", outcome.lost_loss, why, since=since))
+    if outcome.is_completed(steps):
+        return Suspicion()
+    from ..diagnosis import good_exit  # with its tables it takes long to load
+
+    found = good_exit.read_good_exit(log())
+    if found.failure is not None:
+        name, line, _, why, mend = found.failure
+        return Suspicion(Failure(name, line, why, mend))
+    return Suspicion(
+        doubt=good_exit.NO_STEP if found.doubt is None and outcome.is_without_step else found.doubt
+    )
+
+
 class Judgement(NamedTuple):
     """How an attempt ended. A `failed` one with a failure may be followed by another attempt, if there is a remedy."""
 
@@ -48,8 +88,10 @@ class Judgement(NamedTuple):
     evidence: Dict[str, Any]
 
 
-def judge(outcome: Outcome, failure: Optional[Failure], wish: str, steps: Optional[int]) -> Judgement:
-    """Judge an attempt; `failure` is the failure by the outcome or by a diagnosis, `wish` the last wish of the user."""
+def judge(
+    outcome: Outcome, failure: Optional[Failure], doubt: Optional[Doubt], wish: str, steps: Optional[int]
+) -> Judgement:
+    """Judge an attempt; `failure` and `doubt` are by the outcome or by a diagnosis, `wish` is the last one of the user."""
     evidence: Dict[str, Any] = {"exit": outcome.code, "signal": outcome.signal, "step": outcome.step}
     if outcome.remaining:
         evidence["remaining"] = outcome.remaining
@@ -67,4 +109,6 @@ def judge(outcome: Outcome, failure: Optional[Failure], wish: str, steps: Option
         return Judgement("resuming", SHUTDOWN, evidence)
     if outcome.uses_worker:
         return Judgement("failed", "no-completion-marker", {**evidence, "marker": outcome.marker})
+    if doubt is not None:
+        evidence["doubt"] = doubt.record()
     return Judgement("succeeded", "exit-only", evidence)

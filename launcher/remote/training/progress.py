@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
 from ..diagnosis.logscan import Metric
-from ..diagnosis.loss_watch import Divergence
+from ..diagnosis.loss_watch import Divergence, LastLoss
 from ..diagnosis.remedy import Failure
 from .history import HELD
 from .liveness import Liveness
@@ -62,6 +62,19 @@ class Progress:
         self._stop_grace_s = stop_grace_s
         self._redact = redact
         self._lost_losses = 0
+        self._lost_loss: Optional[str] = None
+        self._first_step: Optional[int] = None
+
+    def lost_loss(self, of_log: Optional[LastLoss]) -> Optional[str]:
+        """Return the line of the last training loss if it was not finite; `of_log` counts if nobody reports losses."""
+        if self.has_worker_metrics or of_log is None:
+            return self._lost_loss
+        return None if of_log.is_finite else of_log.line
+
+    @property
+    def is_without_step(self) -> bool:
+        """Whether a training was seen to begin, before its last step, and made no step."""
+        return self._first_step is not None and (self.step or 0) <= self._first_step
 
     @property
     def grace_s(self) -> float:
@@ -109,6 +122,7 @@ class Progress:
             self.has_worker_metrics = self.has_worker_metrics or values.get("logs") is True
             self.has_trained = True
             self.doubtful_from = values["step"] + 1
+            self._first_step = values["step"] if values["step"] != values.get("steps") else None
         elif kind == "end":
             self.liveness.rest()
         elif kind == "done" and _is_first(event):
@@ -152,14 +166,14 @@ class Progress:
     def _judge_loss(self, step: Any, loss: Any) -> Optional[News]:
         """Return a failure if a script reports several non-finite losses in a row and continues."""
         if loss not in _NON_FINITE:
-            self._lost_losses = 0
+            self._lost_losses, self._lost_loss = 0, None
             self.doubtful_from = step if isinstance(step, int) else self.doubtful_from
             return None
         self._lost_losses += 1
+        self._lost_loss = line = "step %s: loss %s" % (step, loss)
         if self._lost_losses != LOST_LOSSES:
             return None
         why = "the loss was not finite %d times in a row" % LOST_LOSSES
-        line = "step %s: loss %s" % (step, loss)
         # The first bad loss shows that the update of the step before it was bad.
         return News(failure=Failure("nan-divergence", line, why, since=self.doubtful_from))
 

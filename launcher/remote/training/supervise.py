@@ -27,7 +27,7 @@ from .attempt_record import Basis, compose
 from .command_watch import Running
 from .history import describe_previous, read_history, taken_knobs
 from .host_watch import make_watch
-from .judging import SHUTDOWN, Outcome, judge
+from .judging import SHUTDOWN, Outcome, judge, suspect
 from .mending import Mending
 from .progress import Progress
 from .proofs import Proofs
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..cards import lease
+    from ..diagnosis.good_exit import Doubt
 
 RESTART = 75
 NOT_STARTED = "command-not-found"
@@ -269,12 +270,13 @@ class Supervisor:
 
     def _conclude(self, outcome: Outcome) -> int | None:
         """Record how the command ended; return the agent's exit status, None if another attempt follows."""
+        doubt = self._look_behind(outcome) if outcome.is_good_exit else None
         failure = self._failure_of(outcome)
         wish = outcome.wish
         if failure is not None:
             self.mending.set_aside(failure)
             wish = self.run.read_wish()  # a new one forbids another attempt
-        state, reason, evidence = judge(outcome, failure, wish, self.plan.get("steps"))
+        state, reason, evidence = judge(outcome, failure, doubt, wish, self.plan.get("steps"))
         if state == "resuming":
             self.account.say(state, reason, evidence=evidence)
             return RESTART
@@ -294,6 +296,16 @@ class Supervisor:
             self.account.say_again()  # at once: if this agent dies now, its successor deals with the failure
             self.proofs.keep_failure()
         return self.progress.failure
+
+    def _look_behind(self, outcome: Outcome) -> Doubt | None:
+        """Take an attempt with exit status 0 for failed if that is certain; return a doubt if it is not."""
+        from ..diagnosis.diagnose import TAIL_BYTES
+
+        since, steps = self.progress.doubtful_from, self.plan.get("steps")
+        failure, doubt = suspect(outcome, steps, since, lambda: self.account.log_tail(TAIL_BYTES))
+        if failure is not None:
+            self.progress.fail(failure)
+        return doubt
 
     def _diagnose(self, outcome: Outcome) -> remedy.Failure:
         """Return the failure of a command that ended badly."""

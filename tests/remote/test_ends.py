@@ -1,0 +1,97 @@
+"""The end is judged, not believed: sixty logs of commands that ended with exit status 0, and the table of the docs."""
+
+import pytest
+from testbed.client import REPOSITORY
+from testbed.ends import BAD, ODD
+
+from launcher.remote.diagnosis.cause import crash
+from launcher.remote.diagnosis.good_exit import read_good_exit
+from launcher.remote.diagnosis.logscan import LogScanner
+from launcher.remote.training.judging import Outcome, judge, suspect
+from launcher.remote.training.progress import Progress
+
+
+def verdict(log: str) -> tuple[str, str] | None:
+    """Return how a log with exit status 0 is judged: `failed` or `doubt`, with the class; None for a success."""
+    scanner = LogScanner()
+    scanner.feed(log.encode())
+    scanner.finish()
+    if Progress().lost_loss(scanner.last_loss) is not None:
+        return "failed", "nan-divergence"
+    found = read_good_exit(log.encode())
+    if found.failure is not None:
+        return "failed", found.failure.name
+    return ("doubt", found.doubt.name) if found.doubt is not None else None
+
+
+@pytest.mark.parametrize(("log", "expected"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
+def test_a_bad_end_is_seen_behind_exit_status_0(log, expected):
+    """NaN in every format, and errors that a script caught."""
+    assert verdict(log) == expected
+
+
+@pytest.mark.parametrize(("log", "expected"), [case[1:] for case in ODD], ids=[case[0] for case in ODD])
+def test_a_good_end_that_looks_odd_is_a_success(log, expected):
+    """Wrong is worse than absent."""
+    assert verdict(log) == expected
+
+
+def test_there_are_thirty_of_each():
+    """As many as the issue asks for."""
+    assert (len(BAD), len(ODD)) == (30, 30)
+
+
+STEPS = 30
+UNSCALE = b'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nValueError: Attempting to unscale FP16 gradients.\n'
+PLAIN = Outcome(
+    code=0, signal=None, remaining=[], is_stop_asked=False, wish="run", failure=None, step=None, marker=None, is_marked=False,
+    was_asked_to_end=False, uses_worker=False,
+)  # fmt: skip
+ROWS = {
+    "the worker reported the last step of the plan": (
+        {"uses_worker": True, "is_marked": True, "marker": STEPS}, b"", "succeeded",
+    ),
+    "the script used the worker, and reported no end": ({"uses_worker": True}, b"", "failed: no-completion-marker"),
+    "the last training loss is NaN or infinite": ({"lost_loss": "loss nan"}, b"", "failed: nan-divergence"),
+    "an error of precision at the end of the log": ({}, UNSCALE, "failed: fp16-unscale"),
+    "another error at the end of the log": ({}, b"KeyError: 'x'\n", "succeeded, doubt: user-code-error"),
+    "a Trainer began to train, and made no step": ({"is_without_step": True}, b"", "succeeded, doubt: no-step"),
+    "none of these": ({}, b"loss 0.5\n", "succeeded"),
+    "an error or a signal": ({"code": 1}, UNSCALE, "failed: fp16-unscale"),
+    "any end, after you asked it to stop": ({"wish": "stop", "is_stop_asked": True}, UNSCALE, "cancelled"),
+    "any end, after the host asked it to stop": ({"is_stop_asked": True}, b"", "resuming"),
+}  # fmt: skip
+
+
+def judged(outcome: Outcome, log: bytes) -> str:
+    """Return the verdict as the docs write it."""
+    failure, doubt = suspect(outcome, STEPS, 1, lambda: log) if outcome.is_good_exit else (None, None)
+    if outcome.is_bad_end:
+        failure = crash(log, outcome.code, outcome.signal, 0)
+    state, reason, _ = judge(outcome, failure, doubt, outcome.wish, STEPS)
+    return state + (f": {reason}" if state == "failed" else f", doubt: {doubt.name}" if doubt else "")
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_each_row_of_the_table_in_the_docs_is_so(row):
+    """By the values that the agent has at the end of a command."""
+    changed, log, expected = ROWS[row]
+    assert judged(PLAIN._replace(**changed), log) == expected
+
+
+def test_the_table_in_the_docs_has_these_rows():
+    """Each with its verdict."""
+    text = (
+        (REPOSITORY / "docs" / "recovery-and-diagnosis.md")
+        .read_text()
+        .partition("## How an end is judged")[2]
+    )
+    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    written = {
+        what.strip(): verdict.strip().replace("`", "") for what, verdict in cells[2:] if what.strip() in ROWS
+    }
+    assert list(written) == list(ROWS)
+    for row, (_, _, expected) in ROWS.items():
+        state, _, detail = expected.partition(", doubt: ")
+        assert written[row].startswith(state.partition(":")[0])
+        assert ("doubt" in written[row]) == bool(detail)
