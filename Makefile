@@ -1,6 +1,7 @@
 # demo         train the demo on this machine
 # quick        the tests that need no training and no testbed: under 3 minutes on two cores
-# test         all tests
+# test         the tests that CI runs
+# long         those that take half a minute or more, and write their table
 # lint         format, lint, types
 # check        lint and test
 # docs         build the pages of docs/ into site/
@@ -14,7 +15,7 @@
 # testbed-up   leave two machines running
 # testbed-down end them
 # clean        remove what these targets made
-.PHONY: demo quick test check lint docs bench links kills orders large precision mutants testbed-up testbed-down clean
+.PHONY: demo quick test long check lint docs bench links kills orders large precision mutants testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -30,10 +31,13 @@ demo: .venv/ready
 	$(BIN)/launch
 
 quick: .venv/ready
-	$(BIN)/python -m pytest -n 2 -m "not training and not testbed and not slow and not gpu"
+	$(BIN)/python -m pytest -n 2 -m "not training and not testbed and not slow and not long and not gpu"
 
 test: .venv/ready
 	$(BIN)/python -m pytest -n 2
+
+long: .venv/ready
+	$(BIN)/python tests/bench/scenarios.py long
 
 lint: .venv/ready
 	$(BIN)/ruff format --check .

@@ -1,4 +1,4 @@
-"""Tables of what tests record of themselves when they are run at their full counts: `make links`, `make kills`, `make orders`, `make large`."""
+"""Tables of what tests record of themselves when they are run at their full counts: `make links`, `make kills`, `make orders`, `make large`, `make long`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ class Table(NamedTuple):
     environment: dict[str, str]
     note: str
     columns: dict[str, str]
-    """What a test records -> how it is told."""
+    """What a test records -> how it is told; of any test, `test` is its name and `seconds` its time."""
+    marks: str = "not gpu"
+    """The tests of these files, by their marks."""
 
 
 TABLES = {
@@ -81,6 +83,15 @@ TABLES = {
             "disk": "disk after 1 / 3 runs",
         },
     ),
+    "long": Table(
+        "long",
+        "Long tests",
+        ("tests",),
+        {},
+        "The tests that CI leaves out because of their time: each has a shorter one beside it that CI runs.\n",
+        {"test": "test", "seconds": "seconds"},
+        marks="long",
+    ),
 }
 
 
@@ -88,6 +99,9 @@ def rows(table: Table, report: Path) -> Iterator[str]:
     """Yield a line of the table for each test that recorded what it did."""
     for case in ET.parse(report).iter("testcase"):  # noqa: S314 - pytest has just written it
         said = {one.get("name"): one.get("value") for one in case.iter("property")}
+        if "test" in table.columns:
+            name = f"`{case.get('classname', '').removeprefix('tests.')}::{case.get('name')}`"
+            said |= {"test": name, "seconds": f"{float(case.get('time', 0)):.0f}"}
         if said:
             yield f"| {' | '.join(str(said[key]) for key in table.columns)} |\n"
 
@@ -98,7 +112,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [
-            *(sys.executable, "-m", "pytest", *table.tests, "-q"),
+            *(sys.executable, "-m", "pytest", *table.tests, "-q", "-n", "2", "-m", table.marks),
             *(f"--junitxml={report}", "-o", "junit_family=xunit1"),  # the one that holds what tests record
         ]
         environment = {**os.environ, **table.environment, "LAUNCH_TESTBED": "required"}

@@ -165,6 +165,7 @@ def test_dashes_without_a_command_show_the_form(client, words):
     assert "-- python train.py" in said
 
 
+@pytest.mark.long
 @pytest.mark.slow(reason="starts a client for each verb")
 def test_runs_that_is_a_file_is_told_before_anything_is_made(client):
     """By launch before it asks the host for anything, and by every verb that wants a mirror there."""
@@ -201,6 +202,7 @@ RUN_VERBS = ("attach", "logs", "ls", "metrics", "plot", "pull", "resume", "stop"
 STRANGE = ("../x", "*", "[0-9]*", "/etc", ".", "a\nb", "\x1b[2J", "é\udce9")
 
 
+@pytest.mark.long
 @pytest.mark.slow(reason="starts a client for each verb")
 def test_a_word_that_means_several_runs_or_none_is_a_usage_error(client):
     """Whatever the verb, and whatever is written: patterns and paths are plain letters here."""

@@ -124,6 +124,7 @@ VERBS = {
 }
 
 
+@pytest.mark.long
 def test_no_escape_of_a_run_passes_any_verb(client, hostile):
     """Neither into a pipe, where nothing steers, nor into a terminal, where rich's own do."""
     for verb, shows in VERBS.items():

@@ -20,7 +20,7 @@ from testbed.sshd import SshHost
 HERE = Path(__file__).parent
 TESTBED = pytest.mark.testbed
 PLACES = (
-    pytest.param("local"),
+    pytest.param("local", marks=pytest.mark.long),  # the toy runs on this machine too
     pytest.param("ssh_native", marks=TESTBED),
     pytest.param("ssh_docker", marks=TESTBED),
     pytest.param("toy"),

@@ -145,6 +145,7 @@ def states(folder):
     return [line for line in lines if line["kind"] == "state"]
 
 
+@pytest.mark.long
 def test_a_full_card_goes_on_with_smaller_micro_batches_to_the_same_result(sft_project):
     """Same examples, same schedule; the sums are taken in another order, so it is the same within a tolerance."""
     (sft_project.project / "small_card.py").write_text(SMALL_CARD)
@@ -161,6 +162,7 @@ def test_a_full_card_goes_on_with_smaller_micro_batches_to_the_same_result(sft_p
         assert (weight - whole[name]).abs().max() < 1e-4, name
 
 
+@pytest.mark.long
 @pytest.mark.testbed
 def test_a_disk_that_fills_up_under_a_trainer_s_checkpoint_is_cleared(sft_project, small_disk):
     """Torch says it in its own words; the old checkpoint goes, and the training ends as if nothing had been."""

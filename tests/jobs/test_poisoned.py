@@ -72,6 +72,7 @@ def test_what_no_rung_can_mend_fails_as_what_it_is(client):
     assert (attempts[-1][1]["state"], attempts[-1][1]["reason"]) == ("failed", "nan-divergence")
 
 
+@pytest.mark.long
 def test_what_overflows_only_in_half_precision_is_mended_in_fp32(client):
     """Gradients of 1e12 are no trouble there; the last checkpoint before them is what it goes on from."""
     done, attempts = trained(client, "overflow")
@@ -98,6 +99,7 @@ def test_what_does_not_learn_is_stopped_at_once(client, poison, begins):
     assert "not-learning" in done.stderr
 
 
+@pytest.mark.long
 def test_residuals_beyond_fp16_are_mended_by_the_next_rung(client):
     """A residual stream of 8e4 overflows an fp16 base; over an fp32 base the same training succeeds, with no person."""
     done, attempts = trained(client, "wide", change=widen)

@@ -27,6 +27,7 @@ def losses(client, *words):
     return [float(loss) for loss in json.loads(ledger.read_text())["losses"]]
 
 
+@pytest.mark.long
 def test_other_rungs_and_splits_learn_as_fp32_does(client, monkeypatch):
     """Forty steps of 8 examples, each way."""
     monkeypatch.setenv("LEDGER", str(client.home / "ledger"))

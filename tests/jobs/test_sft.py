@@ -230,6 +230,7 @@ def test_a_training_ends_with_artifacts_and_a_result(tiny, method, kept):
     assert sorted(path.parent.name for path in sealed) == ["checkpoint-2", "checkpoint-4"]
 
 
+@pytest.mark.long
 def test_sigterm_leaves_a_checkpoint_from_which_the_next_start_goes_on(tiny):
     """A stop is exit 0 without a result; the resumed training ends at the planned step."""
     first = start(tiny, steps=100_000, save_every_steps=3)

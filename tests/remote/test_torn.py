@@ -45,6 +45,7 @@ def trained(home: Path, options: str) -> Toy:
     return toy
 
 
+@pytest.mark.long
 def test_a_kill_at_any_write_of_a_checkpoint_costs_no_sample(tmp_path):
     """From the folder's making to the removal of the oldest one: the run ends well, from the right checkpoint."""
     trained(tmp_path / "whole", f"-e trace={CALLS}")

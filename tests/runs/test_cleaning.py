@@ -78,6 +78,7 @@ open(place, "w").close()
 """
 
 
+@pytest.mark.long
 def test_what_a_run_takes_from_a_hub_is_there_for_the_next_one_and_stays(client, root, monkeypatch):
     """Once a root, and no removal of a run takes it; the user's own place counts before ours, and a login stays."""
     for name in ("HF_HOME", "HF_TOKEN_PATH", "XDG_CACHE_HOME"):

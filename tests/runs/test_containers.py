@@ -131,6 +131,7 @@ def _digest(plan):
     return hashlib.sha256(plan.strip().encode()).hexdigest()
 
 
+@pytest.mark.long
 def test_a_finished_and_a_stopped_run_stay_down_a_running_one_comes_back(client, box):
     """Through a graceful restart of the engine, a killed one, and a reboot of its machine."""
     finished, stopped = detached(client), detached(client)
@@ -199,6 +200,7 @@ def _reboot(engine):
     engine.wait()
 
 
+@pytest.mark.long
 def test_what_strangers_do_to_a_container_is_told_as_it_is(client, box):
     """A killed pid comes back; `docker kill` and `docker stop` hold; a removed one is made anew by attach."""
     run = detached(client)

@@ -142,6 +142,7 @@ def downloads_begun(index):
     return any(path.startswith("/simple/torch") for path, _ in index.requests)
 
 
+@pytest.mark.long
 def test_two_launches_at_once_make_one_and_show_no_password(client, box, stock):
     """The second waits, says so, and uses what the first has made; the index's password is in no argument and no file that stays."""
     index = WheelServer(stock, user="ada", password="hunter2", address="127.0.0.1", has_bridge=False)
@@ -172,6 +173,7 @@ def test_two_launches_at_once_make_one_and_show_no_password(client, box, stock):
     assert box.ssh("sh", "-c", "grep -rl hunter2 .launch /dev/shm 2>/dev/null || true") == ""
 
 
+@pytest.mark.long
 def test_whoever_dies_while_it_is_made_leaves_nothing_half_made(client, box, index):
     """Ctrl-C, a killed client, a killed agent: pip ends each time, and the launch after them makes it."""
     index.gate.clear()

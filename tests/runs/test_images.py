@@ -294,6 +294,7 @@ def test_a_build_that_goes_on_is_not_cleared_away(client, box, index, classic):
     assert "(classic builder)" in err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["debian", "none"])
 def test_an_image_of_ours_whose_name_has_moved_on_is_pruned(client, box, classic, kind):
     """As where two roots built the same at once. What others made from it has its labels, and stays."""
@@ -376,6 +377,7 @@ def large_index(engine, tmp_path):
     server.down()
 
 
+@pytest.mark.long
 def test_a_full_disk_under_a_build_is_told_and_leaves_nothing(client, clean, large_index):
     """Said as what it is, nothing has a tag, and a job that fits is built next."""
     write_table(client, clean, large_index.index_url)
@@ -511,6 +513,7 @@ def ended(processes, yet=True):
 CROWD = int(os.environ.get("LAUNCH_TESTBED_CROWD", "20"))
 
 
+@pytest.mark.long
 def test_many_launches_at_once_build_once(client, box, index):
     """Through one sshd as it comes (10 sessions, 10 at the door): all start and succeed, one image, one download."""
     index.gate.clear()

@@ -174,6 +174,7 @@ def test_on_this_machine_no_sample_is_lost_and_none_beyond_an_interval_seen_agai
     judged(Here(client), tmp_path, record_property, "native, under the keeper")
 
 
+@pytest.mark.long
 @pytest.mark.testbed
 def test_in_a_container_no_sample_is_lost_and_none_beyond_an_interval_seen_again(
     client, engine, tmp_path, record_property

@@ -104,6 +104,7 @@ def test_a_card_that_a_run_has_is_refused_with_its_name_and_another_is_taken(cli
     assert "GPU 1" in client.seen("--detach", *words(client))
 
 
+@pytest.mark.long
 def test_a_card_is_named_on_the_command_line(client, cards):
     """That one, or none; so many as the profile says, and what is no card is said at once."""
     cards(3)
@@ -150,6 +151,7 @@ def test_whoever_waits_sees_the_holder_gets_the_card_and_can_leave(client, cards
     assert client.run(*words(client, 0.0, "--wait", "1s")).returncode == 3
 
 
+@pytest.mark.long
 def test_whoever_came_first_gets_the_card_first(client, cards):
     """Four that wait, begun in order; one without --wait does not slip in; one that leaves holds up nobody."""
     cards(1)

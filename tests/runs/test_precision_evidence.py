@@ -20,6 +20,7 @@ def modes(client, *options):
     return [rung["mode"] for rung in plan["ladder"]]
 
 
+@pytest.mark.long
 @pytest.mark.slow(reason="several clients and runs")
 def test_a_precision_that_failed_here_is_not_the_first_rung_of_the_next_plan(client, cards):
     """A rehearsal shows nothing; a request is heeded; the reason is said before a launch."""

@@ -42,6 +42,7 @@ def sums(lab):
     return {line.split()[0] for line in lab.ssh("find", f"{lab.root}/store", *words).splitlines()}
 
 
+@pytest.mark.long
 def test_runs_share_one_copy_and_none_changes_it(client, large):
     """Three runs need the room of one; who writes in place is refused and told the mend, which works."""
     done = launch(client, READS)

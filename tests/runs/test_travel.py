@@ -131,6 +131,7 @@ def answer_at_a_terminal(client, answer, *words):
     return process.returncode, shown.decode(errors="replace")
 
 
+@pytest.mark.long
 def test_much_is_asked_about_before_it_travels_and_not_again(client, lab):
     """300 MB: refused without a terminal, with the file's name; at a terminal by the answer; unchanged, never again."""
     client.script("print(1)")
