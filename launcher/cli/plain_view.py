@@ -199,6 +199,9 @@ class PlainView:
 
     def event(self, event: Event) -> None:
         """Show one event."""
+        if event.kind == "metric":  # as nearly all are
+            self._take_metric(event)
+            return
         if event.kind == "state" and event.values.get("state") == "running" and (event.attempt or 1) > 1:
             first_step = count(event.values.get("from"))
             where = "" if first_step is None else f" from step {first_step}"
@@ -211,11 +214,14 @@ class PlainView:
                 f"{name} is incomplete and was not saved by the worker: moved to checkpoints/{path} on the host"
             )
         phase = self.progress.phase
-        if self.progress.take(event):
-            if event.source is None and not self.is_quiet:
-                self.metric(event)
-        elif self.progress.phase != phase and self.progress.phase and not self.is_quiet:
+        self.progress.take(event)
+        if self.progress.phase != phase and self.progress.phase and not self.is_quiet:
             self.phase()
+
+    def _take_metric(self, event: Event) -> None:
+        """Take a metric, and show it unless the training prints it itself."""
+        if self.progress.take(event) and event.source is None and not self.is_quiet:
+            self.metric(event)
 
     def remedy(self, event: Event) -> None:
         """Show why an attempt ended, and what the next attempt changes."""
