@@ -46,9 +46,8 @@ def read_good_exit(log: bytes) -> Reading:
         return Reading()
     if found.name in PROVABLE:
         return Reading(failure=found)
-    return Reading(
-        doubt=Doubt(found.name, found.line, "%s, although it ended with exit status 0" % found.why)
-    )
+    why = "the log ends with this error, although the exit status is 0"
+    return Reading(doubt=Doubt(found.name, found.line, why))
 
 
 def _is_overcome(log: bytes, number: int) -> bool:
