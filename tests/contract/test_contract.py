@@ -32,7 +32,11 @@ crashes_at = 0
 waits_at = 0
 ignores_sigterm = false
 """
-FAILS = "print('so far', flush=True)\nraise SystemExit(3)\n"
+FAILS = """
+import sys
+print("so far, with", type(sys.meta_path[0]).__name__, flush=True)
+raise SystemExit(3)
+"""
 
 
 @pytest.fixture(params=PLACES)
@@ -199,7 +203,7 @@ def test_fail_says_the_exit_code_and_the_reason(place):
     done = place.client.run(*words(place, "fails"))
     run = only_run(place)
     assert done.returncode == 1
-    assert "so far" in done.stdout
+    assert "so far, with ImportWatch\n" in done.stdout  # the start-up hook is in the training of every place
     assert "exit-nonzero" in done.stderr
     assert "launch logs" in done.stderr
     values = row(place, run)
