@@ -7,6 +7,7 @@ launch     a job that only exits, here and on an SSH host on loopback, beside `s
 unchanged  the ship of 10,000 unchanged files beside an `rsync -a` that finds nothing to do
 far        the first ship of 500 small files at a round trip of 40 ms, beside `tar | ssh`
 image      a job's image built cold, after another requirement, and when it is there, and its size, beside a plain Dockerfile
+environment  an environment that uv fills from a folder, cold and with another package, beside `uv pip install` of the same
 container  a warm job that only exits, in a container, beside `ssh HOST docker run --rm IMAGE true` of the same image
 probe      one probe of a host with 4 simulated cards and 8 holders, without what its nvidia-smi takes itself
 hosts      50 hosts probed at once by one client
@@ -220,6 +221,37 @@ def _images(client: Client, engine: Engine, index: WheelServer) -> Iterator[Figu
         yield beside(f"an image {what}", took, "a plain Dockerfile's", floor)
     ours, theirs = (_mb(engine, name) for name in ("launcher/cpu", "plain"))
     yield Figure("… its size", f"{ours:,.0f} MB", f"{theirs:,.0f} MB", f"{ours / theirs:.2f} x")
+
+
+def environment(client: Client, _host: SshHost) -> Iterator[Figure]:
+    """Measure the environment of the main job, filled by uv from a local folder, beside `uv pip install` of the same wheels."""
+    uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
+    if uv is None:
+        raise MissingPartError("uv is not installed: pip install uv")
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        del os.environ[name]  # pip would be set up on this host, and would fill it
+    there = client.home / ".local" / "bin" / "uv"
+    there.parent.mkdir(parents=True)
+    shutil.copy(uv, there)
+    wheels = wheelhouse()
+    (client.home / "pip.conf").write_text(f"[global]\nno-index = true\nfind-links = {wheels}\n")
+    others = (client.project / "launch.toml").read_text()
+    # The Python of the tests has these packages.
+    build = f'[hosts.local]\npython = "/usr/bin/python3"\n[hosts.local.build]\npip_conf = "{client.home}/pip.conf"\ntorch_index = ""\n'
+    (client.project / "launch.toml").write_text(f"{others}\n{build}")
+    plain = client.home / "plain"
+    more = {**client.env, "UV_CACHE_DIR": str(client.home / "plain-cache")}
+    for what, needed, most in (("cold", NEEDED, 1.2), ("with another package", [*NEEDED, "h11"], None)):
+        words = [word for package in needed for word in ("--with", package)]
+        stage = stages(client, "--runtime", "native", *words)["environment"]
+        assert "by uv" in stage["text"], stage["text"]
+        shutil.rmtree(plain, ignore_errors=True)
+        folder = ["--no-index", "--find-links", str(wheels), "--python", str(plain / "bin" / "python")]
+        floor = seconds([uv, "venv", "--python", "/usr/bin/python3", str(plain)], env=more)
+        floor += seconds([uv, "pip", "install", *folder, *needed], env=more)
+        yield beside(f"an environment {what}", stage["seconds"], "`uv venv`, `uv pip install`", floor, most)
+        check = seconds([str(plain / "bin" / "python"), "-c", "import torch"])
+        yield Figure("… of it: torch imported to check it", ms(check))
 
 
 def _mb(engine: Engine, name: str) -> float:
@@ -452,6 +484,7 @@ MEASUREMENTS: dict[str, Measurement] = {
         start,
         launch,
         image,
+        environment,
         container,
         unchanged,
         far,
