@@ -204,15 +204,16 @@ class LogScanner:
 
     def _take_line(self, segment: bytes) -> None:
         text = text_of(segment)
-        keras = _KERAS_EPOCH.match(text)
+        start = text.lstrip()[:1]
+        keras = _KERAS_EPOCH.match(text) if start == "E" else None
         if keras:
             self._keras_epoch = int(keras[1])
             return
-        bar = keras_of(text)
+        bar = keras_of(text) if start.isdigit() else None
         if bar is not None:
             self._take_keras(bar)
             return
-        bar = bar_of(text)
+        bar = bar_of(text) if "it [" in text or "\u2501" in text else None
         if bar is not None:
             self._take_numbers(bar)
             return
