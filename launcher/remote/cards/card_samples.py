@@ -1,7 +1,7 @@
 """The figures of a run's own cards, from one `nvidia-smi` that reports them every ten seconds while a training runs.
 
-It asks the driver and opens no CUDA context, so it holds no card. It ends with the agent, even if that is killed: the
-keeper ends what its agent leaves, the next report would go into a closed pipe, and a sweep finds it by the run's token.
+It asks the driver and opens no CUDA context, so it holds no card. The kernel ends it with the agent, even if that is
+killed. One that waits for a driver which does not answer ends later; a sweep knows it by the run's token.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class CardSamples:
         self._starts_left -= 1
         try:
             self._child = subprocess.Popen(
-                _words(list(self._numbers)),
+                process.bound_to_us(_words(list(self._numbers))),
                 cwd="/",
                 env=self._variables,
                 stdin=subprocess.DEVNULL,
@@ -152,7 +152,7 @@ class CardSamples:
 
 
 def _words(uuids: List[str]) -> List[str]:
-    """Return the command line. Some versions write into a pipe in blocks of many reports unless `stdbuf` forbids it."""
+    """Return the command line of the program. Some versions write into a pipe in blocks of many reports unless `stdbuf` forbids it."""
     unbuffered = ["stdbuf", "-oL"] if shutil.which("stdbuf") else []
     question = ["--query-gpu=" + ",".join(FIELDS), "--format=csv,noheader,nounits"]
     return [*unbuffered, "nvidia-smi", *question, "--id=" + ",".join(uuids), "--loop=%d" % EVERY_S]

@@ -21,6 +21,12 @@ from typing import Any, Callable
 IS_LINUX = sys.platform.startswith("linux")
 KILL_WAIT_S = 10.0
 _PR_SET_CHILD_SUBREAPER = 36
+_BOUND = """\
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL
+if os.getppid() == int(sys.argv[1]):  # it may have ended before
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
 
 
 def host_id() -> str:
@@ -79,6 +85,15 @@ class Process:
     def proof(self, why: str) -> dict[str, Any]:
         """Return what is recorded when this process gets a signal."""
         return {"pid": self.pid, "start": self.start, "proof": why}
+
+
+def bound_to_us(words: list[str]) -> list[str]:
+    """Return the command line of a program that the kernel kills when this process ends, however that happens.
+
+    An interpreter asks for that and becomes the program: code between a fork and the program's start could hang if this
+    process has threads. Other systems than Linux do not know it.
+    """
+    return [sys.executable, "-ISc", _BOUND, str(os.getpid()), *words] if IS_LINUX else words
 
 
 def keep_awake() -> None:
