@@ -273,8 +273,7 @@ def main() -> None:
         processing_class=tokenizer,
         callbacks=[worker.trainer_callback()],
     )
-    if plan.run is None:
-        trainer.remove_callback(PrinterCallback)  # by hand the worker prints the same lines
+    trainer.remove_callback(PrinterCallback)  # the worker shows the same lines
     is_main = trainer.is_world_process_zero()
     checkpoint = worker.resume_from()
     if is_main and held_out and checkpoint is None:
