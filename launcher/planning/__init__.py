@@ -2,7 +2,7 @@
 
 from launcher.planning.allocation import complete
 from launcher.planning.assembly import changed, job_of, ladder_inputs, plan, source
-from launcher.planning.build_failure import build_failure
+from launcher.planning.build_failure import Indexes, build_failure, indexes
 from launcher.planning.environment_plan import (
     build_variables,
     environment,
@@ -47,6 +47,7 @@ from launcher.planning.worker_use import values_taken
 
 __all__ = [
     "Excluded",
+    "Indexes",
     "Ladder",
     "LadderInputs",
     "PrecisionRequest",
@@ -76,6 +77,7 @@ __all__ = [
     "failed_before",
     "has_no_index",
     "image",
+    "indexes",
     "interpreter_of",
     "is_closed",
     "is_unavailable",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+from launcher.values.image import BuildOptions
 
 MOST_LINES = 5
 LAST_LINES = 15
@@ -18,14 +20,42 @@ class BuildFailure(NamedTuple):
     mend: str
 
 
+class Indexes(NamedTuple):
+    """The indexes that a build asks: the URL of torch's, None if torch comes with the rest; whether a pip_conf names that of the rest."""
+
+    torch: str | None = None
+    has_pip_conf: bool = False
+
+    def is_torchs(self, lines: Iterable[str]) -> bool:
+        """Whether lines of a build's output are about torch's own index."""
+        return self.torch is not None and any("torch" in line for line in lines)
+
+    def asked(self, lines: Iterable[str]) -> str:
+        """Return the index that lines of a build's output are about."""
+        if self.torch is not None and self.is_torchs(lines):
+            return self.torch
+        return "the index in pip_conf" if self.has_pip_conf else "PyPI"
+
+
+def indexes(default: str | None, options: BuildOptions) -> Indexes:
+    """Return the indexes that a build asks; `default` is torch's unless the options name another."""
+    torch = default if options.torch_index is None else options.torch_index
+    return Indexes(torch or None, options.pip_conf is not None)
+
+
 class _Cause(NamedTuple):
     pattern: re.Pattern[str]
     what: str
     mend: str
+    is_of_index: bool = False
 
 
-def _cause(pattern: str, what: str, mend: str) -> _Cause:
-    return _Cause(re.compile(pattern), what, mend)
+def _cause(pattern: str, what: str, mend: str, *, is_of_index: bool = False) -> _Cause:
+    return _Cause(re.compile(pattern), what, mend, is_of_index)
+
+
+WITHOUT_TORCHS = 'torch_index = "" in [hosts.{host}.build]: torch then comes from the index in pip_conf too'
+"""What to do if torch's own index fails on a host whose pip_conf names another index."""
 
 
 CAUSES = (
@@ -44,17 +74,20 @@ CAUSES = (
         r"CERTIFICATE_VERIFY_FAILED|invalid peer certificate|certificate verify failed|x509: certificate signed by unknown",
         "a certificate on the way to the index is not trusted there",
         "ca_bundle = … in [hosts.{host}.build]: the certificates to trust",
+        is_of_index=True,
     ),
     _cause(
         r"\b(?:401 Unauthorized|403 Forbidden|401 Client Error|403 Client Error)\b|unauthorized: authentication required",
         "the index, or the registry, does not let it in",
         "pip_conf = … in [hosts.{host}.build]: pip's settings with a login",
+        is_of_index=True,
     ),
     _cause(
         r"Temporary failure in name resolution|dns error|tcp connect error|Name or service not known|Failed to establish a new connection"
         r"|Network is unreachable|ConnectTimeout|Connection to \S+ timed out|i/o timeout|no such host",
         "the index, or the registry, cannot be reached from there",
-        'network = "host", proxy = true or pip_conf = … in [hosts.{host}.build]; if pip_conf\'s index has torch too: torch_index = ""',
+        'network = "host", proxy = true, or pip_conf = … with an index that it reaches, in [hosts.{host}.build]',
+        is_of_index=True,
     ),
     _cause(
         r"toomanyrequests",
@@ -79,13 +112,15 @@ CAUSES = (
     _cause(
         r"\bno versions? of torch(?:vision|audio)?[=<>!]|No matching distribution found for torch(?:vision|audio)?\b|that satisfies the requirement torch(?:vision|audio)?\b",
         "the index of torch's builds does not have this one",
-        'torch_index = "" in [hosts.{host}.build], if pip_conf\'s index has it, or torch_index = …; else another torch in the job\'s requirements',
+        "torch_index = … in [hosts.{host}.build]: an index that has it; or another torch in the job's requirements",
+        is_of_index=True,
     ),
     _cause(
         r"No matching distribution found for|Could not find a version that satisfies the requirement"
         r"|was not found in the (?:package registry|provided package locations|cache)|\b(?:is|are) no versions? of \S+",
         "no index that it asks has a requirement",
         "another version in the job's requirements, or an index that has it: pip_conf = … in [hosts.{host}.build]",
+        is_of_index=True,
     ),
     _cause(
         r"No solution found when resolving dependencies|we can conclude that your requirements are",
@@ -107,12 +142,15 @@ CAUSES = (
 """Ordered: an earlier cause may lead to the output of a later one."""
 
 
-def build_failure(lines: Sequence[str], host: str) -> BuildFailure:
-    """Return why a build failed, from the lines that it printed."""
+def build_failure(lines: Sequence[str], host: str, asked: Indexes) -> BuildFailure:
+    """Return why a build failed, from the lines that it printed, and which of the `asked` indexes it is about."""
     tried_again = [line for line in lines if "WARNING: Retrying" in line]
     certain = [line for line in lines if "WARNING: Retrying" not in line]
     for cause, among in ((cause, among) for among in (certain, tried_again) for cause in CAUSES):
         found = dict.fromkeys(line for line in among if cause.pattern.search(line))
         if found:
-            return BuildFailure(cause.what, tuple(found)[:MOST_LINES], cause.mend.format(host=host))
+            what = f"{cause.what} (asked: {asked.asked(found)})" if cause.is_of_index else cause.what
+            without = cause.is_of_index and asked.has_pip_conf and asked.is_torchs(found)
+            mend = WITHOUT_TORCHS if without else cause.mend
+            return BuildFailure(what, tuple(found)[:MOST_LINES], mend.format(host=host))
     return BuildFailure(None, tuple(lines)[-LAST_LINES:], "its last lines are above: what do they say?")

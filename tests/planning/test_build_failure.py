@@ -2,7 +2,11 @@
 
 import pytest
 
-from launcher.planning import build_failure
+from launcher.planning import Indexes, build_failure, indexes
+from launcher.values.image import BuildOptions
+
+TORCHS = "https://torch.example.org/cu126"
+ASKED = Indexes(TORCHS, has_pip_conf=True)
 
 CASES = {
     "no such version": (
@@ -12,12 +16,12 @@ CASES = {
     ),
     "no such torch": (
         "ERROR: No matching distribution found for torch==2.13.0",
-        "the index of torch's builds",
+        "the index of torch's builds does not have this one (asked: https://torch.example.org/cu126)",
         'torch_index = ""',
     ),
     "torch's index out of reach": (
         "WARNING: Retrying after connection broken by 'NewConnectionError: Failed to establish a new connection': /whl/cpu/torch/",
-        "cannot be reached",
+        "cannot be reached from there (asked: https://torch.example.org/cu126)",
         'torch_index = ""',
     ),
     "no such package, by uv": (
@@ -32,7 +36,7 @@ CASES = {
     ),
     "no such torch, by uv": (
         "  cause: Because there is no version of torch==2.13.0 and you require torch==2.13.0, we can conclude that your requirements are unsatisfiable.",
-        "the index of torch's builds",
+        "the index of torch's builds does not have this one (asked: https://torch.example.org/cu126)",
         'torch_index = ""',
     ),
     "conflict, by uv": (
@@ -97,7 +101,7 @@ def test_the_causing_line_is_found_among_others(name):
     """With what it means and what to do, whatever stands before and behind."""
     line, what, mend = CASES[name]
     around = [f"#9 12.3 Collecting package-{number}" for number in range(30)]
-    found = build_failure([*around, line, *around, "ERROR: failed to build: see above"], "lab")
+    found = build_failure([*around, line, *around, "ERROR: failed to build: see above"], "lab", ASKED)
     assert found.lines == (line,)
     assert what in found.what
     assert mend in found.mend
@@ -106,20 +110,43 @@ def test_the_causing_line_is_found_among_others(name):
 def test_of_several_the_one_that_causes_the_others_is_told():
     """A full disk makes pip find nothing; each line once, and no more than a few."""
     lines = ["ERROR: No matching distribution found for x", *["[Errno 28] No space left on device"] * 3]
-    found = build_failure(lines, "lab")
+    found = build_failure(lines, "lab", ASKED)
     assert found.lines == ("[Errno 28] No space left on device",)
     many = [f"ERROR: No matching distribution found for x{number}" for number in range(9)]
-    assert len(build_failure(many, "lab").lines) == 5
+    assert len(build_failure(many, "lab", ASKED).lines) == 5
 
 
 def test_a_connection_that_was_tried_again_is_no_cause():
     """It came through; what failed came later."""
     retried = "WARNING: Retrying after connection broken by: Failed to establish a new connection"
-    found = build_failure([retried, "error: command 'gcc' failed"], "lab")
+    found = build_failure([retried, "error: command 'gcc' failed"], "lab", ASKED)
     assert found.lines == ("error: command 'gcc' failed",)
 
 
 def test_what_nobody_knows_is_shown_by_its_last_lines():
     """Nothing is made up."""
-    found = build_failure([f"line {number}" for number in range(50)], "lab")
+    found = build_failure([f"line {number}" for number in range(50)], "lab", ASKED)
     assert (found.what, found.lines[0], found.lines[-1]) == (None, "line 35", "line 49")
+
+
+@pytest.mark.parametrize(
+    ("asked", "line", "index", "mend"),
+    [
+        (Indexes(TORCHS), "No matching distribution found for torch==2.13.0", TORCHS, "torch_index = …"),
+        (Indexes(None, has_pip_conf=True), "No matching distribution found for torch==2.13.0", "pip_conf", "torch_index = …"),
+        (Indexes(TORCHS), "No matching distribution found for einops", "PyPI", "pip_conf = …"),
+        (ASKED, "No matching distribution found for einops", "the index in pip_conf", "pip_conf = …"),
+    ],
+)  # fmt: skip
+def test_the_index_that_was_asked_is_named(asked, line, index, mend):
+    """What is there already is not proposed: torch's own index is given up only where there is another."""
+    found = build_failure([f"ERROR: {line}"], "lab", asked)
+    assert f"(asked: {index}" in found.what.replace("the index in pip_conf", index)
+    assert mend in found.mend
+
+
+def test_the_options_of_a_host_replace_torchs_index():
+    """Nothing at all leaves torch to the index of the rest."""
+    assert indexes(TORCHS, BuildOptions()) == Indexes(TORCHS)
+    assert indexes(TORCHS, BuildOptions(pip_conf="x", torch_index="")) == Indexes(None, has_pip_conf=True)
+    assert indexes(TORCHS, BuildOptions(torch_index="https://y")) == Indexes("https://y")

@@ -212,7 +212,23 @@ def test_what_pip_cannot_find_is_told_in_its_own_words(client, box):
     assert "could not be made (requirements)" in done.stderr
     assert "| ERROR: No matching distribution found for nosuch>9" in done.stderr
     assert "Collecting small" not in done.stderr
+    assert "(asked: the index in pip_conf)" in done.stderr
     assert environments(box) == []
+
+
+def test_a_torch_index_out_of_reach_is_named_and_what_is_proposed_works(client, box, index):
+    """Torch then comes from the index that has the rest."""
+    table = client.project / "launch.toml"
+    proposal = 'torch_index = ""'
+    table.write_text(table.read_text().replace(proposal, 'torch_index = "http://127.0.0.1:9/torch"'))
+    (client.home / "pip.conf").write_text((client.home / "pip.conf").read_text() + "retries = 0\n")
+    done = client.run(*LAUNCH)
+    assert done.returncode == 4
+    assert "cannot be reached from there (asked: http://127.0.0.1:9/torch)" in done.stderr
+    assert f"{proposal} in [hosts.A.build]" in done.stderr
+    table.write_text(table.read_text().replace('torch_index = "http://127.0.0.1:9/torch"', proposal))
+    client.ok(*LAUNCH)
+    assert said(client).startswith("has small 1.0")
     assert box.ssh("ls", ".launch/runs") == ""
     assert (
         box.ssh("find", ".", "-newer", ".launch/runs", "-name", "[93]*", "-not", "-path", "./.launch/*") == ""

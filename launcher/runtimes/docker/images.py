@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from launcher.errors import EngineError, HostError, RefusedError
 from launcher.hosts import Desk
 from launcher.hosts.agent_file import torch_check
-from launcher.planning import build_failure, buildkit, classic, unfit, verifiable_torch
+from launcher.planning import build_failure, buildkit, classic, indexes, unfit, verifiable_torch
 from launcher.runtimes.docker import build_remains
 from launcher.runtimes.docker.build_remains import LABEL_NAME, LABEL_STEP
 from launcher.runtimes.docker.container import LABEL_ROOT
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 LABEL_IMAGE = "launcher.image"
 """The label that the Dockerfile sets, with the digest of its content."""
 ANSWER = "launch-check "
+_TORCH_INDEX = re.compile(r"(?m)^ARG TORCH_INDEX=(\S+)")
 _OURS = re.compile(r"launcher/[a-z0-9._-]+:([0-9a-f]{12})")
 KEPT_LINES = 400
 _STEP = re.compile(r"#\d+ \[\s*(?:\S+ )?(\d+/\d+)\] (.*)|Step (\d+/\d+) : ((?:FROM|COPY|RUN) .*)")
@@ -186,7 +187,7 @@ def _build_with_buildkit(
         arguments=recipe.arguments,
     )
     if end.exit != 0:
-        raise _failed(engine, image, lines.last())
+        raise _failed(engine, image, lines.last(), build)
 
 
 def _build_classic(engine: DockerEngine, image: Image, build: BuildOptions, root: str, say: Say) -> None:
@@ -197,7 +198,7 @@ def _build_classic(engine: DockerEngine, image: Image, build: BuildOptions, root
     for message in engine.build(_tar(recipe.files), tag=image.name, **options):
         lines.take((message.stream or message.error).encode())
         if message.error:
-            raise _failed(engine, image, lines.last())
+            raise _failed(engine, image, lines.last(), build)
 
 
 def _pull(engine: DockerEngine, image: Image, say: Say) -> None:
@@ -219,8 +220,9 @@ def _step(line: str) -> str | None:
     return f"pip: {download[1]}" if download else None
 
 
-def _failed(engine: DockerEngine, image: Image, lines: Sequence[str]) -> EngineError:
-    failure = build_failure(lines, engine.host)
+def _failed(engine: DockerEngine, image: Image, lines: Sequence[str], build: BuildOptions) -> EngineError:
+    own = _TORCH_INDEX.search(image.dockerfile or "")
+    failure = build_failure(lines, engine.host, indexes(own[1] if own else None, build))
     text = "\n".join(f"  | {line}" for line in failure.lines)
     why = f": {failure.what}" if failure.what else ""
     return EngineError(

@@ -13,6 +13,7 @@ from launcher.planning import (
     build_variables,
     environment_files,
     has_no_index,
+    indexes,
     unfit,
     verifiable_torch,
 )
@@ -86,10 +87,10 @@ def _make(
         ) from error
     except AgentError as error:
         if _NO_ROOM.search(str(error)):
-            raise _failed(desk, environment, "disk", [str(error)]) from error
+            raise _failed(desk, environment, "disk", [str(error)], build) from error
         raise
     if made.packages is None:
-        raise _failed(desk, environment, str(made.step), lines.last())
+        raise _failed(desk, environment, str(made.step), lines.last(), build)
     return made.packages, made.by or "pip"
 
 
@@ -108,11 +109,14 @@ def _check(desk: Desk, plan: Plan, environment: Environment, build: BuildOptions
         raise RefusedError(f"{words}\n  other versions in the job's requirements")
 
 
-def _failed(desk: Desk, environment: Environment, step: str, lines: list[str]) -> HostError:
-    failure = build_failure(lines, desk.host)
+def _failed(
+    desk: Desk, environment: Environment, step: str, lines: list[str], build: BuildOptions
+) -> HostError:
+    failure = build_failure(lines, desk.host, indexes(environment.torch_index, build))
     text = "\n".join(f"  | {line}" for line in failure.lines)
     mend = failure.mend.partition(", or base = ")[0]  # there is no image here
     if any(map(_NO_ROOM.search, lines)):
         mend = f"launch gc --host {desk.host}     makes some room, or set root = … for {desk.host}"
-    words = f"{desk.host}: environment {environment.name} could not be made ({step}):\n{text}\n  {mend}"
+    why = f": {failure.what}" if failure.what else ""
+    words = f"{desk.host}: environment {environment.name} could not be made ({step}){why}:\n{text}\n  {mend}"
     return HostError(desk.host, words)
