@@ -504,6 +504,7 @@ def measure(names: list[str]) -> list[Figure]:
     folder = Path(tempfile.mkdtemp(prefix="launch-bench-"))
     folder.chmod(0o755)
     client, host = Client(folder / "client"), SshHost(folder / "sshd")
+    client.is_forked = False
     found = []
     try:
         host.up()

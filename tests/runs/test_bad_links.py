@@ -137,7 +137,7 @@ class Upload:
         """Wait for the end of a launch whose link died: it says what to do, and nothing half-done is there."""
         _, err = process.communicate(timeout=150)
         assert process.returncode == 4, err
-        assert re.match(r"A: (the connection (broke: \w+|ended)|no answer within the deadline)", err)
+        assert re.search(r"(?m)^A: (the connection (broke: \w+|ended)|no answer within the deadline)", err)
         assert "no run was begun   the same command again" in err
         assert "Traceback" not in err
         assert self.machine.ssh("find", ".launch/runs", "-name", self.name) == ""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from testbed.fork_server import ForkServer
 
 from launcher.hosts.channel import Channel
 from launcher.hosts.local import LocalLink
@@ -40,8 +44,21 @@ def channel_to(host: Host) -> Channel:
     return Channel(host.name, LocalLink(host))
 
 
+@functools.cache
+def fork_server() -> ForkServer:
+    """The process from which the commands of this test process are forked; it ends with it."""
+    server = ForkServer(tempfile.mkdtemp(prefix="launch-testbed-"))
+    atexit.register(server.end)
+    return server
+
+
 class Client:
-    """A user's home and project folder, and the `launch` command run there."""
+    """A user's home and project folder, and the `launch` command run there.
+
+    `is_forked`: `run` forks commands from a process that has imported the launcher; a benchmark starts a new Python.
+    """
+
+    is_forked = True
 
     def __init__(self, folder: Path) -> None:
         self.home = folder / "home"
@@ -77,10 +94,15 @@ class Client:
 
     def run(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         """Run `launch …` to its end. Fail if it shows a traceback."""
-        process = self.start(*words)
-        out, err = process.communicate(timeout=timeout)
+        changes_python = any(name.startswith("PYTHON") for name in self.variables)
+        if self.is_forked and not changes_python:
+            code, out, err = fork_server().run([*words], str(self.project), self.env, timeout)
+        else:
+            process = self.start(*words)
+            out, err = process.communicate(timeout=timeout)
+            code = process.returncode
         assert "Traceback" not in err, err
-        return subprocess.CompletedProcess(words, process.returncode, out, err)
+        return subprocess.CompletedProcess(words, code, out, err)
 
     def ok(self, *words: str, timeout: float = 120) -> str:
         """Run `launch …`, which must succeed; return what it printed."""

@@ -1,0 +1,149 @@
+"""Runs `launch …` in processes that are forked from one that has imported the launcher already.
+
+To import it, and matplotlib for the picture, is half of a client's time. Each command is still a process of its own, with its
+own session, folder, variables and pipes. Commands that are measured, or that change what Python imports, start a new Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import pkgutil
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+PACKAGES = ("cli", "planning", "hosts", "runs", "runtimes", "values")
+LIBRARIES = ("matplotlib.figure", "matplotlib.backends.backend_agg", "rich.live", "rich.table", "fabric")
+LONGEST_REQUEST = 1 << 20
+
+
+class ForkServer:
+    """A process that forks a client for each command; it ends with this process."""
+
+    def __init__(self, folder: str) -> None:
+        """Start it; `folder` keeps matplotlib's list of fonts, and is removed at the end."""
+        self._folder = folder
+        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, __file__, str(theirs.fileno())]
+        environment = {**os.environ, "MPLCONFIGDIR": folder}
+        self._process = subprocess.Popen(
+            command, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+        )
+        theirs.close()
+
+    def run(self, words: list[str], cwd: str, env: dict[str, str], timeout: float) -> tuple[int, str, str]:
+        """Run `launch WORDS` to its end; return its exit code and what it printed. Raises TimeoutExpired and kills it."""
+        status, status_there = os.pipe()
+        out, out_there = os.pipe()
+        err, err_there = os.pipe()
+        umask = os.umask(0)
+        os.umask(umask)
+        request = json.dumps({"words": words, "cwd": cwd, "env": env, "umask": umask}).encode()
+        theirs = [out_there, err_there, status_there]
+        socket.send_fds(self._ours, [request], theirs)
+        for descriptor in theirs:
+            os.close(descriptor)
+        try:
+            printed = _read([out, err, status], time.monotonic() + timeout)
+        finally:
+            for descriptor in (out, err, status):
+                os.close(descriptor)
+        pid, _, code = printed[status].partition(b" ")
+        if not code:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+            raise subprocess.TimeoutExpired(["launch", *words], timeout, printed[out], printed[err])
+        return int(code), printed[out].decode(), printed[err].decode()
+
+    def end(self) -> None:
+        """End the server; clients that still run go on."""
+        self._ours.close()
+        self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _read(descriptors: list[int], deadline: float) -> dict[int, bytes]:
+    """Return what pipes give until all have ended, or until the deadline."""
+    read = dict.fromkeys(descriptors, b"")
+    pending = list(descriptors)
+    while pending and (left := deadline - time.monotonic()) > 0:
+        for ready in select.select(pending, [], [], left)[0]:
+            piece = os.read(ready, 1 << 16)
+            read[ready] += piece
+            if not piece:
+                pending.remove(ready)
+    return read
+
+
+def _serve(channel: socket.socket) -> None:
+    for package in PACKAGES:
+        root = importlib.import_module(f"launcher.{package}")
+        for module in pkgutil.walk_packages(root.__path__, f"{root.__name__}."):
+            importlib.import_module(module.name)
+    for library in LIBRARIES:
+        importlib.import_module(library)
+    while True:
+        request, descriptors, _, _ = socket.recv_fds(channel, LONGEST_REQUEST, 3)
+        if not request:
+            return
+        if os.fork() == 0:  # one that waits for the client, so that the server never does
+            channel.close()
+            _wait_for_client(json.loads(request), descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                pass
+
+
+def _wait_for_client(request: dict[str, object], descriptors: list[int]) -> None:
+    out, err, status = descriptors
+    client = os.fork()
+    if client == 0:
+        os.close(status)
+        _become_client(request, out, err)
+    os.close(out)
+    os.close(err)
+    os.write(status, b"%d " % client)
+    code = os.waitstatus_to_exitcode(os.waitpid(client, 0)[1])
+    with contextlib.suppress(BrokenPipeError):
+        os.write(status, b"%d" % code)
+    os._exit(0)
+
+
+def _become_client(request: dict[str, object], out: int, err: int) -> None:
+    os.setsid()
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    os.closerange(3, 64)
+    os.chdir(str(request["cwd"]))
+    os.umask(int(request["umask"]))  # type: ignore[call-overload]
+    os.environ.clear()
+    os.environ.update(request["env"])  # type: ignore[arg-type]
+    time.tzset()
+    sys.argv = ["-c", *request["words"]]  # type: ignore[misc]
+    from launcher.cli import main
+
+    code: object = 0
+    try:
+        main()
+    except SystemExit as error:  # any other error ends this process as it ends Python
+        code = error.code
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    with contextlib.suppress(OSError, ValueError):  # a reader that has gone
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _serve(socket.socket(fileno=int(sys.argv[1])))
