@@ -172,6 +172,7 @@ def test_logged_lines_of_hugging_face_become_metrics_and_a_hidden_nan_is_one(cli
         "    print(f'\\r        \\r{values}\\n 33%|###   | {step}/30 [00:01<00:02,  9.9it/s]', end='')\n"
         "write(10, {'loss': '2.271', 'grad_norm': '1.55', 'learning_rate': '0.0002', 'epoch': '0.31'})\n"
         "write(20, {'loss': '0', 'grad_norm': 'nan', 'learning_rate': '0.0001', 'epoch': '0.62'})\n"
+        "write(30, {'loss': '2.1', 'grad_norm': '1.5', 'learning_rate': '0.0', 'epoch': '0.93'})\n"
         "print('\\nValidation accuracy: 0.75')\n"
     )
     client.ok("--", "python", "train.py")
@@ -179,7 +180,7 @@ def test_logged_lines_of_hugging_face_become_metrics_and_a_hidden_nan_is_one(cli
     assert re.fullmatch(r"at \d\d:\d\d:\d\d  validation_accuracy 0.75", stepless)
     lines = [json.loads(line) for line in client.ok("metrics", "last", "--json").splitlines()]
     losses = {line["step"]: line["value"] for line in lines if line["name"] == "loss"}
-    assert losses == {10: 2.271, 20: "nan"}
+    assert losses == {10: 2.271, 20: "nan", 30: 2.1}
     assert set(lines[0]) == {"run", "attempt", "rank", "step", "time", "name", "value"}
     assert ",loss,nan" in client.ok("metrics", "last", "--csv")
 
