@@ -87,7 +87,7 @@ def kill(*pids, number=signal.SIGKILL):
 def next_launch_succeeds(client):
     """As it is typed, untouched."""
     client.script("print('well')")
-    return client.ok("--", "python", "train.py")
+    return client.seen("--", "python", "train.py")
 
 
 @pytest.mark.parametrize("ignore", ["pass", "signal.signal(15, signal.SIG_IGN)"], ids=["", "deaf"])
