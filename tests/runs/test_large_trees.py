@@ -103,6 +103,7 @@ WHAT = {
 @pytest.mark.parametrize("what", WHAT)
 def test_it_is_sent_once_and_stored_once(client, host, what, record_property):
     """Three launches: the second and the third send nothing, and need no more room than copies of small files."""
+    client.is_forked = False  # a client's memory is its own
     words = []
     if what == "data":
         write_noise(client.project / "big.bin", DATA_MB)
