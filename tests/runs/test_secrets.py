@@ -172,7 +172,7 @@ def test_an_interrupted_run_keeps_them_until_it_ends(client, monkeypatch, verb):
     monkeypatch.delenv("HF_TOKEN")
     assert (folder / "control" / "secrets.env").exists()
     (folder / "work" / "code" / "go").touch()
-    assert "succeeded" in client.ok("attach", run) if verb == "attach" else client.ok("stop", run)
+    assert "succeeded" in client.seen("attach", run) if verb == "attach" else client.ok("stop", run)
     wanted = [hashlib.sha256(os.fsencode(value)).hexdigest()] * (2 if verb == "attach" else 1)
     assert ledger.read_text().split() == wanted
     assert not (folder / "control" / "secrets.env").exists()
@@ -189,8 +189,8 @@ def test_an_attempt_without_its_secrets_does_not_start(client, values):
     os.kill(agent, signal.SIGKILL)
     seen = client.run("attach", run)
     assert seen.returncode == 1
-    assert "never-started" in seen.stdout
-    assert "missing: HF_TOKEN" in seen.stdout
+    assert "never-started" in seen.stderr
+    assert "missing: HF_TOKEN" in seen.stderr
 
 
 def test_what_was_never_started_leaves_none(tmp_path):
