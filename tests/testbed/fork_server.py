@@ -32,7 +32,10 @@ class ForkServer:
         self._folder = folder
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, __file__, str(theirs.fileno())]
-        environment = {**os.environ, "MPLCONFIGDIR": folder}
+        environment = {
+            "PATH": os.environ["PATH"],
+            "MPLCONFIGDIR": folder,
+        }  # a test's variables are its client's alone
         self._process = subprocess.Popen(
             command, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
         )
