@@ -22,6 +22,7 @@ import time
 PACKAGES = ("cli", "planning", "hosts", "runs", "runtimes", "values")
 LIBRARIES = ("matplotlib.figure", "matplotlib.backends.backend_agg", "rich.live", "rich.table", "fabric")
 LONGEST_REQUEST = 1 << 20
+KEPT = ("PATH", "LANG", "LC_", "PYTHON")
 
 
 class ForkServer:
@@ -32,10 +33,9 @@ class ForkServer:
         self._folder = folder
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, __file__, str(theirs.fileno())]
-        environment = {
-            "PATH": os.environ["PATH"],
-            "MPLCONFIGDIR": folder,
-        }  # a test's variables are its client's alone
+        # A test's own variables are its client's alone.
+        kept = {name: os.environ[name] for name in os.environ if name.startswith(KEPT)}
+        environment = {**kept, "MPLCONFIGDIR": folder}
         self._process = subprocess.Popen(
             command, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
         )
