@@ -16,7 +16,7 @@ _CARD_USE = re.compile(r"gpu\d{1,3}\.use_percent")
 
 
 class Silence:
-    """The time since a run last printed or measured something. The host's own figures are no news.
+    """The time since a run last printed or measured something. The host's own figures do not count as news.
 
     A line about it is due after 10 s, 20 s, 40 s and so on, and then every ten minutes.
     """

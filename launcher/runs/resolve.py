@@ -323,7 +323,7 @@ def change(data: dict[str, Any], setting: str) -> str:
 
 
 def _change_table(data: dict[str, Any], name: str, values: Mapping[str, str]) -> None:
-    """Set some values of a table in a job's tables. A table that is none is left for its reader to refuse."""
+    """Set some values of a table in a job's tables. What should be a table and is not is left for its reader to refuse."""
     table = data.get(name, {})
     if isinstance(table, dict):
         data[name] = {**table, **values}

@@ -16,7 +16,7 @@ _READ_OTHERWISE = re.compile(r"[^\x20-\x7e]|[\\$]|\s#")
 
 
 def requirement_text(written: str) -> str:
-    """Return a requirement as it is kept. Raises ValueError or PydanticCustomError for text that is none."""
+    """Return a requirement as it is kept. Raises ValueError or PydanticCustomError for text that is not a requirement."""
     if kind := credential_in(written):
         raise PydanticCustomError(
             "credential", f"holds {kind}, which a plan would record: that is for pip_conf"

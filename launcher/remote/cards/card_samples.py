@@ -45,7 +45,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 
 
 def read_row(line: str) -> Optional[Tuple[str, Dict[str, float]]]:
-    """Return a card's UUID and figures from a line of nvidia-smi, None if the line is none of a card.
+    """Return a card's UUID and figures from a line of nvidia-smi, or None if the line is not a card's.
 
     A cell without a number, such as [N/A], [Unknown Error] or [GPU is lost], is left out.
     """

@@ -102,7 +102,7 @@ def number(text: str) -> float:
 
 
 def dict_pairs(line: str) -> Optional[Dict[str, str]]:
-    """Return the names and numbers, as text, of a dict or a JSON object at the end of a line, None if there is none.
+    """Return the names and numbers, as text, of a dict or a JSON object at the end of a line, or None without one.
 
     Only its own entries count, not those of what is nested in it.
     """

@@ -72,7 +72,7 @@ class Table:
         return True
 
     def row(self, line: str) -> Optional[Row]:
-        """Return the numbers of a row; after a few lines that are none the table ends."""
+        """Return the numbers of a row. The table ends after a few lines that are not rows."""
         cells = _cells(line)
         if len(cells) != len(self._columns):
             if not _RULE.fullmatch(line.strip()):

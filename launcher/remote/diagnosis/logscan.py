@@ -358,7 +358,7 @@ class LogScanner:
     def _renamed(
         self, values: Dict[str, float], loss: Optional[str], step: Optional[int]
     ) -> Dict[str, float]:
-        """Call the training loss `loss`, whatever the log calls it, until a line calls another number so.
+        """Call the training loss `loss`, under any name in the log, until a line has a number with that very name.
 
         A `train_loss` beside an evaluation's values, at a step, is an evaluation of the training data.
         """
