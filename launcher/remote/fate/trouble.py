@@ -37,13 +37,15 @@ def _free_bytes(path: str) -> int:
 
 
 def _still_s(run: Run) -> float | None:
-    """Return how long ago the last heartbeat was written, by both clocks, since one of them may have jumped."""
+    """Return how long ago the last heartbeat was written, by both clocks, since one of them may have jumped; None if just now."""
     last = run.last()
-    if last is None or not last.is_locked():
+    if last is None:
         return None
     try:
         age_s = time.time() - os.stat(last.heartbeat).st_mtime
     except FileNotFoundError:
+        return None
+    if age_s < STILL_S or not last.is_locked():  # the usual case costs a follower's poll one stat
         return None
     written_s = read_json(last.heartbeat).get("monotonic_s")
     return min(age_s, time.monotonic() - written_s) if isinstance(written_s, float) else age_s
