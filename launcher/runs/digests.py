@@ -49,14 +49,7 @@ class Digests:
     def known(self, path: str, status: os.stat_result) -> Known | None:
         """Return what is known of a file with this status; None if it has changed since it was read, or was never read."""
         known = self._seen.get(path) or self._known.get(path)
-        if (
-            isinstance(known, list)
-            and len(known) == FIELDS
-            and known[0] == status.st_size
-            and known[1] == status.st_mtime_ns
-            and known[2] == status.st_ctime_ns
-            and known[3] == status.st_ino
-        ):
+        if isinstance(known, list) and len(known) == FIELDS and known[:-2] == _look(status):
             self._seen[path] = known
             return Known(known[-1], known[-2])
         young = self._young.get(path)

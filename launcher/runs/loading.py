@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,7 +64,7 @@ def _hidden() -> dict[str, Why]:
 
 def _cargo(code: Path, tree: CodeTree, sources: list[JobSource], findings: tuple[Finding, ...]) -> Cargo:
     sizes = {entry.source: entry for entry in tree.entries if entry.is_file}
-    largest = sorted(sizes.values(), key=lambda entry: (-entry.size, entry.path))[:MOST_NAMED]
+    largest = heapq.nsmallest(MOST_NAMED, sizes.values(), key=lambda entry: (-entry.size, entry.path))
     return Cargo(
         folder=code,
         files=sum(entry.folder is None for entry in tree.entries),

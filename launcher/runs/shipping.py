@@ -54,18 +54,13 @@ def _send(
 
     Raises RunError if the host asks for what was not offered, or still lacks files after several tries.
     """
-    sources = {
-        manifest[entry.path]["sha256"]: tree.SizedFile(
-            entry.name, entry.source, int(manifest[entry.path]["size"])
-        )
-        for entry in collected.entries
-        if entry.is_file
-    }
     sent: dict[str, int] = {}
+    sources: dict[str, tree.SizedFile] = {}
     missing = desk.preparation.offer(run, manifest)
     for _ in range(TRIES):
         if not missing:
             return sent
+        sources = sources or _sources(collected, manifest)
         try:
             requested = [sources[sha256] for sha256 in missing]
         except KeyError as error:
@@ -77,3 +72,14 @@ def _send(
             run, missing, functools.partial(tree.write_files, requested, meter=meter)
         )
     raise RunError(f"{desk.host} cannot keep what it is sent; is its disk sound?")
+
+
+def _sources(collected: tree.CodeTree, manifest: dict[str, Any]) -> dict[str, tree.SizedFile]:
+    """Return a file with each content, by its SHA-256."""
+    return {
+        manifest[entry.path]["sha256"]: tree.SizedFile(
+            entry.name, entry.source, int(manifest[entry.path]["size"])
+        )
+        for entry in collected.entries
+        if entry.is_file
+    }

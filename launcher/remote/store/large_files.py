@@ -11,7 +11,7 @@ import tempfile
 from typing import Any
 
 from . import tree_files
-from .manifest import FileTree, Manifest
+from .manifest import FileTree
 
 LARGE = 64 << 20
 CONTENT = "content"
@@ -22,9 +22,11 @@ _REFUSALS = (
 )
 
 
-def split(code: Manifest) -> tuple[FileTree, FileTree]:
-    """Return the tree without its large files, and the large files."""
+def split(code: FileTree) -> tuple[FileTree, FileTree]:
+    """Return the tree without its large files, which is the tree itself if it has none, and the large files."""
     large = {path for path, entry in code.items() if entry.get("size", 0) >= LARGE}
+    if not large:
+        return code, FileTree()
     return (
         FileTree({path: entry for path, entry in code.items() if path not in large}),
         FileTree({path: code[path] for path in sorted(large)}),

@@ -18,6 +18,8 @@ from typing import Any, Dict
 from ..record import strict_json
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
+_PATH = re.compile(r"(code|data/(?!\.\.?/)[^/\0]+)(?:/(?!\.\.?(?:/|\Z))[^/\0]+)+")
+"""A path below code/ or data/KEY/ without empty parts, `.` and `..`; the group is the folder that it must stay in."""
 
 Manifest = Dict[str, Dict[str, Any]]
 
@@ -79,17 +81,18 @@ def check(manifest: Any) -> None:
     """Raise ShippingError if a manifest names anything outside code/ and data/KEY/, or a link that leaves its tree."""
     if not isinstance(manifest, dict):
         raise ShippingError("the manifest is not a table")
+    folders: set[str] = set()
     for path, entry in manifest.items():
-        top = _top(path)
-        if top is None or not isinstance(entry, dict):
+        match = _PATH.fullmatch(path)
+        if match is None or not isinstance(entry, dict):
             raise ShippingError("%r is not a path below code/ or data/KEY/" % path)
-        _check_entry(path, entry, top)
-    for path in manifest:
-        parent = os.path.dirname(path)
-        while parent:
-            if parent in manifest:
-                raise ShippingError("%r lies below a path that is a file, a link or an empty folder" % path)
-            parent = os.path.dirname(parent)
+        _check_entry(path, entry, match[1])
+        folder = path.rpartition("/")[0]
+        while folder and folder not in folders:
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+    for folder in folders & manifest.keys():
+        raise ShippingError("%r has paths below it, and is a file, a link or an empty folder" % folder)
 
 
 def _check_entry(path: str, entry: dict[str, Any], top: str) -> None:
@@ -113,18 +116,6 @@ def _check_entry(path: str, entry: dict[str, Any], top: str) -> None:
 def _is_mode(value: Any) -> bool:
     """Whether a value is a mode without the setuid, setgid and sticky bits, which never travel."""
     return type(value) is int and 0 <= value <= 0o777
-
-
-def _top(path: Any) -> str | None:
-    """Return the folder that a path of a manifest must stay in; None for an invalid path."""
-    if not isinstance(path, str) or "\0" in path or os.path.normpath(path) != path or os.path.isabs(path):
-        return None
-    parts = path.split("/")
-    if parts[0] == "code" and len(parts) > 1:
-        return "code"
-    if parts[0] == "data" and len(parts) > 2 and parts[1] != "..":
-        return "/".join(parts[:2])
-    return None
 
 
 def _is_below(path: str, target: str, top: str) -> bool:

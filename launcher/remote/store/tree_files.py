@@ -94,9 +94,10 @@ def is_unchanged(folder: str) -> bool:
     """Return whether a tree is finished and every file still has its recorded size and time."""
     if not os.path.exists(os.path.join(folder, STATS)):
         return False
+    tree = os.path.join(folder, "tree", "")
     try:
         for path, (size, mtime_ns) in read_json(os.path.join(folder, STATS)).items():
-            status = os.stat(os.path.join(folder, "tree", path))
+            status = os.stat(tree + path)
             if status.st_size != size or status.st_mtime_ns != mtime_ns:
                 return False
     except OSError:
