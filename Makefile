@@ -11,11 +11,12 @@
 # orders       write the table of random removals and pulls
 # large        write the table of large trees
 # precision    write the table of precisions
+# scripts      launch training programs of PyPI packages, and write their table
 # mutants      break the product by each patch, and show that the tests notice
 # testbed-up   leave two machines running
 # testbed-down end them
 # clean        remove what these targets made
-.PHONY: demo quick test long check lint docs bench links kills orders large precision mutants testbed-up testbed-down clean
+.PHONY: demo quick test long check lint docs bench links kills orders large precision scripts mutants testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -66,6 +67,9 @@ large: .venv/ready
 
 precision: .venv/ready
 	$(BIN)/python tests/bench/precision.py
+
+scripts: .venv/ready
+	$(BIN)/python tests/programs/scripts.py
 
 mutants: .venv/ready
 	$(BIN)/python tests/mutants/prove.py

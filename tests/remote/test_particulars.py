@@ -91,6 +91,10 @@ def test_a_line_gets_its_own_words(name, line, mend):
         ("ModuleNotFoundError: No module named 'PIL'", "launch --with pillow …"),
         ("ModuleNotFoundError: No module named 'yaml'", "launch --with pyyaml …"),
         ("ModuleNotFoundError: No module named 'bs4'", "launch --with beautifulsoup4 …"),
+        (
+            "ModuleNotFoundError: Requirement 'requests>=2' not met. HINT: Try running `pip install -U 'requests>=2'`",
+            "launch --with requests …",
+        ),
         ("/usr/bin/python3: No module named trl", "launch --with trl …"),
         ("ModuleNotFoundError: No module named 'clip'", "launch --with 'clip @ git+https://"),
         ("ModuleNotFoundError: No module named 'utils.data'", "launch -e PYTHONPATH="),

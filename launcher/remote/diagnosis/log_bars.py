@@ -29,6 +29,8 @@ _EPOCH = re.compile(
     r"\s{0,8}(?:train(?:ing)?\W{1,3})?epochs?\s{0,2}[:#\[(]{0,2}\s{0,2}(\d{1,9})", re.IGNORECASE
 )
 _TORCHTUNE = re.compile(r"\d{1,9}\|(\d{1,15})\|(.{1,200})")  # epoch, step, loss
+_OF_EPOCHS = re.compile(r"\d\s?epochs?/s\b|\ds/epochs?\b")
+_EPOCHS = re.compile(r"\bepochs\b|\bepoch$", re.IGNORECASE)
 _RATE = re.compile(r"^[^,]{0,40}(?:,\s{0,6}[^,=]{1,20})?")
 _SEPARATORS = re.compile(r"\s-\s|\s{2,}")
 
@@ -36,7 +38,7 @@ _SEPARATORS = re.compile(r"\s-\s|\s{2,}")
 class Bar(NamedTuple):
     """A progress bar: what stands before it, its position and length, the epoch it names, and the numbers beside it.
 
-    `key` tells bars apart. `is_lightning` is known by what only Lightning writes beside a bar. `rest` is what follows it on the same line.
+    `key` tells bars apart. `is_of_epochs`: it advances by epochs, so its position is no step. `is_lightning` is known by what only Lightning writes beside a bar. `rest` is what follows it on the same line.
     """
 
     title: str
@@ -48,6 +50,7 @@ class Bar(NamedTuple):
     is_lightning: bool
     postfix: str
     rest: str
+    is_of_epochs: bool = False
 
     @property
     def key(self) -> str:
@@ -85,7 +88,8 @@ def _bar(title: str, position: int, length: Optional[int], inside: str, rest: st
     pairs, own = _numbers(_POSTFIX.findall(written)) if "=" in written or ":" in written else ([], None)
     found = _EPOCH.match(title)
     epoch = int(found[1]) if found else None
-    return Bar(title, position, length, epoch, pairs, own, "v_num=" in postfix, written, rest)
+    is_of_epochs = bool(_OF_EPOCHS.search(inside, 0, 100) or _EPOCHS.search(title))
+    return Bar(title, position, length, epoch, pairs, own, "v_num=" in postfix, written, rest, is_of_epochs)
 
 
 def _end_of_rate(inside: str) -> int:

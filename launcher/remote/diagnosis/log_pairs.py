@@ -138,6 +138,14 @@ def floats(pairs: Dict[str, str]) -> Iterator[Tuple[str, float]]:
             continue
 
 
+_UNSET = re.compile(r": (?:None|True|False|null|true|false)\b")
+
+
+def is_settings(line: str, numbers: int) -> bool:
+    """Whether a dict with so many numbers holds a program's settings: more of its values are flags or not set."""
+    return sum(1 for _ in _UNSET.finditer(line)) > numbers
+
+
 _TRAINERS = ("loss", "grad_norm", "eval_loss", "train_loss", "train_runtime", "eval_runtime")
 
 

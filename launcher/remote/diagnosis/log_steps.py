@@ -226,7 +226,11 @@ class Axis:
         elif self._is_within is None and self._edge is not None and position > self._edge:
             self._is_within = False
         if self._is_within:
-            self.is_lost = self.is_lost or (self._length is not None and self._length != count.length)
+            is_beyond = (
+                count.length is not None and position > count.length
+            )  # a length that was only estimated
+            is_other = self._length is not None and self._length != count.length
+            self.is_lost = self.is_lost or is_beyond or is_other
             self._length = count.length
 
     def _from_the_first(self, count: Count, epoch: int, position: int) -> Optional[int]:

@@ -16,7 +16,7 @@ from .log_bars import Bar, Passes, bar_of, keras_of
 from .log_filter import is_likely, search_of, words_of
 from .log_lines import Segments, strip_prefix, text_of
 from .log_names import Name, is_evaluation, is_measure, is_training_loss
-from .log_pairs import dict_pairs, dict_values, text_pairs
+from .log_pairs import dict_pairs, dict_values, is_settings, text_pairs
 from .log_steps import NOWHERE, Axis, Count, Place, place, place_of_dict
 from .log_tables import Table
 from .loss_watch import Divergence, LastLoss, LossWatch
@@ -158,7 +158,8 @@ class LogScanner:
             return
         epoch = None if bar.epoch is None else float(bar.epoch)
         for pairs, position in self._passes.setdefault(bar.key, Passes()).take(bar):
-            step = position if bar.own_step is None else bar.own_step
+            step = None if bar.is_of_epochs else position
+            step = step if bar.own_step is None else bar.own_step
             self._record(self._named(pairs, epoch, is_aside=False), step, bar.key, bar.postfix)
 
     def _take_keras(self, bar: Bar) -> None:
@@ -240,7 +241,7 @@ class LogScanner:
         if pairs is None:
             return False
         values = dict_values(pairs)
-        if not values:
+        if not values or is_settings(line, len(values)):
             return True
         head = line[: line.index("{")]
         where = place_of_dict(pairs)

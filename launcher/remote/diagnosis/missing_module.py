@@ -13,6 +13,7 @@ _MISSING = (
     re.compile(r"requires the (\w+) library but it was not found"),
     re.compile(r"No package metadata was found for ([A-Za-z][\w.-]*)"),
     re.compile(r"requires `?pip install ([A-Za-z][\w.-]*)"),
+    re.compile(r"Requirement '([A-Za-z][\w.-]*)[^']{0,80}' not met"),  # Lightning
 )
 DISTRIBUTIONS: Dict[str, Optional[str]] = {
     "Bio": "biopython",
