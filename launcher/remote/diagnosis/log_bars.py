@@ -7,8 +7,9 @@ Epoch 0:  50%|#####     | 5/10 [00:01<00:01,  4.5it/s, v_num=0, train_loss=2.310
 
 from __future__ import annotations
 
+import itertools
 import re
-from typing import List, NamedTuple, Optional, Tuple
+from typing import Iterable, Iterator, List, Match, NamedTuple, Optional, Pattern, Tuple
 
 from .log_names import Name, meaning
 from .log_pairs import NUMBER, number
@@ -33,6 +34,10 @@ _OF_EPOCHS = re.compile(r"\d\s?epochs?/s\b|\ds/epochs?\b")
 _EPOCHS = re.compile(r"\bepochs\b|\bepoch$", re.IGNORECASE)
 _RATE = re.compile(r"^[^,]{0,40}(?:,\s{0,6}[^,=]{1,20})?")
 _SEPARATORS = re.compile(r"\s-\s|\s{2,}")
+_NUMBER = re.compile(NUMBER)
+_RICH_PAIR = re.compile(r"([A-Za-z][\w/.-]{0,60}): (" + NUMBER + r")(?!\S)")
+_MOST_DRAWN = 400
+_NOTHING = slice(0, 0)
 
 
 class Bar(NamedTuple):
@@ -58,38 +63,125 @@ class Bar(NamedTuple):
         return "bar %s/%s" % (_DIGITS.sub("", self.title)[:60].strip().lower(), self.length)
 
 
-def bar_of(line: str) -> Optional[Bar]:
-    """Return the tqdm bar of a line, None if it has none."""
+class _Numbers(NamedTuple):
+    """The names beside a bar with the places of their numbers, and the place of the step that a bar shows itself."""
+
+    named: Tuple[Tuple[Name, slice], ...]
+    step: Optional[slice]
+
+
+class BarForm(NamedTuple):
+    """Where a line has the parts of a bar. `is_titled`: its title may have numbers too."""
+
+    title: slice
+    position: slice
+    length: Optional[slice]
+    epoch: Optional[slice]
+    numbers: _Numbers
+    postfix: slice
+    rest: slice = _NOTHING
+    is_lightning: bool = False
+    is_titled: bool = False
+    is_of_epochs: bool = False
+
+    def of(self, line: str) -> Bar:
+        """Return the bar of a line of this form."""
+        title, postfix = line[self.title], line[self.postfix]
+        return Bar(
+            title,
+            int(line[self.position]),
+            None if self.length is None else int(line[self.length]),
+            None if self.epoch is None else int(line[self.epoch]),
+            [(name, number(line[where])) for name, where in self.numbers.named],
+            None if self.numbers.step is None else _step(line[self.numbers.step]),
+            self.is_lightning,
+            "%s, %s" % (title, postfix) if self.is_titled else postfix,
+            line[self.rest],
+            self.is_of_epochs,
+        )
+
+
+def _step(text: str) -> Optional[int]:
+    value = number(text)
+    return int(value) if 0 <= value < 2**53 else None
+
+
+def without_drawing(line: str) -> str:
+    """Return a line without what a tqdm bar draws between its strokes, which has as many states as columns."""
+    begin = line.find("%|") + 2
+    end = line.find("|", begin)
+    return line[:begin] + line[end:] if begin >= 2 and 0 <= end - begin <= _MOST_DRAWN else line
+
+
+def bar_form(line: str) -> Optional[BarForm]:
+    """Return the form of the tqdm bar of a line, None if it has none."""
     place = line.find("%|")
     if place >= 0:
         match = _TQDM.match(line, place)
         if not match:
             return None
-        title = line[:place].rstrip("0123456789").rstrip().rstrip(":")
-        return _bar(title[-300:], int(match[1]), int(match[2]), match[3], line[match.end() :])
+        end = len(line[:place].rstrip("0123456789").rstrip().rstrip(":"))
+        title = slice(max(0, end - 300), end)
+        return _tqdm(line, match, title, _at(match, 1), _at(match, 2))
     counted = _COUNTED.search(line) if "it [" in line else None
     if counted:
-        return _bar((counted[1] or "").strip(), int(counted[2]), None, counted[3], line[counted.end() :])
+        title = _stripped(line, _at(counted, 1)) if counted[1] else _NOTHING
+        return _tqdm(line, counted, title, _at(counted, 2), None)
     rich = _RICH.match(line) if "━" in line else None
     if rich:
-        pairs, own = _numbers(_rich_pairs(rich[5]))
-        return Bar("Epoch", int(rich[3]), int(rich[4]), int(rich[2]), pairs, own, True, rich[5], "")
+        postfix = _at(rich, 5)
+        numbers = _numbers(_pairs(_RICH_PAIR, line, postfix))
+        return BarForm(
+            slice(0, len("Epoch")),
+            _at(rich, 3),
+            _at(rich, 4),
+            _at(rich, 2),
+            numbers,
+            is_lightning=True,
+            postfix=postfix,
+        )
     return None
 
 
-def _bar(title: str, position: int, length: Optional[int], inside: str, rest: str) -> Bar:
-    torchtune = _TORCHTUNE.match(title)
+def _tqdm(line: str, match: Match[str], title: slice, position: slice, length: Optional[slice]) -> BarForm:
+    """Return the form of a bar; group 3 of the match is what is in its brackets."""
+    rest = slice(match.end(), len(line))
+    torchtune = _TORCHTUNE.match(line, title.start, title.stop)
     if torchtune:
-        pairs, _ = _numbers(_POSTFIX.findall(torchtune[2]))
-        return Bar("", position, length, None, pairs, int(torchtune[1]), False, torchtune[2], rest)
-    postfix = inside[_end_of_rate(inside) :]
+        described = _at(torchtune, 2)
+        numbers = _numbers(_pairs(_POSTFIX, line, described))._replace(step=_at(torchtune, 1))
+        return BarForm(_NOTHING, position, length, None, numbers, postfix=described, rest=rest)
+    inside = _at(match, 3)
+    postfix = slice(inside.start + _end_of_rate(match[3]), inside.stop)
     # What a script writes into the description changes as a postfix does.
-    written = "%s, %s" % (title, postfix) if "loss" in title.lower() else postfix
-    pairs, own = _numbers(_POSTFIX.findall(written)) if "=" in written or ":" in written else ([], None)
-    found = _EPOCH.match(title)
-    epoch = int(found[1]) if found else None
-    is_of_epochs = bool(_OF_EPOCHS.search(inside, 0, 100) or _EPOCHS.search(title))
-    return Bar(title, position, length, epoch, pairs, own, "v_num=" in postfix, written, rest, is_of_epochs)
+    is_titled = "loss" in line[title].lower()
+    found = _pairs(_POSTFIX, line, postfix)
+    if is_titled:
+        found = itertools.chain(_pairs(_POSTFIX, line, title), found)
+    epoch = _EPOCH.match(line, title.start, title.stop)
+    return BarForm(
+        title,
+        position,
+        length,
+        _at(epoch, 1) if epoch else None,
+        _numbers(found),
+        is_lightning="v_num=" in line[postfix],
+        is_titled=is_titled,
+        postfix=postfix,
+        rest=rest,
+        is_of_epochs=bool(_OF_EPOCHS.search(match[3], 0, 100) or _EPOCHS.search(line[title])),
+    )
+
+
+def _at(match: Match[str], group: int) -> slice:
+    """Return where a group of a match is."""
+    return slice(*match.span(group))
+
+
+def _stripped(line: str, part: slice) -> slice:
+    """Return a part of a line without spaces around it."""
+    text = line[part]
+    return slice(part.stop - len(text.lstrip()), part.start + len(text.rstrip()))
 
 
 def _end_of_rate(inside: str) -> int:
@@ -98,39 +190,46 @@ def _end_of_rate(inside: str) -> int:
     return rate.end() if rate else 0
 
 
-def _rich_pairs(text: str) -> List[Tuple[str, str]]:
-    """Return the pairs of Lightning's rich bar: `0:00:01 • 0:00:02 4.50it/s v_num: 0.000 train_loss: 2.310`."""
-    return [
-        (name, value) for name, value in re.findall(r"([A-Za-z][\w/.-]{0,60}): (" + NUMBER + r")(?!\S)", text)
-    ]
+def _pairs(pattern: Pattern[str], line: str, part: slice) -> Iterator[Tuple[str, slice]]:
+    """Yield the names in a part of a line, and where their numbers are."""
+    for match in pattern.finditer(line[part]):
+        begin, end = match.span(2)
+        yield match[1], slice(part.start + begin, part.start + end)
 
 
-def _numbers(found: List[Tuple[str, str]]) -> Tuple[List[Tuple[Name, float]], Optional[int]]:
-    pairs: List[Tuple[Name, float]] = []
-    own = None
-    for words, text in found[:200]:
+def _numbers(found: Iterable[Tuple[str, slice]]) -> _Numbers:
+    """Keep the names that mean something."""
+    named: List[Tuple[Name, slice]] = []
+    step = None
+    for words, place in itertools.islice(found, 200):
         if words.strip().lower() in ("global_step", "global step"):
-            value = number(text)
-            own = int(value) if 0 <= value < 2**53 else None
+            step = place
             continue
         name = meaning(words.strip())
         if name is not None:
-            pairs.append((name, number(text)))
-    return pairs, own
+            named.append((name, place))
+    return _Numbers(tuple(named), step)
 
 
-def keras_of(line: str) -> Optional[Bar]:
-    """Return the Keras bar of a line, None if it has none."""
+def keras_form(line: str) -> Optional[BarForm]:
+    """Return the form of the Keras bar of a line, None if it has none."""
     match = _KERAS.match(line)
     if not match:
         return None
-    found = []
-    for field in _SEPARATORS.split(match[3]):
-        words, colon, value = field.partition(": ")
-        if colon and re.fullmatch(NUMBER, value.strip()):
-            found.append((words.strip(), value.strip()))
-    pairs, _ = _numbers(found)
-    return Bar("", int(match[1]), int(match[2]), None, pairs, None, False, match[3], "")
+    fields = _at(match, 3)
+    numbers = _numbers(_fields(line, fields))._replace(step=None)
+    return BarForm(_NOTHING, _at(match, 1), _at(match, 2), None, numbers, postfix=fields)
+
+
+def _fields(line: str, part: slice) -> Iterator[Tuple[str, slice]]:
+    """Yield the names of fields `name: number`, and where their numbers are."""
+    begin = part.start
+    separators = [match.span() for match in _SEPARATORS.finditer(line, part.start, part.stop)]
+    for end, after in (*separators, (part.stop, part.stop)):
+        words, colon, value = line[begin:end].partition(": ")
+        if colon and _NUMBER.fullmatch(value.strip()):
+            yield words, _stripped(line, slice(begin + len(words) + len(colon), end))
+        begin = after
 
 
 class Passes:
@@ -146,8 +245,8 @@ class Passes:
         self._ran: Optional[int] = 0
         self._position = -1
         self._ahead: Optional[int] = None
-        self._trained = ""
-        self._evaluated = ""
+        self._trained: List[Tuple[Name, str]] = []
+        self._evaluated: List[Tuple[Name, str]] = []
         self._epoch: Optional[int] = None
 
     def take(self, bar: Bar) -> List[Tuple[List[Tuple[Name, float]], Optional[int]]]:
@@ -158,14 +257,15 @@ class Passes:
         trained = [pair for pair in bar.pairs if not pair[0].is_evaluation]
         evaluated = [pair for pair in bar.pairs if pair[0].is_evaluation]
         new = []
-        if repr(trained) != self._trained and any(name.is_measure for name, _ in trained):
-            self._trained = repr(trained)
+        written = _written(trained)
+        if written != self._trained and any(name.is_measure for name, _ in trained):
+            self._trained = written
             if self._ahead is None:
                 self._ahead = 1 if bar.position == 0 else 0 if bar.position == 1 or bar.is_lightning else -1
             is_known = self._ran is not None and self._ahead >= 0
             new.append((trained, (self._ran or 0) + bar.position + self._ahead if is_known else None))
-        if evaluated and repr(evaluated) != self._evaluated:
-            self._evaluated = repr(evaluated)
+        if evaluated and _written(evaluated) != self._evaluated:
+            self._evaluated = _written(evaluated)
             is_known = self._ran is not None and self._ahead == 0
             new.append((evaluated, (self._ran or 0) + bar.position if is_known else None))
         return new
@@ -180,3 +280,8 @@ class Passes:
         elif self._ran is not None:
             self._ran = self._ran + (bar.length or 0) if is_complete and is_next else None
         self._epoch = bar.epoch
+
+
+def _written(pairs: List[Tuple[Name, float]]) -> List[Tuple[Name, str]]:
+    """Return numbers as text: there nan equals nan."""
+    return [(name, repr(value)) for name, value in pairs]

@@ -36,11 +36,11 @@ _PREFIX = re.compile(
 _MOST_PREFIXES = 8
 
 
-class Line(NamedTuple):
-    """A line without colours and prefixes; `rank` is what its prefix says."""
+class Prefix(NamedTuple):
+    """What loggers put before a line: where it ends, and where it says the rank."""
 
-    text: str
-    rank: Optional[str]
+    end: int
+    rank: Optional[slice]
 
 
 class Segments:
@@ -79,9 +79,9 @@ def text_of(segment: bytes) -> str:
     return _ESCAPE.sub("", text) if not text.isprintable() else text
 
 
-def strip_prefix(text: str) -> Line:
-    """Take time stamps, levels, module names and ranks off the beginning of a line."""
-    rank = None
+def prefix_of(text: str) -> Prefix:
+    """Return the time stamps, levels, module names and ranks at the beginning of a line."""
+    rank: Optional[slice] = None
     begin = len(text) - len(text.lstrip(" "))
     if text[begin : begin + 1].isalpha() and text[begin : begin + 5].lower() in (
         "epoch",
@@ -90,11 +90,12 @@ def strip_prefix(text: str) -> Line:
         "iter ",
         "train",
     ):
-        return Line(text, None)
+        return Prefix(0, None)
     for _ in range(_MOST_PREFIXES):
         match = _PREFIX.match(text, begin)
         if not match or match.end() == begin:
             break
-        rank = match["rank"] or match["number"] or rank
+        group = "rank" if match["rank"] else "number"
+        rank = slice(*match.span(group)) if match[group] else rank
         begin = match.end()
-    return Line(text[begin:], rank)
+    return Prefix(begin, rank)

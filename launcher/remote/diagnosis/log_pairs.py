@@ -47,19 +47,28 @@ _TOKEN = re.compile(
 _MOST_PAIRS = 400
 
 
-class Pairs(NamedTuple):
-    """The names of a line that mean something, in order, where the first measure begins, and whether the line is prose."""
+class PairsForm(NamedTuple):
+    """The names of a line that mean something with the places of their numbers, and where the first measure begins.
 
-    found: List[Tuple[Name, float]]
+    `is_weak`: without a step it is not a metric line. The last two say whether it is prose.
+    """
+
+    named: Tuple[Tuple[Name, slice], ...]
     first: int
+    is_weak: bool
     is_prose: bool
+    is_prose_with_step: bool
+
+    def of(self, line: str) -> List[Tuple[Name, float]]:
+        """Return the names and numbers of a line of this form."""
+        return [(name, number(line[where])) for name, where in self.named]
 
 
-def text_pairs(line: str, *, has_step: bool) -> Optional[Pairs]:
-    """Return the pairs of a line of free text, None if it is not a metric line."""
+def pairs_form(line: str) -> Optional[PairsForm]:
+    """Return the form of a line of free text, None if it is not a metric line."""
     if _COMMENT.match(line) or _CALL.search(line):
         return None
-    found: List[Tuple[Name, float]] = []
+    named: List[Tuple[Name, slice]] = []
     first = len(line)
     is_weak, is_finite, is_marked = True, True, False
     start, begin, length = 0, 0, 0
@@ -71,22 +80,19 @@ def text_pairs(line: str, *, has_step: bool) -> Optional[Pairs]:
         name = meaning(match[1])
         if name is None or _OTHER.search(line, start, match.start()):
             continue
-        value = number(match[3])
-        is_finite = is_finite and math.isfinite(value)
+        is_finite = is_finite and math.isfinite(number(match[3]))
         is_marked = is_marked or ":" in match[2] or "=" in match[2]
         if name.is_measure:
             first = min(first, match.start())
             is_weak = False
-        if len(found) < _MOST_PAIRS:
-            found.append((name, value))
-    if not found or (is_weak and not has_step):
+        if len(named) < _MOST_PAIRS:
+            named.append((name, slice(*match.span(3))))
+    if not named:
         return None
     words += _words(line, begin, len(line))
-    if has_step:
-        allowed = (_MOST_WORDS if is_finite else _FEW_WORDS) + length // 2
-    else:
-        allowed = _FEW_WORDS if is_marked else 0  # `loss 2.3` alone, not in a sentence
-    return Pairs(found, first, words > allowed)
+    allowed = _FEW_WORDS if is_marked else 0  # `loss 2.3` alone, not in a sentence
+    with_step = (_MOST_WORDS if is_finite else _FEW_WORDS) + length // 2
+    return PairsForm(tuple(named), first, is_weak, words > allowed, words > with_step)
 
 
 def _words(line: str, begin: int, end: int) -> int:
@@ -101,15 +107,25 @@ def number(text: str) -> float:
         return float(text.replace(",", ""))
 
 
-def dict_pairs(line: str) -> Optional[Dict[str, str]]:
-    """Return the names and numbers, as text, of a dict or a JSON object at the end of a line, or None without one.
+class DictForm(NamedTuple):
+    """The names in a dict with the places of their numbers, and how many of its values are flags or not set."""
+
+    entries: Tuple[Tuple[str, slice], ...]
+    unset: int
+
+
+_UNSET = re.compile(r": (?:None|True|False|null|true|false)\b")
+
+
+def dict_form(line: str) -> Optional[DictForm]:
+    """Return the names in a dict or a JSON object at the end of a line, and where their numbers are, or None without one.
 
     Only its own entries count, not those of what is nested in it.
     """
     start = line.find("{")
     if start < 0 or line[start + 1 : start + 2] not in ("'", '"') or not line.rstrip().endswith("}"):
         return None
-    pairs: Dict[str, str] = {}
+    pairs: Dict[str, slice] = {}
     depth = 0
     end = start
     for token in _TOKEN.finditer(line, start):
@@ -117,7 +133,7 @@ def dict_pairs(line: str) -> Optional[Dict[str, str]]:
         end = token.end()
         if token["n"] is not None:
             if depth == 1 and len(pairs) < _MOST_PAIRS:
-                pairs[token["a"] or token["b"]] = token["n"]
+                pairs[token["a"] or token["b"]] = slice(*token.span("n"))
         elif mark in "{[":
             if depth == 1 and line[token.start() - 8 : token.start()].rstrip()[-1:] != ":":
                 return None  # a key of its own kind: not what a training prints
@@ -126,7 +142,9 @@ def dict_pairs(line: str) -> Optional[Dict[str, str]]:
             depth -= 1
             if depth == 0:
                 break
-    return pairs if depth == 0 and not line[end:].strip() else None
+    if depth != 0 or line[end:].strip():
+        return None
+    return DictForm(tuple(pairs.items()), sum(1 for _ in _UNSET.finditer(line)))
 
 
 def floats(pairs: Dict[str, str]) -> Iterator[Tuple[str, float]]:
@@ -136,14 +154,6 @@ def floats(pairs: Dict[str, str]) -> Iterator[Tuple[str, float]]:
             yield key, float(text)
         except ValueError:
             continue
-
-
-_UNSET = re.compile(r": (?:None|True|False|null|true|false)\b")
-
-
-def is_settings(line: str, numbers: int) -> bool:
-    """Whether a dict with so many numbers holds a program's settings: more of its values are flags or not set."""
-    return sum(1 for _ in _UNSET.finditer(line)) > numbers
 
 
 _TRAINERS = ("loss", "grad_norm", "eval_loss", "train_loss", "train_runtime", "eval_runtime")

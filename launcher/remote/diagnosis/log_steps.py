@@ -59,58 +59,89 @@ class Place(NamedTuple):
 NOWHERE = Place(None, None)
 
 
-def place(line: str) -> Place:
-    """Return where a line of free text stands."""
+class _CountForm(NamedTuple):
+    """Where a line has its count."""
+
+    name: str
+    position: Optional[slice]
+    length: Optional[slice] = None
+    is_global: bool = False
+    is_within: bool = False
+
+
+class PlaceForm(NamedTuple):
+    """Where a line has its count and its epoch, with the digits after the point of an epoch that is a fraction."""
+
+    counted: Optional[_CountForm]
+    epoch: Optional[slice] = None
+    fraction: Optional[slice] = None
+
+    def of(self, line: str) -> Place:
+        """Return where a line of this form stands."""
+        form, whole, shown = self.counted, None, None
+        if self.epoch is not None:
+            if self.fraction is None:
+                whole = int(line[self.epoch])
+                shown = float(whole)
+            else:
+                shown = float("%s.%s" % (line[self.epoch], line[self.fraction]))
+        if form is None:
+            return NOWHERE if shown is None else Place(None, shown)
+        position = None if form.position is None else int(line[form.position])
+        length = None if form.length is None else int(line[form.length])
+        return Place(Count(form.name, position, length, whole, form.is_global, form.is_within), shown)
+
+
+def place_form(line: str) -> PlaceForm:
+    """Return where a line of free text says where it stands."""
     timm = _TIMM.match(line) if line.startswith("Train") else None
     if timm:
-        count = Count("train", int(timm[2]), int(timm[3]), int(timm[1]), is_within=True)
-        return Place(count, float(timm[1]))
+        return PlaceForm(_CountForm("train", _at(timm, 2), _at(timm, 3), is_within=True), _at(timm, 1))
     bracketed = line.startswith("[")
     pair = _PAIR.match(line) if bracketed else None
     if pair:  # PyTorch's tutorial: [epoch, batch] without the length of an epoch
-        return Place(Count("batch", int(pair[2]), None, int(pair[1]), is_within=True), float(pair[1]))
+        return PlaceForm(_CountForm("batch", _at(pair, 2), is_within=True), _at(pair, 1))
     boosted = _ROUND.match(line) if bracketed else None
     if boosted:
-        return Place(Count("round", int(boosted[1])), None)
+        return PlaceForm(_CountForm("round", _at(boosted, 1)))
     found = _EPOCH.search(line)
-    epoch: Optional[int] = None
-    shown: Optional[float] = None
-    inner: Optional[Count] = None
-    if found:
-        epoch = int(found[2] or found[5])
-        shown = float("%d.%s" % (epoch, found[3] or 0))
-        epoch = None if found[3] else epoch
-        inner = _inner(line, found, epoch)
-    counted = _counted(line, epoch)
-    if counted is not None and counted.is_global:
-        return Place(counted, shown)
-    return Place(inner or counted, shown)
+    counted = _counted(line)
+    if not found:
+        return PlaceForm(counted)
+    if counted is None or not counted.is_global:
+        counted = _inner(line, found) or counted
+    return PlaceForm(counted, _at(found, 2) or _at(found, 5), _at(found, 3))
 
 
-def _inner(line: str, found: "re.Match[str]", epoch: Optional[int]) -> Optional[Count]:
+def _at(match: "re.Match[str]", group: int) -> Optional[slice]:
+    """Return where a group of a match is, None if it is not in it."""
+    begin, end = match.span(group)
+    return None if begin < 0 else slice(begin, end)
+
+
+def _inner(line: str, found: "re.Match[str]") -> Optional[_CountForm]:
     """Return the position within an epoch that follows it, as in `Epoch: [3][ 50/100]`."""
     batches = _BATCHES.search(line)
     if batches:
-        return Count("batches", int(batches[1]), int(batches[2]), epoch, is_within=True)
+        return _CountForm("batches", _at(batches, 1), _at(batches, 2), is_within=True)
     inner = _INNER.match(line, found.end())
     if not inner:
         return None
     if inner[3]:  # `Train Epoch: 1 [640/60000 (1%)]` counts samples
-        return Count("samples", None, None, epoch, is_within=True)
-    return Count("epoch/batch", int(inner[1]), int(inner[2]), epoch, is_within=True)
+        return _CountForm("samples", None, is_within=True)
+    return _CountForm("epoch/batch", _at(inner, 1), _at(inner, 2), is_within=True)
 
 
 _RANKS = {"step": 3, "update": 2, "batch": 0, "mini batch": 0, "minibatch": 0}
 
 
-def _counted(line: str, epoch: Optional[int]) -> Optional[Count]:
-    best: Optional[Count] = None
+def _counted(line: str) -> Optional[_CountForm]:
+    best: Optional[_CountForm] = None
     for match in _COUNT.finditer(line):
         name = match[1].lower().replace("_", " ")
-        length = int(match[3]) if match[3] else None
         is_global = name in _GLOBAL
         is_within = "batch" in name
-        count = Count(name, int(match[2]), length, epoch, is_global, is_within)
+        count = _CountForm(name, _at(match, 2), _at(match, 3), is_global, is_within)
         if is_global:
             return count
         if best is None or _RANKS.get(best.name, 1) < _RANKS.get(name, 1):

@@ -12,23 +12,18 @@ from __future__ import annotations
 import re
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from .log_bars import Bar, Passes, bar_of, keras_of
+from .log_bars import Bar, Passes, bar_form, without_drawing
 from .log_filter import is_likely, search_of, words_of
-from .log_lines import Segments, strip_prefix, text_of
+from .log_forms import ASIDE, TextForm, line_form, text_form
+from .log_lines import Segments, text_of
 from .log_names import Name, is_evaluation, is_measure, is_training_loss
-from .log_pairs import dict_pairs, dict_values, is_settings, text_pairs
-from .log_steps import NOWHERE, Axis, Count, Place, place, place_of_dict
+from .log_pairs import DictForm, dict_values
+from .log_shapes import Shapes
+from .log_steps import NOWHERE, Axis, Count, Place, place_form, place_of_dict
 from .log_tables import Table
 from .loss_watch import Divergence, LastLoss, LossWatch
 
 _BAR = b"%|"
-_ASIDE = re.compile(
-    r"\b(?:val|valid|validat(?:e|ing|ion)|eval|evaluat(?:e|ing|ion)|test(?:ing)?|dev|predict(?:ing)?|inference)\b(?!\.py|[_/=:]\d)",
-    re.IGNORECASE,
-)
-_PART = re.compile(r"[\[(]\s{0,8}(\d{1,12})\s?/\s{0,8}(\d{1,12})")
-_OWN_COUNT = re.compile(r"[\s_\])-]{0,3}(?:step|iter|batch|update)", re.IGNORECASE)
-_KERAS_EPOCH = re.compile(r"\s{0,4}Epoch (\d{1,9})/\d{1,9}\s*$")
 _NO_LENGTH = -1
 _MOST_NAMES = 1000
 _MOST_COUNTERS = 64
@@ -55,6 +50,8 @@ class LogScanner:
     def __init__(self) -> None:
         """Start before the first line."""
         self._segments = Segments()
+        self._lines = Shapes(line_form)
+        self._bars = Shapes(bar_form)
         self._watch = LossWatch()
         self._metrics: List[Metric] = []
         self._axes: Dict[str, Axis] = {}
@@ -121,9 +118,11 @@ class LogScanner:
     # bars
 
     def _take_bar(self, segment: bytes, *, has_words: bool) -> None:
-        bar = bar_of(text_of(segment))
-        if bar is None:
+        text = without_drawing(text_of(segment))
+        form = self._bars.form(text)
+        if form is None:
             return
+        bar = form.of(text)
         if self._pending:
             self._settle(bar, is_nested=b"\x1b[A" in segment)
         if self._table.is_open and self._take_row_of(bar):
@@ -133,7 +132,7 @@ class LogScanner:
                 self._take_numbers(bar)
             if bar.rest.strip():
                 self._is_cleared = False
-                self._take_text(bar.rest)
+                self._take_text(bar.rest, text_form(bar.rest))
 
     def _take_row_of(self, bar: Bar) -> bool:
         """Take a bar that stands behind a row of a table, as ultralytics draws it; return whether it does."""
@@ -149,18 +148,19 @@ class LogScanner:
         """Take the numbers beside a bar."""
         if not any(name.is_measure for name, _ in bar.pairs):
             return
-        if _ASIDE.search(bar.title):
+        if ASIDE.search(bar.title):
             self._is_evaluating = True
             if bar.position == bar.length:
                 self._emit(bar.pairs, NOWHERE, bar.postfix, is_aside=True)
             return
-        if bar.key not in self._passes and len(self._passes) >= _MOST_COUNTERS:
+        key = bar.key
+        if key not in self._passes and len(self._passes) >= _MOST_COUNTERS:
             return
         epoch = None if bar.epoch is None else float(bar.epoch)
-        for pairs, position in self._passes.setdefault(bar.key, Passes()).take(bar):
+        for pairs, position in self._passes.setdefault(key, Passes()).take(bar):
             step = None if bar.is_of_epochs else position
             step = step if bar.own_step is None else bar.own_step
-            self._record(self._named(pairs, epoch, is_aside=False), step, bar.key, bar.postfix)
+            self._record(self._named(pairs, epoch, is_aside=False), step, key, bar.postfix)
 
     def _take_keras(self, bar: Bar) -> None:
         """Take a Keras bar. One that no `Epoch 1/5` announced belongs to an evaluation or a prediction."""
@@ -205,91 +205,84 @@ class LogScanner:
 
     def _take_line(self, segment: bytes) -> None:
         text = text_of(segment)
-        start = text.lstrip()[:1]
-        keras = _KERAS_EPOCH.match(text) if start == "E" else None
-        if keras:
-            self._keras_epoch = int(keras[1])
-            return
-        bar = keras_of(text) if start.isdigit() else None
-        if bar is not None:
-            self._take_keras(bar)
-            return
-        bar = bar_of(text) if "it [" in text or "\u2501" in text else None
-        if bar is not None:
-            self._take_numbers(bar)
-            return
-        self._take_text(text)
+        form = self._lines.form(text)
+        if form.text is not None:
+            self._take_text(text, form.text)
+        elif form.keras_epoch is not None:
+            self._keras_epoch = int(text[form.keras_epoch])
+        elif form.keras is not None:
+            self._take_keras(form.keras.of(text))
+        elif form.bar is not None:
+            self._take_numbers(form.bar.of(text))
 
-    def _take_text(self, text: str) -> None:
-        line = strip_prefix(text)
-        if line.rank is not None:
-            self._rank = self._rank or line.rank
-            if line.rank != self._rank:
+    def _take_text(self, text: str, form: TextForm) -> None:
+        line = text[form.begin :]
+        if form.rank is not None:
+            rank = text[form.rank]
+            self._rank = self._rank or rank
+            if rank != self._rank:
                 return
-        if "{" in text and self._take_dict(line.text):
+        if form.printed is not None:
+            self._take_dict(line, form.printed)
             return
         if self._table.is_open:
-            row = self._table.row(line.text)
+            row = self._table.row(line)
             if row is not None:
                 self._emit(row.pairs, row.place, text, is_aside=row.is_evaluation)
                 return
-        self._take_pairs(line.text, is_indented=text[:1] in ("\t", " "))
+        self._take_pairs(line, form)
 
-    def _take_dict(self, line: str) -> bool:
-        """Take a printed dict or a JSON object; return whether the line is one."""
-        pairs = dict_pairs(line)
-        if pairs is None:
-            return False
+    def _take_dict(self, line: str, form: DictForm) -> None:
+        """Take a printed dict or a JSON object."""
+        pairs = {name: line[where] for name, where in form.entries}
         values = dict_values(pairs)
-        if not values or is_settings(line, len(values)):
-            return True
+        if not values or form.unset > len(values):  # it holds a program's settings
+            return
         head = line[: line.index("{")]
         where = place_of_dict(pairs)
         if where.counted is not None:
             values.pop(where.counted.name, None)
         if where.counted is None and head.strip():
-            where = place(head)
-        is_aside = bool(_ASIDE.search(head)) or all(key == "epoch" or is_evaluation(key) for key in values)
+            where = place_form(head).of(head)
+        is_aside = bool(ASIDE.search(head)) or all(key == "epoch" or is_evaluation(key) for key in values)
         if where.counted is None and self._is_cleared and "epoch" in values:
             self._pending = _Pending(values, line, is_aside)
-            return True
+            return
         step = self._step(where, is_aside=is_aside)
         if is_aside:
             values = {_aside(key): value for key, value in values.items()}
         self._record(values, step, where.counted.name if where.counted else None, line, is_aside=is_aside)
-        return True
 
-    def _take_pairs(self, line: str, *, is_indented: bool) -> None:
+    def _take_pairs(self, line: str, form: TextForm) -> None:
         """Take a line of free text. Indented lines below `[epoch=1][batch=5/10]:` have its place."""
-        where = place(line)
-        if not is_indented:
-            self._head = where if line.startswith("[") and line.endswith("]:") else None
+        where = form.where.of(line)
+        if not form.is_indented:
+            self._head = where if form.opens else None
         elif self._head is not None and where == NOWHERE:
             where = self._head
-        pairs = text_pairs(line, has_step=where.counted is not None or where.epoch is not None)
-        if pairs is None:
+        pairs, aside = form.pairs, form.aside
+        has_step = where.counted is not None or where.epoch is not None
+        if pairs is None or (pairs.is_weak and not has_step):
             self._table.takes_head(line)
             return
-        if pairs.is_prose:
+        if pairs.is_prose_with_step if has_step else pairs.is_prose:
             return
-        aside = _ASIDE.search(line, 0, pairs.first)
+        found = pairs.of(line)
         if aside is None and where == NOWHERE and self._is_evaluating:
-            self._emit(pairs.found, where, line, is_aside=True)
+            self._emit(found, where, line, is_aside=True)
             return
         if aside is None:
             self._is_evaluating = self._is_evaluating and where.counted is None
-            self._emit(pairs.found, where, line, is_aside=False)
+            self._emit(found, where, line, is_aside=False)
             return
         self._is_evaluating = True
-        part = _PART.search(line, aside.start(), pairs.first)
-        if part and part[1] != part[2]:
+        if aside.part and line[aside.part[0]] != line[aside.part[1]]:
             return  # how far the evaluation has come
         if where.counted is not None and (where.counted.is_within or where.counted.length is not None):
             if where.counted.position != where.counted.length:
                 return
             where = Place(None, where.epoch)
-        is_doubtful = bool(_OWN_COUNT.match(line, aside.end()))
-        self._emit(pairs.found, where, line, is_aside=True, is_doubtful=is_doubtful)
+        self._emit(found, where, line, is_aside=True, is_doubtful=aside.is_doubtful)
 
     # what was read
 

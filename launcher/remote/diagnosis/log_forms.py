@@ -1,0 +1,88 @@
+"""The form of a line that may hold metrics: what kind of line it is, and where its names and numbers are."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, Optional, Tuple
+
+from .log_bars import BarForm, bar_form, keras_form
+from .log_lines import prefix_of
+from .log_pairs import DictForm, PairsForm, dict_form, pairs_form
+from .log_steps import PlaceForm, place_form
+
+ASIDE = re.compile(
+    r"\b(?:val|valid|validat(?:e|ing|ion)|eval|evaluat(?:e|ing|ion)|test(?:ing)?|dev|predict(?:ing)?|inference)\b(?!\.py|[_/=:]\d)",
+    re.IGNORECASE,
+)
+_PART = re.compile(r"[\[(]\s{0,8}(\d{1,12})\s?/\s{0,8}(\d{1,12})")
+_OWN_COUNT = re.compile(r"[\s_\])-]{0,3}(?:step|iter|batch|update)", re.IGNORECASE)
+_KERAS_EPOCH = re.compile(r"\s{0,4}Epoch (\d{1,9})/\d{1,9}\s*$")
+
+
+class AsideForm(NamedTuple):
+    """What the words before an evaluation's numbers say: how far it has come, and whether the step may be its own."""
+
+    part: Optional[Tuple[slice, slice]]
+    is_doubtful: bool
+
+
+class TextForm(NamedTuple):
+    """The form of free text. It begins behind the prefix; all places but that of the rank are counted from there.
+
+    A line with a printed dict has nothing else. `opens`: it may say where indented lines stand.
+    """
+
+    begin: int
+    rank: Optional[slice]
+    is_indented: bool
+    printed: Optional[DictForm] = None
+    where: PlaceForm = PlaceForm(None)
+    pairs: Optional[PairsForm] = None
+    aside: Optional[AsideForm] = None
+    opens: bool = False
+
+
+class LineForm(NamedTuple):
+    """The form of a line: the head of a Keras epoch, a bar, or free text."""
+
+    keras_epoch: Optional[slice] = None
+    keras: Optional[BarForm] = None
+    bar: Optional[BarForm] = None
+    text: Optional[TextForm] = None
+
+
+def line_form(text: str) -> LineForm:
+    """Return the form of a line."""
+    start = text.lstrip()[:1]
+    epoch = _KERAS_EPOCH.match(text) if start == "E" else None
+    if epoch:
+        return LineForm(keras_epoch=slice(*epoch.span(1)))
+    keras = keras_form(text) if start.isdigit() else None
+    if keras is not None:
+        return LineForm(keras=keras)
+    bar = bar_form(text) if "it [" in text or "\u2501" in text else None
+    return LineForm(bar=bar) if bar is not None else LineForm(text=text_form(text))
+
+
+def text_form(text: str) -> TextForm:
+    """Return the form of free text."""
+    prefix = prefix_of(text)
+    line = text[prefix.end :]
+    is_indented = text[:1] in ("\t", " ")
+    printed = dict_form(line) if "{" in line else None
+    if printed is not None:
+        return TextForm(prefix.end, prefix.rank, is_indented, printed)
+    opens = line.startswith("[") and line.endswith("]:")
+    pairs = pairs_form(line)
+    aside = _aside_form(line, pairs.first) if pairs is not None else None
+    return TextForm(prefix.end, prefix.rank, is_indented, None, place_form(line), pairs, aside, opens)
+
+
+def _aside_form(line: str, first: int) -> Optional[AsideForm]:
+    """Return what is said of an evaluation before the first measure, None if nothing is."""
+    aside = ASIDE.search(line, 0, first)
+    if aside is None:
+        return None
+    part = _PART.search(line, aside.start(), first)
+    parts = (slice(*part.span(1)), slice(*part.span(2))) if part else None
+    return AsideForm(parts, bool(_OWN_COUNT.match(line, aside.end())))
