@@ -51,6 +51,8 @@ class Program(NamedTuple):
     """More words for launch."""
     before: tuple[tuple[str, ...], ...] = ()
     """Commands of its environment that make what it needs, run in the project folder."""
+    shown: tuple[str, ...] = ()
+    """The command for the table, where its first three words do not show it."""
     said: str = ""
     """What launch must say, beside the end."""
 

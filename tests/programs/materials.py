@@ -166,6 +166,9 @@ testing: {n_best: 1, beam_size: 1, batch_size: 8, batch_type: sentence, max_outp
 training:
   optimizer: adam
   learning_rate: 0.005
+  scheduling: plateau
+  patience: 5
+  decrease_factor: 0.5
   batch_size: 6
   batch_type: sentence
   normalization: batch
