@@ -56,4 +56,5 @@ def search_of(words: List[bytes]) -> Pattern[bytes]:
 
 def is_likely(low: bytes) -> bool:
     """Whether a line in lower case, which has one of the words, may be a metric line or the head of some."""
-    return bool(_LIKELY.search(low) or low.lstrip()[:5] in _HEADS or _COLUMNS.search(low))
+    is_head = low.lstrip()[:5] in _HEADS or low.endswith(b"validation set")
+    return is_head or bool(_LIKELY.search(low) or _COLUMNS.search(low))

@@ -24,6 +24,9 @@ from .log_tables import Table
 from .loss_watch import Divergence, LastLoss, LossWatch
 
 _BAR = b"%|"
+_OF_VALIDATION = re.compile(
+    r"(?:loss|losses|errors|metrics)(?: metrics)? (?:are )?on (?:the )?validation set", re.IGNORECASE
+)  # what MACE writes above the values of all epochs
 _NO_LENGTH = -1
 _MOST_NAMES = 1000
 _MOST_COUNTERS = 64
@@ -66,6 +69,7 @@ class LogScanner:
         self._rank: Optional[str] = None
         self._keras_epoch: Optional[int] = None
         self._is_evaluating = False
+        self._is_of_validation = False
         self._has_loss = False
         self._head: Optional[Place] = None
 
@@ -263,6 +267,7 @@ class LogScanner:
         pairs, aside = form.pairs, form.aside
         has_step = where.counted is not None or where.epoch is not None
         if pairs is None or (pairs.is_weak and not has_step):
+            self._is_of_validation = self._is_of_validation or bool(_OF_VALIDATION.fullmatch(line))
             self._table.takes_head(line)
             return
         if pairs.is_prose_with_step if has_step else pairs.is_prose:
@@ -273,7 +278,7 @@ class LogScanner:
             return
         if aside is None:
             self._is_evaluating = self._is_evaluating and where.counted is None
-            self._emit(found, where, line, is_aside=False)
+            self._emit(found, where, line, is_aside=self._is_of_validation)
             return
         self._is_evaluating = True
         if aside.part and line[aside.part[0]] != line[aside.part[1]]:
