@@ -345,6 +345,25 @@ KNOWS_DOCKER = {
     "hosts/agent_desk.py": "sends the engine's values, if a record has one",
 }
 """Where a comparison with docker may stand beside the runtime and its fate, and why."""
+OPENING = {
+    "record/safe_open.py": "the one for runs",
+    "record/precision_evidence.py": "the host's own records, through no link",
+    "cards/nvidia.py": "/proc and the kernel's log",
+    "diagnosis/not_started.py": "the program that could not be started",
+    "fate/ownership.py": "/proc",
+    "host/leftovers.py": "/proc and the record of sweeps",
+    "host/model_config.py": "the hub's cache",
+    "host/probe_host.py": "/proc and a file to try the disk",
+    "making/scratch_folder.py": "a new file in a new folder",
+    "store/checkpoints.py": "checkpoints",
+    "store/outputs.py": "folders and files below a descriptor, through no link",
+    "store/parentage.py": "checkpoints",
+    "store/tree_files.py": "the store",
+    "store/uploads.py": "the store",
+    "store/worker_folder.py": "the agent's own folder",
+    "system/process.py": "/proc",
+}
+"""The modules of the agent that open files without record/safe_open.py, and which."""
 SAME_NAME = {
     "runtime.py": "the seam, and docker's side of it",
     "channel.py": "the client's end of its channel to an agent; the worker's end of its own",
@@ -383,6 +402,16 @@ def test_a_file_name_says_what_the_file_is_without_its_folder():
         if path.name not in ("__init__.py", "__main__.py") and path.parent.name != "cli"
     ]
     assert {name for name in names if names.count(name) > 1} == SAME_NAME.keys()
+
+
+def test_only_these_modules_of_the_agent_open_files_by_themselves():
+    """What lies below a run is opened by record/safe_open.py: a job may have put a link or a pipe there."""
+    opens = {
+        path.relative_to(PACKAGE / "remote").as_posix()
+        for path in AGENT
+        if re.search(r"\b(?<!\.)(os\.)?open\((?!open_regular\()", path.read_text())
+    }
+    assert opens == OPENING.keys()
 
 
 def test_only_the_desk_and_its_channel_name_what_an_agent_is_asked():

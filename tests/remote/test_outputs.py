@@ -132,6 +132,19 @@ def test_no_link_is_followed_and_only_regular_files_count(ended, tmp_path, monke
         assert set(scan.left_out) == {"artifacts"}
 
 
+def test_a_work_folder_that_is_a_link_holds_no_outputs(ended, tmp_path):
+    """The job put another folder in its place, which has a folder of that name."""
+    (tmp_path / "home" / "artifacts").mkdir(parents=True)
+    (tmp_path / "home" / "artifacts" / "key").write_text("key")
+    ended.work.rename(tmp_path / "away")
+    ended.work.symlink_to(tmp_path / "home")
+    scan = OutputScan(ended.run, OutputDigests(ended.run))
+    assert list(scan.outputs()) == []
+    assert "artifacts" in scan.left_out
+    with pytest.raises(OSError):
+        open_output(ended.run, "artifacts/key")
+
+
 @pytest.mark.parametrize(
     "path",
     [

@@ -11,7 +11,7 @@ import os
 from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..record import strict_json
-from ..record.files import paths_in, read_json
+from ..record.files import paths_in, read_json, write_over
 from ..record.locks import Lock
 from ..system import process
 
@@ -24,8 +24,7 @@ class Ticket(NamedTuple):
 
     def write(self, gpus: Sequence[str], count: int) -> None:
         """Write down the cards and the number needed, in the same file: another file would have another lock."""
-        with open(self.path, "w", encoding="ascii") as file:
-            file.write(strict_json.encode({"gpus": list(gpus), "count": count}) + "\n")
+        write_over(self.path, strict_json.encode({"gpus": list(gpus), "count": count}) + "\n")
 
     def leave(self) -> None:
         """Leave the queue."""

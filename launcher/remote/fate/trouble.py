@@ -8,6 +8,7 @@ from typing import Any
 
 from ..record.files import read_json
 from ..record.rundir import Run
+from ..record.safe_open import status_of
 from ..system import process
 from .run_state import State, fate_of
 
@@ -42,7 +43,7 @@ def _still_s(run: Run) -> float | None:
     if last is None:
         return None
     try:
-        age_s = time.time() - os.stat(last.heartbeat).st_mtime
+        age_s = time.time() - status_of(last.heartbeat).st_mtime
     except FileNotFoundError:
         return None
     if age_s < STILL_S or not last.is_locked():  # the usual case costs a follower's poll one stat

@@ -32,7 +32,7 @@ MOST_BYTES = 1 << 20
 MOST_CHARS = 40
 ENDED, REMOVED, LEFT = "ended", "removed", "left"
 NOT_NEEDED = "its run no longer needs it"
-_TEMPORARY = re.compile(r".+\.([0-9]+)\.tmp")
+_TEMPORARY = re.compile(r".+\.([0-9]+)(?:\.[0-9a-f]{16})?\.tmp")
 
 
 def sweep(root: str, *, dry_run: bool) -> List[Item]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from .files import NO_ROOM
+from .safe_open import APPENDING, open_regular
 
 MOST_WAITING = 64 * 1024 * 1024
 
@@ -18,7 +19,7 @@ class Appender:
     def __init__(self, path: str) -> None:
         """Open the file, which is made if missing."""
         self._path = path
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._descriptor = open_regular(path, APPENDING)
         self._waiting = bytearray()
         self._dropped = 0
 
@@ -47,7 +48,7 @@ class Appender:
 
     def tail(self, size: int) -> bytes:
         """Return the last bytes, including those that wait for room."""
-        with open(self._path, "rb") as file:
+        with open(open_regular(self._path, os.O_RDONLY), "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - size))
             return (file.read() + bytes(self._waiting))[-size:]
 

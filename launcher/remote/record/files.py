@@ -6,10 +6,10 @@ import contextlib
 import errno
 import os
 import shutil
-import stat
 from typing import Any
 
-from . import strict_json
+from . import safe_open, strict_json
+from .safe_open import UnreadableError
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 MOST_BYTES = 256 << 20
@@ -18,32 +18,23 @@ MOST_BYTES = 256 << 20
 
 def write_durably(path: str, text: str | bytes, mode: int = 0o644) -> None:
     """Replace a file so that a reader, or a crash, sees the old text or the new one, never a part."""
-    data = text.encode() if isinstance(text, str) else text
-    temporary = "%s.%d.tmp" % (path, os.getpid())
+    safe_open.replace(path, text.encode() if isinstance(text, str) else text, mode)
+
+
+def write_over(path: str, text: str) -> None:
+    """Write a small file anew where a torn one does no harm: neither replaced nor synced, so that it costs little."""
+    descriptor = safe_open.open_regular(path, os.O_WRONLY | os.O_CREAT)
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):  # the first error is the one to report
-            os.unlink(temporary)
-        raise
-    sync_folder(os.path.dirname(path))
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
 
 
 def sync_folder(path: str) -> None:
     """Make the names in a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
+    with safe_open.opened_folder(path) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def paths_in(folder: str) -> list[str]:
@@ -111,18 +102,9 @@ def read_text(path: str) -> str | None:
     A job can put a pipe into its checkpoints, which must not stop us, or a file of any size.
     """
     try:
-        with open(path, encoding="utf-8", errors="replace", opener=_open_at_once) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
-                return None
-            return file.read().strip()
-    except FileNotFoundError:
+        return safe_open.read_regular(path, MOST_BYTES).decode("utf-8", "replace").strip()
+    except (FileNotFoundError, UnreadableError):
         return None
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Open a file without waiting for who writes to a pipe."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def read_json(path: str) -> dict[str, Any]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
+
+from .safe_open import UnreadableError, open_regular
 
 LOOK_S = 1.0
 
@@ -22,7 +25,7 @@ class Lock:
 
         Whoever only looks (`is_locked`) holds a shared lock for an instant: that is waited for.
         """
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = _open_lock(path)
         deadline = time.monotonic() + wait_s
         while True:
             try:
@@ -51,11 +54,21 @@ class Lock:
         os.close(self._descriptor)
 
 
-def is_locked(path: str) -> bool:
-    """Whether some process holds the exclusive lock of a file; a missing file is not locked."""
+def _open_lock(path: str) -> int:
+    """Open the file of a lock, which is made if missing; where nothing may be written, a lock needs no write."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
+        return open_regular(path, os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        return open_regular(path, os.O_RDONLY)
+
+
+def is_locked(path: str) -> bool:
+    """Whether some process holds the exclusive lock of a file; what is missing, or no file, is not locked."""
+    try:
+        descriptor = open_regular(path, os.O_RDONLY)
+    except (FileNotFoundError, UnreadableError):
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

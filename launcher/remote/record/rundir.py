@@ -22,6 +22,7 @@ from typing import Any
 from . import strict_json
 from .files import read_json, read_text, write_durably
 from .locks import Lock, is_locked
+from .safe_open import RunPath, opened_folder
 
 VERSION = 1
 TERMINAL = ("succeeded", "failed", "cancelled", "cancel-incomplete")
@@ -47,24 +48,26 @@ class Run:
         is_flat = not os.path.exists(os.path.join(path, "control")) and any(
             os.path.exists(os.path.join(path, name)) for name in ("plan.json", "0001")
         )
+        top = RunPath(path, path)
         self.control, self.record, self.work = (
-            (path,) * 3 if is_flat else (os.path.join(path, name) for name in ("control", "record", "work"))
+            (top,) * 3 if is_flat else (top.below(name) for name in ("control", "record", "work"))
         )
-        self.plan = os.path.join(self.control, "plan.json")
-        self.wish = os.path.join(self.control, "wish")
-        self.token = os.path.join(self.control, "token")
-        self.secrets = os.path.join(self.control, "secrets.env")
-        self.manifest = os.path.join(self.control, "manifest.json")
-        self.contact_lock = os.path.join(self.control, "contact.lock")
-        self.keeper_lock = os.path.join(self.record, "keeper.lock")
-        self.keeper_log = os.path.join(self.record, "keeper.log")
-        self.container_end = os.path.join(self.record, "container.json")
-        self.code = os.path.join(self.work, "code")
-        self.data = os.path.join(self.work, "data")
-        self.artifacts = os.path.join(self.work, "artifacts")
-        self.checkpoints = os.path.join(self.work, "checkpoints")
-        self.incoming = os.path.join(self.work, "incoming")
-        self.home = os.path.join(self.work, "home")
+        self.plan = self.control.below("plan.json")
+        self.wish = self.control.below("wish")
+        self.token = self.control.below("token")
+        self.secrets = self.control.below("secrets.env")
+        self.manifest = self.control.below("manifest.json")
+        self.contact_lock = self.control.below("contact.lock")
+        self.keeper_lock = self.record.below("keeper.lock")
+        self.keeper_log = self.record.below("keeper.log")
+        self.container_end = self.record.below("container.json")
+        self.digests = self.record.below("digests.json")
+        self.code = self.work.below("code")
+        self.data = self.work.below("data")
+        self.artifacts = self.work.below("artifacts")
+        self.checkpoints = self.work.below("checkpoints")
+        self.incoming = self.work.below("incoming")
+        self.home = self.work.below("home")
         self.root = os.path.dirname(os.path.dirname(path))
         self.cache = os.path.join(self.root, "cache")
         self._known_place: tuple[str | None, bool] | None = None
@@ -79,7 +82,8 @@ class Run:
     def numbers(self) -> list[int]:
         """Return the numbers of the folders, oldest first."""
         try:
-            names = os.listdir(self.record)
+            with opened_folder(self.record) as folder:
+                names = os.listdir(folder)
         except FileNotFoundError:
             if not os.path.isdir(self.path):
                 raise
@@ -88,7 +92,7 @@ class Run:
 
     def folder(self, number: int) -> Folder:
         """Name the folder of this number."""
-        return Folder(os.path.join(self.record, "%04d" % number), number)
+        return Folder(self.record.below("%04d" % number), number)
 
     def last(self) -> Folder | None:
         """Return the highest folder, None before the first."""
@@ -101,7 +105,8 @@ class Run:
             numbers = self.numbers()
             folder = self.folder(numbers[-1] + 1 if numbers else 1)
             try:
-                os.mkdir(folder.path, 0o755)
+                with opened_folder(self.record) as record:
+                    os.mkdir(os.path.basename(folder.path), 0o755, dir_fd=record)
             except FileExistsError:
                 continue
             folder.take_lock()
@@ -155,26 +160,27 @@ class Run:
 class Folder:
     """One numbered folder: written by one process, which holds its lock while it lives."""
 
-    def __init__(self, path: str, number: int) -> None:
+    def __init__(self, path: RunPath, number: int) -> None:
         """Name the paths of the folder; nothing is read or made."""
         self.path = path
         self.number = number
-        self.lock = os.path.join(path, "lock")
-        self.attempt = os.path.join(path, "attempt.json")
-        self.state = os.path.join(path, "state.json")
-        self.events = os.path.join(path, "events.jsonl")
-        self.log = os.path.join(path, "log.txt")
-        self.heartbeat = os.path.join(path, "heartbeat")
+        self.lock = path.below("lock")
+        self.attempt = path.below("attempt.json")
+        self.state = path.below("state.json")
+        self.events = path.below("events.jsonl")
+        self.log = path.below("log.txt")
+        self.heartbeat = path.below("heartbeat")
         self._held: Lock | None = None
 
     def nodes(self) -> list[Folder]:
         """Return the folders of the other nodes, by name; none if the run has one node."""
-        names = sorted(
-            entry.name
-            for entry in os.scandir(self.path)
-            if NODE.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
-        )
-        return [Folder(os.path.join(self.path, name), self.number) for name in names]
+        with opened_folder(self.path) as folder, os.scandir(folder) as entries:
+            names = sorted(
+                entry.name
+                for entry in entries
+                if NODE.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+            )
+        return [Folder(self.path.below(name), self.number) for name in names]
 
     def take_lock(self) -> None:
         """Take the writer's lock. It ends with `release` or with the writer's process."""

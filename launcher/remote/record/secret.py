@@ -17,8 +17,10 @@ from urllib.parse import quote, quote_plus
 from . import strict_json
 from .files import sync_folder
 from .rundir import Run
+from .safe_open import UnreadableError, open_regular, read_regular, unlink, write_all
 
 MODE = 0o600
+MOST_BYTES = 16 << 20
 STARS = "***"
 SHORTEST = 4  # characters; a shorter text would occur by chance
 SHORTEST_LINE = 8
@@ -31,10 +33,9 @@ def write(run: Run, payload: bytes) -> None:
     Raises OSError, and ValueError for any other payload; its message contains nothing of the payload.
     """
     _parse(payload)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    descriptor = os.open(run.secrets, flags, MODE)
+    descriptor = open_regular(run.secrets, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
     try:
-        _write_all(descriptor, payload)
+        write_all(descriptor, payload)
     finally:
         os.close(descriptor)
     sync_folder(run.control)
@@ -43,9 +44,7 @@ def write(run: Run, payload: bytes) -> None:
 def read(run: Run) -> dict[str, str]:
     """Return the secrets of a run by name; empty if the file is missing or invalid."""
     try:
-        descriptor = os.open(run.secrets, os.O_RDONLY | os.O_NOFOLLOW)
-        with open(descriptor, "rb") as file:
-            return _parse(file.read())
+        return _parse(read_regular(run.secrets, MOST_BYTES))
     except (OSError, ValueError):  # the caller reports the names that the plan lists and this lacks
         return {}
 
@@ -53,15 +52,18 @@ def read(run: Run) -> dict[str, str]:
 def erase(run: Run) -> None:
     """Overwrite and remove the secrets of a run, if any. Raises OSError if the file cannot be removed."""
     try:
-        descriptor = os.open(run.secrets, os.O_WRONLY | os.O_NOFOLLOW)
+        descriptor = open_regular(run.secrets, os.O_WRONLY)
     except FileNotFoundError:
+        return
+    except UnreadableError:  # a link, say: what it leads to is not ours to overwrite
+        unlink(run.secrets)
         return
     try:
         with contextlib.suppress(OSError):  # a full copy-on-write disk: the file is removed anyway
-            _write_all(descriptor, b"\0" * os.fstat(descriptor).st_size)
+            write_all(descriptor, b"\0" * min(os.fstat(descriptor).st_size, MOST_BYTES))
     finally:
         os.close(descriptor)
-    os.unlink(run.secrets)
+    unlink(run.secrets)
     sync_folder(run.control)
 
 
@@ -87,13 +89,6 @@ def _parse(payload: bytes) -> dict[str, str]:
     ):
         raise ValueError("not a table of secrets") from None
     return values
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-    os.fsync(descriptor)
 
 
 class Redactor:

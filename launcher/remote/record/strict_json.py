@@ -17,7 +17,10 @@ def encode(value: Any) -> str:
 
 def decode(text: str | bytes) -> Any:
     """Read strict JSON, in UTF-8. Raises ValueError for anything else, including the tokens NaN and Infinity."""
-    return _DECODER.decode(text if isinstance(text, str) else text.decode())
+    try:
+        return _DECODER.decode(text if isinstance(text, str) else text.decode())
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def _finite(value: Any) -> Any:

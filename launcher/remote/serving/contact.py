@@ -19,6 +19,7 @@ from ..record import secret, strict_json
 from ..record.files import read_json, read_text, write_durably
 from ..record.locks import Lock
 from ..record.rundir import TERMINAL, VERSION, Folder, Run
+from ..record.safe_open import APPENDING, open_regular
 from ..system import process
 from .requests import RequestError
 
@@ -174,7 +175,7 @@ def _open_keeper(run: Run) -> subprocess.Popen[bytes]:
     variables = secret.without(dict(os.environ), read_json(run.plan))
     # The token proves that the keeper is ours, in any session that it ends up in.
     variables["LAUNCH_TOKEN"] = read_text(run.token) or ""
-    with open(run.keeper_log, "ab") as log:
+    with open(open_regular(run.keeper_log, APPENDING), "ab") as log:
         return subprocess.Popen(
             [sys.executable, "-I", sys.argv[0], "keep", run.path],
             stdin=subprocess.DEVNULL,

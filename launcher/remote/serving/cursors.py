@@ -12,7 +12,9 @@ from typing import Any
 
 from ..fate.run_state import state_of
 from ..fate.trouble import trouble_of
+from ..record.files import MOST_BYTES
 from ..record.rundir import GROWING_FILES, SMALL_FILES, Run
+from ..record.safe_open import UnreadableError, open_regular, read_regular, status_of
 
 TAIL = 4096
 MAX_BYTES = 8 * 1024 * 1024
@@ -41,13 +43,11 @@ def read(run: Run, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
             prefix = os.path.relpath(folder.path, run.record)
             for name in SMALL_FILES:
                 key = "%s/%s" % (prefix, name)
-                room -= _whole(os.path.join(folder.path, name), key, cursors.get(key), parts, pieces)
+                room -= _whole(folder.path.below(name), key, cursors.get(key), parts, pieces)
             for name in GROWING_FILES:
                 key = "%s/%s" % (prefix, name)
                 if room > 0:
-                    room -= _growth(
-                        os.path.join(folder.path, name), key, cursors.get(key), room, parts, pieces
-                    )
+                    room -= _growth(folder.path.below(name), key, cursors.get(key), room, parts, pieces)
     answer = {
         "state": state,
         "parts": parts,
@@ -65,9 +65,8 @@ def strip(state: dict[str, Any]) -> list[Any]:
 
 def _whole(path: str, key: str, known: Any, parts: list[dict[str, Any]], pieces: list[bytes]) -> int:
     try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except FileNotFoundError:
+        data = read_regular(path, MOST_BYTES)
+    except (FileNotFoundError, UnreadableError):
         return 0
     if known is not None and known.get("sha256") == hashlib.sha256(data).hexdigest():
         return 0
@@ -81,15 +80,15 @@ def _growth(
 ) -> int:
     offset = int(cursor["offset"]) if cursor else 0
     try:
-        size = os.stat(path).st_size
+        size = status_of(path).st_size
         if cursor and size == offset:
             return 0  # an append-only file of the same length: nothing new, nothing to hash
-        with open(path, "rb") as file:
+        with open(open_regular(path, os.O_RDONLY), "rb") as file:
             if offset and not _continues(file, offset, size, str(cursor.get("sha256"))):
                 offset = 0
             file.seek(offset)
             data = file.read(room)
-    except FileNotFoundError:
+    except (FileNotFoundError, UnreadableError):
         return 0
     if data or not cursor or offset != int(cursor["offset"]):  # an empty file is a file of the mirror too
         parts.append({"path": key, "offset": offset, "size": len(data)})

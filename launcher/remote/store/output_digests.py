@@ -29,7 +29,7 @@ class OutputDigests:
 
     def __init__(self, run: Run, advance: Callable[[int], None] = lambda _count: None) -> None:
         """Load them. `advance` gets the number of bytes of each piece that is read."""
-        self._file = os.path.join(run.record, "digests.json")
+        self._file = run.digests
         self._kept: Dict[str, Any] = read_json(self._file)
         self._advance = advance
         self._has_news = False

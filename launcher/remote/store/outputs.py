@@ -15,6 +15,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 from ..record.files import read_json
 from ..record.rundir import Run
+from ..record.safe_open import open_folder, open_regular, status_of
 from .manifest import code_of
 from .output_digests import OutputDigests, mark_of
 from .path_patterns import PathPatterns
@@ -60,7 +61,7 @@ class OutputScan:
         self._sent = code_of(read_json(run.manifest))
         self._placed_ns = 0
         with contextlib.suppress(OSError):  # without a manifest nothing was sent
-            self._placed_ns = os.lstat(run.manifest).st_ctime_ns
+            self._placed_ns = status_of(run.manifest).st_ctime_ns
         patterns = read_json(run.plan).get("outputs")
         self._has_patterns = isinstance(patterns, list) and bool(patterns) and not matches_all
         self._patterns = PathPatterns([str(one) for one in patterns or ()] if self._has_patterns else ())
@@ -76,7 +77,7 @@ class OutputScan:
             tops += [(BESIDE, self._run.work)] if _has_own_work(self._run) else []
         for name, folder in sorted(tops):
             try:
-                descriptor = os.open(folder, _FOLDER)
+                descriptor = open_folder(folder)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -178,20 +179,8 @@ def open_output(run: Run, path: str) -> Tuple[int, os.stat_result]:
         is_written = folders[:1] in (["artifacts"], ["checkpoints"], ["code"], ["home"])
     if not is_written or ".." in (*folders, name):
         raise FileNotFoundError(2, "not a file that a run writes", path)
-    at = os.open(run.work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for folder in folders:
-            inner = os.open(folder, _FOLDER, dir_fd=at)
-            os.close(at)
-            at = inner
-        descriptor = os.open(name, _FILE, dir_fd=at)
-    finally:
-        os.close(at)
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
-        raise FileNotFoundError(2, "not a regular file", path)
-    return descriptor, status
+    descriptor = open_regular(run.work.below(*folders, name), os.O_RDONLY)
+    return descriptor, os.fstat(descriptor)
 
 
 def _has_own_work(run: Run) -> bool:

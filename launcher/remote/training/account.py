@@ -7,7 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 from ..record import secret, strict_json
 from ..record.appender import Appender
-from ..record.files import NO_ROOM, write_durably
+from ..record.files import NO_ROOM, write_durably, write_over
 from ..record.rundir import VERSION, Folder
 from .progress import Progress
 
@@ -165,8 +165,7 @@ class Account:
             "loss": self.redact(progress.loss),
         }
         try:
-            with open(self.folder.heartbeat, "w", encoding="ascii") as file:
-                file.write(strict_json.encode(record) + "\n")
+            write_over(self.folder.heartbeat, strict_json.encode(record) + "\n")
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise

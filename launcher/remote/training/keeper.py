@@ -16,6 +16,7 @@ import time
 from ..record import strict_json
 from ..record.locks import Lock
 from ..record.rundir import Run
+from ..record.safe_open import UnreadableError, open_regular, status_of
 from ..store import checkpoints
 from ..system import process
 
@@ -61,7 +62,7 @@ def main(arguments: list[str]) -> int:
 
 def _size(path: str) -> int:
     try:
-        return os.stat(path).st_size
+        return status_of(path).st_size
     except FileNotFoundError:
         return 0
 
@@ -69,10 +70,10 @@ def _size(path: str) -> int:
 def _tail(path: str, start: int) -> str:
     """Return the end of what was written to a file after `start`."""
     try:
-        with open(path, "rb") as file:
+        with open(open_regular(path, os.O_RDONLY), "rb") as file:
             file.seek(max(start, _size(path) - TAIL))
             return file.read(TAIL).decode("utf-8", "replace").strip()
-    except FileNotFoundError:
+    except (FileNotFoundError, UnreadableError):
         return ""
 
 

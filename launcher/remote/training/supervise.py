@@ -20,6 +20,7 @@ from ..diagnosis import remedy
 from ..record import secret, strict_json
 from ..record.files import NO_ROOM, read_json
 from ..record.rundir import TERMINAL, Folder, Run
+from ..record.safe_open import unlink
 from ..store import checkpoints
 from ..system import oom, process
 from .account import Account
@@ -132,7 +133,7 @@ class Supervisor:
         if self.chosen.path is not None:
             self._write_attempt()
         with contextlib.suppress(FileNotFoundError):  # it is recorded now
-            os.unlink(self.run.container_end)
+            unlink(self.run.container_end)
         if self.previous:
             self.account.record("evidence", {"previous": self.previous})
         status = self._end_early(verdict)

@@ -1,0 +1,192 @@
+"""Open files below a run: through no link, regular files only, without waiting.
+
+A job can write into its run's folders, or replace them. So each folder between the run and the file is opened by its
+descriptor, and what is opened counts only once its descriptor shows a regular file. A path outside of runs, which is a
+plain `str`, may pass through links.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING, Iterator, List, Tuple, Union
+
+if TYPE_CHECKING:
+    from typing import Self
+
+APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class UnreadableError(OSError):
+    """Raised for a file of a run that cannot be what we wrote: a link, a pipe, too large, other contents."""
+
+    def __init__(self, path: str, why: str) -> None:
+        """Hold the path and the reason."""
+        super().__init__(errno.EINVAL, why, path)
+
+    @property
+    def words(self) -> str:
+        """Say so in one clause, e.g. `state.json is a pipe`."""
+        return "%s %s" % (os.path.basename(os.fspath(self.filename)), self.strerror)
+
+
+class RunPath(str):
+    """A path below a run, which is opened through no link below the run."""
+
+    __slots__ = ("_run",)
+    _run: str
+
+    def __new__(cls, run: str, path: str) -> Self:
+        """Name a path that begins with the path of a run's folder."""
+        named = super().__new__(cls, path)
+        named._run = run
+        return named
+
+    def below(self, *names: str) -> RunPath:
+        """Name a path below this one."""
+        return RunPath(self._run, os.path.join(self, *names))
+
+    @property
+    def steps(self) -> Tuple[str, ...]:
+        """The names from the run's folder to this path; the first is the run's folder itself."""
+        rest = self[len(self._run) :].strip(os.sep)
+        return (self._run, *(rest.split(os.sep) if rest else ()))
+
+
+@contextlib.contextmanager
+def opened_folder(path: str) -> Iterator[int]:
+    """Yield the descriptor of a folder. Raises OSError, UnreadableError if a link is in its place."""
+    descriptor = open_folder(path)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def open_folder(path: str) -> int:
+    """Return the descriptor of a folder. Raises OSError, UnreadableError if a link is in its place."""
+    if not isinstance(path, RunPath):
+        return os.open(path, _FOLDER)
+    run, *names = path.steps
+    descriptor = os.open(run, _FOLDER)
+    for name in names:
+        try:
+            inner = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                raise UnreadableError(path, "is behind %s, which is no folder" % name) from None
+            error.filename = path
+            raise
+        finally:
+            os.close(descriptor)
+        descriptor = inner
+    return descriptor
+
+
+def parent_of(path: str) -> str:
+    """Return the folder of a path, which lies below a run if the path does."""
+    folder = os.path.dirname(path)
+    return RunPath(path.steps[0], folder) if isinstance(path, RunPath) else folder
+
+
+def open_regular(path: str, flags: int, mode: int = 0o644) -> int:
+    """Open a regular file; return its descriptor. Raises OSError, UnreadableError if it is anything else.
+
+    A file that is written must have this name alone, or it could be another file of its owner.
+    """
+    try:
+        if isinstance(path, RunPath):
+            with opened_folder(parent_of(path)) as folder:
+                descriptor = os.open(os.path.basename(path), flags | _NO_LINK, mode, dir_fd=folder)
+        else:
+            descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UnreadableError(path, "is a link") from None
+        if error.errno in (errno.ENXIO, errno.EISDIR):  # a pipe or a socket without a reader, or a folder
+            raise UnreadableError(path, "is not a regular file") from None
+        if error.filename is None or error.filename == os.path.basename(path):
+            error.filename = path
+        raise
+    status = os.fstat(descriptor)
+    kind = stat.S_IFMT(status.st_mode)
+    wrong = None
+    if kind != stat.S_IFREG:
+        wrong = "is %s" % _KINDS.get(kind, "not a regular file")
+    elif isinstance(path, RunPath) and flags & (os.O_WRONLY | os.O_RDWR) and status.st_nlink > 1:
+        wrong = "is also another file"
+    if wrong is not None:
+        os.close(descriptor)
+        raise UnreadableError(path, wrong)
+    return descriptor
+
+
+def read_regular(path: str, most: int) -> bytes:
+    """Return the bytes of a regular file. Raises OSError, UnreadableError if it is anything else or has more than `most`."""
+    descriptor = open_regular(path, os.O_RDONLY)
+    try:
+        pieces: List[bytes] = []
+        left = most + 1 if os.fstat(descriptor).st_size <= most else 0
+        while left:
+            piece = os.read(descriptor, min(left, 1 << 20))
+            if not piece:
+                return b"".join(pieces)
+            left -= len(piece)
+            pieces.append(piece)
+    finally:
+        os.close(descriptor)
+    raise UnreadableError(path, "has more than %d bytes" % most)
+
+
+def write_all(descriptor: int, data: Union[bytes, bytearray]) -> None:
+    """Write bytes to a descriptor, durably."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.fsync(descriptor)
+
+
+def replace(path: str, data: bytes, mode: int) -> None:
+    """Replace a file so that a reader, or a crash, sees the old bytes or the new ones, never a part.
+
+    The new file has a name that nobody can know, and is opened only if it is new.
+    """
+    name = os.path.basename(path)
+    temporary = "%s.%d.%s.tmp" % (name, os.getpid(), os.urandom(8).hex())
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with opened_folder(parent_of(path)) as folder:
+        try:
+            descriptor = os.open(temporary, flags, mode, dir_fd=folder)
+            try:
+                write_all(descriptor, data)
+            finally:
+                os.close(descriptor)
+            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            with contextlib.suppress(OSError):  # the first error is the one to report
+                os.unlink(temporary, dir_fd=folder)
+            raise
+        os.fsync(folder)
+
+
+def unlink(path: str) -> None:
+    """Remove a file, or what lies in its place, but not what that leads to. Raises OSError."""
+    with opened_folder(parent_of(path)) as folder:
+        os.unlink(os.path.basename(path), dir_fd=folder)
+
+
+def status_of(path: str) -> os.stat_result:
+    """Return the status of what lies at a path, which is no link below a run. Raises OSError."""
+    with opened_folder(parent_of(path)) as folder:
+        return os.stat(os.path.basename(path), dir_fd=folder, follow_symlinks=not isinstance(path, RunPath))
