@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.cli.figures import clock_text, value_text
-from launcher.runs.curves import HOST, host_points, points
+from launcher.runs.curves import HOST, host_points, numbers
 from launcher.values.record import Event
 
 _SHOWN = {"loss": "loss", "grad_norm": "grad", "learning_rate": "lr", "tokens_per_s": "tok/s"}
@@ -37,11 +37,11 @@ class Progress:
             self._first, self.phase = None, None
         if event.kind == "host":
             self._host_event = event
-        measured = [point for point in points(event) if point.rank == 0]
+        measured = numbers(event.values) if event.kind == "metric" and event.rank == 0 else {}
         if not measured:
             return False
         self.step = self.step if event.step is None else event.step
-        self.values.update({point.name: point.value for point in measured})
+        self.values.update(measured)
         if "loss" in event.values and event.step is not None:
             self.phase = None
             self._first = self._first or (event.time, event.step)

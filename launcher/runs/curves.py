@@ -44,14 +44,22 @@ def host_points(event: Event) -> list[Point]:
 
 
 def _numbers(event: Event, prefix: str = "") -> list[Point]:
-    found = []
     attempt = event.attempt or 0
-    for name, value in event.values.items():
+    return [
+        Point(attempt, event.rank, event.step, event.time, prefix + name, number)
+        for name, number in numbers(event.values).items()
+    ]
+
+
+def numbers(values: dict[str, Any]) -> dict[str, float]:
+    """Return the values of an event that are numbers."""
+    found = {}
+    for name, value in values.items():
         number = _NON_FINITE.get(value) if isinstance(value, str) else value
         if type(number) is int:
             number = _float(number)
         if type(number) is float:  # a bool does not count as a number
-            found.append(Point(attempt, event.rank, event.step, event.time, prefix + name, number))
+            found[name] = number
     return found
 
 
@@ -75,7 +83,8 @@ def curve(events: Iterable[Event]) -> list[Point]:
                 stepless.append(point)
                 continue
             key = (point.name, point.rank, point.step)
-            if key not in latest or latest[key].attempt <= point.attempt:
+            earlier = latest.get(key)
+            if earlier is None or earlier.attempt <= point.attempt:
                 latest[key] = point
     return sorted([*latest.values(), *stepless], key=order)
 

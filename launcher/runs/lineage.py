@@ -40,9 +40,12 @@ def joined(mirror: Mirror) -> list[Measured]:
     An ancestor contributes the points up to the step that its successor started from. Points are in the order of steps;
     those without a step come last.
     """
+    earlier = ancestors(mirror.folder)
+    if not earlier:
+        return [(mirror.run, point) for point in curve(mirror.events())]
     latest: dict[tuple[str, int, int], Measured] = {}
     stepless: list[Measured] = []
-    for one, until in (*ancestors(mirror.folder), Ancestor(mirror, math.inf)):
+    for one, until in (*earlier, Ancestor(mirror, math.inf)):
         for point in curve(one.events()):
             if point.step is None:
                 stepless.append((one.run, point))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tensorboardX import SummaryWriter
 
 MOST_BYTES = 8 * 1024 * 1024  # of events that are drawn at a time
-MOST_POINTS = 5000  # of one name among them; TensorBoard itself shows 1000 of a curve
+MOST_POINTS = 2000  # of one name among them; TensorBoard itself shows 1000 of a curve
 
 
 class TensorBoard:

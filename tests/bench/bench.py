@@ -14,6 +14,8 @@ hosts      50 hosts probed at once by one client
 hook       a Python that does nothing, with the start-up hook and without it in turn
 guard      the share of a training's step time that is spent inside the guard, on a model of 100M parameters and more
 printed    100,000 lines printed at once: the CPU time of a client that follows and shows them, beside one with -q
+reader     the agent's log reader: its CPU time for 100,000 lines of a common format, of plain text, of a bar with a loss
+measured   a run of 100,000 lines with a loss: the CPU time of a client that follows it, in a pipe, with --json and with -q
 local ssh  from a metric written by the training to the client that has it in its mirror and shows it, here and over SSH
 """
 
@@ -44,6 +46,7 @@ from testbed.link import Link
 from testbed.sshd import ADDRESS, MissingPartError, SshHost
 from testbed.wheels import WheelServer
 
+from launcher.remote.diagnosis.logscan import LogScanner
 from launcher.remote.host import probe_host as remote_probe
 
 ROUNDS = 9
@@ -69,6 +72,11 @@ worker.done({LINES})
 
 PRINTS = """
 print("\\n".join(f"[{n}] the quick brown fox jumps over the lazy dog" for n in range(100_000)))
+"""
+
+MEASURES = """
+for n in range(100_000):
+    print(f"iter {n}: loss {2 + n % 97 / 100:.4f}, time {100 + n % 89:.2f}ms")
 """
 
 
@@ -455,10 +463,50 @@ def printed(client: Client, _host: SshHost) -> Iterator[Figure]:
         yield beside(f"100,000 lines followed in {where}: CPU", took_s, "with -q", quiet_s, 1.1)
 
 
-def _followed_s(client: Client, run: str, *options: str, in_terminal: bool) -> float:
+def measured(client: Client, _host: SshHost) -> Iterator[Figure]:
+    """Measure what it costs to follow a run whose every line has a loss; TensorBoard's files and the picture are a part of it."""
+    client.script(MEASURES)
+    run = client.detached("--", "python", "train.py")
+    until(lambda: client.summary(run)["state"] == "succeeded", "its end", 120)
+    for option, what in (("", "in a pipe"), ("--json", "with --json"), ("-q", "with -q")):
+        took_s = _followed_s(client, run, *filter(None, [option]), in_terminal=False, rounds=FLOODS)
+        yield Figure(f"100,000 lines with a loss followed {what}: CPU", ms(took_s))
+
+
+def _followed_s(client: Client, run: str, *options: str, in_terminal: bool, rounds: int = ROUNDS) -> float:
     """Return the CPU time of `attach` in a client that has nothing of a run yet: the median over the rounds."""
     words = [*LAUNCH, "attach", run, "--host", "local", *options]
-    return statistics.median(_cpu_s(client, words, in_terminal=in_terminal) for _ in range(ROUNDS))
+    return statistics.median(_cpu_s(client, words, in_terminal=in_terminal) for _ in range(rounds))
+
+
+def reader(_client: Client, _host: SshHost) -> Iterator[Figure]:
+    """Measure the log reader alone, on pieces as large as a pipe gives."""
+    drawn = "\r %3d%%|%s| %d/100000 [00:10<00:20,  9.%02dit/s, loss=2.%03d]"
+    formats = {
+        "`iter N: loss X, time Y`": (
+            2.0,
+            [f"iter {n}: loss {2 + n % 997 / 1000:.4f}, time {90 + n % 89:.2f}ms\n" for n in range(100_000)],
+        ),
+        "plain text": (1.0, [f"[{n}] the quick brown fox jumps over the lazy dog\n" for n in range(100_000)]),
+        "a bar with a loss": (
+            None,
+            [drawn % (n // 1000, "#" * (n // 2500), n, n % 100, n % 997) for n in range(100_000)],
+        ),
+    }
+    for what, (most_s, lines) in formats.items():
+        took_s = statistics.median(_read_s("".join(lines).encode()) for _ in range(FLOODS))
+        bar, is_met = (f"≤ {ms(most_s)}", took_s <= most_s) if most_s else ("", None)
+        yield Figure(f"100,000 lines of {what} read: CPU", ms(took_s), bar=bar, is_met=is_met)
+
+
+def _read_s(log: bytes) -> float:
+    """Return the CPU time of the log reader for a log."""
+    scanner = LogScanner()
+    began = time.process_time()
+    for start in range(0, len(log), 1 << 16):
+        scanner.feed(log[start : start + (1 << 16)])
+    scanner.finish()
+    return time.process_time() - began
 
 
 def _cpu_s(client: Client, words: list[str], *, in_terminal: bool) -> float:
@@ -493,6 +541,8 @@ MEASUREMENTS: dict[str, Measurement] = {
         hook,
         guard,
         printed,
+        reader,
+        measured,
         local,
         ssh,
     )
