@@ -57,9 +57,9 @@ def read(path: Path, outputs: Path, log: str) -> Ledger:
 
 
 def told(lines: Iterable[str]) -> Iterator[Reading]:
-    """Read the output of `launch metrics --json`, without the host's own figures."""
+    """Read the output of `launch metrics --json`, without what launch measures itself: the host's figures and the pace."""
     for line in map(json.loads, lines):
-        if not line["name"].startswith("host/"):
+        if not line["name"].startswith("host/") and line["name"] != "tokens_per_s":
             yield Reading(line["step"], line["name"], float(line["value"]))
 
 

@@ -13,7 +13,7 @@ cannot be known is None, never a guess.
 from __future__ import annotations
 
 import re
-from typing import Dict, NamedTuple, Optional
+from typing import Dict, NamedTuple, Optional, Tuple
 
 MOST_STEP = 2**53
 _GLOBAL = ("global step", "global_step", "num_updates", "globalstep", "optimizer step", "optimizer_step")
@@ -39,7 +39,7 @@ _TIMM = re.compile(
 
 
 class Count(NamedTuple):
-    """What a line says of its place; `name` tells counters apart that must not be mixed."""
+    """What a line says of its place; `name` tells counters apart that must not be mixed, `beside` names others in the line."""
 
     name: str
     position: Optional[int]
@@ -47,6 +47,7 @@ class Count(NamedTuple):
     epoch: Optional[int] = None
     is_global: bool = False
     is_within: bool = False
+    beside: Tuple[str, ...] = ()
 
 
 class Place(NamedTuple):
@@ -67,6 +68,7 @@ class _CountForm(NamedTuple):
     length: Optional[slice] = None
     is_global: bool = False
     is_within: bool = False
+    beside: Tuple[str, ...] = ()
 
 
 class PlaceForm(NamedTuple):
@@ -89,7 +91,7 @@ class PlaceForm(NamedTuple):
             return NOWHERE if shown is None else Place(None, shown)
         position = None if form.position is None else int(line[form.position])
         length = None if form.length is None else int(line[form.length])
-        return Place(Count(form.name, position, length, whole, form.is_global, form.is_within), shown)
+        return Place(Count(form.name, position, length, whole, *form[3:]), shown)
 
 
 def place_form(line: str) -> PlaceForm:
@@ -137,16 +139,20 @@ _RANKS = {"step": 3, "update": 2, "batch": 0, "mini batch": 0, "minibatch": 0}
 
 def _counted(line: str) -> Optional[_CountForm]:
     best: Optional[_CountForm] = None
+    names: Tuple[str, ...] = ()
     for match in _COUNT.finditer(line):
         name = match[1].lower().replace("_", " ")
+        names = (*names, name)
         is_global = name in _GLOBAL
         is_within = "batch" in name
         count = _CountForm(name, _at(match, 2), _at(match, 3), is_global, is_within)
-        if is_global:
-            return count
-        if best is None or _RANKS.get(best.name, 1) < _RANKS.get(name, 1):
+        if is_global or best is None or _RANKS.get(best.name, 1) < _RANKS.get(name, 1):
             best = count
-    return best
+        if is_global:
+            break
+    if best is None or len(names) == 1:
+        return best
+    return best._replace(beside=tuple(name for name in names if name != best.name))
 
 
 _KEYS = {

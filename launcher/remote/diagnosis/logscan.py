@@ -10,7 +10,7 @@ it clears the bar, prints its dict, and draws the bar again, which then shows th
 from __future__ import annotations
 
 import re
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 
 from .log_bars import Bar, Passes, bar_form, without_drawing
 from .log_filter import is_likely, search_of, words_of
@@ -58,6 +58,7 @@ class LogScanner:
         self._watch = LossWatch()
         self._metrics: List[Metric] = []
         self._axes: Dict[str, Axis] = {}
+        self._outranked: Set[str] = set()
         self._passes: Dict[str, Passes] = {}
         self._counters: Dict[str, str] = {}
         self._table = Table()
@@ -324,8 +325,13 @@ class LogScanner:
         return values
 
     def _step(self, where: Place, *, is_aside: bool, is_doubtful: bool = False) -> Optional[int]:
+        """Return the step of a place. `iter 20` is none where other lines have `iter 20 step 10`: their steps are the axis."""
         count = where.counted
         if count is None or (count.name not in self._axes and len(self._axes) >= _MOST_COUNTERS):
+            return None
+        if count.beside and len(self._outranked) < _MOST_COUNTERS:
+            self._outranked.update(count.beside)
+        if count.name in self._outranked:
             return None
         axis = self._axes.setdefault(count.name, Axis())
         return axis.step_aside(count, is_doubtful=is_doubtful) if is_aside else axis.step(count)
