@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 from collections.abc import Callable, Iterable
@@ -15,6 +16,7 @@ Readings = Callable[[Ledger], Iterable[Reading]]
 GOOD = End("succeeded", "exit-only")
 NO_MODULE = End("failed", "missing-dependency")
 OWN_ERROR = End("failed", "user-code-error")
+DIVERGED = End("failed", "nan-divergence")
 
 
 # which readings are right
@@ -63,6 +65,17 @@ def printed(pattern: str) -> Readings:
     return readings
 
 
+def spacy_log(ledger: Ledger) -> list[Reading]:
+    """What spaCy's own logger wrote, which trains without torch."""
+    found = []
+    for line in map(json.loads, (ledger.outputs / "log.jsonl").read_text().splitlines()):
+        scores = {**line["losses"], **line["scores"], "score": line["score"]}
+        found += [
+            Reading(line["step"], name.lower(), value) for name, value in scores.items() if value is not None
+        ]
+    return found
+
+
 def either(*rules: Readings) -> Readings:
     """Return the readings of several rules."""
     return lambda ledger: [reading for rule in rules for reading in rule(ledger)]
@@ -95,6 +108,13 @@ def stanza(
     return Program(f"stanza {name}", (), command, files, readings, GOOD, fewest)
 
 
+TREEBANK = "--train_file train.conllu --eval_file dev.conllu --lang en --no_pretrain"
+TAGGER = either(
+    each_loss,
+    means(20, "train_loss"),
+    printed(r"STEP (?P<step>\d+)/\d+, .* lr: (?P<lr>\S+)"),
+    printed(r"step (?P<step>\d+): .* dev_score = (?P<dev_score>\S+)"),
+)
 IN_CI = (
     accelerate("test_script", GOOD),
     accelerate("external_deps.test_performance", NO_MODULE, "launch --with evaluate"),
@@ -102,14 +122,8 @@ IN_CI = (
     stanza(
         "tagger",
         materials.tagged,
-        either(
-            each_loss,
-            means(20, "train_loss"),
-            printed(r"STEP (?P<step>\d+)/60, .* lr: (?P<lr>\S+)"),
-            printed(r"step (?P<step>\d+): .* dev_score = (?P<dev_score>\S+)"),
-        ),
-        "--train_file train.conllu --eval_file dev.conllu --lang en --no_pretrain --max_steps 60 --eval_interval 20"
-        " --log_step 10 --batch_size 40 --hidden_dim 20 --char_hidden_dim 10",
+        TAGGER,
+        f"{TREEBANK} --max_steps 60 --eval_interval 20 --log_step 10 --batch_size 40 --hidden_dim 20 --char_hidden_dim 10",
         fewest=12,
     ),
     stanza(
@@ -128,28 +142,231 @@ IN_CI = (
 )
 """Those that CI runs, in the environment of the tests."""
 
-TRL = ("trl==1.16.0",)
-LIGHTNING = ("lightning==2.6.6", "jsonargparse[signatures]==4.41.0")
+# each of these in an environment of its own
 
 
 def trl(name: str, files: Callable[[Path], None], *words: str) -> Program:
-    """Return one of trl's scripts with a tiny Llama."""
+    """Return one of trl's scripts."""
     command = (
         "python", "-m", f"trl.scripts.{name}", "--dataset_name", "data", "--output_dir", "out", "--max_steps", "8",
         "--logging_steps", "2", "--per_device_train_batch_size", "2", "--report_to", "none", "--use_cpu", "true",
         "--eval_strategy", "steps", "--eval_steps", "4", "--save_strategy", "no", "--bf16", "false",
         "--gradient_checkpointing", "false", "--model_name_or_path", "model", *words,
     )  # fmt: skip
-    return Program(f"trl {name}", TRL, command, files, logged, GOOD, 20)
+    return Program(f"trl {name}", ("trl==1.16.0",), command, files, logged, GOOD, 40)
 
 
+def lightning(
+    name: str, classes: str, words: str, end: End = GOOD, *, files: Callable[[Path], None] = materials.none
+) -> Program:
+    """Return a model of Lightning's demos, run by Lightning's own command line."""
+    code = f"from lightning.pytorch.cli import LightningCLI; {classes}"
+    packages = ("lightning==2.6.6", "jsonargparse[signatures]==4.41.0")
+    shown = ("LightningCLI", re.findall(r"CLI\((\w+)", classes)[0], *words.split()[:1])
+    return Program(
+        name, packages, ("python", "-c", code, *words.split()), files, nothing, end, 0, shown=shown
+    )
+
+
+def running_mean(ledger: Ledger) -> list[Reading]:
+    """The mean of the last two backward passes, as litgpt logs it: at each, beside the optimizer steps so far."""
+    losses = [loss for _, loss in ledger.losses]
+    after = [before for before, _ in ledger.losses[1:]] + [ledger.updates]
+    return [
+        Reading(step, "loss", 2 * statistics.fmean(losses[max(0, number - 1) : number + 1]))
+        for number, step in enumerate(after)
+    ]
+
+
+def litgpt(name: str) -> Program:
+    """Return one of litgpt's fine-tunes: two backward passes an optimizer step, each of half the loss."""
+    words = (
+        "--data JSON --data.json_path data.json --data.val_split_fraction 0.25 --data.num_workers 0 --train.max_steps 6"
+        " --train.global_batch_size 4 --train.micro_batch_size 2 --train.lr_warmup_steps 1 --eval.interval 3"
+        " --eval.max_iters 2 --eval.max_new_tokens 4 --precision 32-true"
+    )
+    readings = either(
+        running_mean,
+        printed(r"Epoch (?P<epoch>\d+) \| iter \d+ step (?P<step>\d+)"),
+        printed(r"val loss:? (?P<val_loss>[\d.]+)"),
+        printed(r"val ppl: (?P<val_ppl>\S+)"),
+    )
+    packages = ("litgpt==0.5.13", "requests==2.34.2")
+    before = (("python", "-c", LITGPT_MODEL),)
+    command = ("litgpt", name, "model", *words.split())
+    return Program(
+        f"litgpt {name}", packages, command, materials.instructions, readings, GOOD, 20, before=before
+    )
+
+
+def chemprop(name: str, words: str) -> Program:
+    """Return a chemprop training: its bar is printed once, at the end, with its last loss."""
+    command = (
+        "chemprop",
+        "train",
+        "-i",
+        "data.csv",
+        "--task-type",
+        "regression",
+        "--num-workers",
+        "0",
+        "-o",
+        "out",
+        *words.split(),
+    )
+    readings = either(
+        each_loss,
+        printed(
+            r"Epoch (?P<epoch>\d+)/\d+ .*val_loss: (?P<val_loss>\S+) train_loss_epoch: (?P<train_loss_epoch>\S+)"
+        ),
+        printed(r"test/mse: (?P<test_mse>\S+)"),
+    )
+    return Program(name, ("chemprop==2.3.1",), command, materials.molecules, readings, GOOD)
+
+
+def joey(name: str, configuration: str, end: End, fewest: int, said: str = "") -> Program:
+    """Return a JoeyNMT training."""
+    readings = either(
+        logged,
+        printed(
+            r"Step: +(?P<step>\d+), Batch Loss: +(?P<loss>\S+), Batch Acc: (?P<batch_acc>\S+),.*Lr: (?P<lr>\S+)"
+        ),
+    )
+    packages = ("joeynmt==2.3.0", "importlib_metadata==10.2.0", "setuptools==79.0.1")
+    command = ("python", "-m", "joeynmt", "train", configuration)
+    return Program(name, packages, command, materials.joey, readings, end, fewest, said=said)
+
+
+def with_end(program: Program, name: str, end: End, said: str, *words: str) -> Program:
+    """Return a program with more words, which end it otherwise."""
+    return program._replace(name=name, command=(*program.command, *words), end=end, said=said, fewest=0)
+
+
+LITGPT_MODEL = """
+import pathlib, torch
+from litgpt import GPT, Config
+from litgpt.utils import save_config
+config = Config(name="tiny", block_size=64, n_layer=2, n_embd=32, n_head=2, padded_vocab_size=64)
+torch.save(GPT(config).state_dict(), "model/lit_model.pth")
+save_config(config, pathlib.Path("model"))
+"""
+SPACY_LOGGER = """
+import pathlib
+config = pathlib.Path("config.cfg")
+text = config.read_text().replace('spacy.ConsoleLogger.v1"', 'spacy.ConsoleLogger.v3"\\noutput_file = "log.jsonl"')
+config.write_text(text.replace("progress_bar = false", "progress_bar = null"))
+"""
+DEMO = "from lightning.pytorch.demos.boring_classes import DemoModel, BoringModel, BoringDataModule; LightningCLI({}, BoringDataModule)"
+TEXT = "from lightning.pytorch.demos import LightningTransformer; LightningCLI(LightningTransformer)"
 SENTENCES = in_folders(model=materials.tiny_llama, data=materials.sentences)
 PREFERENCES = in_folders(model=materials.tiny_llama, data=materials.preferences)
 REWARDS = in_folders(model=materials.tiny_judge, data=materials.preferences)
-
+JUDGED = in_folders(model=materials.tiny_llama, judge=materials.tiny_judge, data=materials.preferences)
+JUDGE = ("--reward_model_name_or_path", "judge", "--max_completion_length", "8", "--num_generations", "2")
+SFT = trl("sft", SENTENCES)
+BY_LOG = SFT._replace(words=("--set", "inject=false"))
+TRANSFORMER = lightning("lightning transformer", TEXT, "fit --trainer.max_epochs 1", files=materials.wikitext)
+PYKEEN = Program(
+    "pykeen transe",
+    ("pykeen==1.11.1",),
+    ("pykeen", "train", "transe", "--dataset", "nations", "-n", "5"),
+    materials.none,
+    either(means(7, is_placed=False), printed(r"prev_loss=(?P<prev_loss>[^]]+)\]")),
+    GOOD,
+    5,
+)
 PROGRAMS = (
     *IN_CI,
-    trl("sft", SENTENCES),
+    accelerate("test_sync", GOOD),
+    stanza(
+        "parser",
+        materials.tagged,
+        TAGGER,
+        f"{TREEBANK} --max_steps 40 --eval_interval 20 --log_step 10 --batch_size 40 --hidden_dim 20 --char_hidden_dim 10"
+        " --deep_biaff_hidden_dim 10 --output_file out.conllu",
+        fewest=4,
+    ),
+    with_end(IN_CI[3]._replace(files=materials.none), "stanza tagger, no data", OWN_ERROR, "train.conllu"),
+    SFT,
     trl("dpo", PREFERENCES),
     trl("reward", REWARDS),
-)
+    trl("kto", PREFERENCES),
+    trl("grpo", JUDGED, *JUDGE),
+    trl("rloo", JUDGED, *JUDGE),
+    BY_LOG._replace(name="trl sft, without the hook"),
+    with_end(SFT, "trl sft, NaN", DIVERGED, "NaN", "--learning_rate", "1e30"),
+    with_end(BY_LOG, "trl sft, NaN, without the hook", DIVERGED, "NaN", "--learning_rate", "1e30"),
+    with_end(SFT, "trl sft, no such data", OWN_ERROR, "nowhere", "--dataset_name", "nowhere"),
+    with_end(SFT, "trl sft, no such argument", OWN_ERROR, "learnin_rate", "--learnin_rate", "1"),
+    lightning("lightning demo", DEMO.format("DemoModel"), "fit --trainer.max_epochs 2"),
+    lightning("lightning demo, evaluation only", DEMO.format("BoringModel"), "validate"),
+    with_end(TRANSFORMER, "lightning transformer, no requests", NO_MODULE, "launch --with requests"),
+    TRANSFORMER._replace(packages=(*TRANSFORMER.packages, "requests==2.34.2")),
+    litgpt("finetune_full"),
+    litgpt("finetune_lora"),
+    PYKEEN,
+    with_end(PYKEEN, "pykeen transe, no such option", OWN_ERROR, "No such option", "--epochs", "5"),
+    chemprop("chemprop", "--epochs 3"),
+    chemprop("chemprop, early stopping", "--epochs 40 --patience 1"),
+    joey("joeynmt", "config.yaml", GOOD, 10),
+    joey("joeynmt, removed argument", "plateau.yaml", OWN_ERROR, 0, "has no 'verbose'"),
+    Program(
+        "opacus char-lstm",
+        ("opacus==1.6.0", "tqdm==4.70.1", "scikit-learn==1.9.1"),
+        (
+            "python", "-m", "examples.char-lstm-classification", "--device", "cpu", "--data-root", "names",
+            "--epochs", "6", "-b", "32", "--print-every", "2",
+        ),
+        materials.names,
+        either(
+            means(3, is_placed=False),
+            printed(r"Epoch (?P<epoch>\d+)\. Accuracy: (?P<accuracy>\S+)"),
+            printed(r"Test Accuracy: (?P<test_accuracy>\S+)"),
+        ),
+        GOOD,
+        19,
+    ),
+    Program(
+        "mace",
+        ("mace-torch==0.3.16",),
+        (
+            "mace_run_train", "--name", "water", "--train_file", "train.xyz", "--valid_fraction", "0.2", "--E0s", "average",
+            "--hidden_irreps", "8x0e", "--r_max", "3.0", "--batch_size", "4", "--max_num_epochs", "4", "--device", "cpu",
+            "--default_dtype", "float32", "--energy_key", "REF_energy", "--forces_key", "REF_forces",
+        ),
+        materials.atoms,
+        printed(
+            r"Epoch (?P<epoch>\d+): .* loss=(?P<eval_loss>\S+), RMSE_E_per_atom= *(?P<eval_rmse_e_per_atom>\S+) meV,"
+            r" RMSE_F= *(?P<eval_rmse_f>\S+) meV"
+        ),
+        GOOD,
+        16,
+    ),
+    Program(
+        "rl_zoo3 ppo",
+        ("rl_zoo3==2.9.2",),
+        ("python", "-m", "rl_zoo3.train", "--algo", "ppo", "--env", "CartPole-v1", "-n", "3000", "--device", "cpu"),
+        materials.none,
+        logged,
+        GOOD,
+        0,
+    ),
+    Program(
+        "spacy tagger",
+        ("spacy==3.8.18",),
+        (
+            "python", "-m", "spacy", "train", "config.cfg", "--paths.train", "train.spacy", "--paths.dev", "dev.spacy",
+            "--training.max_steps", "60", "--training.eval_frequency", "20",
+        ),
+        materials.tagged,
+        spacy_log,
+        GOOD,
+        0,
+        before=(
+            ("python", "-m", "spacy", "init", "config", "config.cfg", "--pipeline", "tagger"),
+            ("python", "-m", "spacy", "convert", "train.conllu", "."),
+            ("python", "-m", "spacy", "convert", "dev.conllu", "."),
+            ("python", "-c", SPACY_LOGGER),
+        ),
+    ),
+)  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -126,7 +127,7 @@ def environment(packages: tuple[str, ...], folder: Path) -> Path:
     """Return an environment with a program's packages, made once by uv: torch's files are shared by hard links."""
     if not packages:
         return Path(sys.prefix)
-    made = folder / packages[0].split("[")[0].replace("==", "-")
+    made = folder / "+".join(re.split(r"[\[=<>]", package)[0] for package in packages)
     ready = made / "ready"
     wanted = "\n".join(packages)
     if ready.exists() and ready.read_text() == wanted:

@@ -166,9 +166,7 @@ testing: {n_best: 1, beam_size: 1, batch_size: 8, batch_type: sentence, max_outp
 training:
   optimizer: adam
   learning_rate: 0.005
-  scheduling: plateau
-  patience: 5
-  decrease_factor: 0.5
+  scheduling: decaying
   batch_size: 6
   batch_type: sentence
   normalization: batch
@@ -190,9 +188,10 @@ model:
 
 
 def joey(folder: Path) -> None:
-    """Write a configuration of JoeyNMT beside its data."""
+    """Write configurations of JoeyNMT beside their data: one with a scheduler that the installed torch has changed."""
     translations(folder)
     (folder / "config.yaml").write_text(JOEY)
+    (folder / "plateau.yaml").write_text(JOEY.replace("decaying", "plateau"))
 
 
 def instructions(folder: Path) -> None:

@@ -56,6 +56,11 @@ FRAME = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7,
             "TypeError: Box.__init__() got an unexpected keyword argument 'colour'. Did you mean 'color'?",
             "use color",
         ),
+        (
+            "user-code-error",
+            "TypeError: ReduceLROnPlateau.__init__() got an unexpected keyword argument 'verbose'",
+            "leave it out, and print get_last_lr()",
+        ),
         ("missing-dependency", "ImportError: cannot import name 'AdamW' from 'transformers' (/x/__init__.py)", "torch.optim.AdamW"),
         (
             "missing-dependency",
@@ -78,6 +83,7 @@ def test_a_line_gets_its_own_words(name, line, mend):
     found = diagnose(f"{FRAME}{line}\n".encode())
     assert (found.name, found.line) == (name, line)
     assert mend in found.mend
+    assert "nothing" not in found.mend
 
 
 @pytest.mark.parametrize(

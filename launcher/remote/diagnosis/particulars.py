@@ -88,7 +88,8 @@ def words_of_line(name: str, line: str, log: str) -> Optional[Words]:
         missing = missing_module.words(line) if name == "missing-dependency" else None
         return Words(*missing) if missing is not None else None
     older = "   launch --with '%s'" % gone.change.older if gone.change.older else ""
-    mend = "use %s" % gone.change.replacement
+    none, _, instead = gone.change.replacement.partition("nothing: ")
+    mend = "use %s" % none if none else instead
     return Words(
         "the installed version of the library has no '%s'" % gone.name,
         "%s; or install a version that has it%s" % (mend, older) if older else mend,
