@@ -69,7 +69,8 @@ def spacy_log(ledger: Ledger) -> list[Reading]:
     """What spaCy's own logger wrote, which trains without torch."""
     found = []
     for line in map(json.loads, (ledger.outputs / "log.jsonl").read_text().splitlines()):
-        scores = {**line["losses"], **line["scores"], "score": line["score"]}
+        losses = {f"loss_{name}": value for name, value in line["losses"].items()}
+        scores = {**losses, **line["scores"], "score": line["score"], "epoch": line["epoch"]}
         found += [
             Reading(line["step"], name.lower(), value) for name, value in scores.items() if value is not None
         ]
@@ -195,7 +196,7 @@ def litgpt(name: str) -> Program:
     before = (("python", "-c", LITGPT_MODEL),)
     command = ("litgpt", name, "model", *words.split())
     return Program(
-        f"litgpt {name}", packages, command, materials.instructions, readings, GOOD, 20, before=before
+        f"litgpt {name}", packages, command, materials.instructions, readings, GOOD, 15, before=before
     )
 
 
