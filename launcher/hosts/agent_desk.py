@@ -362,7 +362,15 @@ class _Making(_Part):
         return self._ask(_Environment, "environment", name=name, deadline_s=DISK_S).there
 
     def make_environment(
-        self, name: str, maker: Maker, payload: bytes, take: Printed, *, index: str | None, no_index: bool
+        self,
+        name: str,
+        maker: Maker,
+        payload: bytes,
+        take: Printed,
+        *,
+        index: str | None,
+        no_index: bool,
+        unimported: str | None,
     ) -> MadeEnvironment:
         reply = self._channel.execute(
             "make_environment",
@@ -373,6 +381,7 @@ class _Making(_Part):
             maker=maker._asdict(),
             index=index,
             no_index=no_index,
+            unimported=unimported,
         )
         return self._as(MadeEnvironment, "make_environment", reply)
 

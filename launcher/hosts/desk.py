@@ -175,9 +175,20 @@ class Making(Protocol):
         """Return whether an environment is there and whole."""
 
     def make_environment(
-        self, name: str, maker: Maker, payload: bytes, take: Printed, *, index: str | None, no_index: bool
+        self,
+        name: str,
+        maker: Maker,
+        payload: bytes,
+        take: Printed,
+        *,
+        index: str | None,
+        no_index: bool,
+        unimported: str | None,
     ) -> MadeEnvironment:
-        """Make an environment, whose lock this connection holds; `take` gets what pip or uv prints."""
+        """Make an environment, whose lock this connection holds; `take` gets what pip or uv prints.
+
+        `unimported` is the torch that need not be imported to check it: its version, "" for any.
+        """
 
     def seal_environment(self, name: str) -> None:
         """Put an environment that was made on this connection into use."""

@@ -41,6 +41,7 @@ from launcher.planning.wheel_choice import (
     objection,
     site,
     unfit,
+    unimported_torch,
     verifiable_torch,
 )
 from launcher.planning.worker_use import values_taken
@@ -101,6 +102,7 @@ __all__ = [
     "strangers_on",
     "torch_for",
     "unfit",
+    "unimported_torch",
     "values_taken",
     "verifiable_torch",
 ]

@@ -335,6 +335,17 @@ def verifiable_torch(chosen: str | None, settings: BuildOptions) -> str | None:
     return chosen.partition("+")[0] if chosen is not None and settings.torch_index is not None else chosen
 
 
+def unimported_torch(chosen: str | None, settings: BuildOptions, profile: Profile | None) -> str | None:
+    """Return the torch that need not be imported to check it: its version, "" for any, None for none.
+
+    Only an import tells the architectures of a torch, and only a card needs them. Those of the build that was chosen for the
+    card are in the table, if it comes from its official index.
+    """
+    if profile is None or profile.compute is None:
+        return ""
+    return chosen if settings.torch_index is None and settings.pip_conf is None else None
+
+
 def unfit(
     packages: Packages, profile: Profile | None, chosen: str | None, requirements: Collection[str] = ()
 ) -> list[str]:
@@ -361,10 +372,8 @@ def unfit(
     compute = profile.compute if profile is not None else None
     if compute is not None and packages.cuda is None and chosen is not None:
         found.append(f"torch {packages.torch} has no CUDA")
-    elif compute is not None and packages.cuda is not None and not _runs_on(packages.architectures, compute):
-        found.append(
-            f"torch {packages.torch} has no code for capability {compute[0]}.{compute[1]}: {' '.join(packages.architectures)}"
-        )
+    elif compute is not None and packages.cuda is not None and packages.architectures is not None:
+        found.extend(_without_code(packages.torch, packages.architectures, compute))
     names = {canonicalize_name(Requirement(one).name) for one in requirements}
     conflicts = [line for line in packages.conflicts or () if canonicalize_name(line.split(" ")[0]) in names]
     return [*found, *(f"packages that do not fit together: {line}" for line in conflicts)]
@@ -375,6 +384,13 @@ def _is_same(one: str, other: str) -> bool:
         return Version(one) == Version(other)
     except InvalidVersion:  # somebody's own build
         return one == other
+
+
+def _without_code(torch: str, architectures: tuple[str, ...], compute: tuple[int, int]) -> list[str]:
+    if _runs_on(architectures, compute):
+        return []
+    words = " ".join(architectures)
+    return [f"torch {torch} has no code for capability {compute[0]}.{compute[1]}: {words}"]
 
 
 def _runs_on(architectures: tuple[str, ...], compute: tuple[int, int]) -> bool:

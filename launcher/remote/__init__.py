@@ -7,5 +7,6 @@ Packed as one zipapp under the name `launch_agent` (see launcher/hosts/agent_fil
     supervise RUN        beside the training: makes its attempts, the one writer of their folders
     contain RUN          a container's program: the parent of `supervise` in there, as `keep` is outside
     spare RUN            copies a run's code once more, ahead of the next launch of the same tree
+    settle ENVIRONMENT   writes a new environment to the disk, and then marks it as complete for good
     guard TOKEN          beside a command of `launch exec`: ends it when its `serve` was killed
 """

@@ -11,6 +11,7 @@ _MODULES = {
     "supervise": "training.supervise",
     "contain": "training.contain",
     "spare": "store.store",
+    "settle": "making.environment_seal",
     "guard": "system.attending",
 }
 

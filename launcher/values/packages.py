@@ -1,4 +1,4 @@
-"""The packages of a Python in a new image or environment, as reported by remote/making/torch_check.py."""
+"""The packages of a Python in a new image or environment, as reported by remote/making/torch_check.py or installed_torch.py."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from launcher.values.base import Record
 class Packages(Record):
     """A Python's version, its torch with the CUDA and architectures that it was built for, and the output of `pip check`.
 
-    `conflicts` is None without pip. `error` says why torch cannot be imported.
+    `architectures` is None if torch was not imported. `conflicts` is None without pip. `error` says why torch cannot be imported.
     """
 
     python: str
     torch: str | None = None
     cuda: str | None = None
-    architectures: tuple[str, ...] = ()
+    architectures: tuple[str, ...] | None = ()
     conflicts: tuple[str, ...] | None = None
     error: str | None = None

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
 from launcher.errors import BadFileError, RefusedError
-from launcher.planning import TorchTarget, choose, objection, unfit
+from launcher.planning import TorchTarget, choose, objection, unfit, unimported_torch
 from launcher.resources import data_folder
 from launcher.runs.resolve import profile, profiles, wheels
+from launcher.values.image import BuildOptions
 from launcher.values.packages import Packages
 from launcher.values.parsing import build
 from launcher.values.profile import Profile
@@ -231,6 +232,24 @@ def test_a_table_that_does_not_hold_together_is_refused(change, said):
         build(WheelTable, table, file="torch.toml")
 
 
+@pytest.mark.parametrize(
+    ("name", "build", "unimported"),
+    [
+        ("l40s", {}, "2.13.0+cu130"),
+        ("l40s", {"torch_index": ""}, None),
+        ("l40s", {"torch_index": "https://mine"}, None),
+        ("l40s", {"pip_conf": "[global]\nextra-index-url = https://mine\n"}, None),
+        ("cpu", {}, ""),
+        ("cpu", {"torch_index": ""}, ""),
+        (None, {"torch_index": ""}, ""),
+    ],
+)
+def test_torch_is_imported_where_only_that_tells_whether_it_runs_on_the_card(name, build, unimported):
+    """The table has the architectures of an official build alone; without a card they do not matter."""
+    profile = place(name).profile if name is not None else None
+    assert unimported_torch("2.13.0+cu130", BuildOptions(**build), profile) == unimported
+
+
 def packages(**more):
     told = {"python": "3.12", "torch": "2.13.0+cu130", "cuda": "13.0", "conflicts": ()}
     codes = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
@@ -259,6 +278,7 @@ def packages(**more):
         ("l40s", {"torch": "2.13.0"}, "2.13", []),
         ("next", {}, None, []),
         ("b200", {}, None, []),
+        ("p100", {"architectures": None}, "2.13.0+cu130", []),
         (
             "l40s",
             {"conflicts": ("peft 1 requires b",)},

@@ -1,12 +1,19 @@
 """Environments on their host: what counts as whole, what is half-made, what no plan names, and what a maker is told."""
 
+import ensurepip
 import json
 import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+from testbed.client import missing
+from testbed.wheels import make_wheel
 
 from launcher.remote.host import garbage, leftovers, probe_host
-from launcher.remote.making import environment_build, environment_steps
+from launcher.remote.making import environment_build, environment_seal, environment_steps, installed_torch
 from launcher.remote.record.locks import Lock
 from launcher.remote.system import process
 
@@ -27,7 +34,7 @@ def put(root, name, *, marked=True):
     (path / "bin").mkdir(parents=True)
     (path / "bin" / "python").symlink_to("/bin/sh")
     if marked:
-        environment_build.seal(str(path), {"python": "3.12"})
+        environment_seal.seal(str(path), {"python": "3.12"})
     return path
 
 
@@ -39,7 +46,7 @@ def test_one_counts_once_it_is_sealed_and_while_its_python_is_there(root):
     """A host whose Python went with an upgrade has none."""
     path = put(root, OTHER, marked=False)
     assert not environment_build.is_whole(str(path))
-    environment_build.seal(str(path), {"python": "3.12"})
+    environment_seal.seal(str(path), {"python": "3.12"})
     assert environment_build.is_whole(str(path))
     (path / "bin" / "python").unlink()
     (path / "bin" / "python").symlink_to("/usr/bin/python3.99")
@@ -150,6 +157,126 @@ def test_a_host_whose_pip_is_set_up_is_filled_by_pip(
     asked = {"maker": {"kind": "venv", "uv": "/x/uv"}}
     assert environment_steps.uv_that_fills(str(bare_pip / "build"), asked) == ("/x/uv" if fills else None)
     assert environment_steps.uv_that_fills(str(bare_pip / "build"), {"maker": {"kind": "venv"}}) is None
+
+
+# how it is filled
+
+
+def asked(folder, index, others):
+    (folder / "torch.txt").write_text("torch==2.13.0\n")
+    (folder / "requirements.txt").write_text(others)
+    return {"maker": {"kind": "venv", "program": "/x/python", "interpreter": "/x/python"}, "index": index}
+
+
+@pytest.mark.parametrize(
+    ("index", "others", "steps"),
+    [
+        ("https://torch", "a\n", ["venv", "torch", "requirements"]),
+        ("https://torch", "", ["venv", "torch"]),
+        (None, "a\n", ["venv", "requirements"]),
+        (None, "", ["venv", "torch"]),
+    ],
+)
+@pytest.mark.parametrize("uv", [None, "/x/uv"])
+def test_what_comes_from_one_index_is_installed_in_one_step(tmp_path, index, others, steps, uv):
+    """Each step costs seconds. torch's own index is asked for torch alone."""
+    commands = list(environment_steps.steps(str(tmp_path), "/env", asked(tmp_path, index, others), uv))
+    assert [step for step, _ in commands] == steps
+    assert [words for step, words in commands if index in words] == [
+        words for step, words in commands if step == "torch" and index
+    ]
+    assert [words[-1].rpartition("/")[2] for _, words in commands[1:]] == [
+        f"{step}.txt" for step in steps[1:]
+    ]
+    assert all(any(word.endswith("torch.txt") for word in words) for _, words in commands[1:])
+
+
+# how it is checked
+
+TORCH_2_13 = """\
+from typing import Optional
+
+__all__ = ['__version__', 'debug', 'cuda', 'git_version', 'hip', 'rocm', 'xpu']
+__version__ = '2.13.0+cu126'
+debug = False
+cuda: Optional[str] = '12.6'
+git_version = 'cf30153c4c131c8164ee7798e5022d810682e2cb'
+hip: Optional[str] = None
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "torch", "cuda"),
+    [
+        (TORCH_2_13, "2.13.0+cu126", "12.6"),
+        ("__version__ = '2.6.0'\ncuda = None\n", "2.6.0", None),
+        ("__version__ = '2.6.0'\n", None, None),
+        ("cuda = None\n", None, None),
+        ("__version__ = version()\ncuda = None\n", None, None),
+        ("__version__ = 2\ncuda = None\n", None, None),
+        ("__version__ = '2.6.0'\ncuda = 13\n", None, None),
+        ("def", None, None),
+        (b"\xff\x00".decode("latin-1"), None, None),
+        (None, None, None),
+    ],
+)
+def test_torch_says_in_a_text_which_one_it_is(tmp_path, text, torch, cuda):
+    """Where it does not, nothing is guessed: it is imported."""
+    if text is not None:
+        file = tmp_path / "lib" / "python3.11" / "site-packages" / "torch" / "version.py"
+        file.parent.mkdir(parents=True)
+        file.write_text(text, encoding="latin-1")
+    found = installed_torch.installed_torch(str(tmp_path))
+    if torch is None:
+        assert found is None
+    else:
+        assert found == {"python": "3.11", "torch": torch, "cuda": cuda, "error": None, "architectures": None}
+
+
+PIP = """\
+WARNING: something
+accelerate 1.15.0 requires numpy, which is not installed.
+peft 0.21.2 has requirement torch>=3, but you have torch 2.13.0.
+"""
+UV = """\
+Using Python 3.11.2 environment at: v
+Checked 2 packages in 0.31ms
+Found 2 incompatibilities
+The package `accelerate` requires `numpy>=1.17`, but it's not installed
+The package `peft` requires `torch>=3`, but `2.13.0` is installed
+"""
+
+
+@pytest.mark.parametrize("output", [PIP, UV])
+def test_conflicts_begin_with_the_package(output):
+    """pip and uv have their own words; a plan is held against the first one."""
+    found = environment_steps.conflicts(output)
+    assert [line.split()[0] for line in found] == ["accelerate", "peft"]
+    assert "numpy" in found[0]
+    assert "`" not in "".join(found)
+
+
+@pytest.mark.slow(reason="makes an environment")
+@pytest.mark.parametrize("by", ["uv", "pip"])
+def test_a_conflict_is_seen_by_uv_and_by_pip(tmp_path, by):
+    """The real programs, and a package without the one that it needs."""
+    uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
+    if uv is None:
+        missing("uv is not installed: pip install uv")
+    make_wheel(tmp_path, "small", "1.0", needs="nosuch>=2")
+    path = str(tmp_path / "env")
+    subprocess.run([uv, "venv", "--quiet", path], check=True)
+    pips = Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl")
+    wanted = ["small", *(map(str, pips) if by == "pip" else ())]
+    folder = ["--no-deps", "--no-index", "--find-links", str(tmp_path)]
+    install = [uv, "pip", "install", "--quiet", *folder, "--python", f"{path}/bin/python"]
+    subprocess.run([*install, *wanted], check=True)
+    words = environment_steps.check(path, uv if by == "uv" else None)
+    done = subprocess.run(words, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode != 0
+    (line,) = environment_steps.conflicts(done.stdout)
+    assert line.startswith("small ")
+    assert "nosuch" in line
 
 
 # what the probe says

@@ -168,23 +168,40 @@ class _Handler(BaseHTTPRequestHandler):
         """Keep quiet: `requests` is the log."""
 
 
-def make_torch(folder: Path, version: str, cuda: str | None = None, codes: str = "") -> None:
-    """Put a wheel into a folder that stands for torch: it knows its version, its CUDA and its architectures."""
+def make_torch(
+    folder: Path, version: str, cuda: str | None = None, codes: str = "", *, is_broken: bool = False
+) -> None:
+    """Put a wheel into a folder that stands for torch: it knows its version, its CUDA and its architectures.
+
+    As torch does, it has the first two in a file `version.py`. A broken one cannot be imported.
+    """
     text = f"""
         from types import SimpleNamespace
-        __version__, version, _C = {version!r}, SimpleNamespace(cuda={cuda!r}), SimpleNamespace()
+        from torch.version import __version__, cuda
+        version, _C = SimpleNamespace(cuda=cuda), SimpleNamespace()
         if version.cuda:
             _C._cuda_getArchFlags = lambda: {codes!r}
         """
-    make_wheel(folder, "torch", version, textwrap.dedent(text))
-
-
-def make_wheel(folder: Path, name: str, version: str, text: str = "") -> None:
-    """Put a wheel into a folder: a module of that name that only knows its version, or is this text."""
-    about = f"{name}-{version}.dist-info"
     files = {
-        f"{name}.py": text or f"version = {version!r}\n",
-        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        "torch/__init__.py": "raise OSError('libtorch.so is broken')\n"
+        if is_broken
+        else textwrap.dedent(text),
+        "torch/version.py": f"from typing import Optional\n__version__ = {version!r}\ncuda: Optional[str] = {cuda!r}\n",
+    }
+    _write_wheel(folder, "torch", version, files)
+
+
+def make_wheel(folder: Path, name: str, version: str, text: str = "", *, needs: str = "") -> None:
+    """Put a wheel into a folder: a module of that name that only knows its version, or is this text."""
+    _write_wheel(folder, name, version, {f"{name}.py": text or f"version = {version!r}\n"}, needs)
+
+
+def _write_wheel(folder: Path, name: str, version: str, contents: dict[str, str], needs: str = "") -> None:
+    about = f"{name}-{version}.dist-info"
+    more = f"Requires-Dist: {needs}\n" if needs else ""
+    files = {
+        **contents,
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{more}",
         f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: testbed\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     record = "".join(f"{path},,\n" for path in [*files, f"{about}/RECORD"])

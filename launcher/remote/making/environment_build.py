@@ -2,7 +2,7 @@
 
 <root>/envs/<host-id>/<name>/
   bin/python ...        scripts hold absolute paths, so an environment is made in its final place
-  environment.json      its packages, written last: a folder without this file is incomplete
+  environment.json      its packages, written last: a folder without this file is incomplete; see environment_seal.py
   tmp/                  temporary files while it is made, on the same disk
 
 The host's id is in the path because a home may be shared between hosts, and an environment belongs to its host's Python.
@@ -16,18 +16,19 @@ import os
 import pkgutil
 import re
 import shutil
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator, List, Optional, Tuple
 
 from ..record import strict_json
-from ..record.files import paths_in, write_durably
+from ..record.files import paths_in
 from ..record.locks import Lock, is_locked
 from ..system import attending, process
 from . import environment_steps, torch_check
+from .environment_seal import is_sealed, unseal
 from .image_build import NAME as FILE_NAME
+from .installed_torch import installed_torch
 from .scratch_folder import scratch_folder, write_base64
 
 NAME = re.compile(r"[0-9a-f]{12}")
-MARKER = "environment.json"
 _VARIABLE = re.compile(r"(https?|no)_proxy|UV_[A-Z_]{1,40}")
 _NOT_INHERITED = (
     "PIP_TARGET",
@@ -65,18 +66,24 @@ def lock_of(name: str) -> str:
     return "environment-" + name
 
 
+def lock_file(root: str, path: str) -> str:
+    """Return the path of an environment's lock."""
+    return os.path.join(root, "hosts", process.host_id(), "locks", lock_of(os.path.basename(path)))
+
+
 def is_whole(path: str) -> bool:
     """Return whether an environment is complete, and its Python still exists."""
-    return os.path.exists(os.path.join(path, MARKER)) and os.access(python_of(path), os.X_OK)
+    return is_sealed(path) and os.access(python_of(path), os.X_OK)
 
 
 def make(path: str, args: dict[str, Any], payload: bytes, lock: Lock, wire: Any) -> dict[str, Any]:
-    """Make an environment while the client listens to the output of the steps. It is complete once `seal` is called.
+    """Make an environment while the client listens to the output of the steps. It is complete once it is sealed.
 
-    `args`: {"maker": {"kind", "program", "interpreter", "uv"}, "index", "no_index"}; the payload is JSON, {"files": {name:
-    base64}, "secrets": {name: base64}, "settings": {variable: value}}. Return {"step", "exit", "signal"} of the step that
-    failed, else {"step": None, "packages", "by"}: the report of torch_check.py, and who filled it. Raises MakingError, attending.CommandError,
-    OSError, and what the wire raises when the client has gone. The caller removes an incomplete environment.
+    `args`: {"maker": {"kind", "program", "interpreter", "uv"}, "index", "no_index", "unimported"}; the payload is JSON,
+    {"files": {name: base64}, "secrets": {name: base64}, "settings": {variable: value}}. Return {"step", "exit", "signal"} of
+    the step that failed, else {"step": None, "packages", "by"}: the report of torch_check.py, and who filled it. Raises
+    MakingError, attending.CommandError, OSError, and what the wire raises when the client has gone. The caller removes an
+    incomplete environment.
     """
     contents = strict_json.decode(payload)
     files, secrets = contents.get("files") or {}, contents.get("secrets") or {}
@@ -86,31 +93,78 @@ def make(path: str, args: dict[str, Any], payload: bytes, lock: Lock, wire: Any)
         raise MakingError("invalid file name or variable in the request for an environment")
     remove(path)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with scratch_folder() as folder:
+    with scratch_folder() as folder, attending.guarded() as run:
         for name, text in (*files.items(), *secrets.items()):
             write_base64(os.path.join(folder, name), text)
-        variables = _variables(folder, variables)
-        uv = environment_steps.uv_that_fills(folder, args)
+        making = _Making(folder, path, _variables(folder, variables), lock, run, wire)
+        return making.make(args)
+
+
+class _Making:
+    """An environment in the making: its folders, and how its steps are run."""
+
+    def __init__(
+        self,
+        folder: str,
+        path: str,
+        variables: dict[str, str],
+        lock: Lock,
+        run: Callable[[attending.Program, Any], dict[str, Any]],
+        wire: Any,
+    ) -> None:
+        self._folder = folder
+        self._path = path
+        self._variables = variables
+        self._lock = lock
+        self._attend = run
+        self._wire = wire
+
+    def make(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Run the steps and the checks; return the answer."""
+        uv = environment_steps.uv_that_fills(self._folder, args)
         if uv is not None:
-            variables.update(environment_steps.cache_variables(path))
-        held = (lock.fileno(),)
-        for step, words in environment_steps.steps(folder, path, args, uv):
-            ended = attending.attend(attending.Program(words, folder, variables, held), wire)
+            self._variables.update(environment_steps.cache_variables(self._path))
+        for step, words in environment_steps.steps(self._folder, self._path, args, uv):
+            ended = self._run(words, self._wire)
             if ended["exit"] != 0:
                 return dict(ended, step=step)
             if step == "venv":
-                variables["TMPDIR"] = os.path.join(path, "tmp")
-                os.mkdir(variables["TMPDIR"])
-        check = (pkgutil.get_data(__package__, "torch_check.py") or b"").decode()
-        capture = _OutputCapture(wire)
-        words = [python_of(path), "-I", "-c", check]
-        ended = attending.attend(attending.Program(words, folder, variables, held), capture)
-        lines = capture.output.decode("utf-8", "replace").splitlines()
+                self._variables["TMPDIR"] = os.path.join(self._path, "tmp")
+                os.mkdir(self._variables["TMPDIR"])
+        packages = installed_torch(self._path)
+        if packages is None or not _is_known(packages, args.get("unimported")):
+            ended, packages = self._import_torch()
+            if packages is None:
+                return dict(ended, step="check")
+        packages["conflicts"] = self._conflicts(uv)
+        shutil.rmtree(self._variables["TMPDIR"])
+        return {"step": None, "packages": packages, "by": "uv" if uv else "pip"}
+
+    def _run(self, words: List[str], wire: Any) -> dict[str, Any]:
+        program = attending.Program(words, self._folder, self._variables, (self._lock.fileno(),))
+        return self._attend(program, wire)
+
+    def _import_torch(self) -> Tuple[dict[str, Any], Optional[dict[str, Any]]]:
+        """Return how torch_check.py ended, and its report; None if there is none."""
+        text = (pkgutil.get_data(__package__, "torch_check.py") or b"").decode()
+        capture = _OutputCapture(self._wire, (1,))
+        ended = self._run([python_of(self._path), "-I", "-c", text, torch_check.WITHOUT_CONFLICTS], capture)
+        lines = capture.text.splitlines()
         reports = [line[len(torch_check.MARK) :] for line in lines if line.startswith(torch_check.MARK)]
-        if ended["exit"] != 0 or not reports:
-            return dict(ended, step="check")
-        shutil.rmtree(variables["TMPDIR"])
-        return {"step": None, "packages": strict_json.decode(reports[-1]), "by": "uv" if uv else "pip"}
+        return ended, strict_json.decode(reports[-1]) if ended["exit"] == 0 and reports else None
+
+    def _conflicts(self, uv: Optional[str]) -> Optional[List[str]]:
+        """Return the packages that do not fit together; None if the check itself failed."""
+        capture = _OutputCapture(self._wire, (1, 2))
+        ended = self._run(environment_steps.check(self._path, uv), capture)
+        if ended["exit"] == 0:
+            return []
+        return environment_steps.conflicts(capture.text) or None
+
+
+def _is_known(packages: dict[str, Any], unimported: Any) -> bool:
+    """Whether an installed torch need not be imported: `unimported` is its version, or "" for any."""
+    return unimported in ("", packages["torch"])
 
 
 def _variables(folder: str, given: dict[str, str]) -> dict[str, str]:
@@ -135,32 +189,31 @@ def _variables(folder: str, given: dict[str, str]) -> dict[str, str]:
 
 
 class _OutputCapture:
-    """A wire that captures a program's standard output; everything else goes to the client."""
+    """A wire that captures some of a program's streams; everything else goes to the client."""
 
-    def __init__(self, wire: Any) -> None:
-        self.output = b""
+    def __init__(self, wire: Any, streams: Tuple[int, ...]) -> None:
+        self._output = b""
         self._wire = wire
+        self._streams = streams
         self.wait = wire.wait
         self.has_input = wire.has_input
         self.read_line = wire.read_line
 
+    @property
+    def text(self) -> str:
+        """What was captured."""
+        return self._output.decode("utf-8", "replace")
+
     def write(self, message: dict[str, Any], payload: bytes = b"") -> None:
-        if message.get("stream") == 1:
-            self.output += payload
+        if message.get("stream") in self._streams:
+            self._output += payload
         else:
             self._wire.write(message, payload)
 
 
-def seal(path: str, packages: dict[str, Any]) -> None:
-    """Mark an environment as complete, after everything in it is on the disk."""
-    os.sync()
-    write_durably(os.path.join(path, MARKER), strict_json.encode({"version": 1, "packages": packages}) + "\n")
-
-
 def remove(path: str) -> None:
     """Remove an environment if it exists. Its marker goes first, so that an interrupted removal leaves it incomplete."""
-    if os.path.exists(os.path.join(path, MARKER)):
-        os.unlink(os.path.join(path, MARKER))
+    unseal(path)
     if os.path.isdir(path):
         shutil.rmtree(path)
 
@@ -176,17 +229,17 @@ def unnamed(root: str, plans: list[dict[str, Any]]) -> Iterator[str]:
 def half_made(root: str) -> Iterator[str]:
     """Yield the paths of incomplete environments that no process holds."""
     for path in paths_in(folder_of(root)):
-        if not os.path.exists(os.path.join(path, MARKER)) and not _is_held(root, path):
+        if not is_sealed(path) and not _is_held(root, path):
             yield path
 
 
 def remove_half_made(root: str, path: str) -> bool:
     """Remove an incomplete environment unless a process holds it by now; return whether it is gone."""
-    lock = Lock.take(_lock_file(root, path), 0.0)
+    lock = Lock.take(lock_file(root, path), 0.0)
     if lock is None:
         return False
     try:
-        if not os.path.exists(os.path.join(path, MARKER)):
+        if not is_sealed(path):
             remove(path)
     finally:
         lock.release()
@@ -194,8 +247,4 @@ def remove_half_made(root: str, path: str) -> bool:
 
 
 def _is_held(root: str, path: str) -> bool:
-    return is_locked(_lock_file(root, path))
-
-
-def _lock_file(root: str, path: str) -> str:
-    return os.path.join(root, "hosts", process.host_id(), "locks", lock_of(os.path.basename(path)))
+    return is_locked(lock_file(root, path))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 from typing import Any, Iterator, List, Optional, Tuple
 
 _FOUND_BY = ("index-url", "extra-index-url", "find-links", "no-index")
@@ -22,14 +23,17 @@ _MATTERS = (
     "pre",
     "trusted-host",
 )
+_OF_UV = re.compile(r"The package (`.+)")
+_OF_PIP = re.compile(r"\S+ \S+ (?:requires|has requirement|is not supported) ")
+MOST_CONFLICTS = 20
 _SYSTEM_FILES = ("/etc/pip.conf", "/etc/xdg/pip/pip.conf")
 _USER_FILES = (".pip/pip.conf", ".config/pip/pip.conf")
 
 
 def steps(folder: str, path: str, args: dict[str, Any], uv: Optional[str]) -> Iterator[Tuple[str, List[str]]]:
-    """Yield the name and command of each step: the empty environment, torch from its index, the other requirements.
+    """Yield the name and command of each step: the empty environment, torch from its index, all requirements.
 
-    `uv` is the program that fills it; None for pip.
+    If torch has no index of its own, one step installs everything. `uv` is the program that fills it; None for pip.
     """
     maker = args.get("maker") or {}
     program, interpreter = str(maker.get("program")), str(maker.get("interpreter"))
@@ -48,9 +52,26 @@ def steps(folder: str, path: str, args: dict[str, Any], uv: Optional[str]) -> It
     )
     torch, others = (os.path.join(folder, name) for name in ("torch.txt", "requirements.txt"))
     index = args.get("index")
-    yield "torch", [*install, *(["--index-url", str(index)] if index else []), "-r", torch]
-    if os.path.getsize(others):
+    has_others = os.path.getsize(others) > 0
+    if index or not has_others:
+        yield "torch", [*install, *(["--index-url", str(index)] if index else []), "-r", torch]
+    if has_others:
         yield "requirements", [*install, "-r", torch, "-r", others]
+
+
+def check(path: str, uv: Optional[str]) -> List[str]:
+    """Return the command that checks whether the packages of an environment fit together."""
+    python = os.path.join(path, "bin", "python")
+    return (
+        [uv, "pip", "check", "--python", python] if uv is not None else [python, "-I", "-m", "pip", "check"]
+    )
+
+
+def conflicts(output: str) -> List[str]:
+    """Return the conflicts that a check has printed, in the words of pip: the line begins with the package."""
+    lines = output.splitlines()
+    of_uv = [found[1].replace("`", "") for found in map(_OF_UV.match, lines) if found]
+    return (of_uv or [line for line in lines if _OF_PIP.match(line)])[:MOST_CONFLICTS]
 
 
 def uv_that_fills(folder: str, args: dict[str, Any]) -> Optional[str]:

@@ -12,6 +12,7 @@ import sys
 from typing import Any, Dict
 
 MARK = "launch-check "
+WITHOUT_CONFLICTS = "--without-conflicts"
 PIP_S = 120
 MOST_LINES = 20
 
@@ -32,7 +33,7 @@ def main() -> int:
         report["architectures"] = (flags() or "").split() if flags is not None else []
     except Exception as error:  # noqa: BLE001 # a broken torch may raise anything on import
         report["error"] = "%s: %s" % (type(error).__name__, error)
-    report["conflicts"] = _conflicts()
+    report["conflicts"] = None if WITHOUT_CONFLICTS in sys.argv else _conflicts()
     print(MARK + json.dumps(report))
     return 0
 

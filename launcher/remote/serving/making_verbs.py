@@ -6,7 +6,7 @@ import os
 import re
 from typing import Any, Dict, NamedTuple, Optional
 
-from ..making import environment_build, image_build
+from ..making import environment_build, environment_seal, image_build
 from ..record.files import read_json, write_durably
 from ..record.locks import Lock
 from ..system import attending, process
@@ -111,16 +111,31 @@ def environment(session: Session, request: OfEnvironment, _payload: bytes) -> Re
     """Return whether an environment is complete; the client asks when it has a run that names it."""
     path = path_of(session, request.name)
     with session.store.shared():  # a `gc` before us has removed it, one after us sees the run
-        return Reply({"there": environment_build.is_whole(path)})
+        is_there = environment_build.is_whole(path)
+    if is_there and not environment_seal.is_settled(path):
+        _settle(session, path)
+    return Reply({"there": is_there})
+
+
+def _settle(session: Session, path: str) -> None:
+    """Settle an environment whose settling was cut off, unless a process is at it."""
+    lock = Lock.take(environment_build.lock_file(session.root, path), 0.0)
+    if lock is not None:
+        environment_seal.start_settling(path, lock)
+        lock.release()
 
 
 class MakeEnvironment(NamedTuple):
-    """The name of an environment, its maker and its package index; see environment_build.py."""
+    """The name of an environment, its maker and its package index; see environment_build.py.
+
+    `unimported` is the torch that need not be imported to check it: its version, or "" for any.
+    """
 
     name: str
     maker: Optional[Dict[str, Any]] = None
     index_: Optional[str] = None
     no_index: bool = False
+    unimported: Optional[str] = None
 
 
 def make_environment(session: Session, request: MakeEnvironment, payload: bytes) -> Reply:
@@ -133,7 +148,12 @@ def make_environment(session: Session, request: MakeEnvironment, payload: bytes)
         raise RequestError("not-held", "%s is not held on this connection" % lock_name)
     session.unsealed[lock_name] = Unsealed(path, {})
     lock = session.locks[lock_name]
-    options = {"maker": request.maker, "index": request.index_, "no_index": request.no_index}
+    options = {
+        "maker": request.maker,
+        "index": request.index_,
+        "no_index": request.no_index,
+        "unimported": request.unimported,
+    }
     try:
         values = environment_build.make(path, options, payload, lock, session.connection)
     except (environment_build.MakingError, ValueError) as error:
@@ -150,8 +170,9 @@ def seal_environment(session: Session, request: OfEnvironment, _payload: bytes) 
     unsealed = session.unsealed.get(lock_name)
     if unsealed is None or not unsealed.packages:
         raise RequestError("not-made", "%s was not made on this connection" % lock_name)
-    environment_build.seal(*unsealed)
+    environment_seal.seal(*unsealed)
     del session.unsealed[lock_name]
+    environment_seal.start_settling(unsealed.path, session.locks[lock_name])
     return Reply({})
 
 

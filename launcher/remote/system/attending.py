@@ -10,12 +10,13 @@ processes by a token in their variables (on Linux).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
 from functools import partial
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, Iterator, NamedTuple
 
 from ..record import strict_json
 from . import process
@@ -65,24 +66,39 @@ def reap(child: subprocess.Popen[bytes]) -> int | None:
 def attend(program: Program, wire: Any) -> dict[str, Any]:
     """Start a program, and send the client what it prints until it and all its descendants have ended.
 
-    The program gets a token in its variables as MARK, so that the guard can end it if this process dies. Return {"exit",
-    "signal"}, one of them None. Raises CommandError, and what the wire raises when the client has gone.
+    Return {"exit", "signal"}, one of them None. Raises CommandError, and what the wire raises when the client has gone.
+    """
+    with guarded() as run:
+        return run(program, wire)
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[Callable[[Program, Any], dict[str, Any]]]:
+    """Provide `attend` for several programs, one after the other, under one guard.
+
+    The programs get a token in their variables as MARK, so that the guard can end them if this process dies.
     """
     if process.own_descendants():  # a keeper, for example: it does not belong to the program
         raise CommandError("busy", "this connection has started something else")
     process.become_subreaper()
     token = os.urandom(16).hex()
     with _start_guard(token) as guard:
-        child = _start(program, token)
-        find_all = partial(_descendants_but, guard.pid)
         try:
-            code, number = process.exit_of(_Listening(child, wire, find_all).run())
+            yield partial(_attend, token, guard.pid)
         finally:
-            process.end(find_all, "descendant", GRACE_S)
             process.end(process.own_descendants, "descendant", 0.0)
-            for pipe in (child.stdout, child.stderr):
-                assert pipe is not None  # noqa: S101 - asked for with PIPE
-                pipe.close()
+
+
+def _attend(token: str, guard: int, program: Program, wire: Any) -> dict[str, Any]:
+    child = _start(program, token)
+    find_all = partial(_descendants_but, guard)
+    try:
+        code, number = process.exit_of(_Listening(child, wire, find_all).run())
+    finally:
+        process.end(find_all, "descendant", GRACE_S)
+        for pipe in (child.stdout, child.stderr):
+            assert pipe is not None  # noqa: S101 - asked for with PIPE
+            pipe.close()
     return {"exit": code, "signal": number}
 
 

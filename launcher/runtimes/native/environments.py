@@ -15,6 +15,7 @@ from launcher.planning import (
     has_no_index,
     indexes,
     unfit,
+    unimported_torch,
     verifiable_torch,
 )
 from launcher.runtimes.making import Lines, alone, encoded
@@ -23,6 +24,7 @@ from launcher.values.environment import Environment, Maker
 from launcher.values.image import BuildOptions
 from launcher.values.packages import Packages
 from launcher.values.plan import Plan
+from launcher.values.profile import Profile
 from launcher.values.text import printable
 
 KEPT_LINES = 200
@@ -54,14 +56,20 @@ def provide(desk: Desk, plan: Plan, maker: Maker | None, build: BuildOptions, sa
                 desk.host, f"{words}\n  install Python {environment.python} with venv there, or uv"
             )
         began = time.monotonic()
-        packages, by = _make(desk, environment, maker, build, say)
+        card = None if plan.rehearsed else plan.profile
+        packages, by = _make(desk, environment, maker, build, card, say)
         _check(desk, plan, environment, build, packages)
         desk.making.seal_environment(environment.name)
         return f"{environment.name}, made in {time.monotonic() - began:.0f} s (by {by}, Python {environment.python})"
 
 
 def _make(
-    desk: Desk, environment: Environment, maker: Maker, build: BuildOptions, say: Say
+    desk: Desk,
+    environment: Environment,
+    maker: Maker,
+    build: BuildOptions,
+    card: Profile | None,
+    say: Say,
 ) -> tuple[Packages, str]:
     """Have the host make an environment; return its packages, and which program installed them."""
     files, secrets = environment_files(environment, build)
@@ -80,6 +88,7 @@ def _make(
             lambda _, data: lines.take(data),
             index=index or None,
             no_index=has_no_index(build),
+            unimported=unimported_torch(environment.torch, build, card),
         )
     except MalformedAnswerError as error:
         raise HostError(

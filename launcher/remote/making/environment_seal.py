@@ -1,0 +1,103 @@
+"""The marker of a complete environment. It counts at once; after a crash of the host only if all files were on the disk.
+
+To write gigabytes to a disk takes longer than to install them. So `seal` writes the marker with the id of this boot, and a
+process of its own flushes the file system and then replaces the marker by one without it, while the run starts. A marker
+of another boot does not count: nobody knows which files the disk got before the host stopped.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from typing import Any
+
+from ..record import strict_json
+from ..record.files import read_json, write_durably
+from ..record.locks import Lock
+from ..system import process
+
+MARKER = "environment.json"
+_BOOT = "boot"
+
+
+def main(arguments: list[str]) -> int:
+    """Settle an environment, at the lowest priority; return 0. We inherit its lock."""
+    os.nice(19)
+    settle(os.path.abspath(arguments[0]))
+    return 0
+
+
+def is_sealed(path: str) -> bool:
+    """Return whether an environment is complete: settled, or sealed since this host started."""
+    marker = read_json(_marker_of(path))
+    return bool(marker) and marker.get(_BOOT, process.boot_id()) == process.boot_id()
+
+
+def is_settled(path: str) -> bool:
+    """Return whether an environment is complete and on the disk."""
+    marker = read_json(_marker_of(path))
+    return bool(marker) and _BOOT not in marker
+
+
+def seal(path: str, packages: dict[str, Any]) -> None:
+    """Mark an environment as complete until this host stops. It may not be on the disk yet."""
+    text = strict_json.encode({"version": 1, "packages": packages, _BOOT: process.boot_id()})
+    part = _marker_of(path) + ".part"
+    with open(
+        part, "w", encoding="utf-8"
+    ) as file:  # not flushed: that would wait for the files of the environment
+        file.write(text + "\n")
+    os.replace(part, _marker_of(path))
+
+
+def start_settling(path: str, lock: Lock) -> None:
+    """Settle an environment in a process that holds its lock too; nobody waits for it."""
+    subprocess.Popen(
+        [sys.executable, "-I", sys.argv[0], "settle", path],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+        pass_fds=(lock.fileno(),),
+    )
+
+
+def settle(path: str) -> None:
+    """Write a sealed environment to the disk, then mark it as complete for good. Raises OSError."""
+    if not is_sealed(path) or is_settled(path):
+        return
+    python = os.path.realpath(os.path.join(path, "bin", "python"))
+    folders = {os.stat(folder).st_dev: folder for folder in (os.path.dirname(python), path)}
+    for folder in folders.values():
+        _flush(folder)
+    marker = read_json(_marker_of(path))
+    del marker[_BOOT]
+    write_durably(_marker_of(path), strict_json.encode(marker) + "\n")
+
+
+def unseal(path: str) -> None:
+    """Take the marker from an environment, if it has one."""
+    if os.path.exists(_marker_of(path)):
+        os.unlink(_marker_of(path))
+
+
+def _marker_of(path: str) -> str:
+    return os.path.join(path, MARKER)
+
+
+def _flush(folder: str) -> None:
+    """Write everything on a folder's file system to the disk: on Linux that one alone. Raises OSError."""
+    if not process.IS_LINUX:
+        os.sync()
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.syncfs(descriptor) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), folder)
+    finally:
+        os.close(descriptor)
