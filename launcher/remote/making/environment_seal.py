@@ -14,8 +14,9 @@ import sys
 from typing import Any
 
 from ..record import strict_json
-from ..record.files import read_json, write_durably
+from ..record.files import read_json, write_durably, write_over
 from ..record.locks import Lock
+from ..record.safe_open import opened_folder
 from ..system import process
 
 MARKER = "environment.json"
@@ -44,12 +45,7 @@ def is_settled(path: str) -> bool:
 def seal(path: str, packages: dict[str, Any]) -> None:
     """Mark an environment as complete until this host stops. It may not be on the disk yet."""
     text = strict_json.encode({"version": 1, "packages": packages, _BOOT: process.boot_id()})
-    part = _marker_of(path) + ".part"
-    with open(
-        part, "w", encoding="utf-8"
-    ) as file:  # not flushed: that would wait for the files of the environment
-        file.write(text + "\n")
-    os.replace(part, _marker_of(path))
+    write_over(_marker_of(path), text + "\n")  # not flushed: that would wait for the files of the environment
 
 
 def start_settling(path: str, lock: Lock) -> None:
@@ -93,11 +89,8 @@ def _flush(folder: str) -> None:
     if not process.IS_LINUX:
         os.sync()
         return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    with opened_folder(folder) as descriptor:
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.syncfs(descriptor) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), folder)
-    finally:
-        os.close(descriptor)

@@ -7,6 +7,8 @@ import glob
 import os
 from typing import Any, Optional
 
+from ..record.safe_open import UnreadableError, read_regular
+
 MOST_BYTES = 1 << 16
 
 
@@ -30,11 +32,9 @@ def installed_torch(path: str) -> Optional[dict[str, Any]]:
 
 def _constants(path: str) -> dict[str, Any]:
     """Return the constants that a module's text assigns to names."""
-    with open(path, "rb") as file:
-        data = file.read(MOST_BYTES)
     try:
-        statements = ast.parse(data).body
-    except (SyntaxError, ValueError):
+        statements = ast.parse(read_regular(path, MOST_BYTES)).body
+    except (SyntaxError, ValueError, UnreadableError):
         return {}
     values: dict[str, Any] = {}
     for one in statements:
