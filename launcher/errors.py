@@ -16,7 +16,8 @@ LaunchError                    exit 1
 │   ├── RefusedStreamError              its sshd forbids forwarding, or nothing listens
 │   └── EngineError                     its container engine said no
 ├── RunError                   exit 1   the run's own
-│   └── LastCopyError                   it would be lost: nothing else has these files
+│   ├── LastCopyError                   it would be lost: nothing else has these files
+│   └── OtherRootError                  its host has another root now than the one it was launched in
 └── InterruptedRunError        exit 5   waiting or interrupted: resumable
 """
 
@@ -119,6 +120,10 @@ class LastCopyError(RunError):
     def __init__(self, message: str, *, only_checkpoints: bool) -> None:
         super().__init__(message)
         self.only_checkpoints = only_checkpoints
+
+
+class OtherRootError(RunError):
+    """Raised when a host's folder for runs is not the one that a run was launched in."""
 
 
 class InterruptedRunError(LaunchError):

@@ -19,14 +19,14 @@ def attach(
     from launcher.cli.follow import follow_to_end
     from launcher.cli.screens import make_view
     from launcher.errors import UnreachableError
-    from launcher.hosts import connect
     from launcher.runs.control import locate, resume_if_interrupted
+    from launcher.runs.run_desk import open_desk
 
     view = make_view(as_json, is_quiet=quiet)
     place, mirror = locate(run, host)
     desk = None
     try:
-        desk = connect(place)
+        desk = open_desk(place, mirror)
         if resume_if_interrupted(desk, mirror, view):
             view.note(
                 f"{mirror.run} was interrupted or waiting; its leftover processes have been ended, and it continues"

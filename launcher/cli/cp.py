@@ -36,9 +36,9 @@ def cp(
     from launcher.cli.say import say
     from launcher.cli.screens import make_stage
     from launcher.errors import RunError
-    from launcher.hosts import connect
     from launcher.runs.control import locate
     from launcher.runs.copying import copy
+    from launcher.runs.run_desk import open_desk
     from launcher.values.text import files_text
 
     run, colon, path = source.partition(":")
@@ -53,6 +53,6 @@ def cp(
         verb = "exists" if len(existing) == 1 else "exist"
         return force or agrees(f"{files_text(len(existing))} {verb} and would be replaced:\n{names}") is True
 
-    with connect(place) as desk:
+    with open_desk(place, mirror) as desk:
         copied = copy(desk, mirror, path, destination, may_replace, lambda: make_stage("cp"))
     say(f"{files_text(copied.files)}, {size_text(copied.bytes)}   {copied.place}")

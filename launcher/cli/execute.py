@@ -50,14 +50,14 @@ def execute(
     if stray or not words:
         given = " ".join(stray or ["nvidia-smi"])
         raise UsageError(f"the command must follow --\n  example   launch exec {run} -- {given}")
-    from launcher.hosts import connect
     from launcher.runs.control import execute as run_there
     from launcher.runs.control import locate
+    from launcher.runs.run_desk import open_desk
 
     place, mirror = locate(run, host)
     outputs = {1: _Output(sys.stdout), 2: _Output(sys.stderr)}
     try:
-        with connect(place) as desk:
+        with open_desk(place, mirror) as desk:
             code = run_there(desk, mirror.run, words, lambda stream, data: outputs[stream].write(data))
     except AgentError as error:
         if error.code not in _CODES:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from launcher.cli.say import complain
 from launcher.errors import AgentError, UnreachableError
-from launcher.hosts import connect
 from launcher.runs.control import locate
 from launcher.runs.following import refresh
 from launcher.runs.mirror import Mirror
+from launcher.runs.run_desk import open_desk
 
 
 def fetch(run: str, host: str | None) -> Mirror:
@@ -16,7 +16,7 @@ def fetch(run: str, host: str | None) -> Mirror:
     if mirror.is_freed:
         return mirror
     try:
-        with connect(place) as desk:
+        with open_desk(place, mirror) as desk:
             refresh(desk, mirror)
     except (UnreachableError, AgentError) as error:  # the host is away, or has removed the run
         complain(f"{error}\n  · showing what was fetched earlier")

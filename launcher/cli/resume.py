@@ -35,6 +35,10 @@ def resume(
     name: NameOption = None,
     wait: WaitOption = None,
     detach: DetachFlag = False,
+    sure: Annotated[
+        bool,
+        typer.Option("--yes", "-y", help="Send the secrets that the plan of another client's run names."),
+    ] = False,
     quiet: QuietFlag = False,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
@@ -53,7 +57,9 @@ def resume(
 
     view = make_view(as_json, is_quiet=quiet)
     start_and_follow(
-        lambda: start(run, host, ResumeRequest(settings or (), name, seconds(wait), env_files or ()), view),
+        lambda: start(
+            run, host, ResumeRequest(settings or (), name, seconds(wait), env_files or (), sure), view
+        ),
         view,
         detach=detach,
     )

@@ -8,7 +8,7 @@ import typer
 
 from launcher.cli.asking import YesFlag, agrees, check_last
 from launcher.cli.options import AcceptFlag, HostOption
-from launcher.errors import UnreachableError
+from launcher.errors import OtherRootError, UnreachableError
 
 if TYPE_CHECKING:
     from launcher.runs.cleaning import Freeing
@@ -59,7 +59,7 @@ def _remove(place: Host, mirror: Mirror, *, force: bool, here: bool) -> None:
     freeing, silence = None, ""
     try:
         freeing = None if mirror.is_freed else _free(place, mirror, force=force)
-    except UnreachableError as error:
+    except (UnreachableError, OtherRootError) as error:
         if not (here and force):
             raise
         silence = str(error).splitlines()[0]
@@ -92,10 +92,10 @@ def _files(count: int) -> str:
 def _free(place: Host, mirror: Mirror, *, force: bool) -> Freeing:
     from launcher.cli.screens import make_stage
     from launcher.errors import LastCopyError
-    from launcher.hosts import connect
     from launcher.runs.cleaning import free
+    from launcher.runs.run_desk import open_desk
 
-    with connect(place) as desk, make_stage("comparing") as stage:
+    with open_desk(place, mirror) as desk, make_stage("comparing") as stage:
         try:
             return free(desk, mirror, "all" if force else "nothing", stage)
         except LastCopyError as error:
@@ -104,5 +104,5 @@ def _free(place: Host, mirror: Mirror, *, force: bool) -> Freeing:
             problem = error
     if not agrees(f"{problem}\nonly checkpoints would be lost"):
         raise problem
-    with connect(place) as desk, make_stage("comparing") as stage:
+    with open_desk(place, mirror) as desk, make_stage("comparing") as stage:
         return free(desk, mirror, "checkpoints", stage)

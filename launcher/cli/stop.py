@@ -25,10 +25,10 @@ def stop(
 
     Examples:  launch stop w8q2     launch stop --now w8q2
     """
-    from launcher.hosts import connect
     from launcher.runs.control import locate
     from launcher.runs.control import stop as ask
     from launcher.runs.evidence import words
+    from launcher.runs.run_desk import open_desk
     from launcher.values.record import Reason
 
     place, mirror = locate(run, host)
@@ -36,7 +36,10 @@ def stop(
     from rich.console import Console
 
     grace_s = mirror.plan().stop_grace_s
-    with connect(place) as desk, spinner(Console(stderr=True), f"stopping {mirror.run} on {place.name}"):
+    with (
+        open_desk(place, mirror) as desk,
+        spinner(Console(stderr=True), f"stopping {mirror.run} on {place.name}"),
+    ):
         row = ask(desk, mirror.run, now=now, grace_s=grace_s)
     ended = row.summary
     if as_json:

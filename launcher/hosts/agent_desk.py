@@ -85,6 +85,11 @@ class AgentDesk:
         """How the host is reached, in a few words."""
         return self._channel.about
 
+    @property
+    def root_id(self) -> str:
+        """The random id of the host's root; empty if the host gives none."""
+        return self._channel.root_id
+
     def __enter__(self) -> Self:
         return self
 
@@ -282,7 +287,7 @@ class _Preparation(_Part):
         return self._ask(
             PreparedRun,
             "create",
-            f"{plan.to_json()}\n".encode(),
+            plan.to_file(),
             run=run,
             runtime=runtime,
             engine=engine.model_dump() if engine is not None else None,

@@ -30,7 +30,7 @@ PYTHONS = (
 _MAIN = "import sys\nfrom launch_agent.main import main\nsys.exit(main(sys.argv[1:]))\n"
 
 # Runs on the host, on any Python >= 3.8: takes the agent's file from standard input if the host does not
-# have it whole, then becomes `serve`. Its magic line begins a line of its own, after what a login printed. It reads with os.read, so that nothing of the requests behind it is swallowed.
+# have it whole, then becomes `serve`. Its magic line begins a line of its own, after what a login printed. It reads with os.read, so that nothing of the requests behind it is swallowed. The root's id is the target of a link, which is made whole or not at all.
 _BOOT = """
 import hashlib, os, sys
 root, digest, size = os.path.abspath(os.path.expanduser(sys.argv[1])), sys.argv[2], int(sys.argv[3])
@@ -46,12 +46,16 @@ try:
     if os.stat(root).st_mode & 0o077: os.chmod(root, 0o700)
     if os.stat(root).st_mode & 0o077: fail(root, "other users can read it, and its file system keeps no modes")
     os.makedirs(folder, exist_ok=True)
+    mark = os.path.join(root, "root-id")
+    try: os.symlink(os.urandom(16).hex(), mark)
+    except FileExistsError: pass
+    have, need = (("\\nLAUNCH-AGENT 1 %s\\n" % word).encode() for word in ("have " + os.readlink(mark), "need"))
 except OSError as e: fail(e.filename or folder, e.strerror)
 try:
-    with open(path, "rb") as f: have = whole(f.read())
-except OSError: have = False
-os.write(1, b"\\nLAUNCH-AGENT 1 have\\n" if have else b"\\nLAUNCH-AGENT 1 need\\n")
-if not have:
+    with open(path, "rb") as f: is_here = whole(f.read())
+except OSError: is_here = False
+os.write(1, have if is_here else need)
+if not is_here:
     data = b""
     while len(data) < size:
         piece = os.read(0, size - len(data))
@@ -67,7 +71,7 @@ if not have:
         try: os.unlink(part)
         except OSError: pass
         fail(folder, e.strerror)
-    os.write(1, b"\\nLAUNCH-AGENT 1 have\\n")
+    os.write(1, have)
 os.umask(umask)
 os.execv(sys.executable, [sys.executable, "-I", path, "serve", root])
 """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,7 @@ MAX_PAYLOAD = 256 * 1024 * 1024
 MAX_CHUNK = 4 * 1024 * 1024
 MAX_NOISE = 64 * 1024
 MAX_SEEN = 500
+_ROOT_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class Stream(Protocol):
@@ -77,6 +79,8 @@ class Channel:
         """
         self.host = host
         self.about = link.about
+        self.root_id = ""
+        """The random id of the host's root, by which a run's root is known again."""
         self._link = link
         self._rest = bytearray()
         self._lock = threading.Lock()
@@ -230,6 +234,8 @@ class Channel:
             if word == "need":
                 self._link.sendall(agent_file().data)
                 word, more = self._magic()
+            if word == "have" and _ROOT_ID.fullmatch(more):
+                self.root_id = more
             if word == "no-python":
                 there = f", but {printable(more)[:MAX_SEEN]}" if more else ""
                 raise HostError(

@@ -219,6 +219,10 @@ class Desk(Protocol):
         """How the host is reached, in a few words."""
 
     @property
+    def root_id(self) -> str:
+        """The random id of the host's root; empty if the host gives none."""
+
+    @property
     def runs(self) -> Runs:
         """The runs that the host has on record."""
 

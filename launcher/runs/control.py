@@ -79,7 +79,9 @@ def summary_of(desk: Desk, run: str) -> Summary | None:
 def _ask(host: Host, asked: list[Mirror]) -> list[Row]:
     try:
         with connect(host) as desk:
-            summaries = {summary.run: summary for summary in runs_of(desk, *(mirror.run for mirror in asked))}
+            here = [mirror for mirror in asked if mirror.is_in(desk.root_id)]
+            found = runs_of(desk, *(mirror.run for mirror in here)) if here else []
+            summaries = {summary.run: summary for summary in found}
     except LaunchError as error:
         problem = str(error).splitlines()[0]
         return [Row(host.name, remembered(mirror), problem) for mirror in asked]
@@ -122,7 +124,7 @@ def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
         return mirror.host(), mirror
     host = resolve.host(host_name)
     with connect(host) as desk:
-        summaries = runs_of(desk)
+        summaries, root_id = runs_of(desk), desk.root_id
     orders = {mirror.run: mirror.order() for mirror in mirrors()}
     summaries.sort(key=lambda summary: (orders.get(summary.run, 0), summary.time or 0))
     try:
@@ -130,7 +132,7 @@ def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
     except UnknownNameError as error:
         raise UnknownNameError(f"{host.name}: {error}") from error
     mirror = Mirror(run, runs_folder())
-    mirror.bind_seen(host, next(summary.time for summary in summaries if summary.run == run))
+    mirror.bind_seen(host, root_id, next(summary.time for summary in summaries if summary.run == run))
     return host, mirror
 
 

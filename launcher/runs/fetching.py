@@ -8,11 +8,12 @@ from functools import partial
 from typing import TypeVar
 
 from launcher.errors import ConnectionLostError, RunError, UnreachableError
-from launcher.hosts import Desk, connect
+from launcher.hosts import Desk
 from launcher.runs.control import summary_of
 from launcher.runs.following import LOST_LINKS, pause, refresh
 from launcher.runs.mirror import Mirror
 from launcher.runs.pulling import Choice, Pulled, came, pull
+from launcher.runs.run_desk import open_desk
 from launcher.runs.view import Stage, View
 from launcher.values.host import Host
 from launcher.values.record import State, is_terminal
@@ -26,7 +27,7 @@ SETTLED_S = 10.0
 def pull_once(host: Host, mirror: Mirror, choice: Choice, view: View) -> Pulled:
     """Pull what a run wrote, and its record. Raises UnreachableError if the host does not answer for long."""
     with view.stage("pull") as stage:
-        pulled = _over_lost_links(host, view, lambda desk: _pull(desk, mirror, choice, stage))
+        pulled = _over_lost_links(host, mirror, view, lambda desk: _pull(desk, mirror, choice, stage))
         stage.text = came(pulled)
     return pulled
 
@@ -36,9 +37,11 @@ def pull_until_end(host: Host, mirror: Mirror, choice: Choice, view: View) -> Pu
     fetched = []
     with view.stage("pull") as stage:
         while True:
-            is_over = _over_lost_links(host, view, lambda desk: _is_over(desk, mirror))
+            is_over = _over_lost_links(host, mirror, view, lambda desk: _is_over(desk, mirror))
             current = choice._replace(settled_s=0.0 if is_over else SETTLED_S)
-            pulled = _over_lost_links(host, view, partial(_pull, mirror=mirror, choice=current, stage=stage))
+            pulled = _over_lost_links(
+                host, mirror, view, partial(_pull, mirror=mirror, choice=current, stage=stage)
+            )
             fetched += pulled.fetched
             if is_over:
                 pulled = pulled._replace(fetched=fetched, present=pulled.present - len(fetched))
@@ -60,7 +63,7 @@ def _is_over(desk: Desk, mirror: Mirror) -> bool:
     return is_terminal(summary.state) or summary.state in (State.WAITING, State.INTERRUPTED)
 
 
-def _over_lost_links(host: Host, view: View, work: Callable[[Desk], Value]) -> Value:
+def _over_lost_links(host: Host, mirror: Mirror, view: View, work: Callable[[Desk], Value]) -> Value:
     """Do some work at a desk; open another one if the link is lost, with growing pauses.
 
     Raises HostError if the host cannot be reached at all, or after LOST_LINKS losses one after the other.
@@ -68,7 +71,7 @@ def _over_lost_links(host: Host, view: View, work: Callable[[Desk], Value]) -> V
     lost = 0
     while True:
         try:
-            with connect(host) as desk:
+            with open_desk(host, mirror) as desk:
                 if lost:
                     view.back()
                 return work(desk)

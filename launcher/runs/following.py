@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from launcher.errors import HostError, RunError, UnreachableError
-from launcher.hosts import Desk, connect
+from launcher.hosts import Desk
 from launcher.runs.host_figures import host_figures
 from launcher.runs.lineage import joined
 from launcher.runs.local_copies import LocalCopies
@@ -19,6 +19,7 @@ from launcher.runs.mirror import Mirror
 from launcher.runs.not_sent import explained
 from launcher.runs.picture import draw
 from launcher.runs.pulling import Choice, Pulled, came, pull, shown_path
+from launcher.runs.run_desk import open_desk
 from launcher.runs.tensorboard import TensorBoard
 from launcher.runs.view import Result, View
 from launcher.values.host import Host
@@ -50,7 +51,7 @@ def follow(
         while True:
             has_ended = False
             try:
-                with desk or connect(host) as link:
+                with desk or open_desk(host, mirror) as link:
                     desk = None
                     if tries:
                         view.back()

@@ -251,7 +251,7 @@ def begin(
     with view.stage("start") as stage:
         if secrets:
             runtime.entrust(mirror.run, secrets)
-        mirror.bind(contact.host)
+        mirror.bind(contact.host, runtime.desk.root_id, plan)
         interrupts = HeldInterrupts()
         try:
             _start(runtime, mirror)

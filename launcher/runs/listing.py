@@ -8,10 +8,10 @@ from typing import NamedTuple
 from rich.filesize import decimal
 
 from launcher.errors import RunError
-from launcher.hosts import connect
 from launcher.runs.local_copies import LocalCopies
 from launcher.runs.mirror import Mirror
 from launcher.runs.pulling import named_by, shown_path
+from launcher.runs.run_desk import open_desk
 from launcher.runs.view import Stage
 from launcher.values.host import Host
 
@@ -36,7 +36,7 @@ def list_files(host: Host, mirror: Mirror, path: str | None, stage: Stage) -> Li
     """Return what a run wrote, or what of it is at a path. Raises RunError if nothing is there."""
     if mirror.is_freed:
         return Listing(_rows_here(mirror, path), {})
-    with connect(host) as desk:
+    with open_desk(host, mirror) as desk:
         listed = desk.runs.outputs(
             mirror.run, lambda read: stage.progress(f"{decimal(read)} compared"), every_file=True
         )

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from launcher.errors import ConnectionLostError, RunError, UsageError
+from launcher.errors import ConnectionLostError, OtherRootError, RunError, UsageError
 from launcher.hosts.channel import Reply
 from launcher.runs.json_file import read_json
 from launcher.runs.launch_count import next_number
@@ -33,6 +33,7 @@ from launcher.values.record import Event, FolderStart, Parent, PlanSummary, RunS
 if TYPE_CHECKING:
     from launcher.values.plan import Plan
 
+PLAN = "plan.json"
 TAIL = 4096
 _NODE = r"(?:[a-z0-9][a-z0-9-]{0,62}/)?"
 _MIRRORED = re.compile(
@@ -148,20 +149,32 @@ class Mirror:
 
     # the run's host
 
-    def bind(self, host: Host) -> None:
-        """Make the folder and remember the run's host, so that any later command finds it without a file.
+    def bind(self, host: Host, root_id: str, plan: Plan) -> None:
+        """Make the folder and remember the run's host, root and plan: a later command needs no file, and believes no other plan.
 
         The run becomes the last that this client launched, unless it was bound before. Raises RunError if the disk refuses.
         """
+        content = plan.to_file()
         self._bind(
-            host, lambda: {"launched": time.time(), "order": next_number(self.folder.parent, _last_number)}
+            host,
+            root_id,
+            lambda: {
+                "launched": time.time(),
+                "order": next_number(self.folder.parent, _last_number),
+                "plan": hashlib.sha256(content).hexdigest(),
+            },
         )
+        with self.disk_errors(self.folder), self.alone("mirror"):
+            self._write(PLAN, content)
 
-    def bind_seen(self, host: Host, launched: float | None) -> None:
-        """Like `bind`, for a run that another client may have launched: `launched` is when, by the host's record."""
-        self._bind(host, lambda: {"launched": launched or time.time()})
+    def bind_seen(self, host: Host, root_id: str, launched: float | None) -> None:
+        """Like `bind`, for a run that another client may have launched: `launched` is when, by the host's record.
 
-    def _bind(self, host: Host, first: Callable[[], dict[str, Any]]) -> None:
+        Raises OtherRootError if the folder is the copy of a run of another root.
+        """
+        self._bind(host, root_id, lambda: {"launched": launched or time.time()})
+
+    def _bind(self, host: Host, root_id: str, first: Callable[[], dict[str, Any]]) -> None:
         runs, path = self.folder.parent, self.folder / "client.json"
         with self.disk_errors(path):
             is_new = not runs.exists()
@@ -170,10 +183,37 @@ class Mirror:
                 (runs / ".gitignore").write_text("*\n")  # mirrors must be neither committed nor shipped
             with self.alone("mirror"):
                 previous = read_json(path)
-                kept = {key: previous[key] for key in ("launched", "order") if previous.get(key)}
-                record = {"version": 1, "run": self.run, "host": host.model_dump(), **(kept or first())}
+                self.check_root(host.name, root_id)
+                kept = {key: previous[key] for key in ("launched", "order", "plan") if previous.get(key)}
+                record = {
+                    "version": 1,
+                    "run": self.run,
+                    "host": host.model_dump(),
+                    "root": root_id,
+                    **(kept or first()),
+                }
                 if record != previous:
                     self._write("client.json", f"{json.dumps(record)}\n".encode())
+
+    def is_in(self, root_id: str) -> bool:
+        """Return whether the run is in the root with this id, or in an unknown one: an older version did not record it."""
+        return read_json(self.folder / "client.json").get("root") in (None, "", root_id)
+
+    def check_root(self, host: str, root_id: str) -> None:
+        """Raise OtherRootError unless the run is in the root with this id, on the host of this name."""
+        if not self.is_in(root_id):
+            raise OtherRootError(
+                f"{self.folder} is the copy of a run that was launched in another root than the one that {host} has now\n"
+                f"  if that root was removed, its runs are gone; to remove the copy too   launch rm --here --force {self.short}\n"
+                f"  if {host} has a run of the same name   LAUNCH_RUNS=FOLDER launch attach --host {host} {self.short}"
+            )
+
+    @property
+    def has_own_plan(self) -> bool:
+        """Whether the plan here is the one that this client made at the launch, not one that the host sent."""
+        content = self._read(PLAN)
+        known = read_json(self.folder / "client.json").get("plan")
+        return content is not None and hashlib.sha256(content).hexdigest() == known
 
     def order(self) -> int:
         """Return the number of the launch among this client's; 0 for one of another client, or of an older version."""
@@ -243,7 +283,7 @@ class Mirror:
         """Return the arguments of a `read`: the cursors, and the first folder that is asked for."""
         folders = {name: name.partition("/")[0] for name in self._cursors if "/" in name}
         cursors = {name: self._cursors[name] for name, folder in folders.items() if int(folder) >= self._from}
-        has_plan = (self.folder / "plan.json").exists()
+        has_plan = (self.folder / PLAN).exists()
         return {"cursors": cursors, "from": self._from, "state": self._seen_state, "plan": has_plan}
 
     def apply(self, answer: Reply) -> News:
@@ -305,6 +345,10 @@ class Mirror:
         if name.endswith(".json"):
             current = self._read(name)
             if current != data:
+                if name == PLAN and current is not None:
+                    raise RunError(
+                        f"{self.run}: its host sent another plan than the one in {self.folder}, which stays"
+                    )
                 if self._cursors.get(name) != (None if current is None else _cursor(name, current)):
                     return False
                 self._write(name, data)
@@ -356,7 +400,7 @@ class Mirror:
 
     def plan(self) -> PlanSummary:
         """Return the part of the plan that is shown; empty if the plan has not been fetched."""
-        return PlanSummary.lenient(read_json(self.folder / "plan.json"))
+        return PlanSummary.lenient(read_json(self.folder / PLAN))
 
     def whole_plan(self) -> Plan:
         """Return the whole plan. Raises BadFileError if this version does not understand it."""
@@ -365,7 +409,7 @@ class Mirror:
         from launcher.values.plan import Plan
 
         file = f"the plan of {self.run}"
-        record = read_json(self.folder / "plan.json")
+        record = read_json(self.folder / PLAN)
         try:
             record = complete(record)
         except ValidationError:

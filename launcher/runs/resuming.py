@@ -14,10 +14,11 @@ from launcher.errors import (
     ConnectionLostError,
     InterruptedRunError,
     LaunchError,
+    RefusedError,
     RunError,
     UsageError,
 )
-from launcher.hosts import Desk, connect
+from launcher.hosts import Desk
 from launcher.planning import changed, job_of
 from launcher.runs import build_settings, env_file, job_variables, resolve, secret_values
 from launcher.runs.contact import Contact, pass_gate_when_free, settle
@@ -27,6 +28,7 @@ from launcher.runs.job_check import undeclared
 from launcher.runs.launching import Filling, Started, begin
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import describe, probe
+from launcher.runs.run_desk import open_desk
 from launcher.runtimes import open_for_run
 from launcher.values.host import Host
 from launcher.values.job import Job
@@ -58,12 +60,16 @@ _TABLES = {"batch": ("global", "micro"), "data": ("train", "eval")}
 
 
 class ResumeRequest(NamedTuple):
-    """What a command line asks for: changes KEY=VALUE, the run's name, how long it may wait, and files with its secrets."""
+    """What a command line asks for: changes KEY=VALUE, the run's name, how long it may wait, and files with its secrets.
+
+    `is_sure`: a plan that the host sent may name secrets.
+    """
 
     settings: Sequence[str] = ()
     name: str | None = None
     wait_s: float = 0.0
     env_files: Sequence[str] = ()
+    is_sure: bool = False
 
 
 def resume(word: str, host_name: str | None, request: ResumeRequest, view: View) -> Started:
@@ -77,7 +83,7 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
     name = None if request.name is None else resolve.checked_name(request.name)
     given = env_file.read_all(request.env_files)
     with view.stage("connect") as stage:
-        desk = connect(host)
+        desk = open_desk(host, parent)
         stage.text = desk.about
     try:
         summary = _ended(desk, parent, request)
@@ -86,6 +92,8 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
         plan = changed_plan(before, request.settings, name, host)
         against = undeclared(plan.settings, before.settings, parent.run)
         settle([*against, *job_variables.findings(plan.variables)], view)
+        if plan.secrets and not request.is_sure and not parent.has_own_plan:
+            _ask_for_secrets(plan.secrets, parent, host, view)
         secrets = secret_values.values(job_of(plan), given)
         there = host.model_copy(update={"environment": plan.host_environment})
         with view.stage("probe") as stage:
@@ -107,6 +115,21 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
     except BaseException:
         desk.close()
         raise
+
+
+def _ask_for_secrets(names: Sequence[str], parent: Mirror, host: Host, view: View) -> None:
+    """Ask whether variables of this user may go to a host whose own word it is that the run needs them.
+
+    Raises RefusedError if they may not, or without a terminal.
+    """
+    words = f"{parent.run} was not launched from here; its plan, as {host.name} sent it, asks for your {', '.join(names)}"
+    answer = view.agrees(words)
+    if answer is None:
+        raise RefusedError(
+            f"{words}\n  to send them   launch resume --yes {parent.short}     it is in   {parent.folder}/plan.json"
+        )
+    if not answer:
+        raise RefusedError("nothing was sent, as you answered")
 
 
 def check_settings(settings: Sequence[str], host: Host) -> None:

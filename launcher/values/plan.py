@@ -139,6 +139,10 @@ class Plan(Written):
         """Whether the script takes this value, as far as is known."""
         return self.takes is None or value in self.takes
 
+    def to_file(self) -> bytes:
+        """Return the content of a run's plan.json."""
+        return f"{self.to_json()}\n".encode()
+
     def to_json(self) -> str:
         """Write the plan as its canonical JSON, one line. The same inputs give the same bytes."""
         return canonical_json(self)

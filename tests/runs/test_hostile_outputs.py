@@ -84,7 +84,7 @@ def host():
 def mirror(tmp_path):
     """A run that this client launched."""
     made = Mirror(RUN, tmp_path / "runs")
-    made.bind(Host(name="box"))
+    made.bind_seen(Host(name="box"), "", None)
     made.artifacts.mkdir()
     (made.artifacts / "before").write_text("before")
     return made

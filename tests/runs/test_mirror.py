@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given
@@ -24,6 +25,7 @@ from launcher.values.host import LOCAL, Host
 from launcher.values.record import Event
 
 RUN = "0101-sft-w8q2"
+PLAN = SimpleNamespace(to_file=lambda: b"{}\n")
 
 
 @pytest.fixture
@@ -391,7 +393,7 @@ def test_a_full_disk_is_told_with_the_path_and_costs_nothing_that_is_there(small
     with pytest.raises(RunError, match=r"0001/log\.txt: No space left on device"):
         place.drain(1 << 20)
     with pytest.raises(RunError, match="No space left on device"):
-        Mirror("0101-sft-aaaa", small_disk).bind(LOCAL)
+        Mirror("0101-sft-aaaa", small_disk).bind(LOCAL, "", PLAN)
     os.truncate(place.there / "0001/log.txt", 2_000_000)
     place.new_client()
     place.drain(1 << 20)
@@ -412,8 +414,8 @@ def test_only_a_folder_that_we_made_is_hidden_from_git(tmp_path, was_there):
     runs = tmp_path / "runs"
     if was_there:
         runs.mkdir()
-    Mirror(RUN, runs).bind(LOCAL)
-    Mirror("0101-sft-aaaa", runs).bind(LOCAL)
+    Mirror(RUN, runs).bind(LOCAL, "", PLAN)
+    Mirror("0101-sft-aaaa", runs).bind(LOCAL, "", PLAN)
     assert (runs / ".gitignore").exists() != was_there
 
 
@@ -421,17 +423,17 @@ def test_the_order_of_mirrors_is_that_of_their_launches(tmp_path, monkeypatch):
     """By this client's count, whatever the clocks say; runs of other clients come before, by their hosts' times."""
     monkeypatch.setenv("LAUNCH_RUNS", str(tmp_path))
     for run, launched in (("0101-b-aaaa", 7.0), ("0101-c-aaaa", 8.0)):
-        Mirror(run, tmp_path).bind_seen(LOCAL, launched)
+        Mirror(run, tmp_path).bind_seen(LOCAL, "", launched)
     for run, clock in (("0101-a-aaaa", 9e9), ("0101-d-aaaa", 5.0)):
         monkeypatch.setattr(time, "time", lambda clock=clock: clock)
-        Mirror(run, tmp_path).bind(LOCAL)
+        Mirror(run, tmp_path).bind(LOCAL, "", PLAN)
     (tmp_path / "0101-e-aaaa").mkdir()
     (tmp_path / "0101-e-aaaa" / "client.json").write_text("[1]")
     wanted = ["0101-e-aaaa", "0101-b-aaaa", "0101-c-aaaa", "0101-a-aaaa", "0101-d-aaaa"]
     assert [mirror.run for mirror in mirrors()] == wanted
     for run in ("0101-b-aaaa", "0101-c-aaaa"):
-        Mirror(run, tmp_path).bind(LOCAL)
-        Mirror(run, tmp_path).bind_seen(Host(name="elsewhere", address="a.b"), 99.0)
+        Mirror(run, tmp_path).bind(LOCAL, "", PLAN)
+        Mirror(run, tmp_path).bind_seen(Host(name="elsewhere", address="a.b"), "", 99.0)
     assert [mirror.run for mirror in mirrors()] == wanted
     assert Mirror("0101-b-aaaa", tmp_path).host().name == "elsewhere"
 

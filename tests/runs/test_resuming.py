@@ -40,7 +40,7 @@ def test_an_image_that_is_made_again_is_shown_as_a_stage(tmp_path, monkeypatch, 
     monkeypatch.setattr(following, "refresh", lambda *_: None)
     monkeypatch.setattr(Mirror, "whole_plan", lambda _: SimpleNamespace(image=SimpleNamespace(name="img:1")))
     mirror = Mirror(RUN, tmp_path)
-    mirror.bind(Host(name="there"))
+    mirror.bind_seen(Host(name="there"), "", None)
     assert control.resume_if_interrupted(AgentDesk(There()), mirror, PlainView())
     shown = capsys.readouterr().err
     assert ("✓ image" in shown and "img:1" in shown) is bool(steps)

@@ -38,7 +38,7 @@ class Failing:
 def test_a_mirror_stays_only_of_a_run_that_its_host_may_have(tmp_path, error, is_taken, stays):
     """`ps` would tell of it as gone, for ever."""
     mirror = Mirror("0101-x-abcd", tmp_path)
-    mirror.bind(Host(name="there"))
+    mirror.bind_seen(Host(name="there"), "", None)
     with pytest.raises(type(error)):
         _start(Failing(error, is_taken), mirror)
     assert mirror.folder.exists() is stays
