@@ -30,16 +30,24 @@ def gc(
     from launcher.hosts import connect
     from launcher.runs import resolve
     from launcher.runs.cleaning import collect_garbage
+    from launcher.values.text import printable
 
     place = resolve.host(host)
     with connect(place) as desk:
-        items = collect_garbage(desk, place, dry_run=dry_run)
+        items, unreadable = collect_garbage(desk, place, dry_run=dry_run)
     total = sum(item.bytes for item in items)
     if as_json:
         dumped = [item.model_dump() for item in items]
         print(
             json.dumps(
-                {"version": 1, "host": place.name, "dry_run": dry_run, "bytes": total, "items": dumped}
+                {
+                    "version": 1,
+                    "host": place.name,
+                    "dry_run": dry_run,
+                    "bytes": total,
+                    "items": dumped,
+                    "unreadable": unreadable,
+                }
             )
         )
         return
@@ -48,4 +56,6 @@ def gc(
         sizes[item.kind] += item.bytes
     for kind, size in sizes.most_common():
         say(f"  {sum(item.kind == kind for item in items):>6} x {kind:<14} {size_text(size)}")
+    for run, why in unreadable.items():
+        say(f"  {run} unreadable: {printable(why)}   what it may need stays")
     say(f"{place.name}: {size_text(total)} {'would be freed' if dry_run else 'freed'}, {len(items)} things")

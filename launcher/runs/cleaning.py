@@ -145,7 +145,14 @@ def remove_here(mirror: Mirror, *, force: bool) -> None:
         shutil.rmtree(mirror.folder)
 
 
-def collect_garbage(desk: Desk, host: Host, *, dry_run: bool) -> list[Removed]:
+class Collected(NamedTuple):
+    """What was removed from a host, and the runs that cannot be read there, with the reasons."""
+
+    items: list[Removed]
+    unreadable: dict[str, str]
+
+
+def collect_garbage(desk: Desk, host: Host, *, dry_run: bool) -> Collected:
     """Remove from a host what no run there names any more, unless `dry_run`; return what it was.
 
     That includes containers of runs that have ended, and images older than a day that no run names.
@@ -164,7 +171,7 @@ def collect_garbage(desk: Desk, host: Host, *, dry_run: bool) -> list[Removed]:
             ]
             unneeded = _unneeded(supplies, garbage.images)
             items += _discard(runtime, [*ended, *unneeded], dry_run=dry_run)
-        return items
+        return Collected(items, garbage.unreadable)
 
 
 def prune_images(desk: Desk, host: Host, *, dry_run: bool) -> list[Removed]:

@@ -89,12 +89,14 @@ class Removed(Record):
 class Garbage(Record):
     """What the agent removed, and what decides over the things that it cannot remove itself.
 
-    `runs` have not ended, `images` are named by a run, `root` labels what belongs to this root.
+    `runs` have not ended, `images` are named by a run, `root` labels what belongs to this root. `unreadable` are the runs
+    that cannot be read, with the reasons.
     """
 
     items: list[Removed]
     runs: list[str] = []
     images: list[str] = []
+    unreadable: dict[str, str] = {}
     root: str = ""
 
 

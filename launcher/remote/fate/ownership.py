@@ -15,7 +15,7 @@ import os
 from functools import partial
 from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Union
 
-from ..record.files import paths_in, read_json, read_text
+from ..record.files import paths_in, read_text
 from ..record.rundir import RUN_ID, TERMINAL, Run
 from ..system import deadline, process
 from . import run_state
@@ -190,7 +190,7 @@ def is_of_this_boot(run: Run) -> bool:
     if run.place_id() != process.host_id():
         return False
     for number in reversed(run.numbers()):
-        boot = read_json(run.folder(number).attempt).get("boot_id")
+        boot = run.folder(number).read_attempt().get("boot_id")
         if boot is not None:  # a folder that was just made has no boot id yet
             return bool(boot == process.boot_id())
     return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, NamedTuple, Sequence
 
-from ..record.rundir import TERMINAL, Folder, Run
+from ..record.rundir import TERMINAL, UNREADABLE, Folder, Run, unreadable
 from ..system import process
 from . import fate
 
@@ -38,14 +38,17 @@ def states_of(runs: Sequence[Run]) -> Dict[str, State]:
 
     A free lock before an end makes a run `resuming` if it is alive, coming back or silent, and `interrupted` if it is
     gone. A record made on another host is returned as written, never judged: its locks mean nothing here. All runs of one
-    kind of runtime are judged at once.
+    kind of runtime are judged at once. A run that cannot be read is UNREADABLE, and no other run suffers from it.
     """
     states: Dict[str, State] = {}
     pending = list(runs)
     while pending:
         unheld: List[_Unheld] = []
         for run in pending:
-            recorded = _recorded(run)
+            try:
+                recorded = _recorded(run)
+            except OSError as error:  # it was just removed, or we may not read it
+                recorded = unreadable(error)
             if isinstance(recorded, _Unheld):
                 unheld.append(recorded)
             else:
@@ -53,7 +56,10 @@ def states_of(runs: Sequence[Run]) -> Dict[str, State]:
         verdicts = _judge([candidate.run for candidate in unheld])
         pending = []
         for candidate in unheld:
-            state = _judged(candidate, verdicts[candidate.run.id])
+            try:
+                state = _judged(candidate, verdicts[candidate.run.id])
+            except OSError as error:
+                state = unreadable(error)
             if state is None:
                 pending.append(candidate.run)
             else:
@@ -113,5 +119,8 @@ def _judged(unheld: _Unheld, verdict: fate.Verdict) -> State | None:
     if latest.get("state") in TERMINAL:
         return latest
     name = "interrupted" if verdict.fate == fate.GONE else "resuming"
-    more = {} if verdict.evidence is None else {"evidence": verdict.evidence}
+    evidence = verdict.evidence
+    if state["state"] == UNREADABLE:
+        evidence = {**state["evidence"], **(evidence or {})}
+    more = {} if evidence is None else {"evidence": evidence}
     return dict(state, state=name, fate=verdict.fate, **more)

@@ -6,7 +6,6 @@ import os
 import time
 from typing import Any
 
-from ..record.files import read_json
 from ..record.rundir import Run
 from ..record.safe_open import status_of
 from ..system import process
@@ -48,5 +47,5 @@ def _still_s(run: Run) -> float | None:
         return None
     if age_s < STILL_S or not last.is_locked():  # the usual case costs a follower's poll one stat
         return None
-    written_s = read_json(last.heartbeat).get("monotonic_s")
+    written_s = last.read_heartbeat().get("monotonic_s")
     return min(age_s, time.monotonic() - written_s) if isinstance(written_s, float) else age_s

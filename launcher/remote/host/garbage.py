@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 from ..fate import run_state
 from ..making import environment_build
-from ..record.files import paths_in, read_json, remove_tree
+from ..record.files import paths_in, remove_tree
 from ..record.locks import Lock
-from ..record.rundir import RUN_ID, TERMINAL, Run
+from ..record.record_shape import PLAN, read_record
+from ..record.rundir import RUN_ID, TERMINAL, UNREADABLE, Run, unreadable
 from ..store.last_copies import LastCopies, look_again
-from ..store.manifest import Manifest
+from ..store.manifest import Manifest, read_manifest
 from ..store.output_digests import OutputDigests
 from ..store.store import Store
 from ..system import process
@@ -92,7 +93,7 @@ def is_half_made(run: Run) -> bool:
         return False
     if run.place_id() is None:
         return _is_unrecorded(run)
-    kinds = {read_json(run.folder(number).attempt).get("kind") for number in run.numbers()}
+    kinds = {run.folder(number).read_attempt().get("kind") for number in run.numbers()}
     is_ours = run.place_id() == process.host_id()
     return is_ours and kinds == {"prepare"} and run_state.state_of(run)["state"] == "interrupted"
 
@@ -128,6 +129,30 @@ def _age_s(path: str) -> float:
     return time.time() - os.lstat(path).st_mtime
 
 
+class Records(NamedTuple):
+    """What the runs below a root name, and of which runs it cannot be read, with the reasons."""
+
+    runs: List[Run]
+    plans: List[Dict[str, Any]]
+    manifests: List[Manifest]
+    unreadable: Dict[str, str]
+
+
+def read_records(root: str) -> Records:
+    """Read what the runs below a root name."""
+    records = Records([], [], [], {})
+    for path in paths_in(os.path.join(root, "runs")):
+        run = Run(path)
+        if RUN_ID.fullmatch(run.id):
+            records.runs.append(run)
+            try:
+                records.plans.append(read_record(run.plan, PLAN))
+                records.manifests.append(read_manifest(run.manifest))
+            except OSError as error:
+                records.unreadable[run.id] = unreadable(error)["evidence"][UNREADABLE]
+    return records
+
+
 def garbage(root: str, agent_folder: str) -> list[dict[str, Any]]:
     """Return what no run below a root names, as {"kind", "path", "bytes"}; paths are relative to the root.
 
@@ -139,14 +164,29 @@ def garbage(root: str, agent_folder: str) -> list[dict[str, Any]]:
     ]
 
 
-def needed(root: str) -> tuple[list[str], list[str]]:
-    """Return the runs whose containers are needed, because they have not ended, and the images that any run names."""
-    paths = paths_in(os.path.join(root, "runs"))
-    runs = [Run(path) for path in paths if RUN_ID.fullmatch(os.path.basename(path))]
-    plans = [read_json(run.plan) for run in runs]
-    images = {str((plan.get("image") or {}).get("name")) for plan in plans if plan.get("image")}
-    states = run_state.states_of(runs)
-    return [run.id for run in runs if states[run.id]["state"] not in TERMINAL], sorted(images)
+class Needed(NamedTuple):
+    """The runs whose containers are needed, because they have not ended, and the images that any run names.
+
+    `unreadable` are the runs that cannot be read, with the reasons: nothing goes that they may need.
+    """
+
+    runs: List[str]
+    images: List[str]
+    unreadable: Dict[str, str]
+
+
+def needed(root: str) -> Needed:
+    """Return what the runs below a root need of a container engine."""
+    records = read_records(root)
+    images = {str((plan.get("image") or {}).get("name")) for plan in records.plans if plan.get("image")}
+    states = run_state.states_of(records.runs)
+    unended = [run.id for run in records.runs if states[run.id]["state"] not in TERMINAL]
+    odd = {name: state["evidence"][UNREADABLE] for name, state in states.items() if _is_unreadable(state)}
+    return Needed(unended, sorted(images), {**odd, **records.unreadable})
+
+
+def _is_unreadable(state: run_state.State) -> bool:
+    return UNREADABLE in (state.get("evidence") or {})
 
 
 def collect(root: str, items: list[dict[str, Any]]) -> None:
@@ -168,14 +208,15 @@ def _unnamed(root: str, agent_folder: str) -> Iterator[tuple[str, str]]:
         for folder in folders if is_alone else ():
             if folder.id.startswith(REMOVED):
                 yield "removed run", folder.path
-    runs = [folder for folder in folders if RUN_ID.fullmatch(folder.id)]
-    manifests: list[Manifest] = [read_json(run.manifest) for run in runs]
+    records = read_records(root)
+    if records.unreadable:  # it may need any of the rest
+        return
     store = Store(root)
-    for kind, path in store.unnamed(manifests):
+    for kind, path in store.unnamed(records.manifests):
         yield kind, path
-    for path in environment_build.unnamed(root, [read_json(run.plan) for run in runs]):
+    for path in environment_build.unnamed(root, records.plans):
         yield "environment", path
-    yield from _old_agents(os.path.join(root, "agent"), agent_folder, runs)
+    yield from _old_agents(os.path.join(root, "agent"), agent_folder, records.runs)
 
 
 def _old_agents(folder: str, current: str, runs: list[Run]) -> Iterator[tuple[str, str]]:
@@ -183,7 +224,7 @@ def _old_agents(folder: str, current: str, runs: list[Run]) -> Iterator[tuple[st
     used = {current}
     for run in runs:
         for number in run.numbers():
-            used.add(str(read_json(run.folder(number).attempt).get("agent_folder")))
+            used.add(str(run.folder(number).read_attempt().get("agent_folder")))
     for path in paths_in(folder):
         if path not in used and time.time() - os.stat(path).st_mtime > AGENT_AGE_S:
             yield "old agent", path

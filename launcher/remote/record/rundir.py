@@ -17,12 +17,14 @@ import errno
 import os
 import re
 import time
+from itertools import count
 from typing import Any
 
 from . import strict_json
-from .files import read_json, read_text, write_durably
+from .files import read_text, write_durably
 from .locks import Lock, is_locked
-from .safe_open import RunPath, opened_folder
+from .record_shape import ATTEMPT, HEARTBEAT, read_record, read_state
+from .safe_open import RunPath, UnreadableError, opened_folder
 
 VERSION = 1
 TERMINAL = ("succeeded", "failed", "cancelled", "cancel-incomplete")
@@ -30,7 +32,11 @@ RUN_ID = re.compile(
     r"[0-9]{6}-[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?-[a-z0-9]{6}|[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}"
 )
 """At most 40 characters, of which 31 bits are random; the second form was given until 2026-11-22."""
-FOLDER = re.compile(r"[0-9]{4,}")
+FOLDER = re.compile(r"[0-9]{4}|[1-9][0-9]{4,8}")
+MOST_FOLDERS = 10_000
+"""The numbered folders that count, besides the first."""
+UNREADABLE = "unreadable"
+"""The state of a run whose last record cannot be read; its evidence says why."""
 NODE = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 ONE_MACHINE, SHARED = "machine", "shared"
 """Where the locks of a run count: on the machine that made its record, or on all that share its root."""
@@ -80,7 +86,7 @@ class Run:
             os.mkdir(folder, 0o755)
 
     def numbers(self) -> list[int]:
-        """Return the numbers of the folders, oldest first."""
+        """Return the numbers of the folders, oldest first. They have no gaps: what lies beyond one is not ours."""
         try:
             with opened_folder(self.record) as folder:
                 names = os.listdir(folder)
@@ -88,7 +94,9 @@ class Run:
             if not os.path.isdir(self.path):
                 raise
             return []
-        return sorted(int(name) for name in names if FOLDER.fullmatch(name))
+        present = {int(name) for name in names if FOLDER.fullmatch(name)}
+        last = next(number for number in count(1) if number not in present) - 1
+        return [1, *range(max(2, last - MOST_FOLDERS), last + 1)] if last else []
 
     def folder(self, number: int) -> Folder:
         """Name the folder of this number."""
@@ -115,13 +123,13 @@ class Run:
     def prepared(self) -> dict[str, Any]:
         """Return the record of how the run was prepared, from its first folder; empty before that is written."""
         numbers = self.numbers()
-        return read_json(self.folder(numbers[0]).attempt) if numbers else {}
+        return self.folder(numbers[0]).read_attempt() if numbers else {}
 
     def cards(self) -> list[str]:
         """Return the UUIDs of the run's latest cards: those it was prepared with, or has moved to since."""
         for number in reversed(self.numbers()):
-            runtime = read_json(self.folder(number).attempt).get("runtime")
-            if isinstance(runtime, dict):
+            runtime = self.folder(number).read_attempt().get("runtime")
+            if runtime is not None:
                 return [str(uuid) for uuid in runtime.get("gpus") or ()]
         return []
 
@@ -174,13 +182,12 @@ class Folder:
 
     def nodes(self) -> list[Folder]:
         """Return the folders of the other nodes, by name; none if the run has one node."""
-        with opened_folder(self.path) as folder, os.scandir(folder) as entries:
-            names = sorted(
-                entry.name
-                for entry in entries
-                if NODE.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
-            )
-        return [Folder(self.path.below(name), self.number) for name in names]
+        try:
+            with opened_folder(self.path) as folder, os.scandir(folder) as entries:
+                names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except UnreadableError:
+            return []
+        return [Folder(self.path.below(name), self.number) for name in sorted(filter(NODE.fullmatch, names))]
 
     def take_lock(self) -> None:
         """Take the writer's lock. It ends with `release` or with the writer's process."""
@@ -198,15 +205,38 @@ class Folder:
         """Whether the writer is alive. A shared lock is tried, so that two readers do not see each other."""
         return is_locked(self.lock)
 
+    def read_attempt(self) -> dict[str, Any]:
+        """Return the record of the attempt; empty if none was written, or one that cannot be ours."""
+        try:
+            return read_record(self.attempt, ATTEMPT)
+        except UnreadableError:
+            return {}
+
     def read_state(self) -> dict[str, Any]:
-        """Return the state; empty if none was written."""
-        return read_json(self.state)
+        """Return the state; empty if none was written, UNREADABLE with the reason if it cannot be ours."""
+        try:
+            return read_state(self.state)
+        except UnreadableError as error:
+            return unreadable(error)
+
+    def read_heartbeat(self) -> dict[str, Any]:
+        """Return the heartbeat; empty if none was written, or one that cannot be ours."""
+        try:
+            return read_record(self.heartbeat, HEARTBEAT)
+        except UnreadableError:
+            return {}
 
     def write_state(self, state: str, reason: str | None = None, **more: Any) -> None:
         """Write state and reason, durably."""
         record = {"version": VERSION, "state": state, "reason": reason, "time": time.time()}
         record.update(more)
         write_durably(self.state, strict_json.encode(record) + "\n")
+
+
+def unreadable(error: OSError) -> dict[str, Any]:
+    """Return the state of a run of which something cannot be read."""
+    words = error.words if isinstance(error, UnreadableError) else "%s: %s" % (error.filename, error.strerror)
+    return {"state": UNREADABLE, "reason": None, "evidence": {UNREADABLE: words}}
 
 
 def place_of(record: dict[str, Any]) -> str | None:

@@ -135,7 +135,7 @@ def _wake(run: Run) -> None:
     last = run.last()
     if last is None or not last.is_locked() or not run_state.fate_of(run).shows_processes:
         return  # an agent that cannot be signalled looks at the wish by itself
-    record = read_json(last.attempt)
+    record = last.read_attempt()
     agent = record.get("agent") or {}
     current = process.find(int(agent.get("pid", 0)))
     is_same_boot = record.get("boot_id") == process.boot_id()

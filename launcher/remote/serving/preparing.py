@@ -13,11 +13,11 @@ from ..fate import fate, run_state
 from ..host.probe_host import interpreter_path
 from ..making import environment_build
 from ..record import secret, strict_json
-from ..record.files import read_json, write_durably
+from ..record.files import write_durably
 from ..record.locks import Lock
 from ..record.rundir import ONE_MACHINE, Run
 from ..store import shipping, worker_folder
-from ..store.manifest import check, shared_modes_of, sizes_of
+from ..store.manifest import check, read_manifest, shared_modes_of, sizes_of
 from . import contact
 from .container_place import container_place
 from .requests import OfRun, Reply, RequestError, RunId, read_object
@@ -187,7 +187,7 @@ def inherit(session: Session, request: Inherit, _payload: bytes) -> Reply:
             )
         except parentage.ParentError as error:
             raise RequestError(error.code, str(error)) from None
-    session.manifests[run.id] = read_json(run.manifest)
+    session.manifests[run.id] = read_manifest(run.manifest)
     return Reply(values)
 
 

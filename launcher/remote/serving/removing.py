@@ -87,14 +87,14 @@ def collect_garbage(session: Session, request: CollectGarbage, _payload: bytes) 
     """Remove what no run here names any more; return what it was.
 
     The client removes what an engine holds: `runs` are those whose containers stay, `images` those that a run names, and
-    `root` marks both as ours.
+    `root` marks both as ours. While a run is `unreadable`, what it may need stays.
     """
     with session.store.alone():
         items = garbage.garbage(session.root, os.path.dirname(os.path.abspath(sys.argv[0])))
         if not request.dry_run:
             garbage.collect(session.root, items)
-    runs, images = garbage.needed(session.root)
-    return Reply({"items": items, "runs": runs, "images": images, "root": session.label})
+    needed = garbage.needed(session.root)
+    return Reply({"items": items, "root": session.label, **needed._asdict()})
 
 
 class Sweep(NamedTuple):

@@ -13,7 +13,7 @@ from . import command, contact, cursors
 from .client_connection import SILENCE_S
 from .requests import Reply, RequestError, RunId
 from .session import Session, Verb
-from .summary import summary
+from .summary import line_of
 
 POLL_S = 0.01
 
@@ -34,7 +34,8 @@ def runs(session: Session, request: Runs, _payload: bytes) -> Reply:
         if RUN_ID.fullmatch(name) and (request.runs is None or name in request.runs)
     ]
     states = run_state.states_of(present)
-    return Reply({"runs": [summary(run, states[run.id]) for run in present]})
+    left = [run for run in present if os.path.isdir(run.path)]
+    return Reply({"runs": [line_of(run, states[run.id]) for run in left]})
 
 
 class Read(NamedTuple):

@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from ..fate.run_state import State, runtime_of
 from ..fate.trouble import trouble_of
-from ..record.files import read_json
-from ..record.rundir import TERMINAL, Run
+from ..record.record_shape import ATTEMPT, PLAN, read_record
+from ..record.rundir import TERMINAL, UNREADABLE, Run, unreadable
 
-IN_DOUBT = ("resuming", "interrupted", "cancel-incomplete")
+IN_DOUBT = ("resuming", "interrupted", "cancel-incomplete", UNREADABLE)
+
+
+def line_of(run: Run, state: State) -> dict[str, Any]:
+    """Return one line about a run with this state, which says why if the run cannot be read."""
+    try:
+        return summary(run, state)
+    except OSError as error:
+        runtime: dict[str, Any] = {}
+        with contextlib.suppress(OSError):
+            runtime = runtime_of(run)
+        line = {"engine": runtime.get("engine"), "runtime": _kind_and_engine(runtime)}
+        return {"run": run.id, **unreadable(error), **line}
 
 
 def summary(run: Run, state: State) -> dict[str, Any]:
     """Return one line about a run with this state.
 
     `evidence` says why the run is in doubt, or which class of failure ended it; `parent` is the run that it continues.
+    Raises OSError if its plan or its first record cannot be read.
     """
-    plan = read_json(run.plan)
+    plan = read_record(run.plan, PLAN)
     evidence = state.get("evidence")
     last = run.last()
-    beat = read_json(last.heartbeat) if last else {}
+    beat = last.read_heartbeat() if last else {}
     latest = state if state["state"] in TERMINAL or beat.get("step") is None else beat
     prepared, runtime = run.prepared(), runtime_of(run)
+    if not prepared and run.numbers():
+        read_record(run.folder(1).attempt, ATTEMPT)  # raises why
     return {
         "run": run.id,
         "state": state["state"],
@@ -35,7 +51,7 @@ def summary(run: Run, state: State) -> dict[str, Any]:
         "job": plan.get("job"),
         "card": (plan.get("profile") or {}).get("title"),
         "engine": runtime.get("engine"),
-        "runtime": {"kind": runtime.get("kind") or "native", "engine": runtime.get("engine")},
+        "runtime": _kind_and_engine(runtime),
         "evidence": evidence
         if state["state"] in (*IN_DOUBT, "waiting") or {"class", "doubt"} & (evidence or {}).keys()
         else None,
@@ -45,6 +61,10 @@ def summary(run: Run, state: State) -> dict[str, Any]:
         "parent": prepared.get("parent"),
         "time": prepared.get("time"),
     }
+
+
+def _kind_and_engine(runtime: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": runtime.get("kind") or "native", "engine": runtime.get("engine")}
 
 
 def _last_remedy(run: Run) -> dict[str, Any] | None:

@@ -16,6 +16,8 @@ import re
 from typing import Any, Dict
 
 from ..record import strict_json
+from ..record.files import read_json
+from ..record.safe_open import UnreadableError
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 _PATH = re.compile(r"(code|data/(?!\.\.?/)[^/\0]+)(?:/(?!\.\.?(?:/|\Z))[^/\0]+)+")
@@ -75,6 +77,21 @@ def sizes_of(manifest: Manifest) -> dict[str, int]:
 def shared_modes_of(manifest: Manifest) -> dict[str, int]:
     """Return one mode for each content that a manifest names, by its SHA-256. Other paths may want another mode."""
     return {entry["sha256"]: shared_mode_of(entry) for entry in manifest.values() if "sha256" in entry}
+
+
+def read_manifest(path: str) -> Manifest:
+    """Return the manifest of a run; empty if nothing was placed. Raises UnreadableError if it cannot be ours."""
+    manifest: Manifest = read_json(path)
+    if not all(_is_entry(entry) for entry in manifest.values()):
+        raise UnreadableError(path, "is not a manifest")
+    return manifest
+
+
+def _is_entry(entry: Any) -> bool:
+    """Whether an entry has the right types. What it allows was checked before it was written."""
+    if not isinstance(entry, dict):
+        return False
+    return "sha256" not in entry or (isinstance(entry["sha256"], str) and type(entry.get("size")) is int)
 
 
 def check(manifest: Any) -> None:

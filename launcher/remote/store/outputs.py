@@ -16,7 +16,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 from ..record.files import read_json
 from ..record.rundir import Run
 from ..record.safe_open import open_folder, open_regular, status_of
-from .manifest import code_of
+from .manifest import code_of, read_manifest
 from .output_digests import OutputDigests, mark_of
 from .path_patterns import PathPatterns
 
@@ -58,7 +58,7 @@ class OutputScan:
         """Read what was sent to the run, and its patterns; with `matches_all` they do not count."""
         self._run = run
         self._digests = digests
-        self._sent = code_of(read_json(run.manifest))
+        self._sent = code_of(read_manifest(run.manifest))
         self._placed_ns = 0
         with contextlib.suppress(OSError):  # without a manifest nothing was sent
             self._placed_ns = status_of(run.manifest).st_ctime_ns

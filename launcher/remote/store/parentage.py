@@ -20,7 +20,7 @@ from ..record.files import read_json, sync_folder, write_durably
 from ..record.locks import is_locked
 from ..record.rundir import TERMINAL, Folder, Run
 from . import checkpoints
-from .manifest import Manifest, check, shared_modes_of
+from .manifest import Manifest, check, read_manifest, shared_modes_of
 from .store import Store
 
 LET_GO_S = 5.0
@@ -48,7 +48,7 @@ def inherit(
     """
     check_ended(parent)
     folders = [parent.folder(number) for number in parent.numbers()]
-    in_force = remedy.in_force([(read_json(folder.attempt), folder.read_state()) for folder in folders])
+    in_force = remedy.in_force([(folder.read_attempt(), folder.read_state()) for folder in folders])
     # An agent that died before it answered a failure has not set its checkpoints aside.
     bound = in_force.failure.since if in_force.failure is not None else None
     sealed = checkpoints.sealed(parent.checkpoints)
@@ -70,7 +70,7 @@ def inherit(
     origin = {"run": parent.id, "checkpoint": name, "step": step}
     set_anew = {name for key in asked for name in _CHANGES_OF.get(key, (key,))}
     changes = {name: value for name, value in in_force.changes.items() if name not in set_anew}
-    record = dict(read_json(prepared.attempt), parent=origin, changes=changes)
+    record = dict(prepared.read_attempt(), parent=origin, changes=changes)
     write_durably(prepared.attempt, strict_json.encode(record) + "\n")
     _place(parent, child, store)
     return {"parent": origin, "changes": changes, "passed_over": passed_over}
@@ -180,7 +180,7 @@ def _copy(source: str, copy: str, sha256: str | None = None) -> None:
 
 def _place(parent: Run, child: Run, store: Store) -> None:
     """Put the parent's code and data, as the client sent them, in place for the child."""
-    manifest = read_json(parent.manifest)
+    manifest = read_manifest(parent.manifest)
     check(manifest)
     with store.shared():
         missing = store.place(manifest, child)

@@ -26,7 +26,7 @@ from ..record.files import paths_in, read_json, remove_folder, sync_folder, writ
 from ..record.locks import Lock
 from ..record.rundir import Run
 from . import large_files, tree_files
-from .manifest import FileTree, Manifest, ShippingError, code_of, data_of
+from .manifest import FileTree, Manifest, ShippingError, code_of, data_of, read_manifest
 from .path_patterns import PathPatterns
 from .uploads import Uploads
 
@@ -324,7 +324,7 @@ class Store:
 
         Large files are left out: the next run may have a link in their place.
         """
-        entries, _ = large_files.split(code_of(read_json(run.manifest)))
+        entries, _ = large_files.split(code_of(read_manifest(run.manifest)))
         folder = self._spare_of(entries)
         size = sum(entry.get("size", 0) for entry in entries.values())
         if os.path.isdir(folder) or not entries or size > MOST_SPARE_BYTES:

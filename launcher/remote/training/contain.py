@@ -82,9 +82,7 @@ def _failures(run: Run) -> int:
     failures = 0
     for number in reversed(run.numbers()):
         folder = run.folder(number)
-        if read_json(folder.attempt).get("kind") in ("prepare", "contact") or folder.read_state().get(
-            "began"
-        ):
+        if folder.read_attempt().get("kind") in ("prepare", "contact") or folder.read_state().get("began"):
             break
         failures += 1
     return failures
@@ -94,5 +92,5 @@ def _seen(run: Run, before: dict[str, Any]) -> dict[str, object] | None:
     """Return what the next agent records about the one before it; None if a client's contact has recorded it already."""
     if before:
         return {"container": {key: before.get(key) for key in ("exit", "signal", "oom_kills", "ended")}}
-    kind = read_json(run.folder(run.numbers()[-1]).attempt).get("kind")
+    kind = run.folder(run.numbers()[-1]).read_attempt().get("kind")
     return None if kind in ("prepare", "contact") else {"container": UNKNOWN}

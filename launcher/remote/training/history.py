@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from ..diagnosis import remedy
-from ..record.files import read_json
 from ..record.rundir import Folder, Run
 
 Records = List[Tuple[Dict[str, Any], Dict[str, Any]]]
@@ -53,7 +52,7 @@ class History(NamedTuple):
 def read_history(run: Run) -> History:
     """Read the records of all folders of a run."""
     folders = [run.folder(number) for number in run.numbers()]
-    records = [(read_json(folder.attempt), folder.read_state()) for folder in folders]
+    records = [(folder.read_attempt(), folder.read_state()) for folder in folders]
     return History(records, sum(map(_ran_s, folders)))
 
 
@@ -67,7 +66,7 @@ def describe_previous(last: Optional[Folder], seen: Optional[Dict[str, Any]]) ->
 
     `seen` is what our parent process observed, for an agent that died without recording its end.
     """
-    if last is None or read_json(last.attempt).get("kind") == "prepare":
+    if last is None or last.read_attempt().get("kind") == "prepare":
         return None
     state = last.read_state()
     end = {name: state.get(name) for name in ("state", "reason", "step")}
@@ -76,5 +75,5 @@ def describe_previous(last: Optional[Folder], seen: Optional[Dict[str, Any]]) ->
 
 def _ran_s(folder: Folder) -> float:
     """Return how long an earlier attempt ran, by its last heartbeat."""
-    ran_s = read_json(folder.heartbeat).get("ran_s")
+    ran_s = folder.read_heartbeat().get("ran_s")
     return float(ran_s) if isinstance(ran_s, (int, float)) else 0.0

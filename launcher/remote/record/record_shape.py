@@ -1,0 +1,169 @@
+"""The shapes of what is read from a run's folders, where a job may have written anything.
+
+A record of another shape is refused as a whole, with a reason in words: who reads one may then use its values as they
+are, and the client that gets them, too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Callable, Dict
+
+from . import strict_json
+from .safe_open import UnreadableError, read_regular
+
+MOST_BYTES = 8 << 20
+MOST_DEEP = 24
+MOST_CHARS = 100_000
+_LONG_NUMBER = re.compile(rb"[0-9]{400}")
+
+Check = Callable[[Any], bool]
+Shape = Dict[str, Check]
+
+
+def read_record(path: str, shape: Shape) -> Dict[str, Any]:
+    """Return a record of this shape; empty if it is missing or empty. Raises UnreadableError, and OSError."""
+    try:
+        data = read_regular(path, MOST_BYTES)
+    except FileNotFoundError:
+        return {}
+    if not data.strip():  # a torn disk
+        return {}
+    if _LONG_NUMBER.search(data):  # reading one takes long
+        raise UnreadableError(path, "has a number of more than 400 digits")
+    try:
+        record = strict_json.decode(data)
+    except ValueError as error:
+        is_deep = "deep" in str(error)
+        raise UnreadableError(path, "is nested too deeply" if is_deep else "is not JSON") from None
+    if not isinstance(record, dict):
+        raise UnreadableError(path, "is not a JSON object")
+    if not _is_shallow(record, MOST_DEEP):
+        raise UnreadableError(path, "is nested too deeply")
+    for name, check in shape.items():
+        value = record.get(name)
+        if value is not None and not check(value):
+            raise UnreadableError(path, "has an odd value of %r" % name)
+    return record
+
+
+def read_state(path: str) -> Dict[str, Any]:
+    """Return a state; empty if none was written. Raises UnreadableError, and OSError."""
+    record = read_record(path, STATE)
+    if record and not isinstance(record.get("state"), str):
+        raise UnreadableError(path, "holds no state")
+    return record
+
+
+def _is_shallow(value: Any, levels: int) -> bool:
+    if isinstance(value, dict):
+        return levels > 0 and all(_is_shallow(inner, levels - 1) for inner in value.values())
+    if isinstance(value, list):
+        return levels > 0 and all(_is_shallow(inner, levels - 1) for inner in value)
+    return True
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= MOST_CHARS
+
+
+def _flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int and abs(value) <= 2**53
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= 1e12
+
+
+def _figure(value: Any) -> bool:
+    """A loss: a number, or `nan` and its kin as a text."""
+    return type(value) in (int, float) or _text(value)
+
+
+def _table(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_text, value))
+
+
+def _processes(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(one, dict) and _whole(one.get("pid")) and _text(one.get("start")) for one in value
+    )
+
+
+def _path(value: Any) -> bool:
+    return _text(value) and value.startswith("/") and "\0" not in value
+
+
+def table_of(shape: Shape, *, required: tuple[str, ...] = ()) -> Check:
+    """Return the check of a table whose values are missing or pass."""
+
+    def check(value: Any) -> bool:
+        return (
+            isinstance(value, dict)
+            and all(value.get(name) is not None for name in required)
+            and all(value.get(name) is None or one(value[name]) for name, one in shape.items())
+        )
+
+    return check
+
+
+STATE: Shape = {
+    "state": _text,
+    "reason": _text,
+    "attempt": _whole,
+    "step": _whole,
+    "loss": _figure,
+    "checkpoint": _whole,
+    "time": _number,
+    "save_s": _number,
+    "rehearsed": _flag,
+    "consumed": _texts,
+    "evidence": table_of({"remaining": _processes}),
+    "remedy": table_of({"changes": _table}),
+    "failure": table_of({"class": _text, "since": _whole}),
+}
+RUNTIME: Shape = {
+    "kind": _text,
+    "interpreter": _text,
+    "engine": table_of({"name": _text, "socket": _path, "program": _path, "sudo": _flag}, required=("name",)),
+    "gpus": _texts,
+    "any_of": _texts,
+    "paths": _table,
+}
+ATTEMPT: Shape = {
+    "kind": _text,
+    "place_id": _text,
+    "host_id": _text,
+    "boot_id": _text,
+    "locks": _text,
+    "agent_folder": _text,
+    "time": _number,
+    "agent": table_of({"pid": _whole, "start": _text}),
+    "runtime": table_of(RUNTIME),
+    "parent": table_of(
+        {"run": _text, "checkpoint": _text, "step": _whole}, required=("run", "checkpoint", "step")
+    ),
+    "changes": _table,
+}
+HEARTBEAT: Shape = {
+    "monotonic_s": _number,
+    "ran_s": _number,
+    "grace_s": lambda value: _number(value) and 0 <= value <= 86400,
+    "step": _whole,
+    "loss": _figure,
+}
+PLAN: Shape = {
+    "job": _text,
+    "steps": _whole,
+    "profile": table_of({"title": _text}),
+    "image": table_of({"name": _text}),
+    "environment": table_of({"name": _text}),
+}
