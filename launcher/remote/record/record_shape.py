@@ -133,7 +133,7 @@ STATE: Shape = {
 RUNTIME: Shape = {
     "kind": _text,
     "interpreter": _text,
-    "engine": table_of({"name": _text, "socket": _path, "program": _path, "sudo": _flag}, required=("name",)),
+    "engine": table_of({"name": _text, "socket": _path, "program": _path, "sudo": _flag}),
     "gpus": _texts,
     "any_of": _texts,
     "paths": _table,

@@ -21,8 +21,7 @@ def line_of(run: Run, state: State) -> dict[str, Any]:
         runtime: dict[str, Any] = {}
         with contextlib.suppress(OSError):
             runtime = runtime_of(run)
-        line = {"engine": runtime.get("engine"), "runtime": _kind_and_engine(runtime)}
-        return {"run": run.id, **unreadable(error), **line}
+        return {"run": run.id, **unreadable(error), **_kind_and_engine(runtime)}
 
 
 def summary(run: Run, state: State) -> dict[str, Any]:
@@ -50,8 +49,7 @@ def summary(run: Run, state: State) -> dict[str, Any]:
         "grace_s": beat.get("grace_s"),
         "job": plan.get("job"),
         "card": (plan.get("profile") or {}).get("title"),
-        "engine": runtime.get("engine"),
-        "runtime": _kind_and_engine(runtime),
+        **_kind_and_engine(runtime),
         "evidence": evidence
         if state["state"] in (*IN_DOUBT, "waiting") or {"class", "doubt"} & (evidence or {}).keys()
         else None,
@@ -64,7 +62,10 @@ def summary(run: Run, state: State) -> dict[str, Any]:
 
 
 def _kind_and_engine(runtime: dict[str, Any]) -> dict[str, Any]:
-    return {"kind": runtime.get("kind") or "native", "engine": runtime.get("engine")}
+    engine = runtime.get("engine")
+    if engine is not None and not engine.get("name"):
+        engine = None
+    return {"engine": engine, "runtime": {"kind": runtime.get("kind") or "native", "engine": engine}}
 
 
 def _last_remedy(run: Run) -> dict[str, Any] | None:
