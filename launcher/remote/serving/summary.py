@@ -62,9 +62,8 @@ def summary(run: Run, state: State) -> dict[str, Any]:
 
 
 def _kind_and_engine(runtime: dict[str, Any]) -> dict[str, Any]:
-    engine = runtime.get("engine")
-    if engine is not None and not engine.get("name"):
-        engine = None
+    has_name = bool((runtime.get("engine") or {}).get("name"))
+    engine = runtime["engine"] if has_name else None
     return {"engine": engine, "runtime": {"kind": runtime.get("kind") or "native", "engine": engine}}
 
 
