@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from packaging.utils import canonicalize_name
+
 from launcher.values.image import BuildOptions
 
 MOST_LINES = 5
@@ -84,7 +86,8 @@ CAUSES = (
     ),
     _cause(
         r"Temporary failure in name resolution|dns error|tcp connect error|Name or service not known|Failed to establish a new connection"
-        r"|Network is unreachable|ConnectTimeout|Connection to \S+ timed out|i/o timeout|no such host",
+        r"|Network is unreachable|ConnectTimeout|Connection to \S+ timed out|i/o timeout|no such host"
+        r"|Read timed out|RemoteDisconnected|Connection reset by peer|Cannot connect to proxy",
         "the index, or the registry, cannot be reached from there",
         'network = "host", proxy = true, or pip_conf = … with an index that it reaches, in [hosts.{host}.build]',
         is_of_index=True,
@@ -108,6 +111,12 @@ CAUSES = (
         r"ResolutionImpossible|because these package versions have conflicting dependencies",
         "its requirements exclude each other",
         "the job's requirements: fewer pins, or others",
+    ),
+    _cause(
+        r"\btorch(?:vision|audio)? was not found in the |that satisfies the requirement torch(?:vision|audio)?\b[^(]*\(from versions: none\)",
+        "the index of torch's builds does not have torch",
+        "torch_index = … in [hosts.{host}.build]: an index that has it",
+        is_of_index=True,
     ),
     _cause(
         r"\bno versions? of torch(?:vision|audio)?[=<>!]|No matching distribution found for torch(?:vision|audio)?\b|that satisfies the requirement torch(?:vision|audio)?\b",
@@ -146,11 +155,46 @@ def build_failure(lines: Sequence[str], host: str, asked: Indexes) -> BuildFailu
     """Return why a build failed, from the lines that it printed, and which of the `asked` indexes it is about."""
     tried_again = [line for line in lines if "WARNING: Retrying" in line]
     certain = [line for line in lines if "WARNING: Retrying" not in line]
-    for cause, among in ((cause, among) for among in (certain, tried_again) for cause in CAUSES):
-        found = dict.fromkeys(line for line in among if cause.pattern.search(line))
+    given_up = _given_up(tried_again, certain)
+    for cause, among in ((cause, among) for among in (given_up, certain, tried_again) for cause in CAUSES):
+        found = dict.fromkeys(line for error in _errors(among) for line in _shown(error, cause.pattern))
         if found:
             what = f"{cause.what} (asked: {asked.asked(found)})" if cause.is_of_index else cause.what
             without = cause.is_of_index and asked.has_pip_conf and asked.is_torchs(found)
             mend = WITHOUT_TORCHS if without else cause.mend
             return BuildFailure(what, tuple(found)[:MOST_LINES], mend.format(host=host))
     return BuildFailure(None, tuple(lines)[-LAST_LINES:], "its last lines are above: what do they say?")
+
+
+def _errors(lines: Iterable[str]) -> list[list[str]]:
+    """Return lines by error: the causes that uv prints below one belong to it."""
+    errors: list[list[str]] = []
+    for line in lines:
+        if errors and _CAUSE_OF.match(line):
+            errors[-1].append(line)
+        else:
+            errors.append([line])
+    return errors
+
+
+def _shown(error: list[str], pattern: re.Pattern[str]) -> list[str]:
+    """Return the lines of an error that match, with the one that names the page; none if none matches."""
+    matching = [line for line in error if pattern.search(line)]
+    return [line for line in error if line in matching or "Failed to fetch" in line] if matching else []
+
+
+_CAUSE_OF = re.compile(r"\s+(?:cause|Caused by): ")
+
+
+def _given_up(tried_again: Iterable[str], certain: Iterable[str]) -> list[str]:
+    """Return the last tries of pip for the page of a package of which it found no version at all.
+
+    pip says of a page that it could not fetch only that it tries again, and then that there is no such package.
+    """
+    missing = {canonicalize_name(found[1]) for found in map(_NONE, certain) if found}
+    last = ((_LAST_TRY(line), line) for line in tried_again)
+    return [line for found, line in last if found and canonicalize_name(found[1]) in missing]
+
+
+_NONE = re.compile(r"that satisfies the requirement ([\w.-]+)[^(]*\(from versions: none\)").search
+_LAST_TRY = re.compile(r"Retry\(total=0,.*: /(?:\S*/)?([\w.-]+)/?$").search

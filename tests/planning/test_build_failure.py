@@ -1,6 +1,14 @@
 """Why a build failed: real lines of pip, BuildKit and the classic builder, and what is said of them."""
 
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
+from testbed.client import missing
+from testbed.wheels import WheelServer, make_wheel
 
 from launcher.planning import Indexes, build_failure, indexes
 from launcher.values.image import BuildOptions
@@ -28,6 +36,16 @@ CASES = {
         "  cause: Because nosuch was not found in the package registry and you require nosuch>9, we can conclude that your requirements are",
         "no index that it asks has a requirement",
         "job's requirements",
+    ),
+    "no torch at all, by uv": (
+        "  cause: Because torch was not found in the package registry and you require torch==2.13.0, we can conclude that your requirements are unsatisfiable.",
+        "the index of torch's builds does not have torch (asked: https://torch.example.org/cu126)",
+        'torch_index = ""',
+    ),
+    "torch's index out of reach, by uv": (
+        "error: Failed to fetch: http://torch.example.org/cu126/torch/ cause: tcp connect error",
+        "cannot be reached from there (asked: https://torch.example.org/cu126)",
+        'torch_index = ""',
     ),
     "no such version, by uv": (
         "  cause: Because there is no version of einops==99 and you require einops==99, we can conclude that your requirements are unsatisfiable.",
@@ -121,6 +139,97 @@ def test_a_connection_that_was_tried_again_is_no_cause():
     retried = "WARNING: Retrying after connection broken by: Failed to establish a new connection"
     found = build_failure([retried, "error: command 'gcc' failed"], "lab", ASKED)
     assert found.lines == ("error: command 'gcc' failed",)
+
+
+def test_what_uv_could_not_fetch_is_shown_with_its_reason():
+    """It prints the address in one line and the reason further down; the address says which index was asked."""
+    page, reason = "error: Failed to fetch: http://x/torch/", "  cause: tcp connect error"
+    found = build_failure([page, "  cause: client error (Connect)", reason], "lab", ASKED)
+    assert found.lines == (page, reason)
+    assert found.what.endswith(f"(asked: {TORCHS})")
+
+
+BROKEN = "connection broken by 'NewConnectionError(Failed to establish a new connection: [Errno 111] Connection refused')'"
+
+
+def tries(package, *, last):
+    """pip's tries for a package's page, and what it says in the end."""
+    tried = [
+        f"WARNING: Retrying (Retry(total={left}, connect=None)) after {BROKEN}: /whl/{package}/"
+        for left in (2, 1, 0)
+        if left or last
+    ]
+    none = (
+        f"ERROR: Could not find a version that satisfies the requirement {package}==2 (from versions: none)"
+    )
+    return [*tried, none, f"ERROR: No matching distribution found for {package}==2"]
+
+
+@pytest.mark.parametrize("package", ["torch", "typing_extensions"])
+def test_a_page_that_pip_gave_up_is_not_a_package_that_is_missing(package):
+    """pip says the same of both in the end. A page that it did get in the end is no cause."""
+    lines = [
+        line.replace(f"/{package}/", f"/{package.replace('_', '-')}/") for line in tries(package, last=True)
+    ]
+    found = build_failure(lines, "lab", ASKED)
+    assert "cannot be reached" in found.what
+    assert found.lines == (lines[2],)
+    assert "cannot be reached" not in build_failure(tries(package, last=False), "lab", ASKED).what
+    other = [*tries("einops", last=True)[:3], *tries(package, last=False)[2:]]
+    assert "cannot be reached" not in build_failure(other, "lab", ASKED).what
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory):
+    """The index of a folder with another torch, and one without any."""
+    servers = []
+    for name in ("torch", "einops"):
+        folder = tmp_path_factory.mktemp(name)
+        make_wheel(folder, name, "0.1")
+        servers.append(WheelServer(folder, address="127.0.0.1", has_bridge=False))
+        servers[-1].up()
+    yield {"another": servers[0].index_url, "none": servers[1].index_url}
+    for server in servers:
+        server.down()
+
+
+@pytest.mark.slow(reason="runs pip and uv")
+@pytest.mark.parametrize("by", ["pip", "uv"])
+@pytest.mark.parametrize(
+    ("index", "what"),
+    [
+        ("http://127.0.0.1:9/simple", "cannot be reached from there"),
+        ("https://nosuch.invalid/simple", "cannot be reached from there"),
+        ("none", "the index of torch's builds does not have torch"),
+        ("another", "the index of torch's builds does not have this one"),
+    ],
+)
+def test_an_index_out_of_reach_is_not_one_without_the_package(shelf, tmp_path, by, index, what):
+    """The words of the real programs: a closed port, a name that does not resolve, an index without torch, and with another."""
+    uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
+    if uv is None:
+        missing("uv is not installed: pip install uv")
+    url = shelf.get(index, index)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
+    env = {
+        **kept,
+        "PIP_CONFIG_FILE": os.devnull,
+        "UV_NO_CONFIG": "1",
+        "UV_HTTP_RETRIES": "0",
+        "NO_COLOR": "1",
+        "http_proxy": "",
+        "https_proxy": "",
+    }
+    words = {
+        "pip": [sys.executable, "-m", "pip", "install", "--retries", "1", "--timeout", "5"],
+        "uv": [uv, "pip", "install", "--python", sys.executable, "--cache-dir", str(tmp_path / "cache")],
+    }[by]
+    words += ["--target", str(tmp_path / "target"), "--index-url", url, "torch==2.13.0"]
+    done = subprocess.run(words, env=env, check=False, capture_output=True, text=True)
+    assert done.returncode != 0
+    found = build_failure((done.stdout + done.stderr).splitlines(), "lab", Indexes(url, has_pip_conf=True))
+    assert found.what.endswith(f"{what} (asked: {url})"), done.stdout + done.stderr
+    assert 'torch_index = ""' in found.mend
 
 
 def test_what_nobody_knows_is_shown_by_its_last_lines():
