@@ -2,12 +2,17 @@
 
 A cursor is (folder, file, offset, SHA-256 of the min(4096, offset) bytes before it). A file that is shorter, or has another
 hash, is another file: it is sent again from 0. Small files are sent whole when their hash changes.
+
+A file that was found equal to a cursor is not read again for that cursor until its status changes; one that was written
+just now, which may change again without another time stamp, is compared every AGAIN_S.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
+import time
 from typing import Any
 
 from ..fate.run_state import state_of
@@ -18,6 +23,11 @@ from ..record.safe_open import UnreadableError, open_regular, read_regular, stat
 
 TAIL = 4096
 MAX_BYTES = 8 * 1024 * 1024
+SETTLED_S = 1.0
+AGAIN_S = 0.2
+_MOST_LOOKS = 1000
+
+_looks: dict[str, tuple[tuple[Any, ...], float]] = {}  # what was found equal, and until when that holds
 
 
 def read(run: Run, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
@@ -80,9 +90,12 @@ def _growth(
 ) -> int:
     offset = int(cursor["offset"]) if cursor else 0
     try:
-        size = status_of(path).st_size
-        if cursor and size == offset:
-            return 0  # an append-only file of the same length: nothing new, nothing to hash
+        status = status_of(path)
+        size = status.st_size
+        look = (status.st_ino, status.st_ctime_ns, size, offset, cursor and cursor.get("sha256"))
+        known, until = _looks.get(path, ((), 0.0))
+        if known == look and time.time() < until:
+            return 0
         with open(open_regular(path, os.O_RDONLY), "rb") as file:
             if offset and not _continues(file, offset, size, str(cursor.get("sha256"))):
                 offset = 0
@@ -93,7 +106,17 @@ def _growth(
     if data or not cursor or offset != int(cursor["offset"]):  # an empty file is a file of the mirror too
         parts.append({"path": key, "offset": offset, "size": len(data)})
         pieces.append(data)
+    else:
+        _note(path, look, status.st_ctime)
     return len(data)
+
+
+def _note(path: str, look: tuple[Any, ...], changed: float) -> None:
+    """Note that a file, which changed at a time, has nothing new for a cursor."""
+    now = time.time()
+    if len(_looks) >= _MOST_LOOKS:
+        _looks.clear()
+    _looks[path] = (look, math.inf if now - changed > SETTLED_S else now + AGAIN_S)
 
 
 def _continues(file: Any, offset: int, size: int, sha256: str) -> bool:
