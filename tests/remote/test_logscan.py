@@ -190,7 +190,7 @@ def test_a_megabyte_without_a_newline_is_not_kept(piece):
 
 
 HOSTILE = (
-    "1|{|}|{'| }|1/|loss |loss: |a |a/|a.|step 1 |epoch 1 [|epoch 1/|%\x7f|1it [|\"\\\\\"|'a': 1,|[1]:|[INFO]|  loss|loss\t|1,111|1.1"
+    "1|{|}|{'| }|1/|loss |loss: |a |a/|a.|step 1 |epoch 1 [|epoch 1/|%\x7f|1it [|loss 1it [|loss: 1it [00:01, |\"\\\\\"|'a': 1,|[1]:|[INFO]|  loss|loss\t|1,111|1.1"
     "|tensor(|nan |loss=1, |- loss: 1 |\x1b[|test |batch 1/1 |2026-11-20 10:00:00 |━|10/10 ━━━━━━━━━|a'a |a(a=1|np.float64("
 )
 
@@ -239,3 +239,36 @@ def test_an_evaluation_or_a_summary_in_between_neither_makes_nor_hides_a_diverge
     assert scanner.divergence is None
     scanner.feed(b"{'loss': nan, 'grad_norm': nan}\n")
     assert scanner.divergence is not None
+
+
+NAN = math.nan
+LINES = {
+    "a NaN among values without marks": (
+        b"step 5 loss 2.5 lr 0.1\nstep 6 loss nan lr 0.1\n",
+        [(5, {"loss": 2.5, "lr": 0.1}), (6, {"loss": NAN, "lr": 0.1})],
+    ),
+    "a NaN behind an epoch": (b"epoch 2 loss nan acc 0.1\n", [(None, {"epoch": 2.0, "loss": NAN, "acc": 0.1})]),
+    "an infinity": (b"iter 3 Loss Inf Acc 0.5\n", [(3, {"loss": math.inf, "acc": 0.5})]),
+    "two names with NaN": (b"iter 2 total_loss nan cls_loss NaN\n", [(2, {"loss": NAN, "cls_loss": NAN})]),
+    "steps in thousands": (
+        b"step 1,000 loss 2.1\nstep 2,000/10,000 loss 2.0\nStep: 12,345 loss: 1.5\n",
+        [(1000, {"loss": 2.1}), (2000, {"loss": 2.0}), (12345, {"loss": 1.5})],
+    ),
+    "steps in thousands with blanks": (b"step 1 000: loss=2.1\n", [(None, {"loss": 2.1})]),
+    "steps with a fraction": (b"step 1,5: loss=2.1\n", [(None, {"loss": 2.1})]),
+    "epochs in thousands": (b"epoch 1,000: loss=2.1\n", [(None, {"loss": 2.1})]),
+    "a decimal comma": (b"step 1 loss 0,693 acc 0,51\nstep 2 loss: 2,345\nstep 3 loss 2,3, acc 0.5\n", [(3, {"acc": 0.5})]),
+    "a thousand or a fraction": (b"step 1 loss: 2.5, ppl: 12,345\n", [(1, {"loss": 2.5})]),
+    "thousands": (
+        b"step 1 loss: 2,345.6, ppl: 1,234,567, acc 0.1\n",
+        [(1, {"loss": 2345.6, "ppl": 1234567.0, "acc": 0.1})],
+    ),
+    "thousands with blanks": (b"step 1 loss: 2.5, ppl: 1 234\n", [(1, {"loss": 2.5})]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_what_a_few_lines_say(name):
+    """Names, numbers and steps are those of the lines, or absent."""
+    log, expected = LINES[name]
+    assert comparable([tuple(metric) for metric in scan(log)]) == comparable(expected)

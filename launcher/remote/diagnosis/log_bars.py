@@ -14,16 +14,14 @@ from typing import Iterable, Iterator, List, Match, NamedTuple, Optional, Patter
 from .log_names import Name, meaning
 from .log_pairs import NUMBER, number
 
-_TQDM = re.compile(r"%\|[^|]{0,400}\|\s{0,4}(\d{1,15})/(\d{1,15})\s{0,3}\[([^\]]{0,4000})(\]?)")
-_COUNTED = re.compile(
-    r"(?:^|(.{0,80}?): )\s{0,8}(\d{1,15})it \[(\d[\d:]{2,11}, [^\]]{0,4000})\]"
-)  # tqdm without a total
+_TQDM = re.compile(r"%\|[^|]{0,400}\|\s{0,4}(\d{1,15})/(\d{1,15})\s{0,3}\[(?P<inside>[^\]]{0,4000})\]?")
+_COUNTED = re.compile(r"(\d{1,15})it \[(?P<inside>\d[\d:]{2,11}, [^\][]{0,4000})\]")  # tqdm without a total
 _KERAS = re.compile(r"\s{0,4}(\d{1,12})/(\d{1,12}) (?:\[[=>.]{10,60}\](?: - )?|[━─╸╺ ]{8,60})(.{0,2000})")
 _RICH = re.compile(r"(Epoch (\d{1,9})/-?\d{1,9}\s{1,3})[━─╸╺ ]{5,200}\s?(\d{1,12})/(\d{1,12}) (.{0,2000})")
 _POSTFIX = re.compile(
     r"(?:^|[,\s|])\s{0,3}([A-Za-z][\w/.@ -]{0,60}?)\s{0,2}[=:]\s{0,3}(?:tensor\(|[\['\"])?("
     + NUMBER
-    + r")(?![\w.])"
+    + r")(?![\w.]|,\d)"
 )
 _DIGITS = re.compile(r"[-+]?\d[\d.,e+-]*|\bnan\b|\binf\b")
 _EPOCH = re.compile(
@@ -124,9 +122,10 @@ def bar_form(line: str) -> Optional[BarForm]:
         title = slice(max(0, end - 300), end)
         return _tqdm(line, match, title, _at(match, 1), _at(match, 2))
     counted = _COUNTED.search(line) if "it [" in line else None
-    if counted:
-        title = _stripped(line, _at(counted, 1)) if counted[1] else _NOTHING
-        return _tqdm(line, counted, title, _at(counted, 2), None)
+    before = line[: counted.start()].rstrip() if counted else ""
+    if counted and (not before or before.endswith(":")):
+        end = len(before.rstrip(":"))
+        return _tqdm(line, counted, _stripped(line, slice(max(0, end - 80), end)), _at(counted, 1), None)
     rich = _RICH.match(line) if "━" in line else None
     if rich:
         postfix = _at(rich, 5)
@@ -144,15 +143,15 @@ def bar_form(line: str) -> Optional[BarForm]:
 
 
 def _tqdm(line: str, match: Match[str], title: slice, position: slice, length: Optional[slice]) -> BarForm:
-    """Return the form of a bar; group 3 of the match is what is in its brackets."""
+    """Return the form of a bar; the group `inside` of the match is what is in its brackets."""
     rest = slice(match.end(), len(line))
     torchtune = _TORCHTUNE.match(line, title.start, title.stop)
     if torchtune:
         described = _at(torchtune, 2)
         numbers = _numbers(_pairs(_POSTFIX, line, described))._replace(step=_at(torchtune, 1))
         return BarForm(_NOTHING, position, length, None, numbers, postfix=described, rest=rest)
-    inside = _at(match, 3)
-    postfix = slice(inside.start + _end_of_rate(match[3]), inside.stop)
+    inside = slice(*match.span("inside"))
+    postfix = slice(inside.start + _end_of_rate(match["inside"]), inside.stop)
     # What a script writes into the description changes as a postfix does.
     is_titled = "loss" in line[title].lower()
     found = _pairs(_POSTFIX, line, postfix)
@@ -169,7 +168,7 @@ def _tqdm(line: str, match: Match[str], title: slice, position: slice, length: O
         is_titled=is_titled,
         postfix=postfix,
         rest=rest,
-        is_of_epochs=bool(_OF_EPOCHS.search(match[3], 0, 100) or _EPOCHS.search(line[title])),
+        is_of_epochs=bool(_OF_EPOCHS.search(match["inside"], 0, 100) or _EPOCHS.search(line[title])),
     )
 
 

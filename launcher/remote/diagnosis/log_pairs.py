@@ -15,14 +15,19 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from .log_names import Name, is_measure, meaning
 
+_NOT_FINITE = r"(?i:nan|inf(?:inity)?)"
 NUMBER = (
-    r"[-+]?(?:\d{1,3}(?:,\d{3}){1,4}(?![\d,])(?:\.\d{1,20})?|\d{1,18}(?:\.\d{0,25})?(?:[eE][-+]?\d{1,3})?|\.\d{1,25}(?:[eE][-+]?\d{1,3})?"
-    r"|nan|NaN|NAN|inf(?:inity)?|Inf(?:inity)?|INF)"
+    r"[-+]?(?:[1-9]\d{0,2}(?:(?:,\d{3}){2,4}(?:\.\d{1,20})?|,\d{3}\.\d{1,20})(?!\d|,\d)"
+    r"|\d{1,18}(?:\.\d{0,25})?(?:[eE][-+]?\d{1,3})?|\.\d{1,25}(?:[eE][-+]?\d{1,3})?|" + _NOT_FINITE + ")"
 )
+"""A number as logs write it. 2,345 is none: it may be a thousand times 2.345."""
+_GROUPED = r"(?!\d{1,3}[ '\u00a0\u202f]\d{3}(?!\d))"  # 1 234 is neither 1 nor 234
 _WRAP = r"(?:tensor\(|(?:np|numpy|torch)\.\w{1,12}\(|[\[('\"])?"
 _PAIR = re.compile(
-    r"(?<![\w/.@%$+-])([A-Za-z][\w/.@-]{0,80}(?:'s)?(?: [A-Za-z][\w/@-]{0,60}){0,3})"
-    r"(\s{0,12}[:=]\s{0,12}|\s{1,12})" + _WRAP + "(" + NUMBER + r")(?![\w]|[./:-]\d|/\s?\d)"
+    r"(?<![\w/.@%$+-])([A-Za-z][\w/.@-]{0,80}(?:'s)?(?: (?!"
+    + _NOT_FINITE
+    + r"(?![\w/@-]))[A-Za-z][\w/@-]{0,60}){0,3})"
+    r"(\s{0,12}[:=]\s{0,12}|\s{1,12})" + _WRAP + _GROUPED + "(" + NUMBER + r")(?![\w]|[.,/:-]\d|/\s?\d)"
 )
 _CALL = re.compile(
     r"[A-Za-z_]\w{0,80}\((?=\s?\w{1,80}=(?!=))(?<!tensor\()"

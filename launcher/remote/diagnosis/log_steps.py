@@ -17,13 +17,18 @@ from typing import Dict, NamedTuple, Optional, Tuple
 
 MOST_STEP = 2**53
 _GLOBAL = ("global step", "global_step", "num_updates", "globalstep", "optimizer step", "optimizer_step")
+_WHOLE = r"(\d{1,3}(?:,\d{3}){1,4}|\d{1,15})"
 _COUNT = re.compile(
     r"(?<![\w/.<-])(?<!max )(?<!total )(?<!last )(?<!of )(global[ _]?step|num_updates|optimizer[ _]step|(?:train(?:ing)? |mini-?)?(?:step|iteration|iter|itr|update|batch|it))"
-    r"(?:\(\w{1,12}\)|\]|\s?#)?\s{0,3}[:=]?\s{0,12}[\[(]?\s{0,12}(\d{1,15})(?:\.0{1,6})?(?:\s{0,3}(?:/|of\b)\s{0,12}(\d{1,15}))?(?![\w%]|[.:]\d|\s?(?:ms|s|sec|it)\b)",
+    r"(?:\(\w{1,12}\)|\]|\s?#)?\s{0,3}[:=]?\s{0,12}[\[(]?\s{0,12}(?!\d{1,3}[ '\u00a0\u202f]\d{3}(?![\d.]))"
+    + _WHOLE
+    + r"(?:\.0{1,6})?(?:\s{0,3}(?:/|of\b)\s{0,12}"
+    + _WHOLE
+    + r")?(?![\w%]|[.,:]\d|\s?(?:ms|s|sec|it)\b)",
     re.IGNORECASE,
 )
 _EPOCH = re.compile(
-    r"(?<![\w/.-])(?:epochs?(?:\((\w{1,10})\))?\s{0,3}[:=#]?\s{0,6}[\[(]?\s{0,6}(\d{1,9})(?:\.(\d{1,9}))?(?:\s?(?:/|of\b)\s{0,3}(\d{1,9}))?[\])]?"
+    r"(?<![\w/.-])(?:epochs?(?:\((\w{1,10})\))?\s{0,3}[:=#]?\s{0,6}[\[(]?\s{0,6}(\d{1,9})(?!\d|,\d)(?:\.(\d{1,9}))?(?:\s?(?:/|of\b)\s{0,3}(\d{1,9}))?[\])]?"
     r"|(\d{1,6})epoch(?::|\b))",
     re.IGNORECASE,
 )
@@ -89,8 +94,8 @@ class PlaceForm(NamedTuple):
                 shown = float("%s.%s" % (line[self.epoch], line[self.fraction]))
         if form is None:
             return NOWHERE if shown is None else Place(None, shown)
-        position = None if form.position is None else int(line[form.position])
-        length = None if form.length is None else int(line[form.length])
+        position = None if form.position is None else int(line[form.position].replace(",", ""))
+        length = None if form.length is None else int(line[form.length].replace(",", ""))
         return Place(Count(form.name, position, length, whole, *form[3:]), shown)
 
 
