@@ -41,6 +41,8 @@ class JsonView(PlainView):
         more: dict[str, Any] = {"node": printed.node} if printed.node else {}
         if self.rehearsed:
             more["rehearsed"] = True
+        if printed.continues:
+            more["continues"] = True
         records = ({**record, "text": line, **more} for line in text.split("\n"))
         lines = (to_json(values, ensure_ascii=True).decode() for values in records)
         sys.stdout.write("".join(f"{line}\n" for line in lines))

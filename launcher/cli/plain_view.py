@@ -184,8 +184,8 @@ class PlainView:
             self.printed(printed, text)
 
     def printed(self, printed: Printed, text: str) -> None:
-        """Show complete lines that the training printed."""
-        sys.stdout.write(f"{text}\n")
+        """Show complete lines that the training printed, or a piece of a long one."""
+        sys.stdout.write(text if printed.continues else f"{text}\n")
         sys.stdout.flush()
 
     def _show_trouble(self, trouble: Trouble | None) -> None:

@@ -164,7 +164,7 @@ def launch(request: Request, view: View) -> Started:
         view.note(task.said)
     settle([*job_check.findings(task), *secret_values.findings(resolved.values)], view)
     runs_folder()  # raises if it cannot be made, before anything is asked of the host
-    loaded = _load(task, view)
+    loaded = _load(task, request.env_files, view)
     before = ShippedBefore(task.code, host)
     if not request.is_sure:
         _ask(before.question(loaded), view)
@@ -191,11 +191,11 @@ def launch(request: Request, view: View) -> Started:
         raise
 
 
-def _load(task: resolve.Task, view: View) -> Load:
+def _load(task: resolve.Task, env_files: Sequence[str], view: View) -> Load:
     """Collect what travels, and show what does not. Raises RefusedError for a folder or a script that is not sent."""
     with view.stage("files") as stage:
         stage.text = None  # its line is that of the stage `ship`
-        loaded = load(task)
+        loaded = load(task, env_files)
     settle([*loaded.cargo.findings, *script_check.findings(task.job, loaded.cargo)], view)
     view.cargo(loaded.cargo)
     return loaded

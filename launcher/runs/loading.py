@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,8 +30,10 @@ class Load(NamedTuple):
     digests: Digests
 
 
-def load(task: resolve.Task) -> Load:
+def load(task: resolve.Task, env_files: Iterable[str] = ()) -> Load:
     """Collect what a task sends. A folder that is refused is not read; the cargo says so. A path that does not exist is skipped.
+
+    `env_files` are those of the command line: they stay here.
 
     Raises UsageError for what cannot be read.
     """
@@ -40,7 +42,7 @@ def load(task: resolve.Task) -> Load:
     local = {key: path for key, path in paths.items() if path.is_dir() or path.is_file()}
     refusals = tuple(_refusals(task.code, local))
     digests = Digests(task.code)
-    tree = CodeTree([], []) if refusals else collect(task.code, local, _hidden(), digests)
+    tree = CodeTree([], []) if refusals else collect(task.code, local, _hidden(env_files), digests)
     digests.save()
     return Load(tree, _cargo(task.code, tree, sources, refusals), digests)
 
@@ -51,15 +53,22 @@ def _refusals(code: Path, local: dict[str, Path]) -> Iterator[Finding]:
             yield finding
 
 
-def _hidden() -> dict[str, Why]:
-    """Return the paths that do not travel wherever they lie: our records, and the files that hosts' tables name."""
+def _hidden(env_files: Iterable[str]) -> dict[str, Why]:
+    """Return the paths that do not travel wherever they lie: our records, and files that hosts' tables or a command line name."""
     hidden = {str(runs_folder()): Why.RUNS}
+    for file in env_files:
+        hidden |= dict.fromkeys(_spellings(file), Why.ENV_FILE)
     for host in resolve.hosts().values():
         for path in (host.build.pip_conf, host.build.ca_bundle, host.identity_file):
             if path is not None:
-                absolute = os.path.abspath(os.path.expanduser(path))
-                hidden |= dict.fromkeys((absolute, os.path.realpath(absolute)), Why.BUILD_FILE)
+                hidden |= dict.fromkeys(_spellings(path), Why.BUILD_FILE)
     return hidden
+
+
+def _spellings(path: str | Path) -> tuple[str, str]:
+    """Return the absolute path of a file as it is written, and the one without links."""
+    absolute = os.path.abspath(os.path.expanduser(path))
+    return absolute, os.path.realpath(absolute)
 
 
 def _cargo(code: Path, tree: CodeTree, sources: list[JobSource], findings: tuple[Finding, ...]) -> Cargo:

@@ -37,7 +37,7 @@ REQUIREMENTS = "requirements.txt"
 LOCK = "uv.lock"
 PROJECT = "pyproject.toml"
 WITH = "--with"
-_BLOCK = re.compile(r"(?m)^# /// script$\s(?P<content>(?:^#(?:| .*)$\s)+)^# ///$")
+_BLOCK = re.compile(r"(?m)^# /// script[ \t]*$\s(?P<content>(?:^#(?:| .*)$\s)+)^# ///[ \t]*$")
 _NEEDS_NONE = frozenset(
     [
         "cat",
@@ -175,7 +175,7 @@ def _of_script(task: Task) -> Packages | None:
     if script is None or script.is_module or not (task.code / script.path).is_file():
         return None
     try:
-        text = (task.code / script.path).read_text("utf-8", errors="replace").replace("\r\n", "\n")
+        text = (task.code / script.path).read_text("utf-8-sig", errors="replace").replace("\r\n", "\n")
     except OSError:
         return None  # the check of the script says why
     blocks = list(_BLOCK.finditer(text))
@@ -190,7 +190,15 @@ def _of_script(task: Task) -> Packages | None:
     except tomllib.TOMLDecodeError as error:
         raise BadFileError(f"{where} is not TOML: {error}") from error
     names = _checked(table.get("dependencies", []), f"{where}: dependencies")
-    return Packages(names, f"the script block of {script.path}", tuple(_of_uv_alone(table, script.path)))
+    notes = [*_of_uv_alone(table, where), *_of_python(table, script.path)]
+    return Packages(names, f"the script block of {script.path}", tuple(notes))
+
+
+def _of_python(table: dict[str, Any], where: str) -> Iterator[Finding]:
+    """Yield a note on the versions of Python that a script wants."""
+    if wanted := table.get("requires-python"):
+        message = f"{where}: requires-python {wanted}: not checked; the host's own Python is used"
+        yield Finding(level="note", code="packages-adapted", message=message)
 
 
 def _project(folder: Path) -> Packages | None:
@@ -202,7 +210,7 @@ def _project(folder: Path) -> Packages | None:
     project = table.get("project")
     if not isinstance(project, dict):
         return None
-    if "dependencies" in project.get("dynamic", ()):
+    if "dependencies" in _list(project, "dynamic", "project.dynamic"):
         message = f"{PROJECT}: its dependencies are dynamic, and are not read"
         mend = f"name them   --with NAME     or in   {REQUIREMENTS}"
         note = Finding(level="note", code="packages-unused", message=message, mend=mend)
@@ -232,9 +240,24 @@ def _checked(written: object, where: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _table(table: dict[str, Any], key: str, where: str) -> dict[str, Any]:
+    """Return a table within a table, empty without it. Raises BadFileError for another value."""
+    value = table.get(key, {})
+    if not isinstance(value, dict):
+        raise BadFileError(f"{where}: {key}: expected a table")
+    return value
+
+
+def _list(table: dict[str, Any], key: str, name: str) -> list[Any]:
+    value = table.get(key, [])
+    if not isinstance(value, list):
+        raise BadFileError(f"{PROJECT}: {name}: expected a list")
+    return value
+
+
 def _of_uv_alone(table: dict[str, Any], where: str) -> Iterator[Finding]:
     """Yield a note on sources and indexes that only uv reads."""
-    uv = table.get("tool", {}).get("uv", {})
+    uv = _table(_table(table, "tool", where), "uv", where)
     if keys := [f"tool.uv.{key}" for key in ("sources", "index") if uv.get(key)]:
         message = f"{where}: {', '.join(keys)}: not read; packages come from the host's index"
         mend = 'a package from git   "NAME @ git+https://…"     an index   pip_conf = … in [hosts.NAME.build]'
@@ -296,13 +319,13 @@ def _of_folder(folder: Path, extras: Sequence[str], name: str) -> tuple[str, ...
     """Return the dependencies of the project in the folder itself, with some of its extras."""
     path = folder / PROJECT
     table = read_toml(path)[0].get("project") if path.is_file() else None
-    if not isinstance(table, dict) or "dependencies" in table.get("dynamic", ()):
+    if not isinstance(table, dict) or "dependencies" in _list(table, "dynamic", "project.dynamic"):
         mend = f"list them in {name} instead; code in the folder needs no requirement"
         raise BadFileError(
             f"{name}: the folder itself is required, and no {PROJECT} lists its dependencies\n  {mend}"
         )
     names = _of_project(table, table.get("dependencies", []), "project.dependencies")
-    optional = table.get("optional-dependencies", {})
+    optional = _table(table, "optional-dependencies", PROJECT)
     for extra in extras:
         if extra not in optional:
             raise BadFileError(f"{name}: .[{extra}]: {PROJECT} has no such extra")

@@ -35,7 +35,7 @@ def preview(request: Request, facts: Facts | None = None) -> Preview:
     """
     resolved = understand(request)
     host, profiles = resolved.host, resolved.profiles
-    loaded = load(resolved.task)
+    loaded = load(resolved.task, request.env_files)
     question = None if request.is_sure else ShippedBefore(resolved.task.code, host).question(loaded)
     unreached: tuple[Finding, ...] = ()
     if facts is None:

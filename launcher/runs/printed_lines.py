@@ -9,15 +9,19 @@ from launcher.runs.json_file import read_json
 from launcher.values.record import FolderStart
 
 LONGEST_START = 64 * 1024
-"""So many bytes of an unfinished line are kept: a bar that is drawn for hours is one line."""
+"""So many bytes of an unfinished line are kept: a bar that is drawn for hours is one line. Without returns it is no bar."""
 
 
 class Printed(NamedTuple):
-    """Complete lines of one attempt, joined by newlines. `node` names the machine of a run on several, else it is empty."""
+    """Complete lines of one attempt, joined by newlines. `node` names the machine of a run on several, else it is empty.
+
+    A line that is very long comes in pieces: all but the last `continues`, and nothing else is in them.
+    """
 
     attempt: int
     node: str
     text: str
+    continues: bool = False
 
 
 class PrintedLines:
@@ -48,7 +52,12 @@ class PrintedLines:
         if newline:
             text = (self._starts.pop(name, b"") + whole).decode("utf-8", "replace")
             printed.append(Printed(self._attempt(number), node, text))
-        self._keep(name, (self._starts.pop(name, b"") + start)[-LONGEST_START:])
+        start = self._starts.pop(name, b"") + start
+        if len(start) > LONGEST_START and b"\r" not in start:
+            end = _end_of_whole_characters(start)
+            printed.append(Printed(self._attempt(number), node, start[:end].decode("utf-8", "replace"), True))
+            start = start[end:]
+        self._keep(name, start[-LONGEST_START:])
         return printed
 
     def finish(self) -> list[Printed]:
@@ -74,3 +83,12 @@ class PrintedLines:
             found = FolderStart.lenient(read_json(self._folder / number / "attempt.json")).attempt
             self._attempts[number] = found or 0
         return self._attempts[number]
+
+
+def _end_of_whole_characters(data: bytes) -> int:
+    """Return where the last character of UTF-8 begins that may not be complete, else the end."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 != 0x80:  # it begins a character
+            return len(data) - back if byte >= 0xC0 else len(data)
+    return len(data)

@@ -28,6 +28,7 @@ _OPTIONS_AFTER = re.compile(r"\s--[a-z].*", re.DOTALL)
 _PATH = re.compile(r"(?:\.{1,2}(?:/|\[|$)|/|~|file:).*")
 _URL = re.compile(r"(?:git\+)?[a-z]+://\S+")
 _EGG = re.compile(r"[#&]egg=([A-Za-z0-9._-]+(?:\[[^]]*\])?)")
+_SUBDIRECTORY = re.compile(r"\bsubdirectory=[^&]+")
 _LONG = {
     "-r": "--requirement",
     "-c": "--constraint",
@@ -135,7 +136,10 @@ class _Reader:
             self._path(line, written)
             return
         if _URL.fullmatch(written):
-            written = f"{self._name_in(line, written)} @ {written.partition('#')[0]}"
+            url, _, fragment = written.partition("#")
+            folder = _SUBDIRECTORY.search(fragment)
+            self.is_hashed |= "sha256=" in fragment
+            written = f"{self._name_in(line, written)} @ {url}" + (f"#{folder[0]}" if folder else "")
         try:
             checked = requirement_text(written)
         except PydanticCustomError as error:

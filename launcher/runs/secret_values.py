@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Collection, Sequence
 
 from launcher.errors import UsageError
@@ -13,6 +14,10 @@ from launcher.values.plan import Finding
 from launcher.values.variable import NAME, objection_to
 
 SHORTEST = 4  # characters; a shorter value stands in too many places to be hidden
+_PLAIN = re.compile(
+    r"[+-]?[\d.,_]{1,7}(?:e[+-]?\d{1,3})?|true|false|yes|no|on|off|none|null|auto", re.IGNORECASE
+)
+_TOO_COMMON = f"a value of fewer than {SHORTEST} characters, a number of up to 7, or a word like `true`"
 _OURS = {"PATH", "HOME", "PYTHONPATH", "PYTHONHOME", "PYTHONUNBUFFERED", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"}  # fmt: skip
 _OUR_PREFIXES = ("LAUNCH_", "LD_", "DYLD_")
 _RECORDED = ("command", "model", "data", "settings", "variables", "requirements", "code", "name")
@@ -69,12 +74,17 @@ def _objection(name: str) -> str | None:
 
 
 def findings(given: HiddenValues) -> tuple[Finding, ...]:
-    """Return a note on the values of a file that are too short to be hidden in what a run prints."""
-    short = [name for name, value in given.values.items() if len(value.strip()) < SHORTEST]
-    if not short:
+    """Return a note on the values of a file that cannot be hidden in what a run prints."""
+    shown = [name for name, value in given.values.items() if _is_in_every_log(value)]
+    if not shown:
         return ()
-    message = f"--env-file: {', '.join(short)}: fewer than {SHORTEST} characters cannot be hidden in what the run prints"
+    message = f"--env-file: {', '.join(shown)}: {_TOO_COMMON} cannot be hidden in what the run prints"
     return (Finding(level="note", code="secret-too-short", message=message),)
+
+
+def _is_in_every_log(value: str) -> bool:
+    """Whether to hide a value would falsify a log, as the agent sees it too."""
+    return len(value.strip()) < SHORTEST or _PLAIN.fullmatch(value.strip()) is not None
 
 
 def values(job: Job, given: HiddenValues = NO_VALUES) -> dict[str, str]:
@@ -90,7 +100,7 @@ def values(job: Job, given: HiddenValues = NO_VALUES) -> dict[str, str]:
     for name, value in found.items():
         written = json.dumps(value.strip())[1:-1]
         key = next((key for key, text in recorded.items() if written in text), None)
-        if key is not None and len(value.strip()) >= SHORTEST:
+        if key is not None and not _is_in_every_log(value):
             raise UsageError(
                 f"secret {name}: its value stands in the job's {key}, which goes on record\n"
                 f'  let the script read it   os.environ["{name}"]'
@@ -105,8 +115,6 @@ def _value(name: str) -> str:
         raise UsageError(
             f"secret {name}: it is not set here\n  set it   export {name}=…     or a file that has it   --env-file FILE"
         )
-    if len(value.strip()) < SHORTEST:
-        raise UsageError(
-            f"secret {name}: a value of fewer than {SHORTEST} characters cannot be hidden in what the run writes"
-        )
+    if _is_in_every_log(value):
+        raise UsageError(f"secret {name}: {_TOO_COMMON} cannot be hidden in what the run writes")
     return value

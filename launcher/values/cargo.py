@@ -17,6 +17,7 @@ class Why(enum.StrEnum):
     KEY_NAME = "key or certificate"
     PRIVATE_KEY = "private key"
     BUILD_FILE = "named for builds"
+    ENV_FILE = "given by --env-file"
     SETTINGS = "settings of launch"
     ENVIRONMENT = "virtual environment"
     CACHE = "cache"
@@ -42,7 +43,7 @@ class Why(enum.StrEnum):
     @property
     def is_secret(self) -> bool:
         """Whether it was left out because it holds, or may hold, a secret."""
-        return self in (Why.CREDENTIALS, Why.KEY_NAME, Why.PRIVATE_KEY, Why.BUILD_FILE)
+        return self in (Why.CREDENTIALS, Why.KEY_NAME, Why.PRIVATE_KEY, Why.BUILD_FILE, Why.ENV_FILE)
 
 
 class Size(NamedTuple):

@@ -72,6 +72,20 @@ def test_a_bar_of_many_megabytes_takes_little_memory(tmp_path):
     assert readable(lines.unfinished).startswith("  1999/2000")
 
 
+def test_a_long_line_comes_whole_in_pieces(tmp_path):
+    """Megabytes of JSON in one line, cut anywhere within its characters: nothing is left out."""
+    data = ("{" + "€x" * 700_000 + "}").encode()
+    lines = PrintedLines(tmp_path)
+    found = []
+    for start in range(0, len(data), 99_991):
+        found += lines.take("0002/log.txt", data[start : start + 99_991])
+    found += lines.take("0002/log.txt", b"\nnext\n")
+    assert (
+        "".join(one.text if one.continues else f"{one.text}\n" for one in found) == data.decode() + "\nnext\n"
+    )
+    assert max(len(one.text) for one in found) < 200_000
+
+
 class Clock:
     """A clock that a test moves."""
 

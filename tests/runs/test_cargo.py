@@ -194,6 +194,16 @@ def test_what_launch_toml_names_for_builds_stays_behind(folder):
     assert reasons(loaded)["conf/pip.conf"] == reasons(loaded)["key"] == Why.BUILD_FILE
 
 
+@pytest.mark.parametrize("given", ["prod.env", "./conf/../prod.env", "link.env"])
+def test_a_file_that_the_command_line_gives_values_from_stays_behind(folder, given):
+    """Whatever it is called, and however its path is written."""
+    put(folder, **{"prod.env": "TOKEN=1", "conf/a.env": "kept"})
+    (folder / "link.env").symlink_to("prod.env")
+    loaded = loading.load(resolve.task(None, ["true"], [], None), [given])
+    assert paths(loaded) == {"code/conf/a.env"}
+    assert reasons(loaded)["prod.env"] == Why.ENV_FILE
+
+
 def test_environments_caches_and_records_stay_behind(folder):
     """An environment by its pyvenv.cfg, whatever its name."""
     put(

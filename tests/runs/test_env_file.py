@@ -159,11 +159,11 @@ def test_a_credential_is_not_recorded_as_a_variable(name, value, level):
 
 def test_a_short_value_of_a_file_is_passed_and_said():
     """A file holds DEBUG=1 too, which cannot be hidden in a log; the run gets it all the same."""
-    given = env_file.HiddenValues({"DEBUG": "1", "EMPTY": "", "LONG": "long enough"})
-    job, taken = secret_values.with_file(Job(name="x", command=("a", "1")), given, ())
+    given = env_file.HiddenValues({"DEBUG": "1", "EMPTY": "", "SEED": "12345", "LONG": "long enough"})
+    job, taken = secret_values.with_file(Job(name="x", command=("a", "1", "12345")), given, ())
     assert secret_values.values(job, taken) == dict(given.values)
     (note,) = secret_values.findings(taken)
-    assert "DEBUG, EMPTY: fewer than 4 characters" in note.message
+    assert "DEBUG, EMPTY, SEED: a value of fewer than 4 characters" in note.message
     assert note.level == "note"
 
 

@@ -127,6 +127,8 @@ LINES = [
     ("https://h/a/x_y-1-py3-none-any.whl", ("x-y @ https://h/a/x_y-1-py3-none-any.whl",)),
     ("git+https://h/x.git@v1#egg=x", ("x @ git+https://h/x.git@v1",)),
     ("-e git+https://h/x.git@v1#egg=x", ("x @ git+https://h/x.git@v1",)),
+    ("git+https://h/x.git#egg=x&subdirectory=py", ("x @ git+https://h/x.git#subdirectory=py",)),
+    ("-e git+https://h/x.git#subdirectory=py&egg=x", ("x @ git+https://h/x.git#subdirectory=py",)),
     ("-e .", ("of-project",)),
     (".[more]\nb", ("b", "of-project", "of-extra")),
     (
@@ -201,6 +203,8 @@ def test_a_private_index_is_not_left_out_silently(folder):
         (BLOCK.replace('">=3.9"', ">=3.9"), "is not TOML"),
         (BLOCK.replace('"of-block>=1"', '"of block"'), "of block: expected a requirement"),
         (BLOCK.replace('"of-block>=1"', "1"), "expected a list of requirements"),
+        (BLOCK.replace("# ///\n", "# tool = 3\n# ///\n"), "tool: expected a table"),
+        (BLOCK.replace("# ///\n", "# [tool]\n# uv = 3\n# ///\n"), "uv: expected a table"),
     ],
 )
 def test_a_block_that_cannot_be_read_is_named(folder, block, said):
@@ -209,6 +213,27 @@ def test_a_block_that_cannot_be_read_is_named(folder, block, said):
     with pytest.raises(BadFileError, match=r"train\.py: its block") as error:
         packages()
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "block", ["\ufeff" + BLOCK, BLOCK.replace("///\n", "///  \n").replace("script\n", "script  \n")]
+)
+def test_a_block_is_found_behind_what_editors_leave(folder, block):
+    """A byte order mark, blanks at the end of its marks; the Python that it wants is not passed over in silence."""
+    (folder / "train.py").write_text(block, "utf-8")
+    names, origin, said = packages()
+    assert (names, origin) == (("of-block>=1",), "the script block of train.py")
+    assert ["requires-python >=3.9" in message for _, message in said] == [True]
+
+
+@pytest.mark.parametrize(
+    "text", ["[project]\nname = 3\n[tool]\nuv = 3\n", "[project]\ndynamic = 3\n", "tool = 3\n[project]\n"]
+)
+def test_a_project_of_odd_types_is_named(folder, text):
+    """No traceback for a file that a person wrote."""
+    (folder / "pyproject.toml").write_text(text)
+    with pytest.raises(BadFileError, match=r"pyproject\.toml"):
+        packages()
 
 
 UV = """#!/bin/sh

@@ -130,3 +130,21 @@ def test_without_the_losses_themselves_a_zero_with_a_lost_norm_is_lost(worker, l
     state = SimpleNamespace()
     lines.begin(SimpleNamespace(logging_nan_inf_filter=filters), state)
     assert lines.metrics(state, logs)["loss"] == loss
+
+
+@pytest.mark.parametrize("written", ["", "r16", "16", "-1"])
+def test_a_rank_of_the_scripts_own_is_no_process_rank(worker, monkeypatch, written):
+    """RANK alone may be that of a LoRA; whoever starts ranks sets WORLD_SIZE too."""
+    monkeypatch.setenv("RANK", written)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert importlib.import_module("launcher_worker.channel").rank() == 0
+
+
+def test_an_error_within_the_report_of_an_error_stays_with_the_hook(observer, monkeypatch):
+    """The script goes on, whatever breaks."""
+
+    def fail(*_words, **_named):
+        raise ValueError
+
+    monkeypatch.setattr(observer, "send", fail)
+    observer.Observer().on_train_end(None, SimpleNamespace(is_world_process_zero=True), None)

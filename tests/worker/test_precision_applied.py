@@ -34,6 +34,7 @@ def test_a_start_says_its_precision_once(worker, run_of, capsys, mode, monkeypat
 def test_other_ranks_say_nothing(worker, run_of, capsys, monkeypatch):
     """One line a start, not one a card."""
     monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     run_of("fp16")
     worker.knobs().precision  # noqa: B018  # read for its effect
     assert capsys.readouterr().out == ""

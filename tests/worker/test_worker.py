@@ -81,6 +81,7 @@ def test_a_missing_attempt_is_named(worker, tmp_path, monkeypatch):
 def test_a_metric_carries_rank_step_time_and_strict_numbers(worker, run, agent, monkeypatch):
     """A number that is not finite becomes a string, and anything with a float inside a float."""
     monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
     worker.log(5, loss=float("nan"), norm=float("inf"), low=-float("inf"), ok=True, n=2, scalar=Scalar(0.5))
     (event,) = agent.events(1)
     assert (event["kind"], event["rank"], event["step"]) == ("metric", 3, 5)
@@ -352,6 +353,7 @@ def test_the_last_ones_are_kept_and_the_best(worker, run_of, losses, kept):
 def test_only_rank_zero_saves(worker, run, monkeypatch):
     """Two ranks do not write one checkpoint."""
     monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     worker.save(10, write_weights)
     assert not (run / "checkpoints").exists()
 

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import re
-from typing import Any, Iterable
+from typing import Any, Iterable, Iterator
 from urllib.parse import quote, quote_plus
 
 from . import strict_json
@@ -24,6 +24,11 @@ MOST_BYTES = 16 << 20
 STARS = "***"
 SHORTEST = 4  # characters; a shorter text would occur by chance
 SHORTEST_LINE = 8
+_PLAIN = re.compile(
+    r"[+-]?[\d.,_]{1,7}(?:e[+-]?\d{1,3})?|true|false|yes|no|on|off|none|null|auto", re.IGNORECASE
+)
+"""Values that stand in every log: to replace them would falsify it."""
+_ESCAPE = re.compile(r"%[0-9A-F]{2}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -175,15 +180,33 @@ class Redaction:
 
 
 def _forms(value: str) -> set[str]:
-    """Return the forms in which a program may print a value; each line of a long value counts as one too."""
+    """Return the forms in which a program may print a value; each line of a long value counts as one too.
+
+    A value that is a short plain number or a common word has none.
+    """
+    if _PLAIN.fullmatch(value.strip()):
+        return set()
     lines = [line.strip() for line in value.splitlines()]
     whole = {value, value.strip()}
     forms: set[str] = set()
     for text in whole | {line for line in lines if len(line) >= SHORTEST_LINE}:
         raw = as_bytes(text)
-        forms |= {text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], repr(text)[1:-1]}
-        forms |= {quote(raw), quote(raw, safe=""), quote_plus(raw)}
+        in_json = json.dumps(text)[1:-1]
+        forms |= {text, in_json, json.dumps(in_json)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
+        forms |= {repr(text)[1:-1], repr(raw)[2:-1]}
+        quoted = {quote(raw), quote(raw, safe=""), quote_plus(raw)}
+        forms |= quoted | {_ESCAPE.sub(lambda match: match[0].lower(), form) for form in quoted}
         if text in whole:
-            encoded = (base64.b64encode(raw), base64.urlsafe_b64encode(raw))
-            forms |= {code.decode().rstrip("=") for code in encoded}
+            forms |= {raw.hex(), raw.hex().upper(), *_in_base64(raw)}
     return {form for form in map(str.strip, forms) if len(form) >= SHORTEST}
+
+
+def _in_base64(raw: bytes) -> Iterator[str]:
+    """Yield the base64 of a value, and what of it is the same behind any other text, as in HTTP's `Basic`."""
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        yield encode(raw).decode().rstrip("=")
+        for before, first in ((0, 0), (1, 2), (2, 3)):
+            code = encode(b"\0" * before + raw).decode().rstrip("=")
+            inner = code[first : len(code) - ((before + len(raw)) % 3 != 0)]
+            if len(inner) >= SHORTEST_LINE:
+                yield inner

@@ -22,8 +22,12 @@ _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 def rank() -> int:
-    """Return the rank of this process; 0 is the main process."""
-    return int(os.environ.get("RANK", "0"))
+    """Return the rank of this process; 0 is the main process.
+
+    A RANK that stands alone is the script's own, for example of a LoRA: whoever starts ranks also sets WORLD_SIZE.
+    """
+    written = os.environ.get("RANK", "") if "WORLD_SIZE" in os.environ else ""
+    return int(written) if written.isdecimal() else 0
 
 
 def send(

@@ -37,7 +37,8 @@ class _Shield(contextlib.ContextDecorator):
             return False
         if not self._has_reported:
             self._has_reported = True
-            send("evidence", values={"hook": f"{type(error).__name__}: {error}"[:500]}, source=SOURCE)
+            with contextlib.suppress(Exception):
+                send("evidence", values={"hook": f"{type(error).__name__}: {error}"[:500]}, source=SOURCE)
         return True
 
 

@@ -30,7 +30,8 @@ class ImportWatch:
         """Return what the other finders find for a module that is observed; None for every other module."""
         if name not in OBSERVED:
             return None
-        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+        begin = sys.meta_path.index(self) + 1 if self in sys.meta_path else 0
+        for finder in sys.meta_path[begin:]:
             spec = finder.find_spec(name, path, target)
             if spec is not None:
                 _observe_after_import(spec)
