@@ -6,6 +6,7 @@ import difflib
 import os
 import shlex
 from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from launcher.planning import (
@@ -24,6 +25,7 @@ _MAGIC = (b"#!", b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 """How a file begins that a kernel starts: a script's first line, a program of Linux or macOS."""
 _BESIDE_THE_CODE = ("artifacts", "checkpoints", "data", "home")
 """The folders beside the code on the host, which a command may name as `../data/…`."""
+_OF_A_SHELL = ("&&", "||", "|", ";", ">", ">>", "<", "2>&1", "&")
 _INTERPRETERS = {".py": "python", ".sh": "bash"}
 
 
@@ -31,7 +33,7 @@ def findings(job: Job, cargo: Cargo) -> tuple[Finding, ...]:
     """Return what keeps a job's command from starting, given what travels with it. A folder that is refused has no script."""
     if cargo.findings:
         return ()
-    found = [*_assignments(job.command)]
+    found = [*_assignments(job.command), *_shell_words(job.command)]
     for script in (interpreter_of(job.command), script_of(job.command)):
         if script is not None:
             found += _script(script, job, cargo)
@@ -60,6 +62,21 @@ def _assignments(command: Sequence[str]) -> Iterator[Finding]:
         options = " ".join(f"-e {shlex.quote(word)}" for word in command[:count])
         mend = f"pass variables by -e   launch {options} -- {shlex.join(command[count:])}"
         yield _refusal("variables-first", message, f"{mend}\n  a secret   -s NAME")
+
+
+def _shell_words(command: Sequence[str]) -> Iterator[Finding]:
+    """Refuse a line for a shell: a word that only a shell reads, or a whole line that is one word."""
+    pairs = pairwise(command)  # behind an option it is a value: --delimiter ';'
+    word = next((word for before, word in pairs if word in _OF_A_SHELL and not before.startswith("-")), None)
+    if word is not None:
+        line = " ".join(one if one in _OF_A_SHELL else shlex.quote(one) for one in command)
+        message = f"'{word}' is a word of the command, and no shell reads it"
+        yield _refusal(
+            "shell-words", message, f"have a shell read the line   launch … -- sh -c {shlex.quote(line)}"
+        )
+    elif len(command) == 1 and " " in command[0] and not command[0].startswith(("/", ".")):
+        message = f"'{command[0]}' is one word, and no program is called that"
+        yield _refusal("shell-words", message, f"without the quotes   launch … -- {command[0]}")
 
 
 def _script(script: Script, job: Job, cargo: Cargo) -> Iterator[Finding]:

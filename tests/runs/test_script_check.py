@@ -4,6 +4,10 @@ import subprocess
 
 import pytest
 
+from launcher.runs.script_check import findings
+from launcher.values.cargo import Cargo
+from launcher.values.job import Job
+
 pytestmark = pytest.mark.slow(reason="many of these tests start several clients and a run")
 
 SAYS_SO = "print('it runs')\n"
@@ -81,6 +85,28 @@ def test_a_script_that_could_not_start_is_refused(project, command, parts):
 def test_what_could_run_there_is_not_refused(project, command):
     """Links, modules, and what only the host can know."""
     assert passes(project, *command.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "mend"),
+    [
+        (
+            ("python", "a.py", "&&", "echo", "done now"),
+            "-- sh -c 'python a.py && echo '\"'\"'done now'\"'\"''",
+        ),
+        (("python", "a.py", "|", "tee", "log"), "-- sh -c 'python a.py | tee log'"),
+        (("python a.py --lr 1",), "-- python a.py --lr 1"),
+        (("python", "a.py", "--delimiter", ";"), None),
+        (("sh", "-c", "a && b"), None),
+    ],
+)
+def test_words_that_only_a_shell_reads_are_refused(tmp_path, command, mend):
+    """With the line that a shell gets; a value of an option may be any of them."""
+    job = Job(name="x", command=command)
+    cargo = Cargo(tmp_path, 1, 1, (), (), (), frozenset(["a.py"]), ())
+    found = [one.mend for one in findings(job, cargo) if one.code == "shell-words"]
+    assert len(found) == (mend is not None)
+    assert all(one.endswith(mend) for one in found)
 
 
 def test_a_file_without_a_first_line_that_names_its_interpreter_is_refused(project):
