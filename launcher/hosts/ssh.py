@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import fabric
 import paramiko
@@ -24,7 +25,14 @@ from launcher.hosts.ssh_config import Hop, hops
 from launcher.hosts.ssh_keys import AUTH_S, Login
 from launcher.hosts.ssh_streamlocal import open_streamlocal
 from launcher.hosts.ssh_trust import Trust
-from launcher.hosts.ssh_wire import CONNECT_S, SilentResolverError, TurnedAwayError, Wire, open_wire
+from launcher.hosts.ssh_wire import (
+    CONNECT_S,
+    OrderedTransport,
+    SilentResolverError,
+    TurnedAwayError,
+    Wire,
+    open_wire,
+)
 from launcher.values.host import Host
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # we report its errors ourselves
@@ -126,6 +134,7 @@ class SshLink:
         with _errors(host, hop, who):
             wire = open_wire(hop, self._clients[-1].get_transport() if self._clients else None)
         self._wires.append(wire)
+        trust = Trust(who, host.name, hop, before, wire.peer)
         connection = fabric.Connection(
             hop.address,
             user=hop.user,
@@ -135,6 +144,7 @@ class SshLink:
             connect_kwargs={
                 "sock": wire,
                 "auth_strategy": Login(who, host.name, hop, _ssh_command(host, hop, is_last=is_last)),
+                "transport_factory": partial(OrderedTransport, trust.algorithms()),
                 "channel_timeout": CONNECT_S,
                 "banner_timeout": CONNECT_S,
                 "auth_timeout": AUTH_S,
@@ -142,8 +152,8 @@ class SshLink:
             config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),  # ssh_config.py has read it
         )
         self._clients.append(connection.client)
-        trust = Trust(who, host.name, hop, before, connection.client)
-        with _errors(host, hop, who, trust):
+        connection.client.set_missing_host_key_policy(trust)  # it knows no key itself
+        with _errors(host, hop, who):
             connection.open()
         transport: paramiko.Transport = connection.transport
         return transport
@@ -191,7 +201,7 @@ def _deadline(transport: paramiko.Transport) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _errors(host: Host, hop: Hop, who: str, trust: Trust | None = None) -> Iterator[None]:
+def _errors(host: Host, hop: Hop, who: str) -> Iterator[None]:
     """Turn errors of Fabric, paramiko and the system into ours."""
     began = time.monotonic()
     mend = f"\n  try   {_ssh_command(host, hop, is_last=who == host.name)}"
@@ -200,10 +210,6 @@ def _errors(host: Host, hop: Hop, who: str, trust: Trust | None = None) -> Itera
         yield
     except HostError:
         raise
-    except paramiko.BadHostKeyException as error:
-        if trust is None:
-            raise
-        raise trust.refusal(error.key, error.expected_key) from error
     except SilentResolverError as error:
         words = f"no resolver answers within {CONNECT_S} s for '{hop.address}'; is the network up?"
         raise UnreachableError(host.name, f"{who}: {words}{mend}") from error

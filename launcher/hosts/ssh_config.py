@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import getpass
 import glob
 import io
@@ -23,7 +24,15 @@ from launcher.values.host import Host
 USER_CONFIG = "~/.ssh/config"
 SYSTEM_CONFIG = "/etc/ssh/ssh_config"
 KNOWN_HOSTS = "~/.ssh/known_hosts"
+PLAIN_ALGORITHMS = (
+    *("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521"),
+    *("rsa-sha2-512", "rsa-sha2-256"),
+)
+"""The algorithms of host keys that both OpenSSH and paramiko have, in OpenSSH's order."""
+ALGORITHMS = (*(f"{one}-cert-v01@openssh.com" for one in PLAIN_ALGORITHMS), *PLAIN_ALGORITHMS)
 IDENTITY_FILES = "~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa"
+LATER = {letter: f"\0{letter}" for letter in "HItfK"}
+"""What KnownHostsCommand's tokens become that only the connection can fill in."""
 READ_S = 10
 MOST_HOPS = 8
 MOST_INCLUDES = 16
@@ -38,7 +47,18 @@ class Hop(NamedTuple):
     user: str
     key_name: str
     """The name of its key in known_hosts files."""
+    key_alias: str | None
+    """HostKeyAlias: that name as it is written, without a port."""
     known_hosts: tuple[str, ...]
+    known_hosts_command: tuple[str, ...]
+    """A program whose lines count as a known_hosts file's; the tokens of LATER are left in it."""
+    revoked_hosts: tuple[str, ...]
+    """The files of RevokedHostKeys."""
+    host_algorithms: tuple[str, ...]
+    authority_algorithms: tuple[str, ...]
+    accepts_new_keys: bool
+    checks_address: bool
+    """Whether known_hosts files must not have another key for its IP address."""
     hashes_names: bool
     identity_files: tuple[str, ...]
     certificates: tuple[str, ...]
@@ -46,11 +66,18 @@ class Hop(NamedTuple):
     agent: str | None
     """The socket of the ssh-agent."""
     proxy_command: str | None
+    key_library: str | None
+    """A library of PKCS#11 for keys in hardware."""
 
     @property
     def where(self) -> str:
         """Its address and port."""
         return f"{self.address}:{self.port}"
+
+    @property
+    def certified_name(self) -> str:
+        """Its name in host certificates."""
+        return self.key_alias or self.address.lower()
 
 
 def hops(host: Host) -> list[Hop]:
@@ -127,6 +154,12 @@ def _hop(name: str, values: dict[str, str]) -> Hop:
     def expand(text: str) -> str:
         return re.sub("%(.)", lambda token: tokens.get(token[1], token[0]), text)
 
+    def expand_words(command: str | None) -> tuple[str, ...]:
+        return tuple(
+            re.sub("%(.)", lambda token: {**tokens, **LATER}.get(token[1], token[0]), word)
+            for word in _words(command)
+        )
+
     def paths(key: str) -> tuple[str, ...]:
         return tuple(
             os.path.expanduser(expand(path))
@@ -142,20 +175,50 @@ def _hop(name: str, values: dict[str, str]) -> Hop:
     if agent == "SSH_AUTH_SOCK" or agent.startswith("$"):
         agent = os.environ.get(agent.strip("${}"), "none")
     command = values.get("proxycommand", "none")
+    alias = values.get("hostkeyalias")
     return Hop(
         alias=name,
         address=address,
         port=port,
         user=user,
-        key_name=values.get("hostkeyalias", key_name).lower(),
+        key_name=(alias or key_name).lower(),
+        key_alias=alias,
         known_hosts=tuple(files),
+        known_hosts_command=expand_words(values.get("knownhostscommand")),
+        revoked_hosts=tuple(
+            os.path.expanduser(expand(file)) for file in _files(values.get("revokedhostkeys", "none"))
+        ),
+        host_algorithms=_chosen(values.get("hostkeyalgorithms"), ALGORITHMS),
+        authority_algorithms=_chosen(values.get("casignaturealgorithms"), PLAIN_ALGORITHMS),
+        accepts_new_keys=values.get("stricthostkeychecking") in ("accept-new", "no", "off", "false"),
+        checks_address=values.get("checkhostip") == "yes",
         hashes_names=values.get("hashknownhosts") == "yes",
         identity_files=paths("identityfile"),
         certificates=paths("certificatefile"),
         identities_only=values.get("identitiesonly") == "yes",
         agent=None if agent in ("none", "") else os.path.expanduser(expand(agent)),
         proxy_command=None if command == "none" else expand(command),
+        key_library=next(iter(paths("pkcs11provider")), None),
     )
+
+
+def _words(written: str | None) -> list[str]:
+    """Split a command into its words. Raises BadFileError."""
+    if written in (None, "none"):
+        return []
+    with _config_errors(f"{USER_CONFIG}: KnownHostsCommand", "man ssh_config"):
+        return shlex.split(written)
+
+
+def _chosen(written: str | None, all_of: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a list of algorithms; what begins with + - or ^ changes the default, as `ssh -G` has done already."""
+    patterns = (written or "").lstrip("+-^").split(",")
+    named = [one for pattern in patterns for one in all_of if fnmatch.fnmatchcase(one, pattern)]
+    if not written or written.startswith("+"):
+        return all_of
+    if written.startswith("-"):
+        return tuple(one for one in all_of if one not in named)
+    return tuple(dict.fromkeys([*named, *all_of] if written.startswith("^") else named))
 
 
 def _files(written: str) -> list[str]:

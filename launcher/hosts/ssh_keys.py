@@ -11,17 +11,22 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import paramiko
 
 from launcher.errors import AuthRefusedError
+from launcher.hosts.ssh_certificates import Fields
+from launcher.hosts.ssh_certificates import read as read_certificate
 from launcher.hosts.ssh_config import Hop
 
 AUTH_S = 10
+TOUCH_S = 60  # somebody has to touch a hardware key
 ASKED_TIMES = 3
 MOST_TRIES = 5  # sshd's MaxAuthTries is six
+
+MAGIC = b"openssh-key-v1\0"
 
 _DEFAULT_NAME = re.compile("id_(rsa|dsa|xmss|(ecdsa|ed25519)(_sk)?)")
 _KINDS = paramiko.Ed25519Key, paramiko.RSAKey, paramiko.ECDSAKey
@@ -50,6 +55,7 @@ class Login:
         with contextlib.closing(_Agent(self._hop.agent)) as agent:
             for key in self._offers(agent):
                 began = time.monotonic()
+                limit_s = transport.auth_timeout = TOUCH_S if key.get_name().startswith("sk-") else AUTH_S
                 tries += 1
                 try:
                     more = transport.auth_publickey(self._hop.user, key)
@@ -57,7 +63,7 @@ class Login:
                     wants = ", ".join(error.allowed_types)
                     raise self._refusal(f"accepts no keys, only {wants}") from error
                 except (paramiko.SSHException, ValueError) as error:
-                    if time.monotonic() - began >= AUTH_S:
+                    if time.monotonic() - began >= limit_s:
                         raise TimeoutError from error
                     if not transport.is_active():
                         self._check_tries(tries)
@@ -85,9 +91,15 @@ class Login:
         named = {blob for path in self._hop.identity_files for blob in _public(path)}
         named |= {blob for path in self._hop.certificates for blob in _public(path)}
         held = agent.get_keys()
-        yield from (key for key in held if key.blob in named)
+        blobs = {key.blob for key in held}
+        for one in held:
+            if one.blob in named:
+                yield from self._certified(self._hop.identity_files, one)
         locked = []
         for path in self._hop.identity_files:
+            if _is_in_hardware(path):
+                self._note_hardware(path, blobs)
+                continue
             try:
                 key = _unlocked.get(path) or _load(path, None)
             except paramiko.PasswordRequiredException:
@@ -96,23 +108,47 @@ class Login:
                 if not (isinstance(error, FileNotFoundError) and _DEFAULT_NAME.fullmatch(Path(path).name)):
                     self._unusable.append(f"{path}: {getattr(error, 'strerror', None) or error}")
             else:
-                yield from self._certified(path, key)
+                yield from self._certified([path], key)
+        if self._hop.key_library:
+            self._unusable.append(
+                f"{self._hop.key_library} (PKCS11Provider): launch uses such keys through ssh-agent only"
+                f"   ssh-add -s {self._hop.key_library}"
+            )
         if not self._hop.identities_only:
-            yield from (key for key in held if key.blob not in named)
-        blobs = {key.blob for key in held}
+            for other in held:
+                if other.blob not in named:
+                    yield from self._certified(self._hop.identity_files, other)
         for path in locked:
             if blobs.isdisjoint(_public(path)):
-                yield from self._certified(path, self._unlock(path))
+                yield from self._certified([path], self._unlock(path))
 
-    def _certified(self, path: str, key: paramiko.PKey) -> Iterator[paramiko.PKey]:
+    def _note_hardware(self, path: str, held: set[bytes]) -> None:
+        if held.isdisjoint(_public(path)):
+            words = "a hardware key, which launch can use through ssh-agent only"
+            self._unusable.append(f"{path}: {words}   ssh-add {path}")
+
+    def _certified(self, paths: Sequence[str], key: paramiko.PKey) -> Iterator[paramiko.PKey]:
         """Yield a key with each of its certificates, then without."""
-        for certificate in (f"{path}-cert.pub", *self._hop.certificates):
-            signed = copy.copy(key)
-            with contextlib.suppress(OSError, ValueError):  # missing, or of another key
-                signed.load_certificate(Path(certificate).read_text(encoding="utf-8"))
-                if signed.public_blob is not None and _is_of(signed.public_blob.key_blob, key):
-                    yield signed
+        if key.public_blob is not None:  # ssh-agent has signed keys too
+            self._note_flaw("a certificate in ssh-agent", key.public_blob.key_blob)
+        else:
+            for certificate in (*(f"{path}-cert.pub" for path in paths), *self._hop.certificates):
+                signed = _copy(key)
+                with contextlib.suppress(OSError, ValueError):  # missing, or of another key
+                    signed.load_certificate(Path(certificate).read_text(encoding="utf-8"))
+                    if signed.public_blob is not None and _is_of(signed.public_blob.key_blob, key):
+                        self._note_flaw(certificate, signed.public_blob.key_blob)
+                        yield signed
         yield key
+
+    def _note_flaw(self, path: str, blob: bytes) -> None:
+        """Keep what is wrong with a certificate for the message: sshd does not say."""
+        try:
+            flaw = read_certificate(blob).flaw_for_user(self._hop.user)
+        except ValueError as error:
+            flaw = str(error)
+        if flaw:
+            self._unusable.append(f"{path}: {flaw}")
 
     def _unlock(self, path: str) -> paramiko.PKey:
         """Ask for a key's passphrase on the terminal, once per process. Raises AuthRefusedError."""
@@ -175,11 +211,39 @@ def _load(path: str, phrase: str | None) -> paramiko.PKey:
     raise paramiko.SSHException("not a private key of a supported type")
 
 
+def _copy(key: paramiko.PKey) -> paramiko.PKey:
+    """Return a key that may get a certificate of its own; ssh-agent's keys cannot be copied."""
+    if isinstance(key, paramiko.AgentKey):
+        return paramiko.AgentKey(key.agent, key.blob, key.comment)
+    return copy.copy(key)
+
+
+def _is_in_hardware(path: str) -> bool:
+    return any(blob[4:7] == b"sk-" for blob in _public(path))  # its kind, after the length
+
+
 def _public(path: str) -> Iterator[bytes]:
     """Yield the public keys in the public files of a private key, and in the file itself."""
+    with contextlib.suppress(OSError, ValueError):
+        yield _public_part(Path(path).read_text(encoding="ascii"))
     for name in (path, f"{path}.pub", f"{path}-cert.pub"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             yield base64.b64decode(Path(name).read_text(encoding="ascii").split()[1], validate=True)
+
+
+def _public_part(text: str) -> bytes:
+    """Return the public key in a private key of OpenSSH's own format, which is not encrypted. Raises ValueError."""
+    body = re.fullmatch(
+        r"-----BEGIN OPENSSH PRIVATE KEY-----(.*)-----END OPENSSH PRIVATE KEY-----\s*", text, re.DOTALL
+    )
+    data = base64.b64decode(body[1] if body else "")
+    if not data.startswith(MAGIC):
+        raise ValueError("not a key of OpenSSH's format")
+    fields = Fields(data[len(MAGIC) :])
+    for _ in range(3):  # its cipher, and how its passphrase is stretched
+        fields.string()
+    fields.number(4)  # one key
+    return fields.string()
 
 
 def _is_of(blob: bytes, key: paramiko.PKey) -> bool:

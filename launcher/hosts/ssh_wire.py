@@ -35,14 +35,34 @@ class SilentResolverError(OSError):
     """Raised when a name is not resolved in time."""
 
 
+class OrderedTransport(paramiko.Transport):
+    """paramiko's connection with the algorithms of host keys in an order of our own."""
+
+    def __init__(
+        self, algorithms: tuple[str, ...], sock: Any, *, disabled_algorithms: dict[str, list[str]] | None
+    ) -> None:
+        """`algorithms` come in the order in which the server's keys are asked for."""
+        self._algorithms = algorithms
+        super().__init__(sock, disabled_algorithms=disabled_algorithms)
+
+    @property
+    def preferred_keys(self) -> tuple[str, ...]:
+        """The algorithms; paramiko itself asks for certificates last."""
+        return self._algorithms
+
+
 class Wire:
     """The stream below one SSH connection, with the parts of a socket's interface that paramiko needs.
 
     It closes itself if a piece is not accepted within SILENCE_S, and, once `watch` has been called, on silence.
     """
 
-    def __init__(self, carrier: Any, proxy: _Proxy | None = None) -> None:
-        """Take over a socket or a channel, and the ProxyCommand at its other end, if any."""
+    def __init__(self, carrier: Any, proxy: _Proxy | None = None, peer: str | None = None) -> None:
+        """Take over a socket or a channel, and the ProxyCommand at its other end, if any.
+
+        `peer` is the IP address at its other end, if this machine itself has connected to it.
+        """
+        self.peer = peer
         self._carrier = carrier
         self._proxy = proxy
         self._early = b""
@@ -158,7 +178,7 @@ def _dial(hop: Hop, before: paramiko.Transport | None, deadline: float) -> Wire:
             carrier.close()
             raise
         else:
-            return Wire(carrier)
+            return Wire(carrier, peer=str(address[0]))
     raise problem or OSError(f"{hop.address} has no TCP address")
 
 

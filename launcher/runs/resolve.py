@@ -119,7 +119,7 @@ def host(name: str | None) -> Host:
     names, patterns = names_and_patterns()
     is_plain = not re.search(r"[*?!]", wanted)
     if wanted in names or (is_plain and any(fnmatch.fnmatchcase(wanted, one) for one in patterns)):
-        return Host(name=wanted, address=wanted)
+        return build(Host, {"name": wanted, "address": wanted}, file="--host")
     if re.fullmatch(r"([\w.-]+@)?\w[\w-]*(\.[\w-]+)+|[\w.-]+@\w[\w-]*", wanted):
         user, _, address = wanted.rpartition("@")
         return Host(name=wanted, address=address, user=user or None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Annotated, Any
 
@@ -9,6 +10,24 @@ from pydantic import AfterValidator, AliasChoices, Field, model_validator
 
 from launcher.values.base import Written
 from launcher.values.image import Build
+
+# OpenSSH's rules, ssh_valid_hostname and ssh_valid_ruser in its readconf.c: a ProxyCommand's shell reads both.
+_NO_ADDRESS = re.compile(r"""^-|^\Z|['`"$\\;&<>|(){},\s\x00-\x1f\x7f]""")
+_NO_USER = re.compile(r"""^-|['`";&<>|(){}\x00-\x1f\x7f]|\s-|\\\Z""")
+
+
+def _address(written: str) -> str:
+    return _without(_NO_ADDRESS, written, "a name or an address")
+
+
+def _user(written: str) -> str:
+    return _without(_NO_USER, written, "a user's name")
+
+
+def _without(forbidden: re.Pattern[str], written: str, what: str) -> str:
+    if found := forbidden.search(written):
+        raise ValueError(f"expected {what}" + (f" without {json.dumps(found[0])}" if found[0] else ""))
+    return written
 
 
 def _engine(written: str) -> str:
@@ -27,8 +46,8 @@ class Host(Written):
     """
 
     name: Annotated[str, Field(min_length=1)]
-    address: Annotated[str, Field(pattern=r"^[^\s-][^\s]*$")] | None = None
-    user: str | None = None
+    address: Annotated[str, AfterValidator(_address)] | None = None
+    user: Annotated[str, AfterValidator(_user)] | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     identity_file: str | None = None
     known_hosts: str | None = None
