@@ -1,4 +1,6 @@
-"""The end is judged, not believed: sixty logs of commands that ended with exit status 0, and the table of the docs."""
+"""The end is judged, not believed: the logs of commands that ended with exit status 0, and the table of the docs."""
+
+import time
 
 import pytest
 from testbed.client import REPOSITORY
@@ -16,7 +18,8 @@ def verdict(log: str) -> tuple[str, str] | None:
     scanner = LogScanner()
     scanner.feed(log.encode())
     scanner.finish()
-    if Progress().lost_loss(scanner.last_loss) is not None:
+    is_killed = scanner.divergence is not None
+    if is_killed or Progress().lost_loss(scanner.last_loss) is not None:
         return "failed", "nan-divergence"
     found = read_good_exit(log.encode())
     if found.failure is not None:
@@ -36,9 +39,16 @@ def test_a_good_end_that_looks_odd_is_a_success(log, expected):
     assert verdict(log) == expected
 
 
-def test_there_are_thirty_of_each():
+def test_there_are_at_least_thirty_of_each():
     """As many as the issue asks for."""
-    assert (len(BAD), len(ODD)) == (30, 30)
+    assert min(len(BAD), len(ODD)) >= 30
+
+
+def test_a_long_line_of_errors_is_judged_at_once():
+    """Half a megabyte of them took a minute and a half."""
+    began = time.process_time()
+    assert verdict("ValueError: " * 40_000) == ("doubt", "user-code-error")
+    assert time.process_time() - began < 2
 
 
 STEPS = 30

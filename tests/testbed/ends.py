@@ -1,4 +1,4 @@
-"""Logs of commands that ended with exit status 0: thirty that failed all the same, thirty that only look odd.
+"""Logs of commands that ended with exit status 0: over thirty that failed all the same, over thirty that only look odd.
 
 Each is (name, log, verdict): `failed` with its class, `doubt` with its class, or None for a plain success. The lines have
 the formats of nanoGPT, Trainer, JSON lines, tqdm, Lightning, Keras, Accelerate, kohya, fairseq and people's own loops.
@@ -27,6 +27,11 @@ def lines(*losses: str) -> str:
     return "".join(f'{{"step": {n * 10}, "loss": {loss}, "lr": 0.001}}\n' for n, loss in enumerate(losses, 1))
 
 
+TRAINING_FAILED = f"loading the model\n❌ Training failed: {UNSCALE[12:]}\n"
+SHAPES = "❌ Training failed: mat1 and mat2 shapes cannot be multiplied (4x8 and 16x2)\n"
+DTYPES = "expected m1 and m2 to have the same dtype, but got: float != c10::BFloat16"
+NO_BOARD = "Error: could not find tensorboard, logging disabled\n"
+FP16 = ("failed", "fp16-unscale")
 NAN = ("failed", "nan-divergence")
 
 BAD = [
@@ -57,9 +62,28 @@ BAD = [
     ("caught: after steps", FINE + FRAME + UNSCALE + "\n", ("failed", "fp16-unscale")),
     ("caught: no bf16", f"Error during training: {NO_BF16[12:]}\n", ("failed", "bf16-unsupported")),
     ("caught: two dtypes", f"training failed with {TWO}\nbye\n", ("failed", "bf16-dtype-mismatch")),
+    ("caught: then a farewell", TRAINING_FAILED + "Training finished.\n", FP16),
+    ("caught: then another farewell", TRAINING_FAILED + "Training complete!\n", FP16),
+    ("caught: then `done`", TRAINING_FAILED + "done\n", FP16),
+    ("caught: then its traceback", TRAINING_FAILED + FRAME + UNSCALE + "\nTraining completed successfully\n", FP16),
+    ("caught: then fifteen lines", TRAINING_FAILED + "".join(f"removed shard {n}\n" for n in range(15)), FP16),
+    ("caught: then an evaluation", TRAINING_FAILED + "{'eval_loss': '7.1', 'eval_runtime': '1.2', 'epoch': '0'}\n", FP16),
+    ("caught: expected, as torch says it", f"❌ Training failed: {DTYPES}\n", ("failed", "bf16-dtype-mismatch")),
+    ("caught: behind another error", f"{NO_BOARD}KeyError: 'x'\n{TRAINING_FAILED}", FP16),
     ("caught: logged", f"2026-11-22 10:00:00 ERROR train: {UNSCALE}\n", ("failed", "fp16-unscale")),
     ("caught: a full card", FINE + f"{FRAME}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n", ("doubt", "cuda-oom")),
     ("caught: its own mistake", f"{FRAME}KeyError: 'labels'\nTraining failed, see above\n", ("doubt", "user-code-error")),
+    ("caught: shapes", SHAPES, ("doubt", "unknown")),
+    ("caught: shapes, then a farewell", SHAPES + "Training finished.\n", ("doubt", "unknown")),
+    ("caught: a file", "Training failed: [Errno 2] No such file or directory: 'train.jsonl'\n", ("doubt", "unknown")),
+    ("caught: no rows", "loading\nERROR: training aborted, dataset has 0 rows\n", ("doubt", "unknown")),
+    ("caught: a key", "KeyError: 'text'\nTraining finished.\n", ("doubt", "user-code-error")),
+    ("a loop without a step", "loss 2.31\nloss nan\nloss nan\n", ("doubt", "nan-divergence")),
+    ("k-fold: the last fold", "Fold 1: loss 0.5\nFold 2: loss nan\nFold 3: loss nan\n", ("doubt", "nan-divergence")),
+    ("k-fold: its epochs", "Fold 1 epoch 1 loss 0.5\nFold 1 epoch 2 loss nan\nFold 1 epoch 3 loss nan\n", ("doubt", "nan-divergence")),
+    ("LR finder: a bar", "LR finder:  5%|#  | 1/20 [00:01<00:09, 4.00it/s, loss=nan]\rLR finder: 10%|#  | 2/20 [00:01<00:09, 4.00it/s, loss=nan]\n", ("doubt", "nan-divergence")),
+    ("a demo of dtypes", f"float @ float: ok\nfloat @ bfloat16: {DTYPES}\nhalf @ half: ok\n", ("doubt", "bf16-dtype-mismatch")),
+    ("a demo that names the error", f"float @ bfloat16: RuntimeError: {DTYPES}\nhalf @ half: ok\n", ("doubt", "bf16-dtype-mismatch")),
 ]  # fmt: skip
 
 EVAL = "{'eval_loss': '2.1', 'eval_runtime': '1.2', 'eval_samples_per_second': '80', 'epoch': '1'}\n"
@@ -94,4 +118,15 @@ ODD = [
     ("a dry run", "--dry-run given: would train 100 steps\n", None),
     ("Trainer's whole training", FINE + EVAL + SUMMARY, None),
     ("success in words", f"{FRAME}RuntimeError: probe failed\nTraining completed successfully\n", None),
+    ("a sweep", "lr=0.1: loss 0.5\nlr=10: loss nan\nlr=100: loss nan\nbest lr=0.1\n", None),
+    ("a sweep: the last row", "lr=0.1: loss 0.5\nlr=10: loss nan\n", None),
+    ("a sweep: logged", "INFO:root:learning_rate=0.1 loss=0.5\nINFO:root:learning_rate=10 loss=nan\nINFO:root:learning_rate=99 loss=nan\n", None),
+    ("a sweep: configurations", "config 1: loss 0.5\nconfig 2: loss nan\nconfig 3: loss nan\n", None),
+    ("a sweep: trials", "Trial 1/3: loss 0.5\nTrial 2/3: loss nan\nTrial 3/3: loss nan\n", None),
+    ("float16 instead", "bfloat16 is not supported on this GPU, using float16\n" + "answer: 42\n" * 4, None),
+    ("bf16 skipped", "bf16 is not supported on this GPU, skipped\n", None),
+    ("fp32 instead", "Your setup doesn't support bf16/gpu. using fp32\n", None),
+    ("an expected error", f"got expected error '{UNSCALE[12:]}'\nall tests passed\n", None),
+    ("no TensorBoard", NO_BOARD + GOOD * 3, None),
+    ("no TensorBoard, nothing else", NO_BOARD, None),
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequenc
 
 from .failures import BY_NAME, FAILURES, HARMLESS, WARNING, FailureClass, Signs, patterns
 from .logscan import LogScanner
+from .loss_watch import is_of_sweep
 from .particulars import words_of_end, words_of_line
 
 TAIL_BYTES = 256 * 1024
@@ -28,6 +29,7 @@ _READ_WHOLE = 1 << 20
 _READ_MOST = 1 << 20
 _SAME_LINES = 4
 _MOST_HITS = 40
+_MOST_OF_LINE, _END_OF_LINE = 1500, 500
 _MOST_PREFIXES = 8
 _LEAST_WIDTH = 70
 _BEFORE, _AFTER = 500, 500
@@ -101,10 +103,18 @@ def _read(log: bytes) -> _Log:
     if b"\r" in log:  # progress bars: many lines in one line of the file
         parts = [(part, number) for number, line in enumerate(lines, start=1) for part in line.split("\r")]
         lines, numbers = [part for part, _ in parts], [number for _, number in parts]
+    lines = [_cut(line) for line in lines]
     if len(log) > _READ_WHOLE:
         kept = _excerpt(lines)
         lines, numbers = [lines[place] for place in kept], [numbers[place] for place in kept]
     return _Log(lines, numbers)
+
+
+def _cut(line: str) -> str:
+    """Return a line, or the beginning and the end of a very long one."""
+    if len(line) <= _MOST_OF_LINE + _END_OF_LINE:
+        return line
+    return "%s … %s" % (line[:_MOST_OF_LINE], line[-_END_OF_LINE:])
 
 
 def _rejoined(read: _Log) -> _Log:
@@ -262,7 +272,7 @@ class _Signs:
         self._starts = [0]
         for line in self._body.split("\n"):
             self._starts.append(self._starts[-1] + len(line) + 1)
-        self._quoted = _quoted(lines) | _later_ranks(lines)
+        self._passed_over = dict.fromkeys(_quoted(lines) | _later_ranks(lines), True)
 
     def causes(self) -> List[_Hit]:
         """Return the signs of what went wrong, without warnings."""
@@ -293,7 +303,9 @@ class _Signs:
     def _places(self, phrase: str, pattern: str) -> Iterator[int]:
         for at in self._occurrences(phrase):
             place = bisect.bisect_right(self._starts, at) - 1
-            if place in self._quoted or _HARMLESS.search(self._lines[place]):
+            if place not in self._passed_over:
+                self._passed_over[place] = bool(_HARMLESS.search(self._lines[place]))
+            if self._passed_over[place]:
                 continue
             start = self._body.rfind("\n", 0, max(0, at - _BEFORE)) + 1
             around = self._body[start : at + _AFTER]
@@ -390,7 +402,12 @@ def _decide(lines: List[str], signs: _Signs, ended: Ended) -> Optional[_Hit]:
     last_good = max(
         (n for n, line in enumerate(lines) if _PROGRESS.search(line) and not _NAN.search(line)), default=-1
     )
-    ends = [hit for hit in ends if hit.failure.name != "nan-divergence" or hit.place > last_good]
+    ends = [
+        hit
+        for hit in ends
+        if hit.failure.name != "nan-divergence"
+        or (hit.place > last_good and not is_of_sweep(lines[hit.place]))
+    ]
     late = _initiating(*([hit for hit in hits if hit.place > last_good] for hits in (causes, strays, ends)))
     first = late or _initiating(causes, strays, ends)
     is_cause = first in causes
@@ -399,7 +416,10 @@ def _decide(lines: List[str], signs: _Signs, ended: Ended) -> Optional[_Hit]:
     if by_end is not None and not is_cause and (first is None or ended.oom_kills):
         return by_end
     done = max((n for n, line in enumerate(lines) if _SUCCESS.search(line)), default=-1)
-    is_over = done > max((hit.place for hit in (*causes, *strays, *ends, *echoes)), default=-1)
+    # With exit status 0 a farewell proves nothing: a script that caught its error prints it too.
+    is_over = ended.exit != 0 and done > max(
+        (hit.place for hit in (*causes, *strays, *ends, *echoes)), default=-1
+    )
     if first is not None:
         is_handled = is_over and first.failure.name != "nan-divergence" and by_end is None
         return None if is_handled else _explained(first, signs)
@@ -468,7 +488,7 @@ def prove(log: bytes) -> Optional[Diagnosis]:
     chain the first counts: the others were raised while it was handled. A traceback that a script only printed does not
     count.
     """
-    lines = [_clean(line) for line in re.split(r"[\r\n]+", log.decode("utf-8", "replace"))]
+    lines = [_clean(_cut(line)) for line in re.split(r"[\r\n]+", log.decode("utf-8", "replace"))]
     for place in _last_chain(lines):
         for name in PROVABLE:
             failure = BY_NAME[name]

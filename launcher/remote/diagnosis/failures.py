@@ -930,6 +930,12 @@ FAILURES = (
             ("error:", r"^(?:\S+: )?(?:fatal |internal )?error:"),
             ("fatal", r"^fatal: |\bFATAL\b"),
             ("error", r"^(?:E\d{4} |ERROR\b|\[ERROR\]|Error\b)"),
+            (
+                "failed",
+                r"^\W{0,4}(?:\w+ )?(?:training|finetuning|fine-tuning|run|job|experiment) (?:has |run |job )?failed\b",
+            ),
+            ("aborted", r"^\W{0,4}(?:\w+ )?(?:training|run|job|experiment) (?:was |has been )?aborted\b"),
+            ("error during", r"^\W{0,4}error during (?:training|fine-?tuning)\b"),
             ("aborted", r"^Aborted\b|signal SIGABRT"),
             ("errors:", r"^Errors:"),
             ("error", r"^.{0,40}(?-i:\b(?:ERROR|CRITICAL)\b)(?=[\]\s|:-])"),

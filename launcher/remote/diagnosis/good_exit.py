@@ -6,15 +6,37 @@ error of precision near the end of the log. Anything else is a doubt, which is s
 
 from __future__ import annotations
 
+import re
 from typing import Dict, List, NamedTuple, Optional
 
 from .diagnose import PROVABLE, Diagnosis, Ended, diagnose
+from .log_names import is_evaluation
 from .logscan import LogScanner
 
 END_LINES = 12
-"""Lines with text that may follow an error which ended the work: a traceback's end, a farewell. After more, work went on."""
-_NO_DOUBT = ("none", "unknown", "preempted", "ssh-connection-lost")
+"""Lines with text that may follow an error which ended the work: a farewell, a summary. After more, work went on."""
+_CLEAN_UP_LINES = 16
+"""As END_LINES, for an error of precision: a training never overcomes it without a change."""
+_UNKNOWN_LINES = 3
+"""As END_LINES, for a line that only says that something failed."""
+_MOST_ERRORS = 8
+_NO_DOUBT = ("preempted", "ssh-connection-lost")
 """Classes that say nothing about a command that ended by itself with exit status 0."""
+_OF_STACK = re.compile(rb"\s|Traceback \(most recent call last\)|frame #\d|\#\d+ ")
+_SUCCESS = re.compile(rb"(?<!un)success", re.IGNORECASE)
+_EXCEPTION = re.compile(r"\W*(?:[\w.]+\.)?\w+(?:Error|Exception): ")
+_FAILED = re.compile(
+    r"\b(?:fail(?:ed|ure|s)?|errors?|exception|abort(?:ed|ing)?|crash(?:ed)?|fatal|cannot|could not)\b|[❌✗✘]",
+    re.IGNORECASE,
+)
+_WENT_ON = re.compile(
+    r"\b(?:using|us(?:e|ed) instead|instead|fall(?:s|ing|en)?[ -]?back|fell back|skip(?:s|ped|ping)?|switch(?:es|ed|ing) to"
+    r"|disabl(?:ed|ing)|default(?:s|ed|ing) to|continuing|ignor(?:ed|ing)|ok|as expected)\b"
+    r"|\bexpected (?:\w+ )?(?:error|failure|exception)\b|\(expected\)|✓|✔|✅",
+    re.IGNORECASE,
+)
+_NO_PLACE = "the last loss that the log shows is not finite, but the log does not place it in a training"
+_LAST_ERROR = "the log ends with this error, although the exit status is 0"
 
 
 class Doubt(NamedTuple):
@@ -33,30 +55,90 @@ NO_STEP = Doubt("no-step", None, "a training began, and made no step")
 
 
 class Reading(NamedTuple):
-    """What a log shows: a failure, a doubt, or neither."""
+    """What a log shows: a failure, a doubt, or neither; `number` is the number of the line."""
 
     failure: Optional[Diagnosis] = None
     doubt: Optional[Doubt] = None
+    number: Optional[int] = None
 
 
 def read_good_exit(log: bytes) -> Reading:
     """Read the end of the log of a command that ended with exit status 0."""
-    found = diagnose(log, Ended(exit=0))
-    if found.name in _NO_DOUBT or found.number is None or _is_overcome(log, found.number):
-        return Reading()
-    if found.name in PROVABLE:
-        return Reading(failure=found)
-    why = "the log ends with this error, although the exit status is 0"
-    return Reading(doubt=Doubt(found.name, found.line, why))
-
-
-def _is_overcome(log: bytes, number: int) -> bool:
-    """Whether line `number` is itself a metric, which is judged by its value, or work went on after it."""
     lines = log.split(b"\n")
-    after = [line for line in lines[number:] if line.strip()]
-    return len(after) > END_LINES or _has_metrics([lines[number - 1]]) or _has_metrics(after)
+    start = _begin_of_end(lines)
+    reading = Reading()
+    for _ in range(_MOST_ERRORS):
+        found = diagnose(b"\n".join(lines[start:]), Ended(exit=0))
+        if found.number is None:
+            break
+        start += found.number
+        judged = _judge(found._replace(number=start), lines[start:])
+        if judged.failure is not None:
+            return judged
+        reading = reading if reading.doubt is not None else judged
+    return reading if reading.doubt is not None else _lost(log)
 
 
-def _has_metrics(lines: List[bytes]) -> bool:
+def _begin_of_end(lines: List[bytes]) -> int:
+    """Return the index of the first line that so few lines follow that an error in it may have ended the work."""
+    left = _CLEAN_UP_LINES + 1
+    place = len(lines)
+    while place > 0 and left >= 0:
+        place -= 1
+        left -= _is_text(lines[place])
+    return place
+
+
+def _is_text(line: bytes) -> bool:
+    """Whether a line is more than a part of a stack."""
+    return bool(line.strip()) and not _OF_STACK.match(line)
+
+
+def _judge(found: Diagnosis, after: List[bytes]) -> Reading:
+    """Judge one error of a log by its line and by what was printed after it."""
+    text = found.line or ""
+    is_exception = bool(_EXCEPTION.match(text))
+    if (
+        found.name in _NO_DOUBT
+        or _metrics_of([text.encode()]).is_any
+        or (_WENT_ON.search(text) and not is_exception)
+    ):
+        return Reading()
+    following = list(filter(_is_text, after))
+    metrics = _metrics_of(after)
+    if found.name in PROVABLE:
+        if len(following) > _CLEAN_UP_LINES or metrics.is_of_training:
+            return Reading()
+        if is_exception or _FAILED.search(text):
+            return Reading(failure=found, number=found.number)
+    most = _UNKNOWN_LINES if found.name == "unknown" else END_LINES
+    if len(following) > most or metrics.is_any or any(map(_SUCCESS.search, following)):
+        return Reading()
+    return Reading(doubt=Doubt(found.name, found.line, _LAST_ERROR), number=found.number)
+
+
+def _lost(log: bytes) -> Reading:
+    """Return a doubt if the last training loss is not finite; that it diverged is judged elsewhere, from the whole log."""
     scanner = LogScanner()
-    return bool(scanner.feed(b"\n".join([*lines, b""])) or scanner.finish())
+    scanner.feed(log)
+    scanner.finish()
+    last = scanner.last_loss
+    if last is None or last.is_finite or last.is_certain:
+        return Reading()
+    at = log.rfind(last.line.encode("utf-8", "replace"))
+    number = log.count(b"\n", 0, at) + 1 if at >= 0 else None
+    return Reading(doubt=Doubt("nan-divergence", last.line, _NO_PLACE), number=number)
+
+
+class _Metrics(NamedTuple):
+    """Whether lines have metrics, and whether some are of a training."""
+
+    is_any: bool
+    is_of_training: bool
+
+
+def _metrics_of(lines: List[bytes]) -> _Metrics:
+    scanner = LogScanner()
+    found = scanner.feed(b"\n".join([*lines, b""])) + scanner.finish()
+    is_stepped = any(one.step is not None and not all(map(is_evaluation, one.values)) for one in found)
+    return _Metrics(bool(found), is_stepped or scanner.last_loss is not None)

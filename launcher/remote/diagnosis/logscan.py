@@ -351,7 +351,8 @@ class LogScanner:
         if step is not None and counter is not None and len(self._counters) < _MOST_NAMES:
             step = step if self._counters.setdefault(main, counter) == counter else None
         if loss is not None:
-            self._watch.take(loss, values[loss], step, line)
+            place = counter or ("epoch" if "epoch" in values else None)
+            self._watch.take(loss, values[loss], step, line, place)
         if loss is not None and counter is None and loss in self._counters:
             # A mean over an epoch, or a second print of the same: it is not on the curve of the steps.
             values = {key: value for key, value in values.items() if key != loss}

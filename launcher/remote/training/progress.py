@@ -66,10 +66,10 @@ class Progress:
         self._first_step: Optional[int] = None
 
     def lost_loss(self, of_log: Optional[LastLoss]) -> Optional[str]:
-        """Return the line of the last training loss if it was not finite; `of_log` counts if nobody reports losses."""
+        """Return the line of the last training loss if it was certainly not finite; `of_log` counts if nobody reports losses."""
         if self.has_worker_metrics or of_log is None:
             return self._lost_loss
-        return None if of_log.is_finite else of_log.line
+        return of_log.line if of_log.is_certain and not of_log.is_finite else None
 
     @property
     def is_without_step(self) -> bool:
