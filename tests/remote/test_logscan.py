@@ -263,6 +263,15 @@ LINES = {
         b"step 1 loss: 2,345.6, ppl: 1,234,567, acc 0.1\n",
         [(1, {"loss": 2345.6, "ppl": 1234567.0, "acc": 0.1})],
     ),
+    "a loss beside an evaluation": (b"step 1 train/loss=1.5 val/loss=2.5\n", [(1, {"loss": 1.5, "val/loss": 2.5})]),
+    "two bars without names": (
+        b"".join(
+            b"\r 50%%|##  | 1/%d [00:01<00:01, 1.0it/s, loss=%d]\r100%%|####| %d/%d [00:02<00:00, 1.0it/s, loss=%d]\n"
+            % (length, first, length, length, first + 1)
+            for length, first in ((4, 10), (2, 20), (4, 30))
+        ),
+        [(1, {"loss": 10.0}), (4, {"loss": 11.0}), *((None, {"loss": float(loss)}) for loss in (20, 21, 30, 31))],
+    ),
     "thousands with blanks": (b"step 1 loss: 2.5, ppl: 1 234\n", [(1, {"loss": 2.5})]),
 }  # fmt: skip
 

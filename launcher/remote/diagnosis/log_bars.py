@@ -8,18 +8,19 @@ Epoch 0:  50%|#####     | 5/10 [00:01<00:01,  4.5it/s, v_num=0, train_loss=2.310
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from typing import Iterable, Iterator, List, Match, NamedTuple, Optional, Pattern, Tuple
 
 from .log_names import Name, meaning
-from .log_pairs import NUMBER, number
+from .log_pairs import NUMBER, PAIR, number
 
 _TQDM = re.compile(r"%\|[^|]{0,400}\|\s{0,4}(\d{1,15})/(\d{1,15})\s{0,3}\[(?P<inside>[^\]]{0,4000})\]?")
 _COUNTED = re.compile(r"(\d{1,15})it \[(?P<inside>\d[\d:]{2,11}, [^\][]{0,4000})\]")  # tqdm without a total
 _KERAS = re.compile(r"\s{0,4}(\d{1,12})/(\d{1,12}) (?:\[[=>.]{10,60}\](?: - )?|[━─╸╺ ]{8,60})(.{0,2000})")
 _RICH = re.compile(r"(Epoch (\d{1,9})/-?\d{1,9}\s{1,3})[━─╸╺ ]{5,200}\s?(\d{1,12})/(\d{1,12}) (.{0,2000})")
 _POSTFIX = re.compile(
-    r"(?:^|[,\s|])\s{0,3}([A-Za-z][\w/.@ -]{0,60}?)\s{0,2}[=:]\s{0,3}(?:tensor\(|[\['\"])?("
+    r"(?:^|[,\s|])\s{0,3}([A-Za-z][\w/.@ -]{0,60}?)\s{0,2}[=:]\s{0,3}(?:tensor\(|[\['\"])?(?P<number>"
     + NUMBER
     + r")(?![\w.]|,\d)"
 )
@@ -28,20 +29,22 @@ _EPOCH = re.compile(
     r"\s{0,8}(?:train(?:ing)?\W{1,3})?epochs?\s{0,2}[:#\[(]{0,2}\s{0,2}(\d{1,9})", re.IGNORECASE
 )
 _TORCHTUNE = re.compile(r"\d{1,9}\|(\d{1,15})\|(.{1,200})")  # epoch, step, loss
-_OF_EPOCHS = re.compile(r"\d\s?epochs?/s\b|\ds/epochs?\b")
+_UNITS = r"(?:epoch|sample|image|img|example|ex|token|tok|sentence|seq|row|doc|file|word|pair)s?"
+_OF_OTHERS = re.compile(r"\d\s?" + _UNITS + r"/s\b|\ds/" + _UNITS + r"\b", re.IGNORECASE)
 _EPOCHS = re.compile(r"\bepochs\b|\bepoch$", re.IGNORECASE)
 _RATE = re.compile(r"^[^,]{0,40}(?:,\s{0,6}[^,=]{1,20})?")
 _SEPARATORS = re.compile(r"\s-\s|\s{2,}")
 _NUMBER = re.compile(NUMBER)
-_RICH_PAIR = re.compile(r"([A-Za-z][\w/.-]{0,60}): (" + NUMBER + r")(?!\S)")
+_RICH_PAIR = re.compile(r"([A-Za-z][\w/.-]{0,60}): (?P<number>" + NUMBER + r")(?!\S)")
 _MOST_DRAWN = 400
 _NOTHING = slice(0, 0)
+_UNKNOWN = -1
 
 
 class Bar(NamedTuple):
     """A progress bar: what stands before it, its position and length, the epoch it names, and the numbers beside it.
 
-    `key` tells bars apart. `is_of_epochs`: it advances by epochs, so its position is no step. `is_lightning` is known by what only Lightning writes beside a bar. `rest` is what follows it on the same line.
+    `key` tells bars apart. `is_of_others`: it advances by epochs or samples, so its position is no step. `is_lightning` is known by what only Lightning writes beside a bar. `rest` is what follows it on the same line.
     """
 
     title: str
@@ -53,7 +56,7 @@ class Bar(NamedTuple):
     is_lightning: bool
     postfix: str
     rest: str
-    is_of_epochs: bool = False
+    is_of_others: bool = False
 
     @property
     def key(self) -> str:
@@ -80,7 +83,7 @@ class BarForm(NamedTuple):
     rest: slice = _NOTHING
     is_lightning: bool = False
     is_titled: bool = False
-    is_of_epochs: bool = False
+    is_of_others: bool = False
 
     def of(self, line: str) -> Bar:
         """Return the bar of a line of this form."""
@@ -95,7 +98,7 @@ class BarForm(NamedTuple):
             self.is_lightning,
             "%s, %s" % (title, postfix) if self.is_titled else postfix,
             line[self.rest],
-            self.is_of_epochs,
+            self.is_of_others,
         )
 
 
@@ -156,7 +159,7 @@ def _tqdm(line: str, match: Match[str], title: slice, position: slice, length: O
     is_titled = "loss" in line[title].lower()
     found = _pairs(_POSTFIX, line, postfix)
     if is_titled:
-        found = itertools.chain(_pairs(_POSTFIX, line, title), found)
+        found = itertools.chain(_pairs(PAIR, line, title), found)
     epoch = _EPOCH.match(line, title.start, title.stop)
     return BarForm(
         title,
@@ -168,7 +171,7 @@ def _tqdm(line: str, match: Match[str], title: slice, position: slice, length: O
         is_titled=is_titled,
         postfix=postfix,
         rest=rest,
-        is_of_epochs=bool(_OF_EPOCHS.search(match["inside"], 0, 100) or _EPOCHS.search(line[title])),
+        is_of_others=bool(_OF_OTHERS.search(match["inside"], 0, 100) or _EPOCHS.search(line[title])),
     )
 
 
@@ -192,7 +195,7 @@ def _end_of_rate(inside: str) -> int:
 def _pairs(pattern: Pattern[str], line: str, part: slice) -> Iterator[Tuple[str, slice]]:
     """Yield the names in a part of a line, and where their numbers are."""
     for match in pattern.finditer(line[part]):
-        begin, end = match.span(2)
+        begin, end = match.span("number")
         yield match[1], slice(part.start + begin, part.start + end)
 
 
@@ -231,12 +234,29 @@ def _fields(line: str, part: slice) -> Iterator[Tuple[str, slice]]:
         begin = after
 
 
+class Shown(NamedTuple):
+    """Numbers beside a bar, the state in which they appeared, and their step if it can be known."""
+
+    bar: Bar
+    pairs: List[Tuple[Name, float]]
+    step: Optional[int]
+
+
+class _Held(NamedTuple):
+    """Numbers that appeared before the bar advanced; `drawn` is how often it was drawn at its position by then."""
+
+    bar: Bar
+    pairs: List[Tuple[Name, float]]
+    drawn: int
+
+
 class Passes:
     """The steps of one bar that has a loss beside it, over all its passes.
 
     The numbers appear before the bar advances (`set_postfix` inside a loop over it) or after (`update`, then
-    `set_postfix`). The first of them tells which: at position 0 it must be before. Where it does not tell, or where a
-    pass ended early, steps are None.
+    `set_postfix`). The first of them tells which: at position 0 it must be before. Such numbers are held until the bar
+    advances: a fast loop over tqdm shows several of them at one position, then advances by as many. Where this does not
+    tell, or where a pass ended early, steps are None.
     """
 
     def __init__(self) -> None:
@@ -247,27 +267,69 @@ class Passes:
         self._trained: List[Tuple[Name, str]] = []
         self._evaluated: List[Tuple[Name, str]] = []
         self._epoch: Optional[int] = None
+        self._held: List[_Held] = []
+        self._drawn = 0
 
-    def take(self, bar: Bar) -> List[Tuple[List[Tuple[Name, float]], Optional[int]]]:
-        """Take a state of the bar; return the numbers that are new, those of an evaluation apart, with their step."""
-        if bar.position < self._position or bar.epoch != self._epoch:
-            self._restart(bar)
-        self._position = bar.position
+    def take(self, bar: Bar) -> List[Shown]:
+        """Take a state of the bar; return the numbers whose step is decided, those of an evaluation apart."""
         trained = [pair for pair in bar.pairs if not pair[0].is_evaluation]
-        evaluated = [pair for pair in bar.pairs if pair[0].is_evaluation]
-        new = []
         written = _written(trained)
-        if written != self._trained and any(name.is_measure for name, _ in trained):
+        is_training = any(name.is_measure for name, _ in trained)
+        is_new = is_training and written != self._trained
+        moved = bar.position - self._position
+        shown: List[Shown] = []
+        if moved < 0 or bar.epoch != self._epoch:
+            shown, moved = self.give_up(), 0
+            self._restart(bar)
+        elif moved:
+            shown = self._settle(moved, is_changed=is_new)
+        self._position = bar.position
+        if is_training and (is_new or not moved):
+            self._drawn += 1
+        if is_new:
             self._trained = written
-            if self._ahead is None:
-                self._ahead = 1 if bar.position == 0 else 0 if bar.position == 1 or bar.is_lightning else -1
-            is_known = self._ran is not None and self._ahead >= 0
-            new.append((trained, (self._ran or 0) + bar.position + self._ahead if is_known else None))
+            shown += self._show(bar, trained)
+        evaluated = [pair for pair in bar.pairs if pair[0].is_evaluation]
         if evaluated and _written(evaluated) != self._evaluated:
             self._evaluated = _written(evaluated)
-            is_known = self._ran is not None and self._ahead == 0
-            new.append((evaluated, (self._ran or 0) + bar.position if is_known else None))
-        return new
+            shown.append(Shown(bar, evaluated, self._step(0) if self._ahead == 0 else None))
+        return shown
+
+    def give_up(self) -> List[Shown]:
+        """Return the numbers whose step is still open, without a step."""
+        held, self._held, self._drawn = self._held, [], 0
+        return [Shown(bar, pairs, None) for bar, pairs, _ in held]
+
+    def _show(self, bar: Bar, pairs: List[Tuple[Name, float]]) -> List[Shown]:
+        """Return numbers that are new, or hold them until the bar advances."""
+        if self._ahead is None:
+            is_ahead = bar.position == 0 and not bar.is_lightning
+            is_exact = bar.position == 1 or bar.is_lightning
+            self._ahead = 1 if is_ahead and not _is_placeholder(pairs) else 0 if is_exact else _UNKNOWN
+        if self._ahead == 1 and bar.own_step is None:
+            self._held.append(_Held(bar, pairs, self._drawn))
+            return []
+        return [Shown(bar, pairs, self._step(0) if self._ahead == 0 else None)]
+
+    def _settle(self, moved: int, *, is_changed: bool) -> List[Shown]:
+        """Return the held numbers now that the bar has moved; `is_changed`: it shows other numbers at once."""
+        drawn, last = self._drawn, self._held[-1:]
+        if (
+            self._held and is_changed and moved > 1
+        ):  # it counts something else, or they were there before the first step
+            self._ahead = _UNKNOWN
+        elif self._held and (is_changed or drawn > moved):
+            self.give_up()
+            return [Shown(one.bar, one.pairs, self._step(moved)) for one in last]
+        elif drawn == moved:
+            shown = [Shown(one.bar, one.pairs, self._step(one.drawn)) for one in self._held]
+            self.give_up()
+            return shown
+        return self.give_up()
+
+    def _step(self, beyond: int) -> Optional[int]:
+        """Return the step at the bar's position, or beyond it."""
+        return None if self._ran is None else self._ran + self._position + beyond
 
     def _restart(self, bar: Bar) -> None:
         """Begin another pass: it adds to the steps if the one before was complete."""
@@ -279,6 +341,11 @@ class Passes:
         elif self._ran is not None:
             self._ran = self._ran + (bar.length or 0) if is_complete and is_next else None
         self._epoch = bar.epoch
+
+
+def _is_placeholder(pairs: List[Tuple[Name, float]]) -> bool:
+    """Whether a script may have written numbers before it had any."""
+    return all(not value or not math.isfinite(value) for name, value in pairs if name.is_measure)
 
 
 def _written(pairs: List[Tuple[Name, float]]) -> List[Tuple[Name, str]]:

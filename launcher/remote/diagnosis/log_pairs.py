@@ -23,11 +23,16 @@ NUMBER = (
 """A number as logs write it. 2,345 is none: it may be a thousand times 2.345."""
 _GROUPED = r"(?!\d{1,3}[ '\u00a0\u202f]\d{3}(?!\d))"  # 1 234 is neither 1 nor 234
 _WRAP = r"(?:tensor\(|(?:np|numpy|torch)\.\w{1,12}\(|[\[('\"])?"
-_PAIR = re.compile(
+PAIR = re.compile(
     r"(?<![\w/.@%$+-])([A-Za-z][\w/.@-]{0,80}(?:'s)?(?: (?!"
     + _NOT_FINITE
     + r"(?![\w/@-]))[A-Za-z][\w/@-]{0,60}){0,3})"
-    r"(\s{0,12}[:=]\s{0,12}|\s{1,12})" + _WRAP + _GROUPED + "(" + NUMBER + r")(?![\w]|[.,/:-]\d|/\s?\d)"
+    r"(\s{0,12}[:=]\s{0,12}|\s{1,12})"
+    + _WRAP
+    + _GROUPED
+    + "(?P<number>"
+    + NUMBER
+    + r")(?![\w]|[.,/:-]\d|/\s?\d)"
 )
 _CALL = re.compile(
     r"[A-Za-z_]\w{0,80}\((?=\s?\w{1,80}=(?!=))(?<!tensor\()"
@@ -78,7 +83,7 @@ def pairs_form(line: str) -> Optional[PairsForm]:
     is_weak, is_finite, is_marked = True, True, False
     start, begin, length = 0, 0, 0
     words = 0
-    for match in _PAIR.finditer(line):
+    for match in PAIR.finditer(line):
         words += _words(line, begin, match.start())
         start, begin = begin, match.end()
         length += 1

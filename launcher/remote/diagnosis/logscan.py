@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 
-from .log_bars import Bar, Passes, bar_form, without_drawing
+from .log_bars import Bar, Passes, Shown, bar_form, without_drawing
 from .log_filter import is_likely, search_of, words_of
 from .log_forms import ASIDE, TextForm, line_form, text_form
 from .log_lines import Segments, text_of
@@ -60,6 +60,8 @@ class LogScanner:
         self._axes: Dict[str, Axis] = {}
         self._outranked: Set[str] = set()
         self._passes: Dict[str, Passes] = {}
+        self._unnamed: Optional[str] = None
+        self._has_two_lengths = False
         self._counters: Dict[str, str] = {}
         self._table = Table()
         self._pending: Optional[_Pending] = None
@@ -100,6 +102,8 @@ class LogScanner:
         """Return the metrics of the last line, which may lack its end."""
         metrics = self.feed(b"\n")
         self._settle(None)
+        for passes in self._passes.values():
+            self._take_shown(passes.give_up())
         metrics, self._metrics = metrics + self._metrics, []
         return metrics
 
@@ -161,11 +165,19 @@ class LogScanner:
         key = bar.key
         if key not in self._passes and len(self._passes) >= _MOST_COUNTERS:
             return
-        epoch = None if bar.epoch is None else float(bar.epoch)
-        for pairs, position in self._passes.setdefault(key, Passes()).take(bar):
-            step = None if bar.is_of_epochs else position
+        if not bar.title.strip() and bar.epoch is None:
+            self._has_two_lengths = self._has_two_lengths or (self._unnamed or key) != key
+            self._unnamed = key
+        self._take_shown(self._passes.setdefault(key, Passes()).take(bar))
+
+    def _take_shown(self, shown: List[Shown]) -> None:
+        """Take numbers beside bars. Of two bars without names, one may belong to an evaluation: neither has steps."""
+        for bar, pairs, position in shown:
+            epoch = None if bar.epoch is None else float(bar.epoch)
+            is_unclear = self._has_two_lengths and bar.key == self._unnamed
+            step = None if bar.is_of_others or is_unclear else position
             step = step if bar.own_step is None else bar.own_step
-            self._record(self._named(pairs, epoch, is_aside=False), step, key, bar.postfix)
+            self._record(self._named(pairs, epoch, is_aside=False), step, bar.key, bar.postfix)
 
     def _take_keras(self, bar: Bar) -> None:
         """Take a Keras bar. One that no `Epoch 1/5` announced belongs to an evaluation or a prediction."""
@@ -371,7 +383,7 @@ class LogScanner:
         self._has_loss = self._has_loss or (loss == "loss")
         if loss is None or self._has_loss or loss.startswith("actor/"):
             return values
-        if step is not None and any(map(is_evaluation, values)):
+        if step is not None and "/" not in loss and any(map(is_evaluation, values)):
             return values
         return {"loss" if key == loss else key: value for key, value in values.items()}
 
