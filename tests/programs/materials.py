@@ -166,7 +166,7 @@ testing: {n_best: 1, beam_size: 1, batch_size: 8, batch_type: sentence, max_outp
 training:
   optimizer: adam
   learning_rate: 0.005
-  scheduling: decaying
+  scheduling: exponential
   batch_size: 6
   batch_type: sentence
   normalization: batch
@@ -191,7 +191,7 @@ def joey(folder: Path) -> None:
     """Write configurations of JoeyNMT beside their data: one with a scheduler that the installed torch has changed."""
     translations(folder)
     (folder / "config.yaml").write_text(JOEY)
-    (folder / "plateau.yaml").write_text(JOEY.replace("decaying", "plateau"))
+    (folder / "plateau.yaml").write_text(JOEY.replace("exponential", "plateau"))
 
 
 def instructions(folder: Path) -> None:
