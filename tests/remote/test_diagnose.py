@@ -269,6 +269,7 @@ SAID = [
     ("user-code-error", "12:00:07 ValueError: no such layer"),
     ("user-code-error", "train.py: error: argument --lr: invalid float value: 'abc'"),
     ("user-code-error", "Error: No such option: --lrr"),
+    ("user-code-error", "✘ Config error for 'spacy.ConsoleLogger.v3'"),
     ("unknown", "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace."),
     ("unknown", "run.sh: line 45: --lr: command not found"),
     ("unknown", "ActorDiedError: The actor died unexpectedly before finishing this task."),

@@ -905,6 +905,7 @@ FAILURES = (
             ("error: argument", r"error: argument [^\n]+: "),
             ("unsupported global", r"WeightsUnpickler error: Unsupported global"),
             ("error:", r"^Error: (?:No such option|Invalid value|Missing option|Missing argument)\b"),
+            ("config", r"^✘ Config \w*\s?error\b"),  # spaCy
         ),
     ),
     FailureClass(
