@@ -232,6 +232,10 @@ def joey(name: str, configuration: str, end: End, fewest: int, said: str = "") -
         printed(
             r"Epoch +(?P<epoch>\d+), Step: +(?P<step>\d+), Batch Loss: +(?P<loss>\S+), Batch Acc: (?P<batch_acc>\S+),.*Lr: (?P<lr>\S+)"
         ),
+        printed(
+            r"Evaluation result \(\w+\): bleu: +(?P<eval_bleu>[\d.]+), loss: +(?P<eval_loss>[\d.]+), ppl: +(?P<eval_ppl>[\d.]+),"
+            r" acc: +(?P<eval_acc>[\d.]+)"
+        ),
         printed(r"Epoch +(?P<epoch>\d+), total training loss: (?P<total_training_loss>[\d.]+),"),
     )
     packages = ("joeynmt==2.3.0", "importlib_metadata==10.2.0", "setuptools==79.0.1")

@@ -7,9 +7,9 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,7 +64,10 @@ class Outcome(NamedTuple):
     program: Program
     end: End
     code: int
-    steps: int | None
+    step: int | None
+    """The last one, by `launch ps`."""
+    last_step: int | None
+    """The last one of the ledger."""
     sources: set[str]
     verdict: Verdict
     seconds: float
@@ -78,6 +81,8 @@ class Outcome(NamedTuple):
             faults.append(f"ended {tuple(self.end)}, right is {tuple(self.program.end)}")
         if (self.code == 0) != (self.end.state == "succeeded" and not self.end.has_doubt):
             faults.append(f"exit status {self.code}")
+        if self.step is not None and self.step != self.last_step:
+            faults.append(f"the last step is {self.step}, right is {self.last_step}")
         if self.verdict.right < self.program.fewest:
             faults.append(f"{self.verdict.right} readings, at least {self.program.fewest} are right")
         if self.program.said not in self.said:
@@ -104,16 +109,18 @@ def launch(program: Program, folder: Path, environment: Path) -> Outcome:
     seconds = time.monotonic() - began
     run = next(path.name for path in client.runs.iterdir() if path.is_dir())
     row = client.summary(run)
-    end = End(str(row["state"]), str(row["reason"]), bool(row.get("doubt")))
+    end = End(str(row["state"]), str(row["reason"]), "doubt" in (row.get("evidence") or {}))
     lines = client.run("metrics", run, "--json").stdout.splitlines()
     shown = list(told(lines))
     (log,) = (client.home / ".launch" / "runs" / run / "record").glob("*/log.txt")
     ledger = read(witness, client.runs / run / "outputs", log.read_text(errors="replace"))
-    verdict = judge(shown, program.readings(ledger))
+    allowed = list(program.readings(ledger))
+    last_step = max((one.step for one in allowed if one.step is not None), default=None)
+    verdict = judge(shown, allowed)
+    said = done.stderr + done.stdout
     return Outcome(
-        program, end, done.returncode, row["step"], sources(client, run), verdict, seconds,
-        done.stderr + done.stdout,
-    )  # type: ignore[arg-type]  # fmt: skip
+        program, end, done.returncode, row["step"], last_step, sources(client, run), verdict, seconds, said
+    )
 
 
 def sources(client: Client, run: str) -> set[str]:
@@ -146,8 +153,6 @@ def environment(packages: tuple[str, ...], folder: Path) -> Path:
 
 def own_torch() -> str:
     """Return the requirement for the torch of the environment that this runs in."""
-    from importlib.metadata import version
-
     return f"torch=={version('torch')}"
 
 
@@ -156,8 +161,3 @@ def cache() -> Path:
     kept = Path(os.environ.get("LAUNCH_TESTBED_CACHE") or REPOSITORY / ".testbed") / "programs"
     kept.mkdir(parents=True, exist_ok=True)
     return kept
-
-
-def scratch() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder for one launch."""
-    return tempfile.TemporaryDirectory(prefix="launch-programs-")

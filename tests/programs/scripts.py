@@ -87,7 +87,7 @@ def row(outcome: Outcome) -> list[str]:
         command,
         counts,
         " and ".join(sorted(outcome.sources)) or "-",
-        str(outcome.steps or "-"),
+        str(outcome.step or "-"),
         end,
         f"{outcome.seconds:.0f}",
         time.strftime("%Y-%m-%d"),
