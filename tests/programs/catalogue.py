@@ -16,6 +16,7 @@ Readings = Callable[[Ledger], Iterable[Reading]]
 GOOD = End("succeeded", "exit-only")
 NO_MODULE = End("failed", "missing-dependency")
 OWN_ERROR = End("failed", "user-code-error")
+NOT_FOUND = End("failed", "hub-access")
 DIVERGED = End("failed", "nan-divergence")
 
 
@@ -302,7 +303,7 @@ PROGRAMS = (
     BY_LOG._replace(name="trl sft, without the hook"),
     with_end(SFT, "trl sft, NaN", DIVERGED, "the loss was not finite", "--learning_rate", "1e30"),
     with_end(BY_LOG, "trl sft, NaN, without the hook", DIVERGED, "the loss was not finite", "--learning_rate", "1e30"),
-    with_end(SFT, "trl sft, no such data", OWN_ERROR, "nowhere", "--dataset_name", "nowhere"),
+    with_end(SFT, "trl sft, no such data", NOT_FOUND, "nowhere", "--dataset_name", "nowhere"),
     with_end(SFT, "trl sft, no such argument", OWN_ERROR, "learnin_rate", "--learnin_rate", "1"),
     lightning("lightning demo", DEMO.format("DemoModel"), "fit --trainer.max_epochs 2"),
     lightning("lightning demo, evaluation only", DEMO.format("BoringModel"), "validate"),

@@ -37,7 +37,8 @@ Written by `make scripts`; do not edit.
 
 Training programs that ship inside packages, unmodified, each launched on this machine in an environment of its own, with torch 2.13.0
 and small local models and data. A witness inside each process writes down what torch and the program's own logger do: backward passes,
-optimizer steps, logged values. What only the output has, such as an accuracy, is read by the program's own format.
+optimizer steps, logged values. What only the output has, such as an accuracy, is read by a pattern of the program's own lines: for JoeyNMT's
+and MACE's losses there is no other source. spaCy trains without torch, and its logger writes a file.
 
 *Right*: a value that `launch metrics` has, at the step and under the name that the ledger has. *Absent*: one that the ledger has, and
 launch does not. *Wrong*: all others. *Step* is the last one that `launch ps` has. {count} launches, wrong: {wrong}.
