@@ -272,6 +272,43 @@ LINES = {
         ),
         [(1, {"loss": 10.0}), (4, {"loss": 11.0}), *((None, {"loss": float(loss)}) for loss in (20, 21, 30, 31))],
     ),
+    "training behind an evaluation": (
+        b"Train 10/100 loss 2.1\nVal 10/10 loss 5\nTrain 20/100 loss 2.0\n",
+        [(None, {"loss": 2.1}), (None, {"eval_loss": 5.0}), (None, {"loss": 2.0})],
+    ),
+    "heads of phases": (
+        b"Epoch 1 train\nloss: 2.0\nEpoch 1 val\nloss: 3.0\nEpoch 2 train\nloss: 1.9\n",
+        [(None, {"loss": 2.0}), (None, {"eval_loss": 3.0}), (None, {"loss": 1.9})],
+    ),
+    "heads without numbers": (
+        b"loss: 2.0\nEvaluating...\nloss: nan\nTraining...\nloss: 1.9\n=== Validation ===\nloss: 3.0\nEpoch 2\nloss: 1.8\nTest:\nloss: 4\n",
+        [
+            (None, {"loss": 2.0}), (None, {"eval_loss": NAN}), (None, {"loss": 1.9}), (None, {"eval_loss": 3.0}),
+            (None, {"loss": 1.8}), (None, {"eval_loss": 4.0}),
+        ],
+    ),
+    "no heads": (
+        b"eval:\n  size: 4\nmode: test\nTraining finished, now testing 1,000 files\nmodel.eval()\nloss: 2.0\n",
+        [(None, {"loss": 2.0})],
+    ),
+    **{
+        f"an evaluation by {key}": (
+            b'{"step": 1, "loss": 2.0, "%s": "train"}\n{"%s": "%s", "step": 1, "loss": NaN}\n' % (key, key, value),
+            [(1, {"loss": 2.0}), (1, {"eval_loss": NAN})],
+        )
+        for key, value in ((b"split", b"val"), (b"mode", b"val"), (b"phase", b"test"), (b"event", b"eval"), (b"stage", b"validation"))
+    },
+    "an evaluation at the end of a line": (
+        b"step=1 loss=2 split=train\nstep=1 loss=nan split=val\n", [(1, {"loss": 2.0}), (1, {"eval_loss": NAN})],
+    ),
+    "the steps of an evaluation": (
+        b"step 1: loss 2\neval_step 1: loss nan\nval_step 2: loss nan\n",
+        [(1, {"loss": 2.0}), (None, {"eval_loss": NAN}), (None, {"eval_loss": NAN})],
+    ),
+    "names behind an evaluation's": (
+        b"epoch 0: eval_loss=0.09 accuracy=0.50\neval: loss=0.1 ppl=1.2\n",
+        [(None, {"epoch": 0.0, "eval_loss": 0.09, "accuracy": 0.5}), (None, {"eval_loss": 0.1, "eval_ppl": 1.2})],
+    ),
     "thousands with blanks": (b"step 1 loss: 2.5, ppl: 1 234\n", [(1, {"loss": 2.5})]),
 }  # fmt: skip
 

@@ -27,12 +27,21 @@ _WORDS = (
     b"miou",
     b"map50",
     b"class ",
+    b"testing",
+    b"test:",
+    b" test ",
+    b" val ",
 )
 _LIKELY = re.compile(
     rb"(?:loss|ppl|perp|acc|reward|score|eval|valid|val_|lr|bpb|wer|f1|miou|map50)[\w/@.()'\"-]{0,60}(?: [a-z][\w/()-]{0,40})?"
     rb"['\"]?\s{0,12}[:=]?\s{0,12}(?:tensor\(|(?:np|numpy|torch)\.\w{1,12}\(|[\[('\"])?[-+]?\.?(?:\d|nan|inf)"
 )
 _HEADS = (b"epoch", b"[epoc", b"[eval")  # lines that say where the next ones stand
+_PHASE = re.compile(
+    rb"\b(?:train|training|eval|evaluat(?:e|ing|ion)|val|valid|validat(?:e|ing|ion)|test|testing)\b"
+    rb"(?:[^a-z0-9]{1,12}(?:[a-z]{2,11}|epoch[^a-z]{1,12})){0,3}[^a-z0-9]{0,40}\Z"
+)
+_MOST_OF_PHASE = 80
 _COLUMNS = re.compile(rb"\S(?:\s{2,}|\t|\s?\|\s?)\S")  # the head of a table has no numbers
 
 _searches: Dict[Tuple[bytes, ...], Pattern[bytes]] = {}
@@ -57,4 +66,9 @@ def search_of(words: List[bytes]) -> Pattern[bytes]:
 def is_likely(low: bytes) -> bool:
     """Whether a line in lower case, which has one of the words, may be a metric line or the head of some."""
     is_head = low.lstrip()[:5] in _HEADS or low.endswith(b"validation set")
-    return is_head or bool(_LIKELY.search(low) or _COLUMNS.search(low))
+    return is_head or bool(_LIKELY.search(low) or _COLUMNS.search(low)) or is_phase(low)
+
+
+def is_phase(low: bytes) -> bool:
+    """Whether a line in lower case may say what runs from here: an evaluation or the training."""
+    return len(low) <= _MOST_OF_PHASE and bool(_PHASE.search(low))

@@ -6,15 +6,17 @@ import re
 from typing import NamedTuple, Optional, Tuple
 
 from .log_bars import BarForm, bar_form, keras_form
+from .log_heads import phase_of
 from .log_lines import prefix_of
-from .log_pairs import DictForm, PairsForm, dict_form, pairs_form
+from .log_pairs import OF_EVALUATION, DictForm, PairsForm, dict_form, pairs_form
 from .log_steps import PlaceForm, place_form
 
 ASIDE = re.compile(
-    r"\b(?:val|valid|validat(?:e|ing|ion)|eval|evaluat(?:e|ing|ion)|test(?:ing)?|dev|predict(?:ing)?|inference)\b(?!\.py|[_/=:]\d)",
+    r"\b(?:(?:val|valid|eval|test)_(?:step|iter|batch|epoch|phase)|val|valid|validat(?:e|ing|ion)|eval|evaluat(?:e|ing|ion)|test(?:ing)?|dev|predict(?:ing)?|inference)\b(?!\.py|[_/=:]\d)",
     re.IGNORECASE,
 )
 _PART = re.compile(r"[\[(]\s{0,8}(\d{1,12})\s?/\s{0,8}(\d{1,12})")
+_TRAINING = re.compile(r"\btrain(?:ing)?\b", re.IGNORECASE)
 _OWN_COUNT = re.compile(r"[\s_\])-]{0,3}(?:step|iter|batch|update)", re.IGNORECASE)
 _KERAS_EPOCH = re.compile(r"\s{0,4}Epoch (\d{1,9})/\d{1,9}\s*$")
 
@@ -29,7 +31,8 @@ class AsideForm(NamedTuple):
 class TextForm(NamedTuple):
     """The form of free text. It begins behind the prefix; all places but that of the rank are counted from there.
 
-    A line with a printed dict has nothing else. `opens`: it may say where indented lines stand.
+    A line with a printed dict has nothing else. `opens`: it may say where indented lines stand. `trains`: False if it
+    says that an evaluation runs from here, True if it says so of the training.
     """
 
     begin: int
@@ -40,6 +43,7 @@ class TextForm(NamedTuple):
     pairs: Optional[PairsForm] = None
     aside: Optional[AsideForm] = None
     opens: bool = False
+    trains: Optional[bool] = None
 
 
 class LineForm(NamedTuple):
@@ -74,15 +78,26 @@ def text_form(text: str) -> TextForm:
         return TextForm(prefix.end, prefix.rank, is_indented, printed)
     opens = line.startswith("[") and line.endswith("]:")
     pairs = pairs_form(line)
-    aside = _aside_form(line, pairs.first) if pairs is not None else None
-    return TextForm(prefix.end, prefix.rank, is_indented, None, place_form(line), pairs, aside, opens)
+    where = place_form(line)
+    if pairs is None or pairs.is_weak:
+        trains = None if is_indented or text.startswith("- ") else phase_of(line)
+        return TextForm(prefix.end, prefix.rank, is_indented, None, where, pairs, None, opens, trains)
+    aside = _aside_form(line, pairs.first)
+    trains = True if aside is None and _trains(line, pairs) else None
+    return TextForm(prefix.end, prefix.rank, is_indented, None, where, pairs, aside, opens, trains)
+
+
+def _trains(line: str, pairs: PairsForm) -> bool:
+    """Whether a line of metrics says that they are the training's."""
+    is_so = any(name.is_measure and name.text.startswith("train") for name, _ in pairs.named)
+    return is_so or bool(_TRAINING.search(line, 0, pairs.first))
 
 
 def _aside_form(line: str, first: int) -> Optional[AsideForm]:
     """Return what is said of an evaluation before the first measure, None if nothing is."""
     aside = ASIDE.search(line, 0, first)
     if aside is None:
-        return None
+        return AsideForm(None, is_doubtful=True) if OF_EVALUATION.search(line) else None
     part = _PART.search(line, aside.start(), first)
     parts = (slice(*part.span(1)), slice(*part.span(2))) if part else None
-    return AsideForm(parts, bool(_OWN_COUNT.match(line, aside.end())))
+    return AsideForm(parts, bool(_OWN_COUNT.match(line, aside.end()) or "_" in aside[0]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import FrozenSet, List, NamedTuple, Optional
+from typing import Dict, FrozenSet, List, NamedTuple, Optional, Tuple
 
 
 def _words(text: str) -> FrozenSet[str]:
@@ -140,3 +140,24 @@ def is_measure(key: str) -> bool:
 def is_evaluation(key: str) -> bool:
     """Whether a recorded name is that of an evaluation: eval_loss, val/acc, test_wer."""
     return not _EVALUATIONS.isdisjoint(re.split(r"[/_\s-]", key.lower(), maxsplit=2)[:2])
+
+
+def loss_of(values: Dict[str, float]) -> Optional[str]:
+    """Return the name of the training loss among some values."""
+    if "loss" in values:
+        return "loss"
+    return next(filter(is_training_loss, values), None)
+
+
+def aside_name(name: str) -> str:
+    """Return a name that shows that its value comes from an evaluation."""
+    return name if is_evaluation(name) or name == "epoch" else "eval_" + name
+
+
+def named(pairs: List[Tuple[Name, float]], epoch: Optional[float], *, is_aside: bool) -> Dict[str, float]:
+    """Return the values of a line; `is_aside`: they come from an evaluation."""
+    values: Dict[str, float] = {} if epoch is None else {"epoch": epoch}
+    for name, value in pairs:
+        is_renamed = is_aside and name.is_measure and not name.text.startswith("train")
+        values.setdefault(aside_name(name.text) if is_renamed else name.text, value)
+    return values

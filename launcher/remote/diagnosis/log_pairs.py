@@ -118,12 +118,21 @@ def number(text: str) -> float:
 
 
 class DictForm(NamedTuple):
-    """The names in a dict with the places of their numbers, and how many of its values are flags or not set."""
+    """The names in a dict with the places of their numbers, and how many of its values are flags or not set.
+
+    `is_evaluation`: a value says so, as in `{"split": "val", "loss": 2.5}`.
+    """
 
     entries: Tuple[Tuple[str, slice], ...]
     unset: int
+    is_evaluation: bool = False
 
 
+OF_EVALUATION = re.compile(
+    r"(?<![\w-])(?:_?split|data_split|subset|mode|phase|stage|event|kind|type|loop)['\"]?\s{0,3}[:=]\s{0,3}['\"]?"
+    r"(?:val|valid|validat(?:e|ing|ion)|eval|evaluat(?:e|ing|ion)|test(?:ing)?|dev)(?![A-Za-z0-9/.-])",
+    re.IGNORECASE,
+)
 _UNSET = re.compile(r": (?:None|True|False|null|true|false)\b")
 
 
@@ -154,7 +163,8 @@ def dict_form(line: str) -> Optional[DictForm]:
                 break
     if depth != 0 or line[end:].strip():
         return None
-    return DictForm(tuple(pairs.items()), sum(1 for _ in _UNSET.finditer(line)))
+    is_evaluation = bool(OF_EVALUATION.search(line, start))
+    return DictForm(tuple(pairs.items()), sum(1 for _ in _UNSET.finditer(line)), is_evaluation)
 
 
 def floats(pairs: Dict[str, str]) -> Iterator[Tuple[str, float]]:

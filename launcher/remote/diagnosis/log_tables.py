@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import List, NamedTuple, Optional, Tuple
 
-from .log_names import Name, column_meaning
+from .log_names import Name, aside_name, column_meaning
 from .log_pairs import NUMBER, number
 from .log_steps import Count, Place
 
@@ -21,6 +21,7 @@ _LEAST, _MOST = 3, 40
 _MOST_MISFITS = 2
 _STEPS = ("step", "#", "iter", "iteration", "steps")
 _EPOCHS = ("epoch", "e", "epochs")
+_FASTAI = ("epoch", "train_loss", "valid_loss")  # what follows is measured on the validation set
 _DETECTION = {
     "box(p": "precision",
     "p": "precision",
@@ -97,12 +98,17 @@ class Table:
             elif _NUMBER.fullmatch(cell):
                 name = column_meaning(column)
                 if name is not None:
-                    pairs.append((name, number(cell)))
+                    is_fastai = place >= len(_FASTAI) and tuple(self._columns[: len(_FASTAI)]) == _FASTAI
+                    pairs.append((_of_evaluation(name) if is_fastai else name, number(cell)))
         if not any(name.is_measure for name, _ in pairs):
             return None
         self._misfits = 0
         count = Count("table", step, None, None, is_global=True) if step is not None else None
         return Row(Place(count, None if epoch is None else float(epoch)), pairs, is_class)
+
+
+def _of_evaluation(name: Name) -> Name:
+    return name._replace(text=aside_name(name.text)) if name.is_measure else name
 
 
 def _cells(line: str) -> List[str]:

@@ -13,10 +13,10 @@ import re
 from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 
 from .log_bars import Bar, Passes, Shown, bar_form, without_drawing
-from .log_filter import is_likely, search_of, words_of
+from .log_filter import is_likely, is_phase, search_of, words_of
 from .log_forms import ASIDE, TextForm, line_form, text_form
 from .log_lines import Segments, text_of
-from .log_names import Name, is_evaluation, is_measure, is_training_loss
+from .log_names import Name, aside_name, is_evaluation, is_measure, loss_of, named
 from .log_pairs import DictForm, dict_values
 from .log_shapes import Shapes
 from .log_steps import NOWHERE, Axis, Count, Place, place_form, place_of_dict
@@ -91,7 +91,7 @@ class LogScanner:
         segments = self._segments.cut(piece)
         low = b"\n".join(segments).lower()
         words = words_of(low)
-        if words or self._pending or self._table.is_open or _BAR in low:
+        if words or self._is_evaluating or self._pending or self._table.is_open or _BAR in low:
             self._take_all(segments, low.split(b"\n"), words)
         elif segments:
             self._is_cleared = _is_blank(segments[-1])
@@ -120,7 +120,8 @@ class LogScanner:
             else:
                 if self._pending:
                     self._settle(None)
-                if self._table.is_open or (search(low) and is_likely(low)):
+                is_head = self._is_evaluating and b"train" in low and is_phase(low)
+                if is_head or self._table.is_open or (search(low) and is_likely(low)):
                     self._take_line(segment)
                 self._is_cleared = False
 
@@ -177,7 +178,7 @@ class LogScanner:
             is_unclear = self._has_two_lengths and bar.key == self._unnamed
             step = None if bar.is_of_others or is_unclear else position
             step = step if bar.own_step is None else bar.own_step
-            self._record(self._named(pairs, epoch, is_aside=False), step, bar.key, bar.postfix)
+            self._record(named(pairs, epoch, is_aside=False), step, bar.key, bar.postfix)
 
     def _take_keras(self, bar: Bar) -> None:
         """Take a Keras bar. One that no `Epoch 1/5` announced belongs to an evaluation or a prediction."""
@@ -227,6 +228,7 @@ class LogScanner:
             self._take_text(text, form.text)
         elif form.keras_epoch is not None:
             self._keras_epoch = int(text[form.keras_epoch])
+            self._is_evaluating = False
         elif form.keras is not None:
             self._take_keras(form.keras.of(text))
         elif form.bar is not None:
@@ -261,13 +263,14 @@ class LogScanner:
             values.pop(where.counted.name, None)
         if where.counted is None and head.strip():
             where = place_form(head).of(head)
-        is_aside = bool(ASIDE.search(head)) or all(key == "epoch" or is_evaluation(key) for key in values)
+        is_aside = form.is_evaluation or bool(ASIDE.search(head))
+        is_aside = is_aside or all(key == "epoch" or is_evaluation(key) for key in values)
         if where.counted is None and self._is_cleared and "epoch" in values:
             self._pending = _Pending(values, line, is_aside)
             return
-        step = self._step(where, is_aside=is_aside)
+        step = self._step(where, is_aside=is_aside, is_doubtful=form.is_evaluation)
         if is_aside:
-            values = {_aside(key): value for key, value in values.items()}
+            values = {aside_name(key): value for key, value in values.items()}
         self._record(values, step, where.counted.name if where.counted else None, line, is_aside=is_aside)
 
     def _take_pairs(self, line: str, form: TextForm) -> None:
@@ -278,6 +281,8 @@ class LogScanner:
         elif self._head is not None and where == NOWHERE:
             where = self._head
         pairs, aside = form.pairs, form.aside
+        if form.trains is not None:
+            self._is_evaluating = not form.trains
         has_step = where.counted is not None or where.epoch is not None
         if pairs is None or (pairs.is_weak and not has_step):
             self._is_of_validation = self._is_of_validation or bool(_OF_VALIDATION.fullmatch(line))
@@ -290,7 +295,7 @@ class LogScanner:
             self._emit(found, where, line, is_aside=True)
             return
         if aside is None:
-            self._is_evaluating = self._is_evaluating and where.counted is None
+            self._is_evaluating = self._is_evaluating and where == NOWHERE
             self._emit(found, where, line, is_aside=self._is_of_validation)
             return
         self._is_evaluating = True
@@ -314,27 +319,8 @@ class LogScanner:
         is_doubtful: bool = False,
     ) -> None:
         step = self._step(where, is_aside=is_aside, is_doubtful=is_doubtful)
-        values = self._named(pairs, where.epoch, is_aside=is_aside)
+        values = named(pairs, where.epoch, is_aside=is_aside)
         self._record(values, step, where.counted.name if where.counted else None, line, is_aside=is_aside)
-
-    @staticmethod
-    def _named(
-        pairs: List[Tuple[Name, float]], epoch: Optional[float], *, is_aside: bool
-    ) -> Dict[str, float]:
-        """Return the values of a line. What follows an evaluation's name belongs to the evaluation too."""
-        values: Dict[str, float] = {} if epoch is None else {"epoch": epoch}
-        for name, value in pairs:
-            is_aside = is_aside or name.is_evaluation
-            values.setdefault(
-                _aside(name.text)
-                if is_aside
-                and name.is_measure
-                and not name.is_evaluation
-                and not name.text.startswith("train")
-                else name.text,
-                value,
-            )
-        return values
 
     def _step(self, where: Place, *, is_aside: bool, is_doubtful: bool = False) -> Optional[int]:
         """Return the step of a place. `iter 20` is none where other lines have `iter 20 step 10`: their steps are the axis."""
@@ -358,7 +344,7 @@ class LogScanner:
         is_aside: bool = False,
     ) -> None:
         """Record a metric. A name keeps the counter it had first: two counters never share a curve."""
-        loss = None if is_aside or "train_runtime" in values else _loss_of(values)
+        loss = None if is_aside or "train_runtime" in values else loss_of(values)
         main = loss or next(iter(values), "")
         if step is not None and counter is not None and len(self._counters) < _MOST_NAMES:
             step = step if self._counters.setdefault(main, counter) == counter else None
@@ -388,20 +374,8 @@ class LogScanner:
         return {"loss" if key == loss else key: value for key, value in values.items()}
 
 
-def _loss_of(values: Dict[str, float]) -> Optional[str]:
-    """Return the name of the training loss among some values."""
-    if "loss" in values:
-        return "loss"
-    return next(filter(is_training_loss, values), None)
-
-
 def _nothing(_: bytes) -> None:
     """Find nothing."""
-
-
-def _aside(name: str) -> str:
-    """Return a name that shows that its value comes from an evaluation."""
-    return name if is_evaluation(name) or name == "epoch" else "eval_" + name
 
 
 _BLANK = re.compile(rb"[ \t\x08]*(?:\x1b\[[0-9;]{0,20}[A-Za-z][ \t\x08]*)*\Z")
