@@ -10,13 +10,14 @@
 # kills        write the table of random kills
 # orders       write the table of random removals and pulls
 # large        write the table of large trees
+# fuzz         write the table of generated cases
 # precision    write the table of precisions
 # scripts      launch training programs of PyPI packages, and write their table
 # mutants      break the product by each patch, and show that the tests notice
 # testbed-up   leave two machines running
 # testbed-down end them
 # clean        remove what these targets made
-.PHONY: demo quick test long check lint docs bench links kills orders large precision scripts mutants testbed-up testbed-down clean
+.PHONY: demo quick test long check lint docs bench links kills orders large precision fuzz scripts mutants testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -64,6 +65,9 @@ orders: .venv/ready
 
 large: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py large
+
+fuzz: .venv/ready
+	$(BIN)/python tests/fuzz/run.py
 
 precision: .venv/ready
 	$(BIN)/python tests/bench/precision.py

@@ -234,8 +234,8 @@ class Mirror:
     def host(self) -> Host:
         """Return the run's host. Raises RunError if the mirror does not name it."""
         try:
-            return Host.model_validate(json.loads((self.folder / "client.json").read_text())["host"])
-        except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
+            return Host.model_validate(read_json(self.folder / "client.json")["host"])
+        except (KeyError, ValidationError) as error:
             raise RunError(
                 f"{self.folder} does not name the host of {self.run}\n  add --host HOST"
             ) from error

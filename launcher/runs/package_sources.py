@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -31,7 +30,7 @@ from launcher.runs.resolve import Task
 from launcher.values.host import Host
 from launcher.values.plan import Finding
 from launcher.values.requirement import requirement_text
-from launcher.values.toml import read_toml
+from launcher.values.toml import parse_toml, read_toml
 
 REQUIREMENTS = "requirements.txt"
 LOCK = "uv.lock"
@@ -185,10 +184,8 @@ def _of_script(task: Task) -> Packages | None:
     if len(blocks) > 1:
         raise BadFileError(f"{where} is there twice")
     lines = blocks[0]["content"].splitlines()
-    try:
-        table = tomllib.loads("\n".join(line[2:] if line.startswith("# ") else line[1:] for line in lines))
-    except tomllib.TOMLDecodeError as error:
-        raise BadFileError(f"{where} is not TOML: {error}") from error
+    content = "\n".join(line[2:] if line.startswith("# ") else line[1:] for line in lines)
+    table = parse_toml(content, where)
     names = _checked(table.get("dependencies", []), f"{where}: dependencies")
     notes = [*_of_uv_alone(table, where), *_of_python(table, script.path)]
     return Packages(names, f"the script block of {script.path}", tuple(notes))

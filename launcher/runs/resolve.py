@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from launcher.values.job import Job
 from launcher.values.parsing import build, nearest, unknown_name
 from launcher.values.plan import Finding
 from launcher.values.profile import NAME, Profile
-from launcher.values.toml import read_text, read_toml
+from launcher.values.toml import parse_toml, read_text, read_toml
 from launcher.values.wheels import WheelTable
 
 PROJECT_FILE = Path("launch.toml")
@@ -309,8 +308,8 @@ def change(data: dict[str, Any], setting: str) -> str:
     if not separator or not re.fullmatch(r"\w+(\.\w+)*", key.strip()):
         raise UsageError(f"--set {setting}: expected KEY=VALUE, e.g. --set batch.global=32")
     try:
-        value = tomllib.loads(f"value = {written}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = parse_toml(f"value = {written}", "--set")["value"]
+    except BadFileError:
         value = written  # a bare word is text
     key = key.strip()
     *tables, last = key.split(".")

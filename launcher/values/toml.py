@@ -8,11 +8,22 @@ from typing import Any
 
 from launcher.errors import BadFileError
 
+MOST_BYTES = 4 << 20
+MOST_DEEP = 50
+_MOST_DOTS = 1000
+"""In a line: the time for a key of very many parts grows with their square."""
+_WHOLE_NUMBERS = range(-(1 << 63), 1 << 63)
+"""What TOML promises of a whole number."""
+
 
 def read_text(path: Path) -> str:
-    """Read a file that people write. Raises BadFileError when it cannot be read or is not UTF-8."""
+    """Read a file that people write. Raises BadFileError when it cannot be read, is very large, or is not UTF-8."""
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise BadFileError(f"{path}: is larger than {MOST_BYTES >> 20} MB")
+        return data.decode()
     except OSError as error:
         raise BadFileError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -25,7 +36,32 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
     Raises BadFileError when it cannot be read or is not TOML.
     """
     text = read_text(path)
+    return parse_toml(text, str(path)), text
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """Return the tables of a text; `where` is where it stands.
+
+    Raises BadFileError for a text that is not TOML, that is deeper than 50 tables and lists, or that holds a whole number of
+    more than 64 bits.
+    """
+    if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
+        raise BadFileError(f"{where}: {_TOO_DEEP}")
     try:
-        return tomllib.loads(text), text
-    except tomllib.TOMLDecodeError as error:
-        raise BadFileError(f"{path}: is not TOML: {error}") from error
+        tables = tomllib.loads(text)
+    except RecursionError:
+        raise BadFileError(f"{where}: {_TOO_DEEP}") from None
+    except ValueError as error:  # TOMLDecodeError, or int's own for thousands of digits
+        raise BadFileError(f"{where}: is not TOML: {error}") from error
+    level: list[Any] = [tables]
+    for _ in range(MOST_DEEP):
+        inner = [value for one in level for value in (one.values() if isinstance(one, dict) else one)]
+        if any(isinstance(value, int) and value not in _WHOLE_NUMBERS for value in inner):
+            raise BadFileError(f"{where}: holds a whole number of more than 64 bits")
+        level = [value for value in inner if isinstance(value, dict | list)]
+        if not level:
+            return tables
+    raise BadFileError(f"{where}: {_TOO_DEEP}")
+
+
+_TOO_DEEP = f"has tables or lists more than {MOST_DEEP} deep"

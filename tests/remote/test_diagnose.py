@@ -560,7 +560,7 @@ def test_exit_status_signal_and_the_kernels_word_count_beside_the_log(ended, log
 def test_ten_megabytes_are_read_in_a_second():
     """Of metrics, of bars and of prose; the line's number is that of the file."""
     words = [f"w{number}x" for number in range(5000)]
-    pick = random.Random(1).choice  # noqa: S311 - no secret
+    pick = random.Random(1).choice
     prose = "".join(" ".join(pick(words) for _ in range(15)) + "\n" for _ in range(110_000))
     bars = "".join(
         f"\r {at * 100 // 90000}%|{'#' * (at // 2250):40}| {at}/90000 [0<0, 9.9it/s]" for at in range(90_000)

@@ -79,7 +79,7 @@ def mangled(randomness, lines):
 @pytest.mark.parametrize("seed", range(12))
 def test_a_log_of_mangled_lines_costs_little_and_ends_nothing(seed):
     """Hostile input is only text: no error, no long search, and what is kept of it is bounded."""
-    randomness = random.Random(seed)  # noqa: S311 - no secret
+    randomness = random.Random(seed)
     lines = [
         line for path in sorted(LOGS.glob("*/log.txt")) for line in path.read_bytes().splitlines() if line
     ]

@@ -41,7 +41,7 @@ def row_of(dice, pid):
 @given(st.integers(0, 1 << 64))
 def test_in_random_tables_no_stranger_and_nothing_live_is_ever_a_leftover(seed):
     """Only what carries the token of a run that is over, as our own user, outside any exec, may be ended; all of that is."""
-    dice = random.Random(seed)  # noqa: S311 - no secret; hypothesis itself takes 2 ms to draw a table
+    dice = random.Random(seed)
     for _ in range(100):
         table = [row_of(dice, pid) for pid in range(2, 2 + dice.randint(0, 10))]
         judge_leftovers(table, set(dice.sample(range(2, 12), dice.randint(0, 2))))

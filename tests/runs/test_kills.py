@@ -156,7 +156,7 @@ def judged(place, tmp_path, record_property, where):
     """Kill at random, then judge by the ledger alone."""
     folder = tmp_path / "fetched"
     folder.mkdir()
-    counts = killed_at_random(place, folder, KILLS, random.Random(KILLS))  # noqa: S311 - no secret
+    counts = killed_at_random(place, folder, KILLS, random.Random(KILLS))
     steps = KILLS * place.steps_a_kill
     again = trainer.judge(folder / "samples", folder / "model", steps, EVERY)
     starts = len(trainer.attempts(folder / "samples"))

@@ -168,7 +168,7 @@ def made(client):
 def test_no_order_loses_a_last_copy(client, made, record_property):
     """Random steps, a third of them killed; in the end a pull of everything and a removal leave all of it here."""
     run, restore = made
-    drawn, done = random.Random(SEED), Counter()  # noqa: S311 - steps of a test
+    drawn, done = random.Random(SEED), Counter()
     for order in range(ORDERS):
         restore()
         world, steps = World(client, run, drawn), []

@@ -132,6 +132,7 @@ class Place:
         self.here = folder / "client"
         self.run.make()
         Path(self.run.plan).write_text('{"steps":3}')
+        (self.there / "0001").mkdir()  # folders without a gap count
         self.new_client()
 
     def new_client(self):

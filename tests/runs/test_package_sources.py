@@ -200,7 +200,7 @@ def test_a_private_index_is_not_left_out_silently(folder):
     ("block", "said"),
     [
         (BLOCK + BLOCK, "is there twice"),
-        (BLOCK.replace('">=3.9"', ">=3.9"), "is not TOML"),
+        (BLOCK.replace('">=3.9"', ">=3.9"), ": is not TOML"),
         (BLOCK.replace('"of-block>=1"', '"of block"'), "of block: expected a requirement"),
         (BLOCK.replace('"of-block>=1"', "1"), "expected a list of requirements"),
         (BLOCK.replace("# ///\n", "# tool = 3\n# ///\n"), "tool: expected a table"),

@@ -33,7 +33,7 @@ class Link:
         self.is_frozen = False
         self._budget: int | None = None
         self._target = address, port
-        self._random = random.Random(seed)  # noqa: S311 - the same stalls every time
+        self._random = random.Random(seed)
         self._loop = asyncio.new_event_loop()
         self._running = asyncio.Event()
         self._writers: set[asyncio.StreamWriter] = set()
