@@ -28,7 +28,7 @@ def diagnose(
     """Explain why a log or a run failed, and what fixes it.
 
     The answer has the class of the failure, the line that shows it, the reason and the fix. Of a run it explains the
-    last attempt that failed, or else reads its log.
+    last attempt that failed, or else the doubt about its end.
 
     Examples:  launch diagnose crash.log     launch diagnose last
 
@@ -54,7 +54,7 @@ def diagnose(
 
 def _of(source: str, host: str | None) -> Diagnosis:
     """Diagnose a log or a run. Raises UsageError for an unreadable file, UnknownNameError for neither file nor run."""
-    from launcher.hosts.log_diagnosis import diagnose as read
+    from launcher.hosts.log_diagnosis import diagnose_log as read
 
     if source == "-":
         return read(sys.stdin.buffer.read())

@@ -2,5 +2,6 @@
 
 from launcher.remote.diagnosis.diagnose import Diagnosis, Ended, diagnose
 from launcher.remote.diagnosis.failures import BY_NAME
+from launcher.remote.diagnosis.good_exit import diagnose_log
 
-__all__ = ["BY_NAME", "Diagnosis", "Ended", "diagnose"]
+__all__ = ["BY_NAME", "Diagnosis", "Ended", "diagnose", "diagnose_log"]

@@ -1,4 +1,7 @@
-"""Why a run's last failed attempt failed: the agent's diagnosis, else one from its log and how it ended."""
+"""Why a run's last failed attempt failed: the agent's diagnosis, else one from its log and how it ended.
+
+What the agent judged stands, so that this never contradicts the run's own end.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,13 @@ from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.not_sent import explained
 
+_REASONS = ("exit-nonzero", "killed-by-signal")
+"""What the agent calls a failure of the class `unknown`."""
 _NO_FAILURE = ("succeeded", "cancelled", "cancel-incomplete")
 
 
 def diagnosis_of(mirror: Mirror) -> Diagnosis | None:
-    """Return why the last failed attempt in the mirror failed, or what the log of a run without one shows; None if nothing.
+    """Return why the last failed attempt in the mirror failed, or the doubt about a run without one; None if there is none.
 
     Raises RunError if a log cannot be read.
     """
@@ -24,12 +29,13 @@ def diagnosis_of(mirror: Mirror) -> Diagnosis | None:
 
 
 def _of_success(mirror: Mirror) -> Diagnosis | None:
-    """Return what the log of the last attempt shows, if that ended well."""
+    """Return the doubt that the agent recorded about the last attempt, if that ended well."""
     folder, state, _ = next(_ended_attempts(mirror), (mirror.folder, {}, {}))
-    if state.get("state") != "succeeded":
+    evidence = state.get("evidence")
+    doubt = evidence.get("doubt") if isinstance(evidence, dict) else None
+    if state.get("state") != "succeeded" or not isinstance(doubt, dict) or not doubt.get("class"):
         return None
-    found = diagnose(_log_of(folder), Ended(exit=0))
-    return None if found.name == "none" else found
+    return _as_reported(_log_of(folder), doubt, state)
 
 
 def _last_failure(mirror: Mirror) -> Diagnosis | None:
@@ -65,16 +71,16 @@ def _log_of(folder: Path) -> bytes:
 
 def _why(log: bytes, evidence: dict[str, Any], previous: dict[str, Any], state: dict[str, Any]) -> Diagnosis:
     if evidence.get("class"):
-        return _as_reported(log, evidence)
+        return _as_reported(log, evidence, state)
     found = diagnose(log, _ended(evidence, previous))
     if found.name == "none":
         unknown = BY_NAME["unknown"]
         why = f"it ended as {state.get('reason') or 'nobody knows'}, and its log shows no failure"
-        return Diagnosis(unknown.name, None, None, why, unknown.mend)
+        return Diagnosis(str(state.get("reason") or unknown.name), None, None, why, unknown.mend)
     return found
 
 
-def _as_reported(log: bytes, evidence: dict[str, Any]) -> Diagnosis:
+def _as_reported(log: bytes, evidence: dict[str, Any], state: dict[str, Any]) -> Diagnosis:
     """Return the agent's diagnosis, with the line's number if the log has that line."""
     name, line = str(evidence["class"]), str(evidence.get("line") or "") or None
     at = log.find(line.encode()) if line else -1
@@ -83,7 +89,8 @@ def _as_reported(log: bytes, evidence: dict[str, Any]) -> Diagnosis:
     why, mend = (
         str(evidence.get(key) or default) for key, default in (("why", known.why), ("mend", known.mend))
     )
-    return Diagnosis(name, line, number, why, mend)
+    reason = state.get("reason")
+    return Diagnosis(reason if name == "unknown" and reason in _REASONS else name, line, number, why, mend)
 
 
 def _ended(evidence: dict[str, Any], previous: dict[str, Any]) -> Ended:

@@ -107,7 +107,21 @@ def test_a_failed_attempt_is_never_none(client):
     attempt(
         client, 2, {"state": "failed", "reason": "no-completion-marker", "evidence": evidence}, "step 1\n"
     )
-    assert why_of_the_run(client)[0] == "unknown"
+    assert why_of_the_run(client)[0] == "no-completion-marker"
+
+
+def test_a_run_is_diagnosed_as_it_was_judged(client):
+    """By its exit status, which the log does not show, or by the doubt about a success."""
+    evidence = {"class": "unknown", "why": "it ended with exit status 3", "exit": 3}
+    attempt(client, 2, {**FAILED, "evidence": evidence}, "Error: no rows\n")
+    assert why_of_the_run(client) == ("exit-nonzero", None)
+    (client.runs / "0101-toy-w8q2/0002/state.json").write_text(json.dumps({"state": "succeeded"}))
+    assert why_of_the_run(client) == ("none", None)
+    doubt = {"class": "user-code-error", "line": "KeyError: 'x'", "why": "the log ends with it"}
+    state = {"state": "succeeded", "evidence": {"exit": 0, "doubt": doubt}}
+    (client.runs / "0101-toy-w8q2/0002/state.json").write_text(json.dumps(state))
+    (client.runs / "0101-toy-w8q2/0002/log.txt").write_text(KEY)
+    assert why_of_the_run(client) == ("user-code-error", 5)
 
 
 def test_a_run_without_a_failed_attempt_says_so(client):

@@ -11,6 +11,7 @@ import pytest
 
 from launcher.remote.diagnosis.diagnose import PROVABLE, Ended, diagnose, prove
 from launcher.remote.diagnosis.failures import BY_NAME, FAILURES, patterns
+from launcher.remote.diagnosis.good_exit import diagnose_log
 from launcher.remote.diagnosis.remedy import TABLE
 
 FRAME = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in <module>\n    go()\n'
@@ -199,6 +200,12 @@ ENDINGS = [
 def test_a_log_tells_its_class(name, log):
     """Each class of the table, behind steps that were trained."""
     assert diagnose(f"{{'loss': 1.5, 'grad_norm': 1.0}}\n{log}".encode()).name == name
+
+
+@pytest.mark.parametrize(("name", "log"), [one for one in ENDINGS if one[1]])
+def test_a_log_whose_end_is_not_known_tells_its_class(name, log):
+    """As `launch diagnose FILE` reads it."""
+    assert diagnose_log(f"{{'loss': 1.5, 'grad_norm': 1.0}}\n{log}".encode()).name == name
 
 
 SAID = [

@@ -7,7 +7,7 @@ from testbed.client import REPOSITORY
 from testbed.ends import BAD, ODD
 
 from launcher.remote.diagnosis.cause import crash
-from launcher.remote.diagnosis.good_exit import read_good_exit
+from launcher.remote.diagnosis.good_exit import diagnose_log, read_good_exit
 from launcher.remote.diagnosis.logscan import LogScanner
 from launcher.remote.training.judging import Outcome, judge, suspect
 from launcher.remote.training.progress import Progress
@@ -37,6 +37,14 @@ def test_a_bad_end_is_seen_behind_exit_status_0(log, expected):
 def test_a_good_end_that_looks_odd_is_a_success(log, expected):
     """Wrong is worse than absent."""
     assert verdict(log) == expected
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"), [case[1:] for case in BAD + ODD], ids=[case[0] for case in BAD + ODD]
+)
+def test_the_diagnosis_of_a_log_does_not_contradict_the_end_of_its_run(log, expected):
+    """`launch diagnose FILE` names the class of the failure or the doubt, and `none` for a success."""
+    assert diagnose_log(log.encode()).name == (expected[1] if expected else "none")
 
 
 def test_there_are_at_least_thirty_of_each():

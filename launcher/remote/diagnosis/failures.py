@@ -952,7 +952,7 @@ FAILURES = (
             "hydra_full_error=1 for a complete stack trace",
         ),
     ),
-    FailureClass("none", "nothing failed; the log has warnings at most", "nothing to do"),
+    FailureClass("none", "the log shows no error that ended the command, at most warnings", "nothing to do"),
 )
 
 BY_NAME = {failure.name: failure for failure in FAILURES}

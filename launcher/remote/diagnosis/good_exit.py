@@ -6,12 +6,15 @@ error of precision near the end of the log. Anything else is a doubt, which is s
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Dict, List, NamedTuple, Optional
 
-from .diagnose import PROVABLE, Diagnosis, Ended, diagnose
+from .diagnose import PROVABLE, Diagnosis, Ended, diagnose, prove
+from .failures import BY_NAME
 from .log_names import is_evaluation
 from .logscan import LogScanner
+from .loss_watch import LastLoss
 
 END_LINES = 12
 """Lines with text that may follow an error which ended the work: a farewell, a summary. After more, work went on."""
@@ -20,6 +23,7 @@ _CLEAN_UP_LINES = 16
 _UNKNOWN_LINES = 3
 """As END_LINES, for a line that only says that something failed."""
 _MOST_ERRORS = 8
+_MOST_BYTES = 1 << 18
 _NO_DOUBT = ("preempted", "ssh-connection-lost")
 """Classes that say nothing about a command that ended by itself with exit status 0."""
 _OF_STACK = re.compile(rb"\s|Traceback \(most recent call last\)|frame #\d|\#\d+ ")
@@ -30,12 +34,13 @@ _FAILED = re.compile(
     re.IGNORECASE,
 )
 _WENT_ON = re.compile(
-    r"\b(?:using|us(?:e|ed) instead|instead|fall(?:s|ing|en)?[ -]?back|fell back|skip(?:s|ped|ping)?|switch(?:es|ed|ing) to"
+    r"(?:^|[,;:.(-]\s?)(?:now )?using\b|\b(?:instead|fall(?:s|ing|en)?[ -]?back|fell back|skip(?:s|ped|ping)?|switch(?:es|ed|ing) to"
     r"|disabl(?:ed|ing)|default(?:s|ed|ing) to|continuing|ignor(?:ed|ing)|ok|as expected)\b"
     r"|\bexpected (?:\w+ )?(?:error|failure|exception)\b|\(expected\)|✓|✔|✅",
     re.IGNORECASE,
 )
 _NO_PLACE = "the last loss that the log shows is not finite, but the log does not place it in a training"
+_IF_GOOD = "; with exit status 0, the lines after it would count as work that went on"
 _LAST_ERROR = "the log ends with this error, although the exit status is 0"
 
 
@@ -117,28 +122,82 @@ def _judge(found: Diagnosis, after: List[bytes]) -> Reading:
     return Reading(doubt=Doubt(found.name, found.line, _LAST_ERROR), number=found.number)
 
 
+def _is_judged_by_value(found: Diagnosis) -> bool:
+    """Whether the line of a divergence has metrics: then the last loss counts."""
+    line = (found.line or "").encode("utf-8", "replace")
+    return found.name == "nan-divergence" and _metrics_of([line]).is_lost
+
+
 def _lost(log: bytes) -> Reading:
     """Return a doubt if the last training loss is not finite; that it diverged is judged elsewhere, from the whole log."""
-    scanner = LogScanner()
-    scanner.feed(log)
-    scanner.finish()
-    last = scanner.last_loss
+    last = _last_loss(log)
     if last is None or last.is_finite or last.is_certain:
         return Reading()
-    at = log.rfind(last.line.encode("utf-8", "replace"))
-    number = log.count(b"\n", 0, at) + 1 if at >= 0 else None
-    return Reading(doubt=Doubt("nan-divergence", last.line, _NO_PLACE), number=number)
+    doubt = Doubt("nan-divergence", last.line, _NO_PLACE)
+    return Reading(doubt=doubt, number=_number_of(log, last.line))
+
+
+def _last_loss(log: bytes) -> Optional[LastLoss]:
+    scanner = LogScanner()
+    scanner.feed(log[-_MOST_BYTES:])
+    scanner.finish()
+    return scanner.last_loss
+
+
+def _number_of(log: bytes, line: str) -> Optional[int]:
+    at = log.rfind(line.encode("utf-8", "replace"))
+    return log.count(b"\n", 0, at) + 1 if at >= 0 else None
+
+
+def diagnose_log(log: bytes) -> Diagnosis:
+    """Diagnose the log of a command whose end is not known, so that it contradicts neither a good end nor a bad one."""
+    reading = read_good_exit(log)
+    if reading.failure is not None:
+        return reading.failure
+    found = diagnose(log)
+    if reading.doubt is not None:
+        return found if found.number is not None else _as_diagnosis(reading.doubt, reading.number)
+    lost = _last_loss(log)
+    if lost is not None and not lost.is_finite:
+        row = BY_NAME["nan-divergence"]
+        return Diagnosis(row.name, lost.line, _number_of(log, lost.line), row.why, row.mend)
+    if found.name == "unknown" or (found.number is not None and _is_overcome(found, log)):
+        none = BY_NAME["none"]
+        return Diagnosis(none.name, None, None, none.why, none.mend)
+    is_final = found.number is None or found.name in _NO_DOUBT
+    return found if is_final else found._replace(why=found.why + _IF_GOOD)
+
+
+def _as_diagnosis(doubt: Doubt, number: Optional[int]) -> Diagnosis:
+    row = BY_NAME[doubt.name]
+    return Diagnosis(row.name, doubt.line, number, row.why, row.mend)
+
+
+def _is_overcome(found: Diagnosis, log: bytes) -> bool:
+    """Whether work went on after a line, or the line shows no failure; a precision error must be what ended the script."""
+    if _is_fallback(found) or _is_judged_by_value(found):
+        return True
+    is_printed = found.name in PROVABLE and prove(log) is None
+    return is_printed or _metrics_of(log.split(b"\n")[found.number :]).is_any
+
+
+def _is_fallback(found: Diagnosis) -> bool:
+    """Whether a line tells what is used instead, and names no exception first."""
+    text = found.line or ""
+    return found.name != "nan-divergence" and bool(_WENT_ON.search(text)) and not _EXCEPTION.match(text)
 
 
 class _Metrics(NamedTuple):
-    """Whether lines have metrics, and whether some are of a training."""
+    """Whether lines have metrics, whether some are of a training, and whether some are not finite."""
 
     is_any: bool
     is_of_training: bool
+    is_lost: bool
 
 
 def _metrics_of(lines: List[bytes]) -> _Metrics:
     scanner = LogScanner()
-    found = scanner.feed(b"\n".join([*lines, b""])) + scanner.finish()
+    found = scanner.feed(b"\n".join([*lines, b""])[-_MOST_BYTES:]) + scanner.finish()
     is_stepped = any(one.step is not None and not all(map(is_evaluation, one.values)) for one in found)
-    return _Metrics(bool(found), is_stepped or scanner.last_loss is not None)
+    is_lost = not all(math.isfinite(value) for one in found for value in one.values.values())
+    return _Metrics(bool(found), is_stepped or scanner.last_loss is not None, is_lost)
