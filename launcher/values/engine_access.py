@@ -24,7 +24,7 @@ class RunLocation(Record):
     """Where a run lies on its host, and as which user it runs.
 
     `home` is HOME in the run's container. `root` labels what belongs to the host's root. A container mounts `read`
-    read-only and `written` writable.
+    read-only and `written` writable; what of the run's `path` is in neither it does not see.
     """
 
     path: Path

@@ -188,6 +188,12 @@ def give_back(run: Run) -> None:
                 os.unlink(path)
 
 
+def files_of(root: str, gpus: Sequence[str]) -> List[str]:
+    """Return the files of the leases of these cards, and of their locks, that are there."""
+    paths = [path for gpu in gpus for path in (_path(root, gpu), _path(root, gpu) + ".lock")]
+    return [path for path in paths if os.path.isfile(path)]
+
+
 def of(run: Run) -> List[str]:
     """Return the cards that are leased to a run."""
     return [os.path.basename(path) for path, holder in _records(run.root) if holder == run.id]
@@ -232,9 +238,24 @@ def claim(run: Run) -> Taken:
     If the leases cannot be written, the run continues: its own lock shows that it lives, and what `serve` took is there.
     """
     try:
-        return take_again(run, judges=run_state.fate_of(run).sees_host)
+        return take_again(run) if run_state.fate_of(run).sees_host else _hold_own(run)
     except OSError:
         return Taken(run.cards(), [], [])
+
+
+def _hold_own(run: Run) -> Taken:
+    """Hold the cards whose leases name a run, which is all that an agent sees of them in a container. It writes nothing."""
+    taken = Taken([], [], [])
+    for gpu in run.cards():
+        path = _path(run.root, gpu)
+        holder = read_json(path).get("run")
+        lock = Lock.take(path + ".lock", 0.0, shared=True) if holder in (None, run.id) else None
+        if lock is None:
+            taken.release()
+            return Taken([], [], [Busy(gpu, holder, None)])
+        taken.gpus.append(gpu)
+        taken.locks.append(lock)
+    return taken
 
 
 def keep_only(run: Run, gpus: Collection[str]) -> None:

@@ -18,6 +18,7 @@ from ..store.manifest import Manifest, read_manifest
 from ..store.output_digests import OutputDigests
 from ..store.store import Store
 from ..system import process
+from . import evidence_import
 
 REMOVED = ".removed-"
 AGENT_AGE_S = 86_400.0
@@ -53,6 +54,8 @@ def remove_run(run: Run, find_last_copies: Optional[Callable[[Run], LastCopies]]
         found = find_last_copies(run) if find_last_copies else None
         if found is not None and (found.number or found.unseen):
             raise LastCopyError(found)
+        with contextlib.suppress(OSError):  # it costs only what the run has shown
+            evidence_import.take_in(run)
         os.rename(run.path, away)
         if found is not None and look_again(Run(away), OutputDigests(Run(away))) != found.look:
             os.rename(away, run.path)

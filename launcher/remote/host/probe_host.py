@@ -26,7 +26,7 @@ from ..record.files import paths_in, read_json, read_text
 from ..record.rundir import evidence_folder
 from ..system import process
 from ..system.deadline import at_once, run
-from . import model_config
+from . import evidence_import, model_config
 
 PROBE_S = 20.0
 QUOTA_TIMEOUT_S = 1.0
@@ -85,8 +85,7 @@ def probe(
         "model_values": partial(model_config.read, root, model, model_keys or []),
     }
     if packages is not None:
-        evidence = evidence_folder(root, process.host_id())
-        questions["precision_evidence"] = partial(precision_evidence.recall, evidence, model)
+        questions["precision_evidence"] = partial(_recall, root, model)
     makers: dict[str, Callable[[], Any]] = {"pythons": pythons, "uv": _uv}
     if packages is None:
         questions.update(makers)
@@ -123,6 +122,12 @@ def probe(
         "model_values": answers.get("model_values"),
         "precision_evidence": answers.get("precision_evidence", []),
     }
+
+
+def _recall(root: str, model: Any) -> list[dict[str, Any]]:
+    """Return what earlier runs showed about precisions with a model."""
+    evidence_import.take_in_all(root)
+    return precision_evidence.recall(evidence_folder(root, process.host_id()), model)
 
 
 def _apple_chip() -> str | None:

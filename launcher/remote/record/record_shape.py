@@ -160,6 +160,7 @@ HEARTBEAT: Shape = {
     "step": _whole,
     "loss": _figure,
 }
+PRECISION: Shape = {"key": _table, "driver": _text, "proof": _table, "failed": _text, "time": _number}
 PLAN: Shape = {
     "job": _text,
     "steps": _whole,

@@ -1,11 +1,11 @@
 """The run directory: the one module that names its paths and says how they are written.
 
     <root>/runs/<run-id>/
-      control/   what decides: plan.json  manifest.json  wish  token  secrets.env  contact.lock
-      record/    what the agent writes down: NNNN/  keeper.lock  keeper.log  container.json
+      control/   what decides: plan.json  prepared.json  manifest.json  wish  token  contact.lock  digests.json
+      record/    what the agent writes down: NNNN/  secrets.env  keeper.lock  keeper.log  container.json
       work/      what the job may write: code/  data  artifacts/  checkpoints/  home/
 
-    NNNN/        one numbered folder, one writer: lock  attempt.json  state.json  events.jsonl  log.txt  heartbeat
+    NNNN/        one numbered folder, one writer: lock  attempt.json  state.json  events.jsonl  log.txt  heartbeat  precision.json
     NNNN/<node>/ the same, of one node of several; the leader writes into NNNN/ itself
 
 A run that was recorded before 2026-11-22 has all of it in one folder, and is read as it is.
@@ -61,13 +61,15 @@ class Run:
         self.plan = self.control.below("plan.json")
         self.wish = self.control.below("wish")
         self.token = self.control.below("token")
-        self.secrets = self.control.below("secrets.env")
+        self.prepared_record = self.control.below("prepared.json")
+        self.digests = self.control.below("digests.json")
+        self.secrets = self.record.below("secrets.env")
+        self.older_secrets = self.control.below("secrets.env")
         self.manifest = self.control.below("manifest.json")
         self.contact_lock = self.control.below("contact.lock")
         self.keeper_lock = self.record.below("keeper.lock")
         self.keeper_log = self.record.below("keeper.log")
         self.container_end = self.record.below("container.json")
-        self.digests = self.record.below("digests.json")
         self.code = self.work.below("code")
         self.data = self.work.below("data")
         self.artifacts = self.work.below("artifacts")
@@ -121,17 +123,37 @@ class Run:
             return folder
 
     def prepared(self) -> dict[str, Any]:
-        """Return the record of how the run was prepared, from its first folder; empty before that is written."""
-        numbers = self.numbers()
-        return self.folder(numbers[0]).read_attempt() if numbers else {}
+        """Return the record of how the run was prepared; empty before that is written, or if it cannot be ours.
+
+        It decides what is done for the run, so it does not lie in the numbered folders, to which a job may write. Until
+        2026-11-22 it was in the first of them alone.
+        """
+        try:
+            record = read_record(self.prepared_record, ATTEMPT)
+        except UnreadableError:
+            return {}
+        return record or (self.folder(1).read_attempt() if self.numbers() else {})
+
+    def write_prepared(self, folder: Folder, record: dict[str, Any]) -> None:
+        """Write the record of how the run was prepared, durably: for us, and in its first folder for its clients."""
+        text = strict_json.encode(record) + "\n"
+        write_durably(self.prepared_record, text)
+        write_durably(folder.attempt, text)
 
     def cards(self) -> list[str]:
-        """Return the UUIDs of the run's latest cards: those it was prepared with, or has moved to since."""
+        """Return the UUIDs of the run's latest cards: those it was prepared with, or has moved to since.
+
+        It can only move to those that it was prepared for, whatever its folders say.
+        """
+        prepared = self.prepared().get("runtime") or {}
+        first = prepared.get("gpus") or []
+        possible = {*first, *(prepared.get("any_of") or [])}
         for number in reversed(self.numbers()):
             runtime = self.folder(number).read_attempt().get("runtime")
             if runtime is not None:
-                return [str(uuid) for uuid in runtime.get("gpus") or ()]
-        return []
+                latest = runtime.get("gpus") or []
+                return list(latest if possible.issuperset(latest) else first)
+        return list(first)
 
     def place_id(self) -> str | None:
         """Return the id of the place that keeps the run: of a machine, its host id."""
@@ -178,6 +200,7 @@ class Folder:
         self.events = path.below("events.jsonl")
         self.log = path.below("log.txt")
         self.heartbeat = path.below("heartbeat")
+        self.precision = path.below("precision.json")
         self._held: Lock | None = None
 
     def nodes(self) -> list[Folder]:

@@ -1,6 +1,6 @@
 """A run's secrets: the file that holds them on the host, and their replacement by `***` in everything that is written.
 
-`secrets.env` is one JSON object from name to value, so that a value may contain any byte but NUL. A byte that is not
+It lies in the record, where the agent in a container can erase it too. `secrets.env` is one JSON object from name to value, so that a value may contain any byte but NUL. A byte that is not
 valid UTF-8 becomes a lone surrogate, as in Python's own os.environ.
 """
 
@@ -17,7 +17,7 @@ from urllib.parse import quote, quote_plus
 from . import strict_json
 from .files import sync_folder
 from .rundir import Run
-from .safe_open import UnreadableError, open_regular, read_regular, unlink, write_all
+from .safe_open import UnreadableError, open_regular, parent_of, read_regular, unlink, write_all
 
 MODE = 0o600
 MOST_BYTES = 16 << 20
@@ -43,33 +43,42 @@ def write(run: Run, payload: bytes) -> None:
         write_all(descriptor, payload)
     finally:
         os.close(descriptor)
-    sync_folder(run.control)
+    sync_folder(run.record)
 
 
 def read(run: Run) -> dict[str, str]:
     """Return the secrets of a run by name; empty if the file is missing or invalid."""
-    try:
-        return _parse(read_regular(run.secrets, MOST_BYTES))
-    except (OSError, ValueError):  # the caller reports the names that the plan lists and this lacks
-        return {}
+    for path in (run.secrets, run.older_secrets):
+        try:
+            return _parse(read_regular(path, MOST_BYTES))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError):  # the caller reports the names that the plan lists and this lacks
+            break
+    return {}
 
 
 def erase(run: Run) -> None:
     """Overwrite and remove the secrets of a run, if any. Raises OSError if the file cannot be removed."""
+    for path in (run.secrets, run.older_secrets):
+        _erase(path)
+
+
+def _erase(path: str) -> None:
     try:
-        descriptor = open_regular(run.secrets, os.O_WRONLY)
+        descriptor = open_regular(path, os.O_WRONLY)
     except FileNotFoundError:
         return
     except UnreadableError:  # a link, say: what it leads to is not ours to overwrite
-        unlink(run.secrets)
+        unlink(path)
         return
     try:
         with contextlib.suppress(OSError):  # a full copy-on-write disk: the file is removed anyway
             write_all(descriptor, b"\0" * min(os.fstat(descriptor).st_size, MOST_BYTES))
     finally:
         os.close(descriptor)
-    unlink(run.secrets)
-    sync_folder(run.control)
+    unlink(path)
+    sync_folder(parent_of(path))
 
 
 def as_bytes(value: str) -> bytes:

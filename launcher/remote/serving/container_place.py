@@ -14,14 +14,20 @@ from .session import Session
 
 
 def container_place(session: Session, run: Run) -> Dict[str, Any]:
-    """Return the paths that a container of a run reads and writes, made if missing, and the user it runs as."""
+    """Return the paths that a container of a run reads and writes, made if missing, and the user it runs as.
+
+    It writes to its record and its work, not to what controls the run. Of the leases it sees those of its own cards.
+    """
     agent = os.path.abspath(sys.argv[0])
     record = run.prepared()
     agent_folder = record.get("agent_folder") or os.path.dirname(agent)
     data = os.path.join(session.store.path, "data")
-    evidence, leases = run.evidence(process.host_id()), lease.folder_of(session.root)
-    for folder in (run.cache, data, evidence, leases):
+    for folder in (run.cache, data):
         os.makedirs(folder, exist_ok=True)
+    has_own_control = run.control != run.path  # not in a run of before 2026-11-22
+    written = [run.record, run.work] if has_own_control else [run.path]
+    read = [run.path] if has_own_control else []
+    read += [agent_folder, data, *lease.files_of(session.root, run.cards())]
     return {
         "path": run.path,
         "home": run.home,
@@ -32,6 +38,6 @@ def container_place(session: Session, run: Run) -> Dict[str, Any]:
         "uid": os.getuid(),
         "gid": os.getgid(),
         "groups": os.getgroups(),
-        "read": [agent_folder, data, *((record.get("runtime") or {}).get("paths") or {}).values()],
-        "written": [run.cache, evidence, leases],
+        "read": [*read, *((record.get("runtime") or {}).get("paths") or {}).values()],
+        "written": [*written, run.cache],
     }

@@ -10,9 +10,10 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 from ..cards import lease
 from ..fate import fate, run_state
+from ..host import evidence_import
 from ..host.probe_host import interpreter_path
 from ..making import environment_build
-from ..record import secret, strict_json
+from ..record import secret
 from ..record.files import write_durably
 from ..record.locks import Lock
 from ..record.rundir import ONE_MACHINE, Run
@@ -61,8 +62,10 @@ def create(session: Session, request: Create, payload: bytes) -> Reply:
     write_durably(run.token, os.urandom(16).hex(), 0o600)
     runtime = _runtime(session, request, plan, gpus)
     record = contact.record_of(run, folder, "prepare", runtime=runtime, locks=ONE_MACHINE)
-    write_durably(folder.attempt, strict_json.encode(record) + "\n")
+    run.write_prepared(folder, record)
     folder.write_state("preparing")
+    if not fate.fate_of(request.runtime).sees_host:
+        evidence_import.expect(run)
     return Reply({"run": run.id, "place": container_place(session, run), "gpus": gpus})
 
 

@@ -37,7 +37,8 @@ def summary(run: Run, state: State) -> dict[str, Any]:
     latest = state if state["state"] in TERMINAL or beat.get("step") is None else beat
     prepared, runtime = run.prepared(), runtime_of(run)
     if not prepared and run.numbers():
-        read_record(run.folder(1).attempt, ATTEMPT)  # raises why
+        for path in (run.prepared_record, run.folder(1).attempt):
+            read_record(path, ATTEMPT)  # raises why
     return {
         "run": run.id,
         "state": state["state"],

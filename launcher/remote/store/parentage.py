@@ -15,8 +15,7 @@ from typing import Any, Collection
 
 from ..diagnosis import remedy
 from ..fate import run_state
-from ..record import strict_json
-from ..record.files import read_json, sync_folder, write_durably
+from ..record.files import read_json, sync_folder
 from ..record.locks import is_locked
 from ..record.rundir import TERMINAL, Folder, Run
 from . import checkpoints
@@ -70,8 +69,7 @@ def inherit(
     origin = {"run": parent.id, "checkpoint": name, "step": step}
     set_anew = {name for key in asked for name in _CHANGES_OF.get(key, (key,))}
     changes = {name: value for name, value in in_force.changes.items() if name not in set_anew}
-    record = dict(prepared.read_attempt(), parent=origin, changes=changes)
-    write_durably(prepared.attempt, strict_json.encode(record) + "\n")
+    child.write_prepared(prepared, dict(child.prepared(), parent=origin, changes=changes))
     _place(parent, child, store)
     return {"parent": origin, "changes": changes, "passed_over": passed_over}
 

@@ -72,6 +72,10 @@ class Account:
         record = {**record, "previous": self.redact(record["previous"])}
         write_durably(self.folder.attempt, strict_json.encode(record) + "\n")
 
+    def write_precision(self, record: Dict[str, Any]) -> None:
+        """Write what the attempt shows about its precision. Raises OSError."""
+        write_durably(self.folder.precision, strict_json.encode(self.redact(record)) + "\n")
+
     def say(self, state: str, reason: Optional[str] = None, *, must: bool = False, **more: Any) -> None:
         """Write the state. Raises OSError if it must be written and the disk is full."""
         self.state = state

@@ -13,10 +13,14 @@ HELD = "held "  # the prefix of a knob that the script consumed but sets itself
 
 
 class History(NamedTuple):
-    """(attempt.json, state.json) of each folder, the oldest first, and how long the attempts ran in total."""
+    """(attempt.json, state.json) of each folder, the oldest first, and how long the attempts ran in total.
+
+    `prepared` is the record of how the run was prepared.
+    """
 
     records: Records
     ran_s: float
+    prepared: Dict[str, Any]
 
     @property
     def begun(self) -> int:
@@ -27,11 +31,6 @@ class History(NamedTuple):
     def in_force(self) -> remedy.InForce:
         """The changes and the remedy that the next attempt starts with."""
         return remedy.in_force(self.records)
-
-    @property
-    def prepared(self) -> Dict[str, Any]:
-        """The record of how the run was prepared."""
-        return next((record for record, _ in self.records if record.get("kind") == "prepare"), {})
 
     @property
     def save_s(self) -> float:
@@ -53,7 +52,7 @@ def read_history(run: Run) -> History:
     """Read the records of all folders of a run."""
     folders = [run.folder(number) for number in run.numbers()]
     records = [(folder.read_attempt(), folder.read_state()) for folder in folders]
-    return History(records, sum(map(_ran_s, folders)))
+    return History(records, sum(map(_ran_s, folders)), run.prepared())
 
 
 def taken_knobs(consumed: Set[str]) -> Set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, Optional
 
+from ..fate import run_state
 from ..record import precision_evidence
 from ..record.rundir import VERSION, Run
 from .account import Account
@@ -61,6 +62,9 @@ class Proofs:
         }
         folder = self._run.evidence(self.attempt["place_id"])
         try:
-            precision_evidence.keep(folder, self._account.redact(record))
+            if run_state.fate_of(self._run).sees_host:
+                precision_evidence.keep(folder, self._account.redact(record))
+            else:  # an agent outside takes it from there
+                self._account.write_precision(record)
         except OSError as error:  # not worth failing this run
             self._account.record("evidence", {"not-kept": "%s: %s" % (folder, error.strerror)})

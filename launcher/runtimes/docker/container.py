@@ -67,7 +67,7 @@ def container(
         raise ValueError(f"the plan of run {run} has no image")
     mounts = [
         {"Type": "bind", "Source": path, "Target": path, "ReadOnly": is_read_only}
-        for paths, is_read_only in (((place.path, *place.written), False), (place.read, True))
+        for paths, is_read_only in ((place.written, False), (place.read, True))
         for path in dict.fromkeys(paths)
     ]
     variables = {

@@ -1,0 +1,92 @@
+"""Precision evidence of runs in containers: it comes from the run's own record, since a container writes nowhere else.
+
+    <root>/hosts/<host-id>/expected/<run-id>   what was taken from the run so far, as a digest
+
+A job may have written anything there, so it speaks for its own plan only: card, model, method and job are the plan's.
+What is expected of a run is taken in before a probe recalls what is known, and before the run is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import time
+from typing import Any, Dict, List
+
+from ..record import precision_evidence, strict_json
+from ..record.files import paths_in, read_text, write_durably
+from ..record.record_shape import PLAN, PRECISION, read_record
+from ..record.rundir import RUN_ID, TERMINAL, VERSION, Run
+from ..record.safe_open import UnreadableError
+from ..system import process
+
+MOST_RUNS = 100
+"""The runs that one probe looks at."""
+_DRIVER = re.compile(r"\d{3}\.\d+(?:\.\d+)?")
+
+
+def expect(run: Run) -> None:
+    """Note that evidence may come from a run."""
+    path = _note_of(run)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    write_durably(path, "")
+
+
+def take_in_all(root: str) -> None:
+    """Take in what the runs below a root have shown since the last time. What the disk refuses is left for the next."""
+    for path in paths_in(os.path.dirname(_note_of(Run(os.path.join(root, "runs", "any")))))[:MOST_RUNS]:
+        name = os.path.basename(path)
+        if RUN_ID.fullmatch(name):
+            with contextlib.suppress(OSError):
+                take_in(Run(os.path.join(root, "runs", name)))
+
+
+def take_in(run: Run) -> None:
+    """Take in what a run has shown since the last time, if anything is expected of it. Raises OSError."""
+    path = _note_of(run)
+    known = read_text(path)
+    if known is None:
+        return
+    last = run.last() if os.path.isdir(run.path) else None
+    has_ended = last is None or last.read_state().get("state") in TERMINAL
+    records = [] if last is None else _records(run)
+    digest = hashlib.sha256(strict_json.encode(records).encode()).hexdigest()
+    if records and digest != known:
+        for record in records:
+            precision_evidence.keep(run.evidence(process.host_id()), record)
+    if has_ended:
+        os.unlink(path)
+    elif digest != known:
+        write_durably(path, digest)
+
+
+def _records(run: Run) -> List[Dict[str, Any]]:
+    plan = read_record(run.plan, PLAN)
+    records = []
+    for number in run.numbers():
+        with contextlib.suppress(UnreadableError):
+            said = read_record(run.folder(number).precision, PRECISION)
+            if isinstance(said.get("key"), dict) and plan.get("rehearsed") is not True:
+                records.append(_record(run, plan, said))
+    return records
+
+
+def _record(run: Run, plan: Dict[str, Any], said: Dict[str, Any]) -> Dict[str, Any]:
+    driver, failed = said.get("driver"), said.get("failed")
+    return {
+        "version": VERSION,
+        "card": (plan.get("profile") or {}).get("name"),
+        "driver": driver if driver and _DRIVER.fullmatch(driver) else None,
+        **{name: plan.get(name) for name in ("model", "method", "job")},
+        "key": said["key"],
+        "proof": said.get("proof"),
+        "failed": failed if failed in precision_evidence.FAILURES else None,
+        "run": run.id,
+        "time": min(said.get("time") or 0.0, time.time()),
+    }
+
+
+def _note_of(run: Run) -> str:
+    return os.path.join(run.root, "hosts", process.host_id(), "expected", run.id)
