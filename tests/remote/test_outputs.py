@@ -224,9 +224,9 @@ def test_a_second_look_reads_nothing_again_unless_a_file_changed(ended):
             digests.save()
 
     digest()
-    assert not os.path.exists(os.path.join(ended.run.record, "digests.json"))
+    assert not os.path.exists(ended.run.digests)
     kept = {"artifacts/large": [*module.mark_of(path.stat()), "f" * 64]}
-    write_durably(os.path.join(ended.run.record, "digests.json"), json.dumps(kept))
+    write_durably(ended.run.digests, json.dumps(kept))
     read.clear()
     assert (digest(), read) == ("f" * 64, [])
     path.write_bytes(b"x" * (1 << 20))

@@ -153,7 +153,9 @@ def test_what_the_job_may_write_lies_apart_from_the_record_and_from_what_control
     run = Run(str(tmp_path / "runs" / "261122-x-aaaaaa"))
     run.make()
     assert sorted(os.listdir(run.path)) == ["control", "record", "work"]
-    assert {os.path.dirname(path) for path in (run.plan, run.wish, run.token, run.secrets)} == {run.control}
+    decides = (run.plan, run.wish, run.token, run.prepared_record, run.manifest, run.digests)
+    assert {os.path.dirname(path) for path in decides} == {run.control}
+    assert os.path.dirname(run.secrets) == run.record  # the agent in a container erases them
     assert {os.path.dirname(path) for path in (run.code, run.data, run.artifacts, run.home)} == {run.work}
     assert os.path.dirname(run.new_folder().path) == run.record
     flat = tmp_path / "runs" / "1121-x-aaaa"

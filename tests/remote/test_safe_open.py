@@ -92,8 +92,8 @@ PLACES = {
     "heartbeat": "record/0001/heartbeat",
     "events": "record/0001/events.jsonl",
     "lock": "record/0001/lock",
-    "secrets": "control/secrets.env",
-    "erasure": "control/secrets.env",
+    "secrets": "record/secrets.env",
+    "erasure": "record/secrets.env",
 }
 
 

@@ -103,12 +103,10 @@ def test_a_run_in_a_container_is_as_the_design_says(client, box):
     assert told["Config"]["Labels"]["launcher.plan"] == _digest(plan)
     assert digest != _digest(plan)  # the file ends with a line break, the digest is of the JSON
     mounts = {one["Destination"]: one["RW"] for one in told["Mounts"]}
-    assert mounts.pop(path) is True
-    assert mounts.pop("/home/ada/.launch/cache") is True
-    of_host = sorted(one for one in mounts if one.startswith("/home/ada/.launch/hosts/"))
-    assert [one.rpartition("/")[2] for one in of_host] == ["evidence", "leases"]
-    assert [mounts.pop(one) for one in of_host] == [True, True]
-    assert set(mounts.values()) == {False}
+    written = {one for one, is_written in mounts.items() if is_written}
+    assert written == {f"{path}/record", f"{path}/work", "/home/ada/.launch/cache"}
+    assert mounts[path] is False
+    assert not [one for one in mounts if one.startswith("/home/ada/.launch/hosts/")]  # it has no card
     host = told["HostConfig"]
     assert host["CapDrop"] == ["ALL"]
     assert "no-new-privileges" in host["SecurityOpt"]
@@ -530,3 +528,74 @@ def test_a_stopped_run_goes_on_as_another_one_in_the_same_image(client, box):
     steps_told = [line["step"] for line in lines if line["name"] == "loss"]
     assert steps_told == list(range(1, len(steps_told) + 1))
     assert min(line["step"] for line in lines if line["run"] == child) == step + 1
+
+
+HOSTILE = """
+import json, os, socket, time
+run = os.path.dirname(os.path.dirname(os.getcwd()))
+keys = "/home/ada/.ssh/authorized_keys"
+said = {}
+
+def attempt(name, act):
+    try:
+        act()
+        said[name] = "done"
+    except OSError as error:
+        said[name] = error.strerror
+
+def flood():
+    for number in range(60000):
+        os.symlink(keys, os.path.join(run, "control", "wish.%d.tmp" % number))
+
+def write(*names):
+    open(os.path.join(run, *names), "w").write("mine")
+
+def engine():
+    path = os.path.join(run, "record", "0001", "attempt.json")
+    record = json.load(open(path))
+    record["runtime"]["engine"] = {"name": "docker", "program": os.path.join(run, "work", "code", "evil")}
+    json.dump(record, open(path, "w"))
+
+def artifacts():
+    os.rename(os.path.join(run, "work", "artifacts"), os.path.join(run, "work", "away"))
+    os.symlink("/home/ada/.ssh", os.path.join(run, "work", "artifacts"))
+
+open("evil", "w").write("#!/bin/sh\\ntouch %s/work/code/was-run\\n" % run)
+os.chmod("evil", 0o755)
+attempt("flood", flood)
+for name in ("wish", "plan.json", "prepared.json", "token"):
+    attempt(name, lambda: write("control", name))
+attempt("beside", lambda: os.mkdir(os.path.join(run, "beside")))
+attempt("move", lambda: os.rename(os.path.join(run, "control"), os.path.join(run, "away")))
+attempt("engine", engine)
+attempt("artifacts", artifacts)
+attempt("temporary", lambda: os.symlink(keys, os.path.join(run, "record", "0002", "state.json.1.tmp")))
+json.dump(said, open("said", "w"))
+while True:
+    time.sleep(0.1)
+"""
+
+
+def test_a_hostile_job_in_a_container_controls_nothing(client, box):
+    """It writes to its record and its work alone, which is data to us: nothing of the user's is changed or brought home."""
+    client.script(HOSTILE)
+    box.machine.ssh("sh", "-c", "mkdir -p .ssh; touch .ssh/authorized_keys; echo key > .ssh/id_secret")
+    keys = box.machine.ssh("cat", ".ssh/authorized_keys")
+    client.variables.update(TOKEN_OF_MINE="value-of-it")
+    run = detached(client, "--secret", "TOKEN_OF_MINE")
+    path = f".launch/runs/{run}"
+    until(
+        lambda: box.machine.ssh("cat", f"{path}/work/code/said", check=False).endswith("}"), "the job's words"
+    )
+    said = json.loads(box.machine.ssh("cat", f"{path}/work/code/said"))
+    assert [name for name, word in said.items() if word == "done"] == ["engine", "artifacts", "temporary"]
+    assert box.machine.ssh("ls", f"{path}/record/secrets.env")
+    assert state(client, run)["state"] == "running"
+    client.run("stop", run)
+    assert state(client, run)["state"] in ("cancelled", "failed")
+    assert box.machine.ssh("cat", ".ssh/authorized_keys") == keys
+    assert not box.machine.ssh("ls", f"{path}/work/code/was-run", check=False)
+    assert not box.machine.ssh("ls", f"{path}/record/secrets.env", check=False)  # erased inside
+    client.run("pull", run, "--all")
+    assert not list(client.runs.rglob("id_secret"))
+    assert box.machine.ssh("cat", f"{path}/control/wish") == "stop"

@@ -584,7 +584,7 @@ def test_no_secret_of_a_build_or_a_run_is_left_anywhere(client, box, small_wheel
         assert not traces(box.docker("history", "--no-trunc", image).encode(), needles)
         assert not traces(box.docker("inspect", image).encode(), needles)
         holding = box.machine.ssh("grep", "-rlF", "-D", "skip", token, f".launch/runs/{run}").split()
-        assert holding == [f".launch/runs/{run}/control/secrets.env"]
+        assert holding == [f".launch/runs/{run}/record/secrets.env"]
         box.machine.ssh("touch", f".launch/runs/{run}/work/code/go")
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, out + err

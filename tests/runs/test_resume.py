@@ -429,7 +429,7 @@ def test_secrets_are_asked_of_this_client_again(aware, monkeypatch):
     monkeypatch.setenv("MY_WORD", "abracadabra")
     child, _ = resumed(aware, run, "--set", "steps=15")
     assert (aware.home / "ledger.word").read_text() == "abracadabra"
-    assert not (roots(aware) / child / "control" / "secrets.env").exists()
+    assert not (roots(aware) / child / "record" / "secrets.env").exists()
     assert subprocess.run(["grep", "-r", "abracadabra", roots(aware) / child], check=False).returncode == 1
 
 

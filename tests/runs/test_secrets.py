@@ -113,14 +113,14 @@ def test_the_training_alone_has_them(client, values, place, request):
     running = [
         json.loads(line) for line in (folder / "record" / "0002" / "events.jsonl").read_text().splitlines()
     ]
-    assert found_in(folder, values) == ["./control/secrets.env"]
-    assert stat.S_IMODE((folder / "control" / "secrets.env").stat().st_mode) == 0o600
+    assert found_in(folder, values) == ["./record/secrets.env"]
+    assert stat.S_IMODE((folder / "record" / "secrets.env").stat().st_mode) == 0o600
     assert processes_with("cmdline", values) == []
     assert processes_with("environ", values) == [running[0]["values"]["pid"]]
     (folder / "work" / "code" / "go").touch()
     until(lambda: '"failed"' in (folder / "record" / "0002" / "state.json").read_text(), "the end")
     seen = client.ok("logs", run)
-    assert not (folder / "control" / "secrets.env").exists()
+    assert not (folder / "record" / "secrets.env").exists()
     for where in (folder, client.project, client.home):
         assert found_in(where, values) == []
     assert not [trace for trace in traces(values) if trace in said + seen]
@@ -170,12 +170,12 @@ def test_an_interrupted_run_keeps_them_until_it_ends(client, monkeypatch, verb):
             os.kill(pid, signal.SIGKILL)
     until(lambda: client.summary(run)["state"] == "interrupted", "the run to be seen as interrupted")
     monkeypatch.delenv("HF_TOKEN")
-    assert (folder / "control" / "secrets.env").exists()
+    assert (folder / "record" / "secrets.env").exists()
     (folder / "work" / "code" / "go").touch()
     assert "succeeded" in client.seen("attach", run) if verb == "attach" else client.ok("stop", run)
     wanted = [hashlib.sha256(os.fsencode(value)).hexdigest()] * (2 if verb == "attach" else 1)
     assert ledger.read_text().split() == wanted
-    assert not (folder / "control" / "secrets.env").exists()
+    assert not (folder / "record" / "secrets.env").exists()
 
 
 def test_an_attempt_without_its_secrets_does_not_start(client, values):
@@ -184,7 +184,7 @@ def test_an_attempt_without_its_secrets_does_not_start(client, values):
     run = client.detached("--secret", "HF_TOKEN", "--set", "restart=true", "--", "python", "train.py")
     folder = client.home / ".launch" / "runs" / run
     until(lambda: (folder / "record" / "0002" / "log.txt").read_bytes(), "the first attempt")
-    (folder / "control" / "secrets.env").unlink()
+    (folder / "record" / "secrets.env").unlink()
     agent = json.loads((folder / "record" / "0002" / "attempt.json").read_text())["agent"]["pid"]
     os.kill(agent, signal.SIGKILL)
     seen = client.run("attach", run)
@@ -201,15 +201,15 @@ def test_what_was_never_started_leaves_none(tmp_path):
         with pytest.raises(AgentError, match="there is no run"):
             agent.call("secrets", b'{"A": "never"}', run=run)
         agent.call("create", b"{}\n", run=run, env=None, gpus=None)
-        (folder / "control" / "secrets.env").symlink_to(tmp_path / "elsewhere")
+        (folder / "record" / "secrets.env").symlink_to(tmp_path / "elsewhere")
         with pytest.raises(AgentError):
             agent.call("secrets", b'{"A": "never"}', run=run)
-        (folder / "control" / "secrets.env").unlink()
+        (folder / "record" / "secrets.env").unlink()
         with pytest.raises(AgentError, match="not a table of secrets") as told:
             agent.call("secrets", b'{"A": "never" and more', run=run)
         assert "never" not in str(told.value)
         agent.call("secrets", b'{"A": "never"}', run=run)
-        assert stat.S_IMODE((folder / "control" / "secrets.env").stat().st_mode) == 0o600
+        assert stat.S_IMODE((folder / "record" / "secrets.env").stat().st_mode) == 0o600
     until(lambda: not folder.exists(), "the agent to clear away")
     assert not (tmp_path / "elsewhere").exists()
 

@@ -1,0 +1,113 @@
+"""What decides over a run is not in the folders to which its job writes; what is there is data."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from testbed.toy import recorded_run
+
+from launcher.remote.cards import lease
+from launcher.remote.fate import docker, run_state
+from launcher.remote.host import evidence_import
+from launcher.remote.record import secret
+from launcher.remote.record.files import write_durably
+from launcher.remote.system import process
+
+RUN = "261122-train-k3f9w2"
+ENGINE = {"name": "docker", "socket": "/run/docker.sock"}
+PREPARED = {
+    "kind": "prepare",
+    "place_id": process.host_id(),
+    "boot_id": process.boot_id(),
+    "runtime": {"kind": "docker", "engine": ENGINE, "gpus": ["GPU-1"], "any_of": ["GPU-1"]},
+}
+PLAN = {
+    "job": "train", "method": "full", "model": {"kind": "name", "value": "m"}, "profile": {"name": "t4"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run in a container, which is over."""
+    made = recorded_run(tmp_path / "root", RUN, "succeeded")
+    made.write_prepared(made.folder(1), PREPARED)
+    write_durably(made.plan, json.dumps(PLAN))
+    return made
+
+
+def test_a_record_that_the_job_wrote_decides_nothing(run):
+    """Neither which program is started to reach the engine, nor which cards are leased."""
+    runtime = {**PREPARED["runtime"], "engine": {"name": "docker", "program": "/evil"}, "gpus": ["GPU-2"]}
+    Path(run.folder(1).attempt).write_text(json.dumps({**PREPARED, "runtime": runtime}))
+    assert run_state.runtime_of(run)["engine"] == ENGINE
+    assert docker._access(run) == ENGINE
+    assert run.cards() == ["GPU-1"]
+
+
+def test_a_run_of_before_has_its_record_in_its_first_folder(run):
+    """And is read from there."""
+    os.unlink(run.prepared_record)
+    assert run.prepared()["runtime"]["engine"] == ENGINE
+
+
+def test_an_agent_in_a_container_holds_its_cards_without_a_write(run):
+    """It sees the leases of its own cards alone, read-only."""
+    taken = lease.take(run, ["GPU-1"])
+    taken.release()
+    (record, _) = lease.files_of(run.root, ["GPU-1"])
+    before = os.stat(record).st_mtime_ns, os.stat(lease.folder_of(run.root)).st_mtime_ns
+    held = lease.claim(run)
+    assert held.gpus == ["GPU-1"]
+    assert not lease.take(recorded_run(Path(run.root), "261122-other-aaaaaa"), ["GPU-1"], wait_s=0.0).gpus
+    held.release()
+    assert (os.stat(record).st_mtime_ns, os.stat(lease.folder_of(run.root)).st_mtime_ns) == before
+    os.unlink(record)
+    write_durably(record, json.dumps({"run": "261122-other-aaaaaa"}))
+    assert not lease.claim(run).gpus
+
+
+def test_precision_evidence_of_a_container_speaks_for_its_own_plan(run):
+    """It reaches its place through the run's record, once; a job says nothing of another model."""
+    evidence_import.expect(run)
+    key = {"torch": "2.13.0", "model": "a", "trainable": "b", "precision": "c"}
+    said = {"key": key, "proof": {"steps": 3}, "failed": "fp16-unscale", "driver": "580.65.06", "time": 9e11}
+    claims = {
+        **said,
+        "card": "h100",
+        "model": {"kind": "name", "value": "another"},
+        "job": "another",
+        "run": "x",
+    }
+    write_durably(run.folder(1).precision, json.dumps(claims))
+    evidence_import.take_in_all(run.root)
+    (path,) = Path(run.evidence(process.host_id())).iterdir()
+    record = json.loads(path.read_text())
+    assert {name: record[name] for name in ("card", "model", "job", "run", "failed", "key")} == {
+        "card": "t4", "model": PLAN["model"], "job": "train", "run": RUN, "failed": "fp16-unscale", "key": key,
+    }  # fmt: skip
+    assert record["time"] < 9e11
+    path.unlink()
+    evidence_import.take_in_all(run.root)  # the run is over: it was the last time
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"key": 3}', '{"key": {}, "failed": [1]}', "[" * 100_000])
+def test_odd_evidence_is_none(run, text):
+    """A link or a pipe is none either."""
+    evidence_import.expect(run)
+    Path(run.folder(1).precision).write_text(text)
+    evidence_import.take_in_all(run.root)
+    os.unlink(run.folder(1).precision)
+    os.mkfifo(run.folder(1).precision)
+    evidence_import.expect(run)
+    evidence_import.take_in_all(run.root)
+    assert not os.path.isdir(run.evidence(process.host_id()))
+
+
+def test_secrets_of_a_run_of_before_are_read_and_erased(run):
+    """They lay beside the plan."""
+    Path(run.older_secrets).write_text('{"A": "value"}')
+    assert secret.read(run) == {"A": "value"}
+    secret.erase(run)
+    assert not os.path.exists(run.older_secrets)
