@@ -66,7 +66,12 @@ def ages(root: str, names: Collection[str]) -> Dict[str, Optional[float]]:
 
 
 def remains(run: Run) -> List[str]:
-    """Return what is left of a run that has ended, processes and leases, after waiting a moment for them to go."""
+    """Return what is left of a run that has ended, processes and leases, after waiting a moment for them to go.
+
+    The leases of an agent that cannot give them back itself, in a container, are given back here.
+    """
+    if not run_state.fate_of(run).sees_host and run_state.state_of(run)["state"] in TERMINAL:
+        lease.give_back(run)
     deadline = time.monotonic() + LEAVING_S
     while True:
         left = [_name(found) for group in ownership.leftovers(run.root, [run.id]).values() for found in group]
