@@ -37,6 +37,7 @@ def metrics(
     from launcher.runs import curves
     from launcher.runs.host_figures import host_figures, summarize
     from launcher.runs.lineage import joined
+    from launcher.values.record import is_terminal
     from launcher.values.text import printable
 
     mirror = fetch(run, host)
@@ -52,7 +53,9 @@ def metrics(
         sys.stdout.write(curves.table(names_as_text))
         return
     if not measured:
-        say(f"{mirror.run} has reported no metrics yet", f"  next   launch logs {mirror.short}")
+        state = mirror.state()
+        yet = "" if state is not None and is_terminal(state.state) else " yet"
+        say(f"{mirror.run} has reported no metrics{yet}", f"  next   launch logs {mirror.short}")
     else:
         say(*(f"{_place(point)}  {point.name:<16} {point.value:.6g}" for _, point in measured))
         if any(point.step is None for _, point in measured):

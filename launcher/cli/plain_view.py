@@ -326,7 +326,7 @@ class PlainView:
 
 
 def _outcome(progress: Progress, result: Result) -> list[str]:
-    words = [f"{progress.step} steps"] if progress.step is not None else []
+    words = [f"{progress.step} step{'s' * (progress.step != 1)}"] if progress.step is not None else []
     if "loss" in result.metrics and result.first_loss is not None:
         words.append(f"loss {value_text(result.first_loss)} → {value_text(result.metrics['loss'])}")
     words += [

@@ -9,6 +9,8 @@ from rich.filesize import decimal
 from launcher.values.cargo import Cargo, LeftOut, Size, Why
 
 MOST_NAMED = 6
+FEW = 3
+"""So many are named whatever their size."""
 _SPOKEN_FOR = (Why.CREDENTIALS, Why.KEY_NAME, Why.ENVIRONMENT)
 """What a name like `.env`, `id_rsa` or `.venv/` says by itself."""
 WORTH_NAMING = 1_000_000
@@ -18,7 +20,7 @@ WORTH_NAMING = 1_000_000
 def left_out_line(cargo: Cargo) -> str:
     """Return what was left out in one line, secrets and the largest first: `.env, .venv/ (1.2 GB)`. Empty if there is nothing."""
     worth = [one for one in cargo.left_out if not one.why.is_routine]
-    named = sorted((one for one in worth if _is_worth_naming(one)), key=_rank)
+    named = sorted((one for one in worth if len(worth) <= FEW or _is_worth_naming(one)), key=_rank)
     words = [_short(one) for one in named[:MOST_NAMED]]
     more = len(worth) - len(words)
     return ", ".join([*words, *([f"{more:,} more"] if more else [])])
