@@ -16,6 +16,25 @@ def scan(*pieces):
     return [one for piece in pieces for one in scanner.feed(piece)] + scanner.finish()
 
 
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        (b"step 1 ppl 9.5\nstep 2 ppl nan\n", False),
+        (b"step 1 ppl 9.5\nstep 2 ppl inf\n", True),
+        (b"step 1 loss 2.5\nstep 2 ppl nan\n", True),
+        (b"step 1 ppl 9.5\nvalid: step 1 ppl nan\n", True),
+        (b"[0] step 1 loss: 2.5\n[0] step 2 loss: 2.4\n[1] step 1 loss: nan\n", False),
+    ],
+    ids=["NaN", "infinite", "beside a loss", "of an evaluation", "epochs as labels"],
+)
+def test_the_last_loss_is_also_seen_in_a_perplexity_and_behind_a_label(log, expected):
+    """A NaN perplexity in a log without a loss, and a NaN behind a number that may be a rank or an epoch."""
+    scanner = LogScanner()
+    scanner.feed(log)
+    scanner.finish()
+    assert scanner.last_loss.is_finite == expected
+
+
 def trainer(step, length, printed):
     """Return what transformers' Trainer writes for a dict: the bar is cleared, the dict printed, the bar drawn again."""
     return b"\r            \r%s\n\r 33%%|###      | %d/%d [00:10<00:20,  9.9it/s]" % (printed, step, length)
@@ -309,6 +328,24 @@ LINES = {
         b"epoch 0: eval_loss=0.09 accuracy=0.50\neval: loss=0.1 ppl=1.2\n",
         [(None, {"epoch": 0.0, "eval_loss": 0.09, "accuracy": 0.5}), (None, {"eval_loss": 0.1, "eval_ppl": 1.2})],
     ),
+    **{
+        f"ranks as {name}": (
+            b"".join(form % (rank, step, rank + 2) + b"\n" for step in (1, 2, 3) for rank in (0, 1)),
+            [(step, {"loss": 2.0}) for step in (1, 2, 3)],
+        )
+        for name, form in (
+            ("words", b"rank %d: step %d loss %d"), ("brackets", b"[%d] step %d loss %d"), ("srun labels", b"%d: step %d loss %d"),
+            ("keys", b"rank=%d step=%d loss=%d"), ("JSON", b'{"rank": %d, "step": %d, "loss": %d}'),
+        )
+    },
+    "a rank within the line": (b"step 1 rank 0 loss 2.0\nstep 1 rank 1 loss 2.5\n", [(1, {"loss": 2.0})]),
+    "a rank of an accuracy": (b"step 1 loss 2.0\nstep 2 loss 1.0 rank 5 accuracy 0.5\n", [(1, {"loss": 2.0}), (2, {"loss": 1.0, "accuracy": 0.5})]),
+    "columns with commas": (b"step,loss\n1,2.0\n2,nan\n", [(1, {"loss": 2.0}), (2, {"loss": NAN})]),
+    "three columns with commas": (
+        b"epoch,train_loss,lr\n1,2.0,0.1\nSaved, as model.pt, now\n2,nan,0.1\n",
+        [(None, {"epoch": 1.0, "loss": 2.0, "lr": 0.1}), (None, {"epoch": 2.0, "loss": NAN, "lr": 0.1})],
+    ),
+    "a drawn row": ("│ 2 │ loss │ nan │\n│ 2 │ bce_weight │ 1.0 │\n│ loss │ CrossEntropyLoss │ 0 │\n".encode(), [(None, {"loss": NAN})]),
     "thousands with blanks": (b"step 1 loss: 2.5, ppl: 1 234\n", [(1, {"loss": 2.5})]),
 }  # fmt: skip
 

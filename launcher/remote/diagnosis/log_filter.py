@@ -36,13 +36,23 @@ _LIKELY = re.compile(
     rb"(?:loss|ppl|perp|acc|reward|score|eval|valid|val_|lr|bpb|wer|f1|miou|map50)[\w/@.()'\"-]{0,60}(?: [a-z][\w/()-]{0,40})?"
     rb"['\"]?\s{0,12}[:=]?\s{0,12}(?:tensor\(|(?:np|numpy|torch)\.\w{1,12}\(|[\[('\"])?[-+]?\.?(?:\d|nan|inf)"
 )
-_HEADS = (b"epoch", b"[epoc", b"[eval")  # lines that say where the next ones stand
+_HEADS = (
+    b"epoch",
+    b"[epoc",
+    b"[eval",
+    b"step,",
+    b"iter,",
+    b"itera",
+    b"globa",
+)  # lines that say where the next ones stand
 _PHASE = re.compile(
     rb"\b(?:train|training|eval|evaluat(?:e|ing|ion)|val|valid|validat(?:e|ing|ion)|test|testing)\b"
     rb"(?:[^a-z0-9]{1,12}(?:[a-z]{2,11}|epoch[^a-z]{1,12})){0,3}[^a-z0-9]{0,40}\Z"
 )
 _MOST_OF_PHASE = 80
-_COLUMNS = re.compile(rb"\S(?:\s{2,}|\t|\s?\|\s?)\S")  # the head of a table has no numbers
+_COLUMNS = re.compile(
+    rb"\S(?:\s{2,}|\t|\s?(?:\||\xe2\x94[\x82\x83])\s?)\S"
+)  # the head of a table has no numbers
 
 _searches: Dict[Tuple[bytes, ...], Pattern[bytes]] = {}
 

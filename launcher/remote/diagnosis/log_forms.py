@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional, Tuple
 from .log_bars import BarForm, bar_form, keras_form
 from .log_heads import phase_of
 from .log_lines import prefix_of
-from .log_pairs import OF_EVALUATION, DictForm, PairsForm, dict_form, pairs_form
+from .log_pairs import OF_EVALUATION, DictForm, PairsForm, cell_form, dict_form, pairs_form
 from .log_steps import PlaceForm, place_form
 
 ASIDE = re.compile(
@@ -16,6 +16,10 @@ ASIDE = re.compile(
     re.IGNORECASE,
 )
 _PART = re.compile(r"[\[(]\s{0,8}(\d{1,12})\s?/\s{0,8}(\d{1,12})")
+_RANK = re.compile(
+    r"(?<![\w-])(?:global_|local_)?rank\s?[:=#]?\s?(\d{1,5})[\]:,|)]{0,2}(?=\s{1,4}(?!(?:acc|accuracy)\b)[^\s\d])",
+    re.IGNORECASE,
+)
 _TRAINING = re.compile(r"\btrain(?:ing)?\b", re.IGNORECASE)
 _OWN_COUNT = re.compile(r"[\s_\])-]{0,3}(?:step|iter|batch|update)", re.IGNORECASE)
 _KERAS_EPOCH = re.compile(r"\s{0,4}Epoch (\d{1,9})/\d{1,9}\s*$")
@@ -32,7 +36,7 @@ class TextForm(NamedTuple):
     """The form of free text. It begins behind the prefix; all places but that of the rank are counted from there.
 
     A line with a printed dict has nothing else. `opens`: it may say where indented lines stand. `trains`: False if it
-    says that an evaluation runs from here, True if it says so of the training.
+    says that an evaluation runs from here, True if it says so of the training. `is_label`: the rank may be something else.
     """
 
     begin: int
@@ -44,6 +48,7 @@ class TextForm(NamedTuple):
     aside: Optional[AsideForm] = None
     opens: bool = False
     trains: Optional[bool] = None
+    is_label: bool = False
 
 
 class LineForm(NamedTuple):
@@ -77,14 +82,18 @@ def text_form(text: str) -> TextForm:
     if printed is not None:
         return TextForm(prefix.end, prefix.rank, is_indented, printed)
     opens = line.startswith("[") and line.endswith("]:")
-    pairs = pairs_form(line)
+    pairs = pairs_form(line) or cell_form(line)
     where = place_form(line)
     if pairs is None or pairs.is_weak:
         trains = None if is_indented or text.startswith("- ") else phase_of(line)
         return TextForm(prefix.end, prefix.rank, is_indented, None, where, pairs, None, opens, trains)
     aside = _aside_form(line, pairs.first)
     trains = True if aside is None and _trains(line, pairs) else None
-    return TextForm(prefix.end, prefix.rank, is_indented, None, where, pairs, aside, opens, trains)
+    rank, is_label = prefix.rank, prefix.is_label
+    inside = _RANK.search(line) if rank is None and "rank" in line.lower() else None
+    if inside and inside.start() < pairs.first:
+        rank = slice(prefix.end + inside.start(1), prefix.end + inside.end(1))
+    return TextForm(prefix.end, rank, is_indented, None, where, pairs, aside, opens, trains, is_label)
 
 
 def _trains(line: str, pairs: PairsForm) -> bool:

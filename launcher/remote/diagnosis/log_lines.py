@@ -17,6 +17,7 @@ _PREFIX = re.compile(
     r"|\[?\d\d[/-]\d\d(?:[/-]\d{2,4})? \d\d:\d\d:\d\d(?:[.,]\d{1,6})?(?: [\w.]{1,60})?\]?:?"
     r"|\[?\d\d:\d\d:\d\d(?:[.,]\d{1,6})?\]?(?=[\s|:-])"
     r"|\[(?:rank|Rank|default|GPU|gpu|local_rank|RANK)[ :=]?(?P<rank>\d{1,5})\]:?|\[(?P<number>\d{1,5})\]:"
+    r"|(?P<label>(?:\[\d{1,4}\](?=\s)|\d{1,4}:(?=\s))(?=\s{1,4}(?i:(?:global[ _])?(?:step|iter|iteration|epoch))\b))"
     r"|\[" + _LEVEL + r"(?:\|[\w.]{1,60}:\d{1,6})?\]"
     r"|" + _LEVEL + r"(?::[\w.]{1,60}:|[ ]{0,8}[|:-]|(?=\s{1,4}\S))"
     r"|\[?[\w./-]{1,80}\.py(?::\d{1,6}(?::\w{1,60})?)?\]?:?(?=\s)"
@@ -37,10 +38,14 @@ _MOST_PREFIXES = 8
 
 
 class Prefix(NamedTuple):
-    """What loggers put before a line: where it ends, and where it says the rank."""
+    """What loggers put before a line: where it ends, and where it says the rank.
+
+    `is_label`: the rank is a bare number, as of `srun --label`, which may be something else.
+    """
 
     end: int
     rank: Optional[slice]
+    is_label: bool = False
 
 
 class Segments:
@@ -82,6 +87,7 @@ def text_of(segment: bytes) -> str:
 def prefix_of(text: str) -> Prefix:
     """Return the time stamps, levels, module names and ranks at the beginning of a line."""
     rank: Optional[slice] = None
+    is_label = False
     begin = len(text) - len(text.lstrip(" "))
     if text[begin : begin + 1].isalpha() and text[begin : begin + 5].lower() in (
         "epoch",
@@ -95,7 +101,8 @@ def prefix_of(text: str) -> Prefix:
         match = _PREFIX.match(text, begin)
         if not match or match.end() == begin:
             break
-        group = "rank" if match["rank"] else "number"
-        rank = slice(*match.span(group)) if match[group] else rank
+        group = match.lastgroup
+        if group is not None:
+            rank, is_label = slice(*match.span(group)), group == "label"
         begin = match.end()
-    return Prefix(begin, rank)
+    return Prefix(begin, rank, is_label)

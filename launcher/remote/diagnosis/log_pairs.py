@@ -13,7 +13,7 @@ import math
 import re
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from .log_names import Name, is_measure, meaning
+from .log_names import Name, is_measure, is_training_loss, meaning
 
 _NOT_FINITE = r"(?i:nan|inf(?:inity)?)"
 NUMBER = (
@@ -33,6 +33,11 @@ PAIR = re.compile(
     + "(?P<number>"
     + NUMBER
     + r")(?![\w]|[.,/:-]\d|/\s?\d)"
+)
+_CELLS = re.compile(
+    r"(?:\A|[|\u2502\u2503])\s{0,40}([A-Za-z][\w/.@-]{0,60})\s{0,60}[|\u2502\u2503]\s{0,40}(?P<number>"
+    + NUMBER
+    + r")\s{0,40}[|\u2502\u2503]"
 )
 _CALL = re.compile(
     r"[A-Za-z_]\w{0,80}\((?=\s?\w{1,80}=(?!=))(?<!tensor\()"
@@ -103,6 +108,18 @@ def pairs_form(line: str) -> Optional[PairsForm]:
     allowed = _FEW_WORDS if is_marked else 0  # `loss 2.3` alone, not in a sentence
     with_step = (_MOST_WORDS if is_finite else _FEW_WORDS) + length // 2
     return PairsForm(tuple(named), first, is_weak, words > allowed, words > with_step)
+
+
+def cell_form(line: str) -> Optional[PairsForm]:
+    """Return the form of a row of a drawn table with the training loss and its number in two cells, None without."""
+    match = _CELLS.search(line) if line.rstrip()[-1:] in ("|", "\u2502", "\u2503") else None
+    name = meaning(match[1]) if match else None
+    if match is None or name is None or not is_training_loss(name.text):
+        return None
+    place = slice(*match.span("number"))
+    return PairsForm(
+        ((name, place),), match.start(1), is_weak=False, is_prose=False, is_prose_with_step=False
+    )
 
 
 def _words(line: str, begin: int, end: int) -> int:

@@ -2,6 +2,9 @@
 
 epoch     train_loss  valid_loss  accuracy  time
 0         0.345       0.290       0.871     00:12
+
+step,loss
+10,0.345
 """
 
 from __future__ import annotations
@@ -14,12 +17,15 @@ from .log_pairs import NUMBER, number
 from .log_steps import Count, Place
 
 _CELLS = re.compile(r"\s{2,}|\t|\s{0,8}\|\s{0,8}")
+_COMMAS = re.compile(
+    r"(?:global_step|step|iter|iteration|epoch)(?:,\s?[A-Za-z][\w/.-]{0,40}){1,40}\s*", re.IGNORECASE
+)
 _NUMBER = re.compile(NUMBER)
 _OF = re.compile(r"(\d{1,9})/\d{1,9}")
 _RULE = re.compile(r"[-=+|:\s]{3,}")
 _LEAST, _MOST = 3, 40
 _MOST_MISFITS = 2
-_STEPS = ("step", "#", "iter", "iteration", "steps")
+_STEPS = ("step", "global_step", "#", "iter", "iteration", "steps")
 _EPOCHS = ("epoch", "e", "epochs")
 _FASTAI = ("epoch", "train_loss", "valid_loss")  # what follows is measured on the validation set
 _DETECTION = {
@@ -47,6 +53,7 @@ class Table:
         """Begin outside of a table."""
         self._columns: List[str] = []
         self._misfits = 0
+        self._has_commas = False
 
     @property
     def is_open(self) -> bool:
@@ -55,10 +62,13 @@ class Table:
 
     def takes_head(self, line: str) -> bool:
         """Open a table if a line is its head; return whether it is."""
-        if "  " not in line and "\t" not in line and "|" not in line:
+        has_commas = bool(_COMMAS.fullmatch(line))
+        if not has_commas and "  " not in line and "\t" not in line and "|" not in line:
             return False
-        cells = _cells(line)
-        if not _LEAST <= len(cells) <= _MOST or any(_NUMBER.fullmatch(cell) for cell in cells):
+        cells = _cells(line, has_commas=has_commas)
+        if not (2 if has_commas else _LEAST) <= len(cells) <= _MOST or any(
+            _NUMBER.fullmatch(cell) for cell in cells
+        ):
             return False
         columns = [_DETECTION.get(cell.lower(), cell.lower().rstrip(")")) for cell in cells]
         if len(set(columns)) < len(columns) or any(
@@ -69,13 +79,13 @@ class Table:
             return False
         if not {*_STEPS, *_EPOCHS, "class"} & set(columns):
             return False
-        self._columns, self._misfits = columns, 0
+        self._columns, self._misfits, self._has_commas = columns, 0, has_commas
         return True
 
     def row(self, line: str) -> Optional[Row]:
         """Return the numbers of a row. The table ends after a few lines that are not rows."""
-        cells = _cells(line)
-        if len(cells) != len(self._columns):
+        cells = _cells(line, has_commas=self._has_commas)
+        if len(cells) != len(self._columns) or (self._has_commas and not cells[0].isdigit()):
             if not _RULE.fullmatch(line.strip()):
                 self._misfits += 1
             if self._misfits >= _MOST_MISFITS:
@@ -111,7 +121,9 @@ def _of_evaluation(name: Name) -> Name:
     return name._replace(text=aside_name(name.text)) if name.is_measure else name
 
 
-def _cells(line: str) -> List[str]:
+def _cells(line: str, *, has_commas: bool) -> List[str]:
+    if has_commas:
+        return [cell.strip() for cell in line.split(",")]
     return _CELLS.split(line.strip().strip("|").strip())
 
 

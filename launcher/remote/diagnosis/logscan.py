@@ -27,6 +27,7 @@ _BAR = b"%|"
 _OF_VALIDATION = re.compile(
     r"(?:loss|losses|errors|metrics)(?: metrics)? (?:are )?on (?:the )?validation set", re.IGNORECASE
 )  # what MACE writes above the values of all epochs
+_RANKS = ("rank", "global_rank", "local_rank", "process_index")
 _NO_LENGTH = -1
 _MOST_NAMES = 1000
 _MOST_COUNTERS = 64
@@ -70,6 +71,8 @@ class LogScanner:
         self._last_bar = b""
         self._is_cleared = False
         self._rank: Optional[str] = None
+        self._has_other = False
+        self._has_ranks = False
         self._keras_epoch: Optional[int] = None
         self._is_evaluating = False
         self._is_of_validation = False
@@ -236,11 +239,15 @@ class LogScanner:
 
     def _take_text(self, text: str, form: TextForm) -> None:
         line = text[form.begin :]
+        is_other = False
         if form.rank is not None:
-            rank = text[form.rank]
-            self._rank = self._rank or rank
-            if rank != self._rank:
+            is_other = self._is_of_other(text[form.rank])
+            if not is_other:
+                self._has_ranks = self._has_ranks or self._has_other
+            elif self._has_ranks or not form.is_label:
                 return
+            else:
+                self._has_other = True
         if form.printed is not None:
             self._take_dict(line, form.printed)
             return
@@ -249,12 +256,21 @@ class LogScanner:
             if row is not None:
                 self._emit(row.pairs, row.place, text, is_aside=row.is_evaluation)
                 return
-        self._take_pairs(line, form)
+        self._take_pairs(line, form, is_other=is_other)
+
+    def _is_of_other(self, rank: str) -> bool:
+        """Whether a line is not of the first rank that printed."""
+        self._rank = self._rank or rank
+        return rank != self._rank
 
     def _take_dict(self, line: str, form: DictForm) -> None:
         """Take a printed dict or a JSON object."""
         pairs = {name: line[where] for name, where in form.entries}
         values = dict_values(pairs)
+        rank = next((pairs[key] for key in _RANKS if key in pairs), None)
+        if rank is not None and self._is_of_other(rank):
+            return
+        values = {key: value for key, value in values.items() if key not in _RANKS}
         if not values or form.unset > len(values):  # it holds a program's settings
             return
         head = line[: line.index("{")]
@@ -273,8 +289,11 @@ class LogScanner:
             values = {aside_name(key): value for key, value in values.items()}
         self._record(values, step, where.counted.name if where.counted else None, line, is_aside=is_aside)
 
-    def _take_pairs(self, line: str, form: TextForm) -> None:
-        """Take a line of free text. Indented lines below `[epoch=1][batch=5/10]:` have its place."""
+    def _take_pairs(self, line: str, form: TextForm, *, is_other: bool) -> None:
+        """Take a line of free text. Indented lines below `[epoch=1][batch=5/10]:` have its place.
+
+        `is_other`: it may be of another rank, or of another epoch (`[1] step 10`): it has no step.
+        """
         where = form.where.of(line)
         if not form.is_indented:
             self._head = where if form.opens else None
@@ -291,6 +310,8 @@ class LogScanner:
         if pairs.is_prose_with_step if has_step else pairs.is_prose:
             return
         found = pairs.of(line)
+        if is_other:
+            where = Place(None, where.epoch)
         if aside is None and where == NOWHERE and self._is_evaluating:
             self._emit(found, where, line, is_aside=True)
             return
@@ -351,6 +372,8 @@ class LogScanner:
         if loss is not None:
             place = counter or ("epoch" if "epoch" in values else None)
             self._watch.take(loss, values[loss], step, line, place)
+        elif step is not None and not is_aside:
+            self._watch.take_perplexity(values, step, line)
         if loss is not None and counter is None and loss in self._counters:
             # A mean over an epoch, or a second print of the same: it is not on the curve of the steps.
             values = {key: value for key, value in values.items() if key != loss}

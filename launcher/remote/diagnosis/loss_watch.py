@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from typing import NamedTuple, Optional
+from typing import Dict, NamedTuple, Optional
 
 MOST_CHARS = 500
+_PERPLEXITIES = ("ppl", "perplexity", "train_ppl", "train_perplexity")
 _BEFORE_LOSS = re.compile(r"[^{]{0,200}?(?=(?:\b|_)loss)", re.IGNORECASE)
 _COUNTER = re.compile(r"\b(?:step|iter(?:ation)?|epoch|ep|update)\b", re.IGNORECASE)
 _OF_TRAINING = re.compile(r"\bgrad(?:ient)?[_ ]?norm", re.IGNORECASE)
@@ -96,3 +97,14 @@ class LossWatch:
             self._suspect = Divergence(self.last.line, self._good_step + 1)
         elif self.divergence is None:
             self.divergence = self._suspect
+
+    def take_perplexity(self, values: Dict[str, float], step: int, line: str) -> None:
+        """Take in a perplexity in place of the training's loss, if the log has none; it leaves a doubt if it is NaN.
+
+        A great loss has an infinite one.
+        """
+        name = next((name for name in _PERPLEXITIES if name in values), None)
+        is_only = self.last is None or self.last.name in _PERPLEXITIES
+        if name is not None and is_only and not math.isinf(values[name]):
+            value = values[name]
+            self.last = LastLoss(name, value, step, line.strip()[:MOST_CHARS], not math.isnan(value))
