@@ -339,6 +339,9 @@ LINES = {
         )
     },
     "a rank within the line": (b"step 1 rank 0 loss 2.0\nstep 1 rank 1 loss 2.5\n", [(1, {"loss": 2.0})]),
+    "a rank of an adapter": (
+        b"{'rank': 16, 'alpha': 32, 'lr': 0.1}\n[rank0]: step 1 loss 2.0\n", [(1, {"loss": 2.0})],
+    ),
     "a rank of an accuracy": (b"step 1 loss 2.0\nstep 2 loss 1.0 rank 5 accuracy 0.5\n", [(1, {"loss": 2.0}), (2, {"loss": 1.0, "accuracy": 0.5})]),
     "columns with commas": (b"step,loss\n1,2.0\n2,nan\n", [(1, {"loss": 2.0}), (2, {"loss": NAN})]),
     "three columns with commas": (

@@ -267,12 +267,12 @@ class LogScanner:
         """Take a printed dict or a JSON object."""
         pairs = {name: line[where] for name, where in form.entries}
         values = dict_values(pairs)
+        if not values or form.unset > len(values):  # it holds a program's settings
+            return
         rank = next((pairs[key] for key in _RANKS if key in pairs), None)
         if rank is not None and self._is_of_other(rank):
             return
         values = {key: value for key, value in values.items() if key not in _RANKS}
-        if not values or form.unset > len(values):  # it holds a program's settings
-            return
         head = line[: line.index("{")]
         where = place_of_dict(pairs)
         if where.counted is not None:
