@@ -355,7 +355,6 @@ OPENING = {
     "host/model_config.py": "the hub's cache",
     "host/probe_host.py": "/proc and a file to try the disk",
     "making/scratch_folder.py": "a new file in a new folder",
-    "store/checkpoints.py": "checkpoints",
     "store/outputs.py": "folders and files below a descriptor, through no link",
     "store/parentage.py": "checkpoints",
     "store/tree_files.py": "the store",

@@ -81,7 +81,9 @@ def test_a_checkpoint_is_linked_and_copied_where_that_cannot_be(tmp_path, monkey
     (made / "model").unlink()
     (made / "model").symlink_to(tmp_path / "blob")
     if not has_links:
-        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError(18, "cross-device")))
+        monkeypatch.setattr(
+            os, "link", lambda *_, **_more: (_ for _ in ()).throw(OSError(18, "cross-device"))
+        )
     target = tmp_path / "b" / "step-5"
     take_over(str(made), str(target), links=True)
     assert tree(target) == tree(made)
@@ -90,6 +92,19 @@ def test_a_checkpoint_is_linked_and_copied_where_that_cannot_be(tmp_path, monkey
     assert (os.stat(target / one).st_ino == os.stat(made / one).st_ino) is has_links
     assert os.stat(target / "manifest.json").st_ino != os.stat(made / "manifest.json").st_ino
     assert [path.name for path in target.parent.iterdir()] == ["step-5"]
+
+
+def test_a_file_that_a_link_leads_to_gets_no_second_name(tmp_path):
+    """It could be a key of the user, put there once the checkpoint had been looked at: only contents that match are copied."""
+    made = sealed(tmp_path / "a", 5)
+    key = tmp_path / "id_secret"
+    key.write_text("key")
+    (made / "model").unlink()
+    (made / "model").symlink_to(key)
+    with pytest.raises(ParentError, match="changed"):
+        take_over(str(made), str(tmp_path / "b" / "step-5"), links=True)
+    assert key.stat().st_nlink == 1
+    assert not (tmp_path / "b" / "step-5").exists()
 
 
 @pytest.mark.parametrize("state", ["running", "preparing", "interrupted", "waiting"])

@@ -15,6 +15,7 @@ import tempfile
 from typing import Any, Callable, NamedTuple, Optional
 
 from ..record.files import NO_ROOM, paths_in, read_json, sync_folder
+from ..record.safe_open import open_regular
 
 MANIFEST = "manifest.json"
 SENTINEL = "checkpoint-is-incomplete.txt"  # transformers writes it and never reads it
@@ -104,7 +105,7 @@ def what_is_wrong(path: str, is_given_up: Callable[[], bool] = lambda: False) ->
 def sha256_of(path: str, is_given_up: Callable[[], bool] = lambda: False) -> str:
     """Return the SHA-256 of a file, in hex. Raises GivenUpError, and OSError."""
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with open(open_regular(path, os.O_RDONLY), "rb") as file:  # without waiting for who writes to a pipe
         for block in iter(lambda: file.read(1 << 20), b""):
             digest.update(block)
             if is_given_up():

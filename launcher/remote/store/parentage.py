@@ -18,6 +18,7 @@ from ..fate import run_state
 from ..record.files import read_json, sync_folder
 from ..record.locks import is_locked
 from ..record.rundir import TERMINAL, Folder, Run
+from ..record.safe_open import RunPath, opened_folder, parent_of
 from . import checkpoints
 from .manifest import Manifest, check, read_manifest, shared_modes_of
 from .store import Store
@@ -65,7 +66,8 @@ def inherit(
     name = os.path.basename(path)
     # A script that saves into one folder again and again would write into the parent's files.
     is_written_once = re.search(r"(?<![0-9])0*%d\Z" % step, name) is not None
-    take_over(path, os.path.join(child.checkpoints, name), links=is_written_once)
+    target = os.path.join(child.checkpoints, name)
+    take_over(RunPath(parent.path, path), target, links=is_written_once)
     origin = {"run": parent.id, "checkpoint": name, "step": step}
     set_anew = {name for key in asked for name in _CHANGES_OF.get(key, (key,))}
     changes = {name: value for name, value in in_force.changes.items() if name not in set_anew}
@@ -137,6 +139,7 @@ def take_over(path: str, target: str, *, links: bool) -> None:
     """
     folder = os.path.dirname(target)
     hidden = os.path.join(folder, ".%s.new" % os.path.basename(target))
+    top = path if isinstance(path, RunPath) else RunPath(path, path)
     os.makedirs(hidden)
     files = read_json(os.path.join(path, checkpoints.MANIFEST))["files"]
     folders = {hidden}
@@ -144,9 +147,7 @@ def take_over(path: str, target: str, *, links: bool) -> None:
         copy = os.path.join(hidden, name)
         os.makedirs(os.path.dirname(copy), exist_ok=True)
         folders.add(os.path.dirname(copy))
-        source = os.path.realpath(
-            os.path.join(path, name)
-        )  # a relative link would lead elsewhere from the copy
+        source = top.below(name)
         if not (links and _is_linked(source, copy)):
             _copy(source, copy, entry["sha256"])
     _copy(os.path.join(path, checkpoints.MANIFEST), os.path.join(hidden, checkpoints.MANIFEST))
@@ -156,13 +157,20 @@ def take_over(path: str, target: str, *, links: bool) -> None:
     sync_folder(folder)
 
 
-def _is_linked(source: str, copy: str) -> bool:
-    """Give a file a second name; return False if it is on another file system, or on one without hard links."""
+def _is_linked(source: RunPath, copy: str) -> bool:
+    """Give a file a second name; return False if it is behind a link, on another file system, or on one without hard links.
+
+    A file that a link leads to may be any file of the user: its contents are compared, so it is copied.
+    """
     try:
-        os.link(source, copy)
+        with opened_folder(parent_of(source)) as folder:
+            os.link(os.path.basename(source), copy, src_dir_fd=folder, follow_symlinks=False)
     except OSError:
         return False
-    return True
+    if not os.path.islink(copy):
+        return True
+    os.unlink(copy)
+    return False
 
 
 def _copy(source: str, copy: str, sha256: str | None = None) -> None:
