@@ -291,9 +291,10 @@ class PlainView:
         how = ["rehearsed on a CPU"] if state.rehearsed and state.taken != set() else []
         if name == "succeeded":
             outcome = ", ".join([*_outcome(self.progress, result), *how])
-            self.write(f"  ✓ succeeded {took}   {outcome}".rstrip(), "bold")
-            if doubt := evidence.doubt(state.evidence):
-                self.write(f"  ! {doubt}")
+            doubt = evidence.doubt(state.evidence)
+            self.write(f"  {'!' if doubt else '✓'} succeeded {took}   {outcome}".rstrip(), "bold")
+            if doubt:
+                self.write(f"    doubt  {doubt}")
             self.write(f"  run      {run}")
             for label, path in (("adapter", result.adapter), ("curve", result.picture)):
                 if path is not None:
@@ -302,6 +303,8 @@ class PlainView:
             if result.metrics:
                 self.write(f"  metrics  launch metrics {short}      tensorboard --logdir runs")
             self.write(f"  output   launch logs {short}")
+            if doubt:
+                self.write(f"  next     launch diagnose {short}")
             return
         where = ", ".join([f"step {self.progress.where()}", *how])
         self.write(f"  ✗ {name} {took}   {reason or 'no process or container runs it'}, {where}", "bold")
@@ -314,6 +317,8 @@ class PlainView:
             for line in self._not_shown:
                 self.write(f"    | {line[:200]}", "dim")
             self.write(f"  next     launch logs {short}")
+            if not evidence.diagnosis(state.evidence):
+                self.write(f"           launch diagnose {short}     reads its log for the cause")
         elif name == "interrupted":
             self.write(f"  next     launch attach {short}     continues from the last checkpoint")
         elif name == "waiting":

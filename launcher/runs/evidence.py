@@ -7,7 +7,10 @@ from typing import Any
 from launcher.values.record import Event, RunState, State, Summary
 
 KILLED = 137
+SIGKILL = 9
 MOST_CHARS = 100  # of a name that a host sends
+_GIVEN_UP = ("nan-divergence", "not-learning", "hang")
+"""Classes of attempts that the agent gives up, and then ends with SIGKILL."""
 _DIAGNOSIS = ("line", "why", "mend")
 
 
@@ -16,6 +19,8 @@ def words(evidence: object) -> list[str]:
     if not isinstance(evidence, dict):
         return []
     other = {key: value for key, value in evidence.items() if key not in ("class", "doubt", *_DIAGNOSIS)}
+    if evidence.get("class") in _GIVEN_UP and other.get("signal") == SIGKILL:
+        other = {**other, "signal": None, "launcher": "ended it (signal 9)"}
     return [clause for key, value in other.items() if value is not None for clause in _clauses(key, value)]
 
 

@@ -156,6 +156,17 @@ def test_an_end_without_a_word_says_how_it_ended(code, number, words):
         assert "rank" not in found.why + found.mend
 
 
+def test_the_line_that_says_what_failed_stands_beside_the_exit_status():
+    """The log shows an error: it is not said to show none."""
+    found = crash(b"loss 0.5\nerror: data folder is empty\n", 3, None, 0)
+    assert (found.name, found.reason, found.line) == (
+        "unknown",
+        "exit-nonzero",
+        "error: data folder is empty",
+    )
+    assert found.why == "it ended with exit status 3"
+
+
 def test_a_command_that_cannot_be_started_says_what_to_type(tmp_path):
     """By the name of a program that the host has, or by what is wrong with a file."""
     (tmp_path / "python").touch()

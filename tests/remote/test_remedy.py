@@ -77,6 +77,8 @@ def test_every_class_is_a_reason_to_fail():
     ("name", "more", "reason", "mend"),
     [
         ("nan-divergence", {"consumed": {"resume", "steps"}}, "nan-divergence", "worker.training_arguments"),
+        ("nan-divergence", {"consumed": set()}, "nan-divergence", "lower the learning rate"),
+        ("unknown", {"consumed": set(), "may_begin_again": False}, "unknown", "to start it again"),
         (
             "nan-divergence",
             {"changes": {"rung": 1}},

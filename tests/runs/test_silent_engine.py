@@ -143,6 +143,8 @@ def test_a_live_agent_is_no_matter_of_the_engines(session):
         ({"previous": {"folder": 2, "container": {"exit": None, "signal": 9}}}, "before it: folder 2, its container was killed by signal 9"),
         ({"remaining": [{"pid": 7, "start": "1"}]}, "still there: 7"),
         ({"exit": 3, "signal": None, "step": 5}, "exit 3, step 5"),
+        ({"class": "nan-divergence", "exit": None, "signal": 9, "step": 5}, "step 5, launcher ended it (signal 9)"),
+        ({"class": "preempted", "exit": None, "signal": 9}, "signal 9"),
     ],
 )  # fmt: skip
 def test_an_end_is_told_in_words(evidence, said, capsys):
@@ -151,6 +153,20 @@ def test_an_end_is_told_in_words(evidence, said, capsys):
         RUN, RunState(state="interrupted", evidence=evidence), Result(None, {}, None, {}, None, None)
     )
     assert f"    {said}\n" in capsys.readouterr().err
+
+
+def test_a_doubtful_success_has_its_own_mark_and_its_next_command(capsys):
+    """A failure without a class names `launch diagnose` too."""
+    none = Result(None, {}, None, {}, None, None)
+    doubt = {"class": "user-code-error", "line": "KeyError: 'x'", "why": "the log ends with it"}
+    PlainView().end(RUN, RunState(state="succeeded", evidence={"exit": 0, "doubt": doubt}), none)
+    said = capsys.readouterr().err
+    assert said.startswith("  ! succeeded")
+    assert said.endswith(f"next     launch diagnose {RUN.rpartition('-')[2]}\n")
+    PlainView().end(RUN, RunState(state="failed", reason="no-completion-marker", evidence={"exit": 0}), none)
+    assert "launch diagnose" in capsys.readouterr().err
+    PlainView().end(RUN, RunState(state="succeeded", evidence={"exit": 0}), none)
+    assert capsys.readouterr().err.startswith("  ✓ succeeded")
 
 
 def test_a_run_is_taken_back_only_when_its_engine_says_that_it_has_no_container(session):

@@ -64,10 +64,14 @@ class _Log(NamedTuple):
 
 
 class _Hit(NamedTuple):
-    """A sign in the log: the index of its line among the lines read, and its class."""
+    """A sign in the log: the index of its line among the lines read, and its class.
+
+    `is_beside_end`: the exit status or the signal is the cause, and the line only says that something failed.
+    """
 
     place: int
     failure: FailureClass
+    is_beside_end: bool = False
 
 
 # from bytes to lines
@@ -386,6 +390,9 @@ def _diagnose(read: _Log, ended: Ended) -> Diagnosis:
         why, mend = (failure.why, failure.mend) if is_clear else words_of_end(ended.exit, ended.signal)
         return Diagnosis(failure.name, None, None, why, mend)
     line = lines[hit.place].strip()[:MOST_CHARS]
+    if hit.is_beside_end:
+        why, mend = words_of_end(ended.exit, ended.signal, has_line=True)
+        return Diagnosis(failure.name, line, read.numbers[hit.place], why, mend)
     why, mend = words_of_line(failure.name, line, "\n".join(lines)) or (failure.why, failure.mend)
     return Diagnosis(failure.name, line, read.numbers[hit.place], why, mend)
 
@@ -414,7 +421,9 @@ def _decide(lines: List[str], signs: _Signs, ended: Ended) -> Optional[_Hit]:
     first = first or min((hit for hit in echoes if hit.failure.name != "unknown"), default=None)
     by_end = _class_of_end(ended)
     if by_end is not None and not is_cause and (first is None or ended.oom_kills):
-        return by_end
+        errors = [hit for hit in echoes if hit.place > last_good and lines[hit.place] != _HEAD]
+        is_shown = by_end.failure.name == "unknown" and bool(errors) and not ended.oom_kills
+        return errors[0]._replace(is_beside_end=True) if is_shown else by_end
     done = max((n for n, line in enumerate(lines) if _SUCCESS.search(line)), default=-1)
     # With exit status 0 a farewell proves nothing: a script that caught its error prints it too.
     is_over = ended.exit != 0 and done > max(

@@ -96,8 +96,11 @@ def words_of_line(name: str, line: str, log: str) -> Optional[Words]:
     )
 
 
-def words_of_end(code: Optional[int], number: Optional[int]) -> Words:
-    """Return the words for a command that ended with exit status `code`, or by signal `number`, and showed no cause."""
+def words_of_end(code: Optional[int], number: Optional[int], *, has_line: bool = False) -> Words:
+    """Return the words for a command that ended with exit status `code`, or by signal `number`, and showed no cause.
+
+    `has_line`: a line of its log says that something failed.
+    """
     if number is None and code is not None and SHELL_SIGNAL < code <= SHELL_SIGNAL + 64:
         number = code - SHELL_SIGNAL
     if number is not None:
@@ -107,7 +110,7 @@ def words_of_end(code: Optional[int], number: Optional[int]) -> Words:
     if not code:
         return Words("nothing is known of how it ended", "read the end of its log")
     return Words(
-        "it ended with exit status %d, and its log shows no error" % code,
+        "it ended with exit status %d%s" % (code, "" if has_line else ", and its log shows no error"),
         "the script chose this status, e.g. by sys.exit(%d): read what it printed last" % code,
     )
 

@@ -188,13 +188,17 @@ def _free_card(attempt: FailedAttempt) -> Optional[Change]:
 
 
 class Edit(NamedTuple):
-    """A kind of edit. `most` bounds how often it is made without a new checkpoint; None if it stops by itself."""
+    """A kind of edit. `most` bounds how often it is made without a new checkpoint; None if it stops by itself.
+
+    `alone` is the advice for a script that takes nothing from the worker.
+    """
 
     find: Callable[[FailedAttempt], Optional[Change]]
     knob: Optional[str] = None  # must have been consumed by the script
     most: Optional[int] = None
     by_hand: str = ""  # advice if the script does not take the knob from us
     at_last: str = ""  # advice if no change is left
+    alone: str = ""
 
 
 _RUNG = Edit(
@@ -210,7 +214,9 @@ def _again(text: str, most: int) -> Edit:
 
 
 TABLE = {
-    "nan-divergence": _RUNG,
+    "nan-divergence": _RUNG._replace(
+        alone="lower the learning rate, clip the gradients, and check the data of that step; in float16, try bfloat16 or float32"
+    ),
     "not-learning": Edit(
         lambda _attempt: None,
         at_last="check that some parameters are trainable (requires_grad), that the learning rate is above 0, and that not all labels are ignored",
@@ -249,6 +255,10 @@ TABLE = {
 """The classes that have a remedy. A failure of any other class ends the run."""
 
 
+_ASK = "the script never called worker.resume_from(), so it is not restarted: call it, or set restart = true in the job"
+_ASK_ALONE = "to start it again after a failure, set restart = true in the job"
+
+
 def preempted(number: int) -> Failure:
     """Return the failure of a command that something outside the run ended with a signal."""
     return Failure(
@@ -276,7 +286,8 @@ def decide(attempt: FailedAttempt) -> Verdict:
     if edit is None:
         return Verdict(reason, None, mend)
     if edit.knob is not None and edit.knob not in attempt.consumed:
-        return Verdict(reason, None, mend or edit.by_hand)
+        by_hand = edit.by_hand if attempt.consumed else edit.alone or edit.by_hand
+        return Verdict(reason, None, mend or by_hand)
     change = edit.find(attempt)
     if change is None:
         at_last = edit.at_last % _title_in_force(attempt) if "%s" in edit.at_last else edit.at_last
@@ -286,7 +297,7 @@ def decide(attempt: FailedAttempt) -> Verdict:
     # A script that takes its values from us and had not trained a step repeats no work when it starts again.
     is_untouched = bool(attempt.consumed) and failure.has_trained is False and name != "unknown"
     if not attempt.may_begin_again and not is_untouched:
-        ask = "the script never called worker.resume_from(), so it is not restarted: call it, or set restart = true in the job"
+        ask = _ASK if attempt.consumed else _ASK_ALONE
         return Verdict(reason, None, "%s; %s" % (mend, ask) if mend else ask)
     if attempt.attempts_left <= 0:
         return Verdict("attempts-exhausted", None, "raise `attempts` in the job to allow another attempt")
