@@ -160,7 +160,8 @@ def diagnose_log(log: bytes) -> Diagnosis:
     lost = _last_loss(log)
     if lost is not None and not lost.is_finite:
         row = BY_NAME["nan-divergence"]
-        return Diagnosis(row.name, lost.line, _number_of(log, lost.line), row.why, row.mend)
+        by_value = Diagnosis(row.name, lost.line, _number_of(log, lost.line), row.why, row.mend)
+        return found if found.name == row.name else by_value
     if found.name == "unknown" or (found.number is not None and _is_overcome(found, log)):
         none = BY_NAME["none"]
         return Diagnosis(none.name, None, None, none.why, none.mend)
