@@ -29,30 +29,63 @@ PYTHONS = (
 
 _MAIN = "import sys\nfrom launch_agent.main import main\nsys.exit(main(sys.argv[1:]))\n"
 
+# It refuses a root whose owner, mode or parents let another user change what runs there, by the rules of OpenSSH's safe_path:
+# with Debian's exception for a user's own group, and one for sticky folders such as /tmp, where nobody else can rename our entry.
+# A file of the agent that others could have opened for writing is replaced: it is one inode that only we ever wrote.
 # Runs on the host, on any Python >= 3.8: takes the agent's file from standard input if the host does not
 # have it whole, then becomes `serve`. Its magic line begins a line of its own, after what a login printed. It reads with os.read, so that nothing of the requests behind it is swallowed. The root's id is the target of a link, which is made whole or not at all.
 _BOOT = """
-import hashlib, os, sys
+import grp, hashlib, os, pwd, stat, sys
 root, digest, size = os.path.abspath(os.path.expanduser(sys.argv[1])), sys.argv[2], int(sys.argv[3])
 folder = os.path.join(root, "agent", digest[:16])
 path = os.path.join(folder, "agent.pyz")
+uid, home = os.getuid(), os.path.expanduser("~")
 def fail(place, why): os.write(1, ("\\nLAUNCH-AGENT 1 error %s: %s\\n" % (place, why)).encode()); sys.exit(3)
 def whole(data): return hashlib.sha256(data).hexdigest() == digest
+def is_own(gid):
+    try: group, name = grp.getgrgid(gid), pwd.getpwuid(uid).pw_name
+    except KeyError: return False
+    return group.gr_name == name and set(group.gr_mem) <= {name}
+def check_owner(place, s):
+    if s.st_uid not in (0, uid): fail(place, "it belongs to another user (uid %d), who could change what runs here; choose another root" % s.st_uid)
+def check_parents(place):
+    while place not in ("/", home, os.path.realpath(home)):
+        place = os.path.dirname(place)
+        if not os.path.lexists(place): continue
+        s = os.stat(place)
+        check_owner(place, s)
+        if s.st_mode & 0o022 and not s.st_mode & stat.S_ISVTX and (s.st_mode & 0o002 or not is_own(s.st_gid)):
+            fail(place, "other users can write to it, and so exchange the root below it; chmod go-w it, or choose another root")
+def close(place):
+    s = os.stat(place)
+    check_owner(place, s)
+    if s.st_uid == uid and s.st_mode & 0o022: os.chmod(place, stat.S_IMODE(s.st_mode) & 0o700)
+def check_entries(folder):
+    for place in (os.path.join(folder, name) for name in os.listdir(folder)):
+        try: check_owner(place, os.lstat(place))
+        except FileNotFoundError: pass
 umask = os.umask(0o077)
 try:
+    check_parents(root)
+    check_parents(os.path.realpath(root))
     os.makedirs(root, exist_ok=True)
     owner = os.stat(root).st_uid
-    if owner != os.getuid(): fail(root, "it belongs to another user (uid %d), who could change what runs here" % owner)
+    if owner != uid: fail(root, "it belongs to another user (uid %d), who could change what runs here" % owner)
     if os.stat(root).st_mode & 0o077: os.chmod(root, 0o700)
     if os.stat(root).st_mode & 0o077: fail(root, "other users can read it, and its file system keeps no modes")
+    check_entries(root)
     os.makedirs(folder, exist_ok=True)
+    for place in (os.path.dirname(folder), folder): close(place)
+    check_entries(folder)
     mark = os.path.join(root, "root-id")
     try: os.symlink(os.urandom(16).hex(), mark)
     except FileExistsError: pass
     have, need = (("\\nLAUNCH-AGENT 1 %s\\n" % word).encode() for word in ("have " + os.readlink(mark), "need"))
 except OSError as e: fail(e.filename or folder, e.strerror)
 try:
-    with open(path, "rb") as f: is_here = whole(f.read())
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as f:
+        s = os.fstat(f.fileno())
+        is_here = stat.S_ISREG(s.st_mode) and s.st_uid == uid and not s.st_mode & 0o022 and whole(f.read())
 except OSError: is_here = False
 os.write(1, have if is_here else need)
 if not is_here:
@@ -62,9 +95,9 @@ if not is_here:
         if not piece: sys.exit(3)
         data += piece
     if not whole(data): sys.exit(3)
-    part = "%s.%d" % (path, os.getpid())
+    part = "%s.%s" % (path, os.urandom(8).hex())
     try:
-        with open(part, "wb") as f:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
             f.write(data); f.flush(); os.fsync(f.fileno())
         os.replace(part, path)
     except OSError as e:
