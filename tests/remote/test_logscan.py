@@ -306,6 +306,10 @@ LINES = {
             (None, {"loss": 1.8}), (None, {"eval_loss": 4.0}),
         ],
     ),
+    "PyTorch's quickstart": (
+        b"Epoch 1\n-------\nloss: 2.25  [ 6400/60000]\nTest Error: \n Accuracy: 50.9%, Avg loss: nan \n\nEpoch 2\n-------\nloss: 2.0  [   64/60000]\n",
+        [(None, {"loss": 2.25}), (None, {"eval_accuracy": 50.9, "eval_avg_loss": NAN}), (None, {"loss": 2.0})],
+    ),
     "no heads": (
         b"eval:\n  size: 4\nmode: test\nTraining finished, now testing 1,000 files\nmodel.eval()\nloss: 2.0\n",
         [(None, {"loss": 2.0})],

@@ -29,6 +29,7 @@ _WORDS = (
     b"class ",
     b"testing",
     b"test:",
+    b"test error",
     b" test ",
     b" val ",
 )

@@ -45,7 +45,7 @@ _OTHERS = frozenset(
             "performance",
             "model",
         ),
-        *("best", "final", "checkpoint"),
+        *("best", "final", "checkpoint", "error"),
     ]
 )
 

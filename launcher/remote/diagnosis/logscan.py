@@ -172,7 +172,9 @@ class LogScanner:
         if not bar.title.strip() and bar.epoch is None:
             self._has_two_lengths = self._has_two_lengths or (self._unnamed or key) != key
             self._unnamed = key
-        self._take_shown(self._passes.setdefault(key, Passes()).take(bar))
+        shown = self._passes.setdefault(key, Passes()).take(bar)
+        if shown:
+            self._take_shown(shown)
 
     def _take_shown(self, shown: List[Shown]) -> None:
         """Take numbers beside bars. Of two bars without names, one may belong to an evaluation: neither has steps."""
