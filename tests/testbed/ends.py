@@ -127,6 +127,10 @@ ODD = [
     ("bf16 skipped", "bf16 is not supported on this GPU, skipped\n", None),
     ("fp32 instead", "Your setup doesn't support bf16/gpu. using fp32\n", None),
     ("an expected error", f"got expected error '{UNSCALE[12:]}'\nall tests passed\n", None),
+    ("fp32 instead, after a traceback", f"{FRAME}{UNSCALE}\nfalling back to fp32\n" + "answer: 42\n" * 4, None),
+    ("a measured error", "Error: 0.034\n", None),
+    ("an error rate", "Error rate: 12.5%\n", None),
+    ("no errors", "Errors: 0\n", None),
     ("no TensorBoard", NO_BOARD + GOOD * 3, None),
     ("no TensorBoard, nothing else", NO_BOARD, None),
 ]  # fmt: skip

@@ -39,6 +39,13 @@ _WENT_ON = re.compile(
     r"|\bexpected (?:\w+ )?(?:error|failure|exception)\b|\(expected\)|✓|✔|✅",
     re.IGNORECASE,
 )
+_IN_ANOTHER = re.compile(
+    rb"\b(?:using|fall(?:s|ing)?[ -]?back|fell back|switch(?:es|ed|ing)|retry(?:ing)?|retried|trying)\b.{0,40}"
+    rb"\b(?:[bt]?f(?:p|loat)?(?:16|32)|full precision|cpu)\b",
+    re.IGNORECASE,
+)
+"""What a script prints after a precision error if it goes on in another precision."""
+_MEASURED = re.compile(r"\W*errors?\b[\w ()%]{0,20}[:=]?\s*[-+]?[\d.][\d.eE+%-]*\W*", re.IGNORECASE)
 _NO_PLACE = "the last loss that the log shows is not finite, but the log does not place it in a training"
 _IF_GOOD = "; with exit status 0, the lines after it would count as work that went on"
 _LAST_ERROR = "the log ends with this error, although the exit status is 0"
@@ -103,16 +110,13 @@ def _judge(found: Diagnosis, after: List[bytes]) -> Reading:
     """Judge one error of a log by its line and by what was printed after it."""
     text = found.line or ""
     is_exception = bool(_EXCEPTION.match(text))
-    if (
-        found.name in _NO_DOUBT
-        or _metrics_of([text.encode()]).is_any
-        or (_WENT_ON.search(text) and not is_exception)
-    ):
+    if found.name in _NO_DOUBT or _is_judged_by_value(found) or _is_fallback(found):
         return Reading()
     following = list(filter(_is_text, after))
     metrics = _metrics_of(after)
     if found.name in PROVABLE:
-        if len(following) > _CLEAN_UP_LINES or metrics.is_of_training:
+        is_resumed = metrics.is_of_training or any(map(_IN_ANOTHER.search, following))
+        if is_resumed or len(following) > _CLEAN_UP_LINES:
             return Reading()
         if is_exception or _FAILED.search(text):
             return Reading(failure=found, number=found.number)
@@ -178,13 +182,17 @@ def _is_overcome(found: Diagnosis, log: bytes) -> bool:
     """Whether work went on after a line, or the line shows no failure; a precision error must be what ended the script."""
     if _is_fallback(found) or _is_judged_by_value(found):
         return True
-    is_printed = found.name in PROVABLE and prove(log) is None
-    return is_printed or _metrics_of(log.split(b"\n")[found.number :]).is_any
+    after = log.split(b"\n")[found.number :]
+    if found.name in PROVABLE and (prove(log) is None or any(map(_IN_ANOTHER.search, after))):
+        return True
+    return _metrics_of(after).is_any
 
 
 def _is_fallback(found: Diagnosis) -> bool:
-    """Whether a line tells what is used instead, and names no exception first."""
+    """Whether a line tells what is used instead, and names no exception first; or is a measured error, as `Error: 0.03`."""
     text = found.line or ""
+    if found.name == "unknown" and _MEASURED.fullmatch(text):
+        return True
     return found.name != "nan-divergence" and bool(_WENT_ON.search(text)) and not _EXCEPTION.match(text)
 
 
