@@ -215,7 +215,7 @@ def test_a_run_of_another_host_or_without_code_is_refused(client, ended):
     done = client.run("exec", ended, "--", "true")
     assert (done.returncode, done.stdout) == (4, "")
     assert "has no code folder" in done.stderr
-    prepare = folder / "record" / "0001" / "attempt.json"
+    prepare = folder / "control" / "prepared.json"
     prepare.write_text(json.dumps({**json.loads(prepare.read_text()), "place_id": "another"}))
     (folder / "away").rename(folder / "work" / "code")
     done = client.run("exec", ended, "--", "touch", "mark")

@@ -96,7 +96,7 @@ def test_ctrl_c_in_the_moment_of_the_start_detaches_and_says_so(client, monkeypa
     begun = launch(Request(words=["python", "train.py"]), PlainView())
     begun.desk.close()
     assert begun.interrupts.release() == number
-    assert client.summary(begun.mirror.run)["state"] == "running"
+    until(lambda: client.summary(begun.mirror.run)["state"] == "running", "the training")
     client.ok("stop", "--now", begun.mirror.run)
 
 

@@ -240,8 +240,11 @@ def test_an_agent_that_comes_back_to_a_card_of_another_run_leaves_it_alone(clien
     assert len(lines(client)) == 2
 
 
-def test_a_launch_that_is_killed_before_its_start_leaves_no_lease(client, cards):
-    """Client and `serve` SIGKILLed between lease and start: the next launch has the card at once."""
+@pytest.mark.parametrize(
+    "unwritten", [[], ["control/prepared.json", "record/0001/attempt.json"]], ids=["", "at once"]
+)
+def test_a_launch_that_is_killed_before_its_start_leaves_no_lease(client, cards, unwritten):
+    """Client and `serve` SIGKILLed between lease and start, or lease and record: the next launch has the card at once."""
     cards(1)
     (client.project / "big").write_bytes(os.urandom(60_000_000))
     killed = client.start(*words(client))
@@ -252,6 +255,8 @@ def test_a_launch_that_is_killed_before_its_start_leaves_no_lease(client, cards)
         os.kill(pid, signal.SIGKILL)
     killed.communicate()
     until(lambda: all(is_gone(pid) for pid in serves), "the disk to let `serve` go")
+    for name in unwritten:
+        (client.home / ".launch" / "runs" / run / name).unlink(missing_ok=True)
     (client.project / "big").unlink()
     again = client.detached(*words(client))
     assert leases(client) == {"GPU-card-0": again}

@@ -311,6 +311,7 @@ def test_a_run_goes_on_without_its_client_and_keeps_its_card(place):
     follower = place.client.start(*place.words("alone"))
     run = until(lambda: next(iter(place.leases().values()), None), "the lease")
     live = place.begun(run)
+    until(lambda: place.state(run)[0] == "running", "its state")
     place.kill_client(follower)
     done = place.client.run(*place.words("brief"))
     assert done.returncode == 3

@@ -436,7 +436,7 @@ def test_a_run_of_another_host_in_a_shared_home_is_never_judged(aware):
     run = aware.detached("--job", "steps.toml", "--set", "steps=100000")
     until(step_reached(aware, run, 3), "three steps")
     alive = processes_of(run_folder(aware, run))
-    prepare = run_folder(aware, run) / "record" / "0001" / "attempt.json"
+    prepare = run_folder(aware, run) / "control" / "prepared.json"
     record = json.loads(prepare.read_text())
     prepare.write_text(json.dumps({**record, "place_id": "another"}))
     done = aware.run("stop", run)

@@ -32,11 +32,11 @@ worker.done(1)
 
 @pytest.fixture
 def folder(ssh_host):
-    """A folder of the host's user that others may enter, and where all may write."""
+    """A folder that all may enter and write to, but in which, as in /tmp, nobody replaces what is another's."""
     if os.geteuid() != 0:
         missing("to read as another user needs root")
     path = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
-    path.chmod(0o777)
+    path.chmod(0o1777)
     (path / "shared").mkdir()
     (path / "shared").chmod(0o777)
     bashrc = ssh_host.home / ".bashrc"
@@ -104,7 +104,6 @@ def test_our_own_files_are_private_one_by_one(client, ssh_host, folder):
         root / "runs",
         root / "store",
         root / "agent",
-        root / "hosts",
         run / "control",
         run / "record",
     ):

@@ -171,7 +171,10 @@ def is_over(run: Run) -> bool:
     """Whether a run whose card nobody holds no longer needs it: it has ended, waits, is gone, or never began."""
     if not os.path.isdir(run.path) or not run.numbers():
         return True
-    if run.place_id() != process.host_id():
+    if run.place_id() not in (
+        None,
+        process.host_id(),
+    ):  # None: whoever prepared it died before it was recorded
         return False
     if run_state.state_of(run)["state"] in _FREE:
         return True

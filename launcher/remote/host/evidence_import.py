@@ -36,7 +36,11 @@ def expect(run: Run) -> None:
 
 def take_in_all(root: str) -> None:
     """Take in what the runs below a root have shown since the last time. What the disk refuses is left for the next."""
-    for path in paths_in(os.path.dirname(_note_of(Run(os.path.join(root, "runs", "any")))))[:MOST_RUNS]:
+    try:
+        paths = paths_in(os.path.dirname(_note_of(Run(os.path.join(root, "runs", "any")))))
+    except OSError:
+        return
+    for path in paths[:MOST_RUNS]:
         name = os.path.basename(path)
         if RUN_ID.fullmatch(name):
             with contextlib.suppress(OSError):
