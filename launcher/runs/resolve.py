@@ -310,6 +310,9 @@ def change(data: dict[str, Any], setting: str) -> str:
     try:
         value = parse_toml(f"value = {written}", "--set")["value"]
     except BadFileError:
+        if re.fullmatch(r"[+-]?[1-9][0-9]{18,}", written.strip()):
+            mend = f"as text   --set '{key.strip()}=\"{written.strip()}\"'"
+            raise UsageError(f"--set {setting}: is a whole number of more than 64 bits\n  {mend}") from None
         value = written  # a bare word is text
     key = key.strip()
     *tables, last = key.split(".")

@@ -212,13 +212,21 @@ def test_a_job_and_words_at_once_are_refused(person):
         ("a=b", "a=b"),
         ("", ""),
         ("2024-01-01", "2024-01-01"),
-        ("9" * 25, int("9" * 25)),
+        ("9" * 18, int("9" * 18)),
+        (f'"{"9" * 25}"', "9" * 25),
     ],
 )
 def test_a_setting_has_the_type_that_it_is_written_in(person, written, value):
     """TOML's notation; a bare word is text."""
     found = resolve.task(None, ["x"], [f"settings.k={written}"], None).job.settings["k"]
     assert (found, type(found)) == (value, type(value))
+
+
+def test_a_whole_number_that_does_not_fit_is_not_taken_for_text(person):
+    """TOML's whole numbers have 64 bits: the error says how to write it as text."""
+    said = complaint(UsageError, resolve.task, None, ["x"], [f"settings.k={'9' * 25}"], None)
+    assert "more than 64 bits" in said
+    assert f"""--set 'settings.k="{"9" * 25}"'""" in said
 
 
 def test_set_reaches_keys_in_tables_and_adds_tables(person):
