@@ -409,14 +409,14 @@ def test_a_damaged_checkpoint_is_never_gone_on_from(toy, damage):
 
 
 def test_who_starts_an_attempt_need_not_wait_until_its_checkpoint_is_proven(toy):
-    """To read a hundred gigabytes takes minutes: the attempt is on record before. Here it is two seconds' worth, which take no room on the disk."""
+    """To read a hundred gigabytes takes minutes: the attempt is on record before. Here it is a second's worth, which take no room on the disk."""
     run = Trained(toy)
     folder = Path(toy.run.checkpoints, "step-3")
     folder.mkdir(parents=True)
     (folder / "trainer.json").write_text(json.dumps({"step": 3}))
     (folder / "model.bin").write_text(trainer.expected(3))
     with (folder / "slow").open("wb") as slow:
-        slow.truncate(2 << 30)
+        slow.truncate(512 << 20)
     files = {}
     for path in folder.iterdir():
         with path.open("rb") as opened:

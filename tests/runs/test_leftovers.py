@@ -164,7 +164,9 @@ class Place:
     def begun(self, run, count=1):
         """Look at a run, once its training holds so many cards."""
         agent = until(
-            lambda: next((one for one in self.processes(run) if " supervise " in one.words), None), "it"
+            lambda: next((one for one in self.processes(run) if " supervise " in one.words), None),
+            "the agent, which may have to wait for its image",
+            timeout=300,
         )
 
         def holders():
