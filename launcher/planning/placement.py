@@ -45,7 +45,7 @@ def is_exclusive(gpu: Gpu, facts: Facts) -> bool:
 
 
 def strangers_on(gpu: Gpu) -> tuple[Holder, ...]:
-    """Return the live holders of a card that belong to no run of ours."""
+    """Return the live holders of a card that belong to no run of ours, or were handed over by one."""
     return tuple(holder for holder in gpu.holders if holder.is_stranger and holder.state != "Z")
 
 
@@ -62,6 +62,8 @@ def describe_holders(gpu: Gpu, facts: Facts) -> str:
 
 def release_advice(holder: Holder, facts: Facts) -> str:
     """Return who can end the process that holds a card, with the command if the reader can do it."""
+    if holder.receiver is not None:
+        return f"handed over to {holder.receiver} by run {holder.run}: end it there, or   kill {holder.pid}"
     if holder.run is not None and not holder.is_stranger:
         short = holder.run.rpartition("-")[2]
         if holder.ownership == "ours-live":

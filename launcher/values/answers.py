@@ -101,13 +101,17 @@ class Garbage(Record):
 
 
 class Swept(Record):
-    """A thing that a sweep ended, removed or left alone, and why; `run` is the run that it belongs to, if known."""
+    """A thing that a sweep ended, removed or left alone, and why; `run` is the run that it belongs to, if known.
+
+    `receiver` is the program that the run has handed a process over to, e.g. `slurmstepd (pid 4242)`.
+    """
 
     kind: str
     name: str
     run: str | None = None
     did: Literal["ended", "removed", "left"]
     why: str
+    receiver: str | None = None
 
     @property
     def title(self) -> str:

@@ -14,7 +14,8 @@ class Holder(Record):
 
     `start` is the process table's text for the start time, `age_s` the age by the boot clock. `state` is the process
     table's letter; `means` explains T, D, Z, and a process that is not visible. `ownership` is `ours-live`,
-    `ours-leftover` or `stranger`; `run` is the id of the run that owns it.
+    `ours-leftover`, `handed-over` or `stranger`; `run` is the id of the run that owns it, or has handed it over to the
+    `receiver`, e.g. `slurmstepd (pid 4242)`.
     """
 
     pid: int
@@ -29,10 +30,11 @@ class Holder(Record):
     means: str | None = None
     ownership: str = "stranger"
     run: str | None = None
+    receiver: str | None = None
 
     @property
     def is_stranger(self) -> bool:
-        """Whether nothing proves that it belongs to a run of ours."""
+        """Whether nothing proves that it belongs to a run of ours, or the run has handed it over."""
         return not self.ownership.startswith("ours-")
 
     @property

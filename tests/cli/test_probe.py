@@ -210,7 +210,7 @@ HOLDER = st.fixed_dictionaries(
     {"pid": st.integers()},
     optional={
         **{name: st.none() | WORDS for name in ("user", "command", "container", "state", "means", "run")},
-        "ownership": WORDS | st.sampled_from(["ours-live", "ours-leftover", "stranger"]),
+        "ownership": WORDS | st.sampled_from(["ours-live", "ours-leftover", "handed-over", "stranger"]),
         "age_s": st.none() | st.floats(allow_nan=False, allow_infinity=False),
         "memory_mib": JSON,
     },

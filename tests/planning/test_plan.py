@@ -157,6 +157,7 @@ def l40s(index, mode="default", *holders, **more):
 EXCLUSIVE, PROHIBITED = "exclusive-process", "prohibited"
 ZOMBIE = holder(state="Z")
 OURS = holder(ownership="ours-live", run="1121-sft-ab12")
+GIVEN = holder(ownership="handed-over", run="1121-sft-ab12", receiver="slurmstepd (pid 42)")
 
 
 @pytest.mark.parametrize(
@@ -189,6 +190,7 @@ def test_a_card_that_admits_us_goes_first_then_a_free_one_then_the_lower_index(c
         ([l40s(0, EXCLUSIVE, holder()), l40s(1, EXCLUSIVE)], {}, []),
         ([l40s(0, EXCLUSIVE, ZOMBIE)], {}, []),
         ([l40s(0, EXCLUSIVE, OURS)], {}, []),
+        ([l40s(0, EXCLUSIVE, GIVEN)], {}, ["gpu-busy-exclusive"]),
         ([l40s(0, EXCLUSIVE, holder())], {"nvidia_mps": True}, ["gpu-shared"]),
         ([l40s(0, "default", holder())], {}, ["gpu-shared"]),
         ([l40s(0, None, ecc_errors=2)], {}, ["gpu-errors"]),
@@ -206,6 +208,14 @@ def test_the_gate_refuses_cards_that_admit_nothing_of_ours_and_notes_what_else_i
     assert [finding.code for finding in findings] == found
     is_refusal = set(found) & {"gpu-busy-exclusive", "gpu-prohibited"}
     assert all((finding.level == "refuse") is bool(is_refusal) for finding in findings)
+
+
+def test_a_card_that_a_handed_over_process_holds_is_not_ours_to_free():
+    """The refusal names the run, who has the process now, and how its owner ends it."""
+    one = case_plan(next(case for case in CASES if case.name == "words_on_l40s"))
+    (finding,) = check(one, facts(gpus=[l40s(0, EXCLUSIVE, GIVEN)]))
+    words = "handed over to slurmstepd (pid 42) by run 1121-sft-ab12: end it there, or   kill 50213"
+    assert f"holds GPU 0: {words}" in finding.message
 
 
 @pytest.mark.parametrize(

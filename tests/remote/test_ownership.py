@@ -12,28 +12,38 @@ import threading
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from testbed.client import RECORDER, until
+from testbed.client import RECORDER, orphan, until
 from testbed.toy import recorded_run
 
 from launcher.remote.fate import ownership
-from launcher.remote.fate.ownership import LEFTOVER, LIVE, STRANGER, Claim, Owner, ProcessEntry
+from launcher.remote.fate.ownership import HANDED_OVER, LEFTOVER, LIVE, STRANGER, Claim, Owner
 from launcher.remote.record.files import write_durably
-from launcher.remote.system import process
+from launcher.remote.system import bearers, process
+from launcher.remote.system.lineage import ProcessEntry
 
 ME = 1000
-CLAIMED = {"live": Claim("0101-live-aaaa", True), "ended": Claim("0101-ended-bbbb", False)}
+CLAIMED = {
+    "live": Claim("0101-live-aaaa", True),
+    "ended": Claim("0101-ended-bbbb", False),
+    "contained": Claim("0101-boxed-cccc", False, in_container=True),
+}
 
 
 def row_of(dice, pid):
-    """Any process: of anybody, below anybody, with any word as its token, under `launch exec` or not."""
+    """Any process: of anybody, below anybody, with any word as its token, under `launch exec` or not, and of any trade."""
+    name = dice.choice(("python3", "python3", "bash", "systemd", "slurmstepd"))
     return ProcessEntry(
         pid,
         dice.randint(0, 12),
         str(pid * 7),
         dice.choice("RSDZT"),
         dice.choice((ME, ME, 0, 1001)),
-        dice.choice((None, "live", "ended", "ended", "other-host", "ende", "ended ")),
-        dice.random() < 0.5,
+        dice.choice((None, "live", "ended", "ended", "ended", "contained", "other-host", "ende", "ended ")),
+        dice.random() < 0.3,
+        dice.random() < 0.1,
+        name,
+        dice.choice((None,) * 9 + ("tmux",)),
+        dice.random() < 0.1,
     )
 
 
@@ -57,9 +67,31 @@ def judge_leftovers(table, spared):
         if not is_ours:
             assert owned[one.pid] == Owner(STRANGER, None)
             continue
-        is_over = who.token == "ended" and not who.is_exec and who.pid not in spared
-        assert owned[one.pid] == Owner(LEFTOVER if is_over else LIVE, CLAIMED[who.token].run)
+        run, kind = CLAIMED[who.token].run, LIVE
+        if not who.is_exec and who.pid not in spared:
+            kind = LIVE if CLAIMED[who.token].is_needed else LEFTOVER
+            kind = HANDED_OVER if is_elsewhere(who, {each.pid: each for each in table}) else kind
+        assert owned[one.pid][:2] == (kind, run)
+        assert (owned[one.pid].receiver is not None) == (kind == HANDED_OVER)
     assert owned.keys() == {one.pid for one in table}
+
+
+def is_elsewhere(who, table):
+    """Whether a bearer lives below a tmux, or below somebody who had nothing to do with its run; said from the top down."""
+    above, is_contained = [], who.token == "contained"
+    while who.pid > 1 and who not in above:
+        if who.name == "systemd" and who.parent == 1 and who.uid == ME:
+            break
+        above.insert(0, who)
+        if who.is_keeper:
+            return not is_contained and any(one.server for one in above)
+        who = table.get(who.parent) or ProcessEntry(who.parent, 0, "", "S", 0)
+    if not above or is_contained:
+        return False
+    solid = [
+        one for one in above if one.token == above[-1].token or not (one.letter == "Z" or one.is_exiting)
+    ]
+    return any(one.server for one in above) or bool(solid and solid[0].token != above[-1].token)
 
 
 @pytest.fixture
@@ -70,23 +102,21 @@ def make_run(tmp_path):
 
 @pytest.fixture
 def start(tmp_path):
-    """Start a process that writes down every signal it gets, with a token or none; the kernel's word is its exit status."""
+    """Start a process that writes down every signal it gets, with a token or none, and that init adopts; return its pid."""
     started = []
 
     def begin(token=None, *before):
         env = {**os.environ, **({"LAUNCH_TOKEN": token} if token else {})}
         log = tmp_path / f"signals-{len(started)}"
-        words = [*before, sys.executable, "-c", RECORDER, "launch", "launch-supervise"]
-        with log.open("ab") as file:
-            child = subprocess.Popen(words, env=env, stdout=file)
-        started.append((child, log))
+        started.append(
+            orphan([*before, sys.executable, "-c", RECORDER, "launch", "launch-supervise"], env, log)
+        )
         until(lambda: "ready" in log.read_text(), "a process")
-        return child
+        return started[-1]
 
     yield begin
-    for child, _ in started:
-        child.kill()
-        child.wait()
+    for pid in started:
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_a_process_is_ours_by_the_token_of_its_run_alone(tmp_path, make_run, start):
@@ -98,7 +128,7 @@ def test_a_process_is_ours_by_the_token_of_its_run_alone(tmp_path, make_run, sta
     lock = live.new_folder()
     write_durably(lock.attempt, json.dumps({"boot_id": process.boot_id()}))
     stranger = start()
-    asked = [one.pid for one in (of_ended, of_lost, of_live, stranger)]
+    asked = [of_ended, of_lost, of_live, stranger]
     found = ownership.owners_of(str(tmp_path), [*asked, 2**22 + 1])
     assert [found[pid] for pid in asked] == [
         Owner(LEFTOVER, ended.id),
@@ -108,10 +138,11 @@ def test_a_process_is_ours_by_the_token_of_its_run_alone(tmp_path, make_run, sta
     ]
     assert found[2**22 + 1] == Owner(STRANGER, None)
     left = ownership.leftovers(str(tmp_path))
-    assert {run: [one.pid for one in many] for run, many in left.items()} == {
-        ended.id: [of_ended.pid],
-        lost.id: [of_lost.pid],
+    assert {run: [one.pid for one in many] for run, many in left.ours.items()} == {
+        ended.id: [of_ended],
+        lost.id: [of_lost],
     }
+    assert left.handed_over == {}
     lock.release()
 
 
@@ -122,8 +153,8 @@ def test_a_record_of_another_host_or_boot_is_never_judged(tmp_path, make_run, st
     """Homes are shared, and a pid outlives no boot."""
     run = make_run("0101-job-aaaa", "failed", **changed)
     child = start(f"token-of-{run.id}")
-    assert ownership.owners_of(str(tmp_path), [child.pid]) == {child.pid: Owner(STRANGER, None)}
-    assert ownership.leftovers(str(tmp_path)) == {}
+    assert ownership.owners_of(str(tmp_path), [child]) == {child: Owner(STRANGER, None)}
+    assert ownership.leftovers(str(tmp_path)) == ({}, {})
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's process needs root")
@@ -131,7 +162,7 @@ def test_another_users_process_is_a_strangers_even_with_our_token(tmp_path, make
     """Root reads every environment, and ends no other user's process all the same."""
     run = make_run("0101-job-aaaa", "failed")
     child = start(f"token-of-{run.id}", "setpriv", "--reuid=65534", "--clear-groups")
-    assert ownership.owners_of(str(tmp_path), [child.pid]) == {child.pid: Owner(STRANGER, None)}
+    assert ownership.owners_of(str(tmp_path), [child]) == {child: Owner(STRANGER, None)}
 
 
 def test_a_run_that_was_removed_or_cannot_be_read_proves_nothing(tmp_path, make_run, start):
@@ -139,23 +170,23 @@ def test_a_run_that_was_removed_or_cannot_be_read_proves_nothing(tmp_path, make_
     run = make_run("0101-job-aaaa", "failed")
     child = start(f"token-of-{run.id}")
     os.unlink(run.token)
-    assert ownership.owners_of(str(tmp_path), [child.pid])[child.pid].kind == STRANGER
+    assert ownership.owners_of(str(tmp_path), [child])[child].kind == STRANGER
 
 
 def test_a_process_that_waits_in_the_kernel_holds_nobody_up(tmp_path, make_run, start, monkeypatch):
     """Its environment cannot be read before that answers: it is a stranger for now, and no other is asked but the one meant."""
     run = make_run("0101-job-aaaa", "failed")
     stuck, other = start(f"token-of-{run.id}"), start(f"token-of-{run.id}")
-    real, table, release = ownership._entry, process.table(), threading.Event()
+    real, table, release = bearers._entry, process.table(), threading.Event()
     for one in table:
-        one.letter = "D" if one.pid == stuck.pid else one.letter
+        one.letter = "D" if one.pid == stuck else one.letter
     monkeypatch.setattr(process, "table", lambda: table)
-    monkeypatch.setattr(ownership, "SILENCE_S", 0.1)
+    monkeypatch.setattr(bearers, "SILENCE_S", 0.1)
     monkeypatch.setattr(
-        ownership, "_entry", lambda one: release.wait() and None if one.pid == stuck.pid else real(one)
+        bearers, "_entry", lambda one, name: release.wait() and None if one.pid == stuck else real(one, name)
     )
-    assert [one.pid for one in ownership.leftovers(str(tmp_path))[run.id]] == [other.pid]
-    assert ownership.owners_of(str(tmp_path), [other.pid])[other.pid].kind == LEFTOVER
+    assert [one.pid for one in ownership.leftovers(str(tmp_path)).ours[run.id]] == [other]
+    assert ownership.owners_of(str(tmp_path), [other])[other].kind == LEFTOVER
     release.set()
 
 
@@ -164,7 +195,7 @@ def test_whoever_asks_is_never_its_own_leftover(tmp_path, make_run):
     run = make_run("0101-job-aaaa", "failed")
     code = (
         "import os, sys\nfrom launcher.remote.fate import ownership\n"
-        "print(ownership.owners_of(sys.argv[1], [os.getpid(), os.getppid()]), ownership.leftovers(sys.argv[1]))"
+        "print(ownership.owners_of(sys.argv[1], [os.getpid(), os.getppid()]), ownership.leftovers(sys.argv[1]).ours)"
     )
     words = f"{sys.executable} -c '{code}' {tmp_path}; true"
     env = {**os.environ, "LAUNCH_TOKEN": f"token-of-{run.id}"}
@@ -178,28 +209,24 @@ def test_a_command_of_launch_exec_beside_an_ended_run_is_no_leftover(tmp_path, m
     run = make_run("0101-job-aaaa", "failed")
     monkeypatch.setenv("LAUNCH_EXEC", "one")
     child = start(f"token-of-{run.id}")
-    assert ownership.owners_of(str(tmp_path), [child.pid])[child.pid].kind == LIVE
+    assert ownership.owners_of(str(tmp_path), [child])[child].kind == LIVE
 
 
 def test_a_zombie_is_its_parents(tmp_path, make_run):
     """What is left of it goes with the parent, and only if that is ours."""
     run = make_run("0101-job-aaaa", "failed")
-    code = "import os, time\nif os.fork() == 0: os._exit(0)\nprint(1, flush=True)\ntime.sleep(1000)"
-    parents = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", code], env={**os.environ, **env}, stdout=subprocess.PIPE
-        )
-        for env in ({"LAUNCH_TOKEN": f"token-of-{run.id}"}, {})
-    ]
+    code = "import os, time\nif os.fork() == 0: os._exit(0)\ntime.sleep(1000)"
+    words = [sys.executable, "-W", "ignore", "-c", code]
+    token = {"LAUNCH_TOKEN": f"token-of-{run.id}"}
+    parents = [orphan(words, {**os.environ, **env}, tmp_path / "output") for env in (token, {})]
     try:
-        zombies = [until(lambda one=one: zombie_of(one.pid), "a zombie") for one in parents]
+        zombies = [until(lambda pid=pid: zombie_of(pid), "a zombie") for pid in parents]
         found = ownership.owners_of(str(tmp_path), zombies)
         assert [found[pid].kind for pid in zombies] == [LEFTOVER, STRANGER]
-        assert [one.pid for one in ownership.leftovers(str(tmp_path))[run.id]] == [parents[0].pid]
+        assert [one.pid for one in ownership.leftovers(str(tmp_path)).ours[run.id]] == [parents[0]]
     finally:
-        for one in parents:
-            one.send_signal(signal.SIGKILL)
-            one.communicate()
+        for pid in parents:
+            os.kill(pid, signal.SIGKILL)
 
 
 def zombie_of(pid):

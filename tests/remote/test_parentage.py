@@ -3,9 +3,11 @@
 import hashlib
 import json
 import os
+import signal
 import subprocess
 
 import pytest
+from testbed.client import is_gone, orphan, until
 
 from launcher.remote.record.locks import Lock
 from launcher.remote.record.rundir import Run
@@ -131,17 +133,17 @@ def test_a_run_that_is_held_is_no_parent(tmp_path, monkeypatch):
 def test_a_run_that_could_not_be_ended_is_a_parent_once_nothing_is_left(tmp_path):
     """By its token, and by what its record names as still there."""
     left = subprocess.Popen(["sleep", "600"])
-    bearer = subprocess.Popen(["sleep", "600"], env={**os.environ, "LAUNCH_TOKEN": "t0ken"})
+    bearer = orphan(["sleep", "600"], {**os.environ, "LAUNCH_TOKEN": "t0ken"}, tmp_path / "output")
     told = {"pid": left.pid, "start": find(left.pid).start}
     state = {**ENDED, "state": "cancel-incomplete", "evidence": {"remaining": [told]}}
     run = run_at(tmp_path, "0101-a-aaaa", state)
     with open(run.token, "w") as file:
         file.write("t0ken")
-    pids = sorted((left.pid, bearer.pid))
+    pids = sorted((left.pid, bearer))
     with pytest.raises(ParentError, match=f"pid {pids[0]}, {pids[1]} is still there"):
         check_ended(run)
-    bearer.kill()
-    bearer.wait()
+    os.kill(bearer, signal.SIGKILL)
+    until(lambda: is_gone(bearer), "its end")
     with pytest.raises(ParentError, match=f"pid {left.pid} is still there"):
         check_ended(run)
     left.kill()

@@ -1,5 +1,6 @@
 """Who is who on a host, and the one place that sends signals: nothing waits for ever, nothing strange is signalled."""
 
+import errno
 import os
 import re
 import signal
@@ -68,6 +69,7 @@ def test_another_users_process_is_not_ours_to_signal(monkeypatch):
             raise PermissionError
 
         monkeypatch.setattr(os, "kill", refuse)
+        monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
         assert process.send(target, signal.SIGTERM) is False
     finally:
         monkeypatch.undo()
@@ -95,6 +97,51 @@ def test_a_reused_pid_is_never_signalled():
     finally:
         child.kill()
         child.wait()
+
+
+TAKES_A_PID = """
+import os, signal, subprocess
+from launcher.remote.system import process
+
+def start():
+    return subprocess.Popen(["sleep", "1000"])
+
+def find(pid):
+    global other
+    found = real(pid)
+    first.kill()
+    first.wait()
+    with open("/proc/sys/kernel/ns_last_pid", "w") as file:
+        file.write(str(pid - 1))
+    other = start()
+    return found
+
+first, other, real = start(), None, process.find
+process.find = find
+said = process.send(real(first.pid), signal.SIGKILL)
+print(said, other.pid == first.pid, os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOHANG))
+other.kill()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a namespace of its own needs root")
+def test_a_process_that_takes_the_pid_between_check_and_signal_is_never_signalled():
+    """Without a descriptor of the process there is a moment for that, however short."""
+    words = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", TAKES_A_PID]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "False True None\n"
+
+
+def test_without_descriptors_a_process_is_signalled_by_its_pid(monkeypatch):
+    """An older kernel, a sandbox that forbids the call, or an agent whose descriptors are used up."""
+
+    def refuse(_pid):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    with subprocess.Popen(["sleep", "1000"]) as child:
+        assert process.send(process.find(child.pid), signal.SIGTERM) is True
+        assert child.wait() == -signal.SIGTERM
 
 
 STAYS_AWAKE = """

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 from testbed.cards import uuid_of
-from testbed.client import until
+from testbed.client import is_gone, until
 
 pytestmark = pytest.mark.slow(reason="each test starts several clients and runs")
 
@@ -84,9 +84,9 @@ def test_a_run_that_holds_a_card_is_ours_and_what_it_leaves_is_too(holding, card
     until(lambda: not probed(holding), "the card to be free")
     assert "driver 580.65.06: free" in holding.ok("probe")
     token = (holding.home / ".launch" / "runs" / run / "control" / "token").read_text().strip()
-    left, stranger = cards.hold(0, LAUNCH_TOKEN=token), cards.hold(0, LAUNCH_TOKEN="another")
+    left, stranger = cards.leave(0, LAUNCH_TOKEN=token), cards.hold(0, LAUNCH_TOKEN="another")
     found = probed(holding)
-    assert (found[left.pid]["ownership"], found[left.pid]["run"]) == ("ours-leftover", run)
+    assert (found[left]["ownership"], found[left]["run"]) == ("ours-leftover", run)
     assert (found[stranger.pid]["ownership"], found[stranger.pid]["run"]) == ("stranger", None)
     said = holding.ok("probe")
     assert f"holds GPU 0: left over from run {run}" in said
@@ -161,9 +161,9 @@ def test_a_sweep_ends_what_is_ours_on_a_card_and_says_whom_to_ask_of_a_stranger(
     until(lambda: probed(holding), "the context")
     token = (holding.home / ".launch" / "runs" / run / "control" / "token").read_text().strip()
     holding.ok("stop", run, "--now")
-    left, stranger = cards.hold(0, LAUNCH_TOKEN=token), cards.hold(1)
+    left, stranger = cards.leave(0, LAUNCH_TOKEN=token), cards.hold(1)
     said = holding.ok("sweep")
-    assert left.wait(10) < 0
+    assert is_gone(left)
     assert f"kill {stranger.pid}" in said
     assert "holds GPU 1: yours, of no run" in said
     (item,) = json.loads(holding.ok("sweep", "--json"))["items"]

@@ -12,7 +12,8 @@ import sys
 import time
 
 import pytest
-from testbed.client import RECORDER, is_gone, processes_of, until
+from testbed.client import RECORDER, is_gone, orphan, processes_of, until
+from testbed.spooler import Spooler
 from testbed.toy import recorded_run
 
 from launcher.remote.record.files import read_json, write_durably
@@ -47,24 +48,21 @@ def root(client):
 
 @pytest.fixture
 def stranger(client):
-    """Start a process that writes down every signal; none may have come when the test ends, and all must live."""
+    """Start a process that writes down every signal and that init adopts; none may have come when the test ends. Return its pid."""
     started = []
 
     def begin(env=None, before=(), arguments=()):
         log = client.home / f"signals-{len(started)}"
         words = [*before, sys.executable, "-c", RECORDER, *arguments]
-        with log.open("ab") as file:
-            child = subprocess.Popen(words, env={**os.environ, **(env or {})}, stdout=file)
-        started.append((child, log))
+        started.append((orphan(words, {**os.environ, **(env or {})}, log), log))
         until(lambda: "ready" in log.read_text(), "a stranger")
-        return child
+        return started[-1][0]
 
     yield begin
-    for child, log in started:
-        assert child.poll() is None
+    for pid, log in started:
+        assert not is_gone(pid)
         assert log.read_text() == "ready\n"
-        child.kill()
-        child.wait()
+        kill(pid)
 
 
 def begin(client, root, before="", count=1):
@@ -115,6 +113,31 @@ def test_agent_and_keeper_killed_and_all_children_are_ended_by_the_next_launch(c
     assert client.ok("sweep") == "local: nothing is left over\n"
 
 
+def test_what_the_training_gave_to_a_spooler_is_named_and_goes_on(client, root, tmp_path):
+    """The training and its agent are killed: what is left of it is ended by the next launch, its job is not."""
+    with Spooler(tmp_path) as spooler:
+        lines, log = spooler.submit([sys.executable, "-c", RECORDER])
+        run, trained, agent, keeper = begin(client, root, lines.strip())
+        (job,) = (pid for pid in trained if b"signal.signal" in cmdline(pid))
+        kill(keeper, agent)
+        until(lambda: is_gone(agent) and is_gone(keeper), "their end")
+        said = next_launch_succeeds(client)
+        assert not is_gone(job)
+        assert all(is_gone(pid) for pid in trained if pid != job)
+        assert "ended 1 of ours: pid" in said
+        assert f"left alone: pid {job} (" in said
+        assert f"of {run.name[-6:]}, handed over to {spooler.title}" in said
+        (item,) = json.loads(client.ok("sweep", "--json"))["items"]
+        assert (item["kind"], item["did"], item["run"]) == ("handed-over", "left", run.name)
+        assert (item["receiver"], item["why"]) == (
+            spooler.title,
+            f"handed over to {spooler.title}: not ended",
+        )
+        shown = " ".join(client.ok("sweep", "--dry-run").split())
+        assert f"handed over to {spooler.title}: not ended" in shown
+        assert log.read_text() == "ready\n"
+
+
 def test_a_run_whose_agent_was_stopped_can_be_stopped(client, root):
     """It is woken, so that it hears the wish; its keeper, stopped too, is ended once the run is over."""
     run, trained, agent, keeper = begin(client, root)
@@ -127,10 +150,11 @@ def test_a_run_whose_agent_was_stopped_can_be_stopped(client, root):
 
 
 def test_a_zombie_that_a_stranger_does_not_collect_is_named_with_what_it_means(client, root, tmp_path):
-    """The parent is nobody's of ours, and is left alone."""
+    """The parent is the keeper of some other run, which has adopted it, and is left alone."""
     run = recorded_run(root, "0101-job-aaaa", "failed")
     code = "import subprocess, sys, time\nsubprocess.Popen(['sleep', '1000'], env={'LAUNCH_TOKEN': sys.argv[1]})\ntime.sleep(1000)"
-    parent = subprocess.Popen([sys.executable, "-c", code, f"token-of-{run.id}"])
+    adopter = {**os.environ, "LAUNCH_KEEPER": "1"}
+    parent = subprocess.Popen([sys.executable, "-c", code, f"token-of-{run.id}"], env=adopter)
     try:
         child = until(lambda: children(parent.pid), "a child")[0]
         until(lambda: process.find(child).letter == "S" and b"sleep" in cmdline(child), "it to sleep")
@@ -167,16 +191,19 @@ def test_strangers_get_no_signal(client, root, stranger):
     stranger(env={"LAUNCH_TOKEN": token["LAUNCH_TOKEN"] + "x", "LAUNCH_RUN": ended.id})
     if os.geteuid() == 0:
         stranger(env=token, before=("setpriv", "--reuid=65534", "--clear-groups"))
-    ours = subprocess.Popen(["sleep", "1000"], env={**os.environ, **token})
+    log = client.home / "ours"
+    ours = orphan([sys.executable, "-c", RECORDER], {**os.environ, **token}, log)
+    until(lambda: "ready" in log.read_text(), "what is left")
     reused = stranger()
     record = ended.folder(1)
-    told = {**read_json(record.attempt), "agent": {"pid": reused.pid, "start": "1"}}
+    told = {**read_json(record.attempt), "agent": {"pid": reused, "start": "1"}}
     write_durably(record.attempt, json.dumps(told))
     assert "pid" in client.ok("sweep", "--dry-run")
-    assert ours.poll() is None
+    assert not is_gone(ours)
     next_launch_succeeds(client)
     client.ok("sweep")
-    assert ours.wait(10) == -signal.SIGTERM
+    assert is_gone(ours)
+    assert log.read_text().startswith(f"ready\n{signal.SIGTERM}\n")
     assert not any(is_gone(pid) for pid in (*trained, agent, keeper))
 
 

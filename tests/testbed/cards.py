@@ -11,10 +11,13 @@ import json
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from testbed.client import orphan, until
 
 HERE = Path(__file__).resolve().parent
 HOOK = "nvidia-container-runtime-hook"
@@ -68,6 +71,7 @@ class Cards:
             (folder / name).chmod(0o755)
         (folder / "holder.py").write_text(_HOLDER)
         self._children: list[subprocess.Popen[str]] = []
+        self._left: list[int] = []
         self._state: dict[str, Any] = {
             "cards": [], "faults": {}, "unknown_fields": [], "between": [], "loop_s": None,
         }  # fmt: skip
@@ -139,6 +143,14 @@ class Cards:
         assert child.stdout.readline().strip() == uuid_of(index)
         return child
 
+    def leave(self, index: int, **more: str) -> int:
+        """Start a process that holds a card for good, and that init adopts; return its pid. It is ended with us."""
+        output = self.folder / f"left-{len(self._left)}"
+        words = ["/usr/bin/python3", "-B", str(self.folder / "holder.py"), "500"]
+        self._left.append(orphan(words, self.env(index, **more), output))
+        until(lambda: uuid_of(index) in output.read_text(), "the context")
+        return self._left[-1]
+
     def start(
         self, index: int, memory_mib: int = 500, user: str | None = None, **more: str
     ) -> subprocess.Popen[str]:
@@ -177,4 +189,7 @@ class Cards:
         for child in self._children:
             child.kill()
             child.communicate()
+        for pid in self._left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.folder)

@@ -153,6 +153,15 @@ def processes_of(run: Path) -> list[int]:
     return pids
 
 
+def orphan(words: list[str], env: dict[str, str], output: Path) -> int:
+    """Start a process that init adopts, as it adopts what a killed run leaves; return its pid. It writes to `output`."""
+    begin = ["sh", "-c", '"$@" >>"$0" 2>/dev/null & echo $!', str(output), *words]
+    done = subprocess.run(
+        begin, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+    )
+    return int(done.stdout)
+
+
 def kill_all_of(run: Path) -> None:
     """Kill every process of a run on this machine; one may end by itself meanwhile."""
     for pid in processes_of(run):

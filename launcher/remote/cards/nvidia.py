@@ -239,6 +239,7 @@ def _holders(root: str, rows: list[dict[str, str]]) -> list[tuple[str, dict[str,
             memory_mib=memory,
             ownership=owner.kind,
             run=owner.run,
+            receiver=owner.receiver,
         )
     return [(uuid, holder) for (uuid, _), holder in holders.items()]
 

@@ -7,7 +7,7 @@ from typing import Dict, Sequence
 from ..record.files import read_text
 from ..record.locks import is_locked
 from ..record.rundir import Run
-from ..system import process
+from ..system import bearers, process
 from .fate import COMING_BACK, GONE, Fate, Verdict
 
 
@@ -28,7 +28,7 @@ class Native(Fate):
     def left(self, run: Run) -> str:
         """Name the processes that carry the run's token, and those that an earlier attempt could not end."""
         token = read_text(run.token)
-        pids = {found.pid for found in process.with_token(token)} if token else set()
+        pids = {found.pid for found in bearers.with_token(token)} if token else set()
         for number in run.numbers():
             evidence = run.folder(number).read_state().get("evidence") or {}
             for recorded in evidence.get("remaining") or []:

@@ -1,9 +1,10 @@
 """Ownership: whether a process belongs to a run of ours that needs it, to one that does not, or to somebody else.
 
 The proof is the token of a run below our root in the variables of a process of our own user, if the run was recorded on
-this host since this boot. Names, command lines, parents and ages prove nothing. For example, a training whose agent and
-keeper were killed still carries the token of its run; the run is `interrupted`, so the process is `ours-leftover` and a
-sweep ends it.
+this host since this boot, and if the process was not handed over (lineage.py). Names, command lines and ages prove nothing.
+For example, a training whose agent and keeper were killed still carries the token of its run; the run is `interrupted`, so
+the process is `ours-leftover` and a sweep ends it. A job that the training gave to `sbatch` carries the token too, and
+belongs to slurmstepd: it is `handed-over`, and is only named.
 
 The decision is made from a table that is a value; `process.send` checks the start time again before a signal. On other
 systems than Linux no variables can be read, and every process belongs to a stranger.
@@ -12,61 +13,75 @@ systems than Linux no variables can be read, and every process belongs to a stra
 from __future__ import annotations
 
 import os
-from functools import partial
-from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ..record.files import paths_in, read_text
 from ..record.rundir import RUN_ID, TERMINAL, Run
-from ..system import deadline, process
+from ..system import bearers, lineage, process
+from ..system.lineage import ProcessEntry
 from . import run_state
 
 LIVE = "ours-live"
 LEFTOVER = "ours-leftover"
+HANDED_OVER = "handed-over"
 STRANGER = "stranger"
 ENDED = (*TERMINAL, "interrupted")
 """The states in which a run needs none of its processes."""
-SILENCE_S = 0.5
-_TOKEN = b"LAUNCH_TOKEN="
-_EXEC = b"LAUNCH_EXEC="
 
 
 class Owner(NamedTuple):
-    """Who owns a process: `ours-live`, `ours-leftover` or `stranger`; the run if it is ours."""
+    """Who owns a process: `ours-live`, `ours-leftover`, `handed-over` or `stranger`.
+
+    `run` is the run whose token it carries, `receiver` the program that it was handed over to, e.g. `slurmstepd (pid 4242)`.
+    """
 
     kind: str
     run: Optional[str]
-
-
-class ProcessEntry(NamedTuple):
-    """A process of the table; `token`, and `is_exec` for one of `launch exec`, come from its variables."""
-
-    pid: int
-    parent: int
-    start: str
-    letter: str
-    uid: int
-    token: Optional[str] = None
-    is_exec: bool = False
+    receiver: Optional[str] = None
 
 
 class Claim(NamedTuple):
-    """A run that was recorded on this host since this boot, and whether it needs its processes."""
+    """A run that was recorded on this host since this boot, and whether it needs its processes.
+
+    What runs `in_container` ends with its container, and is not handed over: seen from here, the engine is above it.
+    """
 
     run: str
     is_needed: bool
+    in_container: bool = False
+
+
+class Leftovers(NamedTuple):
+    """The processes that are left of runs which no longer need them, by run, without zombies.
+
+    `handed_over` are those that the runs have handed over, each with its receiver.
+    """
+
+    ours: Dict[str, List[process.Process]]
+    handed_over: Dict[str, List[Tuple[process.Process, str]]]
 
 
 def owners_of(root: str, pids: Iterable[int]) -> Dict[int, Owner]:
     """Return the owner of each pid; a pid that is not in the table belongs to a stranger.
 
-    Reads the variables of these processes only, and of zombies' parents. Those of a process that waits for a driver may
-    block until the driver answers: ask for such a process in a thread.
+    Reads the variables of these processes and their ancestors only, and of zombies' parents. Those of a process that waits
+    for a driver may block until the driver answers: ask for such a process in a thread.
     """
-    selected, processes = set(pids), process.table()
-    selected |= {entry.parent for entry in processes if entry.letter == "Z" and entry.pid in selected}
-    table = [_entry(found) for found in processes if found.pid in selected]
-    owners = judge_table(table, claims(root, table), os.geteuid(), ancestry(processes, os.getpid()))
-    return {pid: owners.get(pid, Owner(STRANGER, None)) for pid in pids}
+    selected = set(pids)
+    for _ in range(bearers.MOST_LOOKS):
+        processes = process.table()
+        lines = {one for pid in selected for one in ancestry(processes, pid)}
+        chosen = [found for found in processes if found.pid in lines]
+        stuck = [found.pid for found in chosen if found.letter == "D" and found.pid not in selected]
+        table = bearers.read_entries(chosen, stuck)
+        owners = judge_table(table, claims(root, table), os.geteuid(), ancestry(processes, os.getpid()))
+        if bearers.is_as_read(table, _handed_over(owners)):
+            break
+    return {pid: owners.get(pid, Owner(STRANGER, None)) for pid in selected}
+
+
+def _handed_over(owners: Mapping[int, Owner]) -> List[int]:
+    return [pid for pid, owner in owners.items() if owner.kind == HANDED_OVER]
 
 
 def judge_table(
@@ -80,8 +95,9 @@ def judge_table(
     A zombie has no variables: it belongs to its parent. A command of `launch exec`, which ends with its own client, and
     the `spared` pids are never leftovers.
     """
+    processes = lineage.by_pid(table)
     living = {
-        entry.pid: _judge_living(entry, claims_by_token, uid, spared)
+        entry.pid: _judge_living(entry, claims_by_token, uid, spared, processes)
         for entry in table
         if entry.letter != "Z"
     }
@@ -92,13 +108,21 @@ def judge_table(
 
 
 def _judge_living(
-    entry: ProcessEntry, claims_by_token: Mapping[str, Claim], uid: int, spared: Collection[int]
+    entry: ProcessEntry,
+    claims_by_token: Mapping[str, Claim],
+    uid: int,
+    spared: Collection[int],
+    processes: Mapping[int, ProcessEntry],
 ) -> Owner:
     claim = claims_by_token.get(entry.token) if entry.token and entry.uid == uid else None
     if claim is None:
         return Owner(STRANGER, None)
-    is_live = claim.is_needed or entry.is_exec or entry.pid in spared or entry.pid <= 1
-    return Owner(LIVE if is_live else LEFTOVER, claim.run)
+    if entry.is_exec or entry.pid in spared or entry.pid <= lineage.INIT:
+        return Owner(LIVE, claim.run)
+    receiver = None if claim.in_container else lineage.receiver_of(entry, processes)
+    if receiver is not None:
+        return Owner(HANDED_OVER, claim.run, lineage.words_of(receiver))
+    return Owner(LIVE if claim.is_needed else LEFTOVER, claim.run)
 
 
 def ancestry(table: Sequence[Union[ProcessEntry, process.Process]], pid: int) -> List[int]:
@@ -110,54 +134,28 @@ def ancestry(table: Sequence[Union[ProcessEntry, process.Process]], pid: int) ->
     return line
 
 
-def leftovers(root: str, runs: Optional[Collection[str]] = None) -> Dict[str, List[process.Process]]:
-    """Return the processes that are left of runs which no longer need them, by run, without zombies.
-
-    All runs below a root are considered, or only `runs`.
-    """
-    table = read_table()
-    owners = judge_table(table, claims(root, table), os.geteuid(), ancestry(table, os.getpid()))
-    left: Dict[str, List[process.Process]] = {}
+def leftovers(root: str, runs: Optional[Collection[str]] = None) -> Leftovers:
+    """Return what is left of runs which no longer need it: of all runs below a root, or only of `runs`."""
+    for _ in range(bearers.MOST_LOOKS):
+        table = bearers.read_table()
+        claimed = claims(root, table)
+        owners = judge_table(table, claimed, os.geteuid(), ancestry(table, os.getpid()))
+        if bearers.is_as_read(table, _handed_over(owners)):
+            break
+    over = {
+        claim.run for claim in claimed.values() if not claim.is_needed and (runs is None or claim.run in runs)
+    }
+    left = Leftovers({}, {})
     for entry in table:
-        kind, run = owners[entry.pid]
-        if kind == LEFTOVER and run is not None and entry.letter != "Z" and (runs is None or run in runs):
-            left.setdefault(run, []).append(process.Process(*entry[:4]))
+        kind, run, receiver = owners[entry.pid]
+        if run is None or entry.letter == "Z" or run not in over:
+            continue
+        found = process.Process(*entry[:4])
+        if kind == LEFTOVER:
+            left.ours.setdefault(run, []).append(found)
+        elif receiver is not None:
+            left.handed_over.setdefault(run, []).append((found, receiver))
     return left
-
-
-def read_table() -> List[ProcessEntry]:
-    """Return the processes of this host that we may see, with what their variables say.
-
-    Reading the variables of a process that waits in the kernel (D) may block. It is read in a thread, and counts as a
-    stranger's, without variables, if that takes too long.
-    """
-    processes = process.table()
-    stuck = {found.pid: partial(_entry, found) for found in processes if found.letter == "D"}
-    in_time = deadline.at_once(stuck, SILENCE_S) if stuck else {}
-    return [
-        in_time.get(found.pid, _without_variables(found)) if found.pid in stuck else _entry(found)
-        for found in processes
-    ]
-
-
-def _without_variables(found: process.Process) -> ProcessEntry:
-    return ProcessEntry(found.pid, found.parent, found.start, found.letter, uid=-1)
-
-
-def _entry(found: process.Process) -> ProcessEntry:
-    uid, variables = -1, []
-    if process.IS_LINUX:
-        try:
-            uid = os.stat("/proc/%d" % found.pid).st_uid
-            with open("/proc/%d/environ" % found.pid, "rb") as file:
-                variables = file.read().split(b"\0")
-        except OSError:  # another user's, or it has ended: nothing proves that it is ours
-            pass
-    token = next((text[len(_TOKEN) :] for text in variables if text.startswith(_TOKEN)), b"")
-    is_exec = any(text.startswith(_EXEC) for text in variables)
-    return _without_variables(found)._replace(
-        uid=uid, token=token.decode("utf-8", "replace") or None, is_exec=is_exec
-    )
 
 
 def claims(root: str, table: Sequence[ProcessEntry]) -> Dict[str, Claim]:
@@ -171,7 +169,8 @@ def claims(root: str, table: Sequence[ProcessEntry]) -> Dict[str, Claim]:
         token = token_of(run)
         try:
             if token is not None and token in tokens and is_of_this_boot(run):
-                found[token] = Claim(run.id, run_state.state_of(run)["state"] not in ENDED)
+                is_needed = run_state.state_of(run)["state"] not in ENDED
+                found[token] = Claim(run.id, is_needed, not run_state.fate_of(run).shows_processes)
         except OSError:  # it was just removed, or we may not read it
             continue
     return found

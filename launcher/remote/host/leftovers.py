@@ -74,7 +74,8 @@ def remains(run: Run) -> List[str]:
         lease.give_back(run)
     deadline = time.monotonic() + LEAVING_S
     while True:
-        left = [_name(found) for group in ownership.leftovers(run.root, [run.id]).values() for found in group]
+        groups = ownership.leftovers(run.root, [run.id]).ours.values()
+        left = [_name(found) for group in groups for found in group]
         left += ["the lease of %s" % card for card in lease.of(run)]
         if not left or time.monotonic() > deadline:
             return left
@@ -85,10 +86,16 @@ def remains(run: Run) -> List[str]:
 
 
 def end_leftovers(root: str, *, dry_run: bool = False) -> List[Item]:
-    """End the processes of runs that no longer need them, or only list them; return what became of each."""
-    found = _leftovers(root)
+    """End the processes of runs that no longer need them, or only list them; return what became of each.
+
+    What these runs have handed over to somebody else's program is listed, and gets no signal.
+    """
+    found, handed_over = _leftovers(root)
+    others = [
+        _handed_over(run, left, receiver) for run, group in handed_over.items() for left, receiver in group
+    ]
     if dry_run:
-        return [
+        return others + [
             _item("process", _name(leftover), run, ENDED, NOT_NEEDED)
             for run, group in found.items()
             for leftover in group
@@ -100,15 +107,20 @@ def end_leftovers(root: str, *, dry_run: bool = False) -> List[Item]:
             for run in set(found) - set(held)
             for leftover in found[run]
         ]
-        return items + (_end(root, held) if held else [])
+        return items + (_end(root, held) if held else []) + others
 
 
-def _leftovers(root: str) -> Dict[str, List[process.Process]]:
+def _handed_over(run: str, left: process.Process, receiver: str) -> Item:
+    why = "handed over to %s: not ended" % receiver
+    return _item("handed-over", _name(left), run, LEFT, why, receiver=receiver)
+
+
+def _leftovers(root: str) -> ownership.Leftovers:
     """Return what is left of runs, after waiting for agents that have just recorded the end of their runs."""
     deadline = time.monotonic() + LEAVING_S
     while True:
         found = ownership.leftovers(root)
-        leaving = any(_has_agent(Run(os.path.join(root, "runs", run))) for run in found)
+        leaving = any(_has_agent(Run(os.path.join(root, "runs", run))) for run in found.ours)
         if not leaving or time.monotonic() > deadline:
             return found
         time.sleep(0.02)
@@ -135,7 +147,7 @@ def _end(root: str, runs: List[str]) -> List[Item]:
     names: Dict[Tuple[int, str], Tuple[str, str]] = {}
 
     def targets() -> List[process.Process]:
-        found = ownership.leftovers(root, runs)
+        found = ownership.leftovers(root, runs).ours
         fresh = [
             (leftover, run)
             for run, group in found.items()

@@ -20,7 +20,7 @@ from ..record.files import read_json, read_text, write_durably
 from ..record.locks import Lock
 from ..record.rundir import TERMINAL, VERSION, Folder, Run
 from ..record.safe_open import APPENDING, open_regular
-from ..system import process
+from ..system import bearers, process
 from .requests import RequestError
 
 START_S = 20.0
@@ -96,7 +96,7 @@ def record_of(run: Run, folder: Folder, kind: str, **more: Any) -> Dict[str, Any
 def _end_leftovers(run: Run) -> List[Dict[str, Any]]:
     """End the processes that carry the run's token, if they can be seen from here; return the proofs."""
     token = read_text(run.token) if run_state.fate_of(run).shows_processes else None
-    return process.end(lambda: process.with_token(token), "token", LEFTOVERS_GRACE_S) if token else []
+    return process.end(lambda: bearers.with_token(token), "token", LEFTOVERS_GRACE_S) if token else []
 
 
 def _previous(run: Run, last: Folder, judged: run_state.State, ended: List[Dict[str, Any]]) -> Dict[str, Any]:
@@ -173,8 +173,8 @@ def start_keeper(run: Run, after: int) -> None:
 
 def _open_keeper(run: Run) -> subprocess.Popen[bytes]:
     variables = secret.without(dict(os.environ), read_json(run.plan))
-    # The token proves that the keeper is ours, in any session that it ends up in.
-    variables["LAUNCH_TOKEN"] = read_text(run.token) or ""
+    # The token proves that the keeper is ours, in any session that it ends up in, and what is above it says nothing.
+    variables.update({bearers.OF_RUN: read_text(run.token) or "", bearers.OF_KEEPER: "1"})
     with open(open_regular(run.keeper_log, APPENDING), "ab") as log:
         return subprocess.Popen(
             [sys.executable, "-I", sys.argv[0], "keep", run.path],

@@ -2,7 +2,8 @@
 
 The client sends "ping" while it listens and "end" to end the program. It receives the program's output, stream by
 stream, and finally how the program ended. Nothing is recorded, and nothing that the program started outlives the
-connection: all of it descends from this process, which adopts orphans (on Linux; on macOS an orphan escapes).
+connection, but for what it handed over (lineage.py): all of it descends from this process, which adopts orphans (on
+Linux; on macOS an orphan escapes).
 
 If this process is killed, its guard ends the program: a small process that waits for that, and recognizes the program's
 processes by a token in their variables (on Linux).
@@ -19,20 +20,20 @@ from functools import partial
 from typing import Any, Callable, Iterator, NamedTuple
 
 from ..record import strict_json
-from . import process
+from . import bearers, process
 from .login_umask import login_umask
 
 TURN_S = 0.05
 GRACE_S = 3.0
 QUIET_S = 1.0
-MARK = "LAUNCH_EXEC"
+MARK = bearers.OF_EXEC
 PIECE = 3900  # bytes: with its header line at most what a writable pipe accepts at once
 
 
 def main(arguments: list[str]) -> int:
     """Guard a program: wait until our standard input closes, then end the processes that carry the token; return 0."""
     sys.stdin.buffer.read()
-    process.end(lambda: process.with_token(arguments[0], MARK), "token", GRACE_S)
+    process.end(lambda: bearers.with_token(arguments[0], MARK), "token", GRACE_S)
     return 0
 
 

@@ -1,7 +1,7 @@
 """The processes of this host, and the only function that sends signals.
 
 A process is ended only on proof that it is ours: it descends from this process, or carries the run's token in its
-variables. Its start time is checked again right before the signal.
+variables and was not handed over (lineage.py). Its start time is checked again right before the signal.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import Any, Callable
 IS_LINUX = sys.platform.startswith("linux")
 KILL_WAIT_S = 10.0
 _PR_SET_CHILD_SUBREAPER = 36
+_PF_EXITING = 0x4  # of the kernel's flags of a process
+_SERVERS = {"tmux: server": "tmux", "screen": "screen", "zellij": "zellij", "tsp": "tsp"}
 _BOUND = """\
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL
@@ -73,14 +75,22 @@ def _output_of(command: list[str]) -> str:
 
 
 class Process:
-    """An entry of the process table: pid, parent, start time (a text that differs if the pid is reused), state letter."""
+    """An entry of the process table: pid, parent, start time (a text that differs if the pid is reused), state letter.
 
-    def __init__(self, pid: int, parent: int, start: str, letter: str) -> None:
+    `name` is the kernel's, at most 15 characters; a process may change it. `is_exiting`: the kernel is ending it, and it
+    has no variables any more. Only Linux tells both.
+    """
+
+    def __init__(
+        self, pid: int, parent: int, start: str, letter: str, name: str = "", *, is_exiting: bool = False
+    ) -> None:
         """Store the entry."""
         self.pid = pid
         self.parent = parent
         self.start = start
         self.letter = letter
+        self.name = name
+        self.is_exiting = is_exiting
 
     def proof(self, why: str) -> dict[str, Any]:
         """Return what is recorded when this process gets a signal."""
@@ -115,8 +125,9 @@ def find(pid: int) -> Process | None:
             text = file.read().decode("ascii", "replace")
     except OSError:  # gone, or hidden by hidepid, and then not ours
         return None
-    fields = text[text.rindex(")") + 2 :].split()  # the command in brackets may contain anything
-    return Process(pid, int(fields[1]), fields[19], fields[0])
+    name, fields = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
+    is_exiting = bool(int(fields[6]) & _PF_EXITING)
+    return Process(pid, int(fields[1]), fields[19], fields[0], name, is_exiting=is_exiting)
 
 
 def table() -> list[Process]:
@@ -138,52 +149,75 @@ def read_listing(listing: str, without: int) -> list[Process]:
     return [entry for entry in entries if entry.pid != without]
 
 
+def server_of(found: Process) -> str | None:
+    """Return the program of a server that puts itself in the background for its user, e.g. `tmux`; None for others.
+
+    It is known by its name. As `screen` is an ordinary word, its server is known by its first word too, which it writes in
+    capitals; that cannot be read safely of a process that waits in the kernel.
+    """
+    program = _SERVERS.get(found.name)
+    if program == "screen" and found.letter != "D":
+        try:
+            with open("/proc/%d/cmdline" % found.pid, "rb") as file:
+                return program if file.read(6) == b"SCREEN" else None
+        except OSError:
+            return None
+    return program
+
+
 def descendants(pid: int) -> list[Process]:
-    """Return every descendant of `pid` except zombies."""
+    """Return every descendant of `pid` except zombies, and except servers in the background with what they started."""
+    return _below(pid)[0]
+
+
+def servers_below(pid: int) -> list[Process]:
+    """Return the servers in the background that descend from `pid`: what it started has been handed over to them."""
+    return _below(pid)[1]
+
+
+def _below(pid: int) -> tuple[list[Process], list[Process]]:
+    """Return the descendants of a process that nobody else has, and the servers at which the others begin."""
     children: dict[int, list[Process]] = {}
     for process in table():
         children.setdefault(process.parent, []).append(process)
     found: list[Process] = []
+    servers: list[Process] = []
     queue = [pid]
     while queue:
         for child in children.get(queue.pop(), []):
+            if server_of(child) is not None:
+                servers.append(child)
+                continue
             queue.append(child.pid)
             if child.letter != "Z":
                 found.append(child)
-    return found
-
-
-def with_token(token: str, variable: str = "LAUNCH_TOKEN") -> list[Process]:
-    """Return our own user's processes with this token in their variables, by default the run's token.
-
-    Empty except on Linux: other systems do not show the variables.
-    """
-    if not IS_LINUX:
-        return []
-    needle = (variable + "=" + token).encode()
-    found = []
-    for process in table():
-        if process.letter == "Z" or process.pid == os.getpid():
-            continue
-        try:
-            with open("/proc/%d/environ" % process.pid, "rb") as file:
-                carries = needle in file.read().split(b"\0")
-        except OSError:  # another user's, or gone meanwhile: not provably ours
-            continue
-        if carries:
-            found.append(process)
-    return found
+    return found, servers
 
 
 def send(target: Process, number: int) -> bool:
-    """Send a signal if the pid still is the process that was proven to be ours. Nothing else sends signals."""
-    now = find(target.pid)
-    if now is None or now.start != target.start:
-        return False
+    """Send a signal if the pid still is the process that was proven to be ours. Nothing else sends signals.
+
+    With a descriptor of the process, which Linux 5.3 and Python 3.9 have, nothing can take its pid between check and signal.
+    """
     try:
-        os.kill(target.pid, number)
+        descriptor = os.pidfd_open(target.pid) if hasattr(os, "pidfd_open") else None
+    except ProcessLookupError:
+        return False
+    except OSError:  # an older kernel, a sandbox, or no descriptor is left
+        descriptor = None
+    try:
+        now = find(target.pid)
+        if now is None or now.start != target.start:
+            return False
+        if descriptor is None:
+            os.kill(target.pid, number)
+        else:
+            signal.pidfd_send_signal(descriptor, number)
     except (ProcessLookupError, PermissionError):  # gone, or now another user's (setuid)
         return False
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
     return True
 
 

@@ -66,6 +66,8 @@ def _words(gpu: dict[str, Any], holders: list[dict[str, Any]]) -> str:
 
 
 def _owner(holder: dict[str, Any]) -> str:
+    if holder["receiver"]:
+        return "handed over to %s by run %s" % (holder["receiver"], holder["run"])
     if holder["run"]:
         return "run %s" % holder["run"]
     return str(holder["user"] or "uid %s" % holder["uid"])

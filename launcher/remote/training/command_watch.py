@@ -180,4 +180,6 @@ class Running:
         leftovers = end_leftovers(grace_s, lambda: streams.turn(0.02), self._host_watch.pids)
         if leftovers.proofs or leftovers.remaining:
             self._account.record("evidence", {"ended": leftovers.proofs, "remaining": leftovers.remaining})
+        if leftovers.servers:
+            self._account.record("evidence", {"handed_over": leftovers.servers})
         return leftovers.remaining

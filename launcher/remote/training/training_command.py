@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from typing import IO, Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Union
@@ -71,10 +72,14 @@ class Command:
 
 
 class Leftovers(NamedTuple):
-    """The signals that were sent to processes that a command left behind, and the processes that could not be ended."""
+    """The signals that were sent to processes that a command left behind, and the processes that could not be ended.
+
+    `servers` are those in the background that the command started, such as tmux: they and all below them live on.
+    """
 
     proofs: List[Dict[str, Any]]
     remaining: List[Dict[str, Any]]
+    servers: List[Dict[str, Any]]
 
 
 def _others(spared: Collection[int]) -> List[process.Process]:
@@ -86,7 +91,11 @@ def end_leftovers(grace_s: float, wait: Callable[[], object], spared: Collection
     ending = process.Ending(lambda: _others(spared), "descendant", grace_s)
     while not ending.step():
         wait()
-    return Leftovers(ending.proofs, ending.remaining)
+    servers = [
+        {"pid": found.pid, "start": found.start, "program": process.server_of(found)}
+        for found in process.servers_below(os.getpid())
+    ]
+    return Leftovers(ending.proofs, ending.remaining, servers)
 
 
 def ask_for_stacks(spared: Collection[int]) -> List[Dict[str, Any]]:

@@ -1,0 +1,114 @@
+"""The processes of this host with what their variables say, and those that carry a token. lineage.py judges them.
+
+On other systems than Linux no variables can be read.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Collection, Dict, List, Sequence
+
+from . import deadline, lineage, process
+from .lineage import ProcessEntry
+
+OF_RUN = "LAUNCH_TOKEN"
+OF_EXEC = "LAUNCH_EXEC"
+OF_KEEPER = "LAUNCH_KEEPER"
+"""In the variables of a keeper and its agent, and of nothing that a run starts."""
+SILENCE_S = 0.5
+MOST_LOOKS = 5
+
+
+def read_table(variable: str = OF_RUN) -> List[ProcessEntry]:
+    """Return the processes of this host that we may see, with what their variables say; `variable` holds the token.
+
+    Reading the variables of a process that waits in the kernel (D) may block. It is read in a thread, and counts as one
+    without variables if that takes too long.
+    """
+    processes = process.table()
+    return read_entries(processes, [found.pid for found in processes if found.letter == "D"], variable)
+
+
+def read_entries(
+    processes: Sequence[process.Process], stuck: Collection[int], variable: str = OF_RUN
+) -> List[ProcessEntry]:
+    """Return these processes with what their variables say. Those of the `stuck` pids are read in threads."""
+    questions = {found.pid: partial(_entry, found, variable) for found in processes if found.pid in stuck}
+    in_time = deadline.at_once(questions, SILENCE_S) if questions else {}
+    return [
+        in_time.get(found.pid, _without_variables(found))
+        if found.pid in questions
+        else _entry(found, variable)
+        for found in processes
+    ]
+
+
+def _without_variables(found: process.Process) -> ProcessEntry:
+    return ProcessEntry(
+        found.pid,
+        found.parent,
+        found.start,
+        found.letter,
+        uid=-1,
+        name=found.name,
+        is_exiting=found.is_exiting,
+    )
+
+
+def _entry(found: process.Process, variable: str) -> ProcessEntry:
+    uid = -1
+    variables: Dict[bytes, bytes] = {}
+    if process.IS_LINUX:
+        try:
+            uid = os.stat("/proc/%d" % found.pid).st_uid
+            with open("/proc/%d/environ" % found.pid, "rb") as file:
+                pairs = [text.partition(b"=") for text in file.read().split(b"\0")]
+                variables = {name: value for name, _, value in reversed(pairs)}  # the first of a name counts
+        except OSError:  # another user's, or it has ended: nothing proves that it is ours
+            pass
+    return _without_variables(found)._replace(
+        uid=uid,
+        token=variables.get(variable.encode(), b"").decode("utf-8", "replace") or None,
+        is_exec=OF_EXEC.encode() in variables,
+        is_keeper=OF_KEEPER.encode() in variables,
+        server=process.server_of(found),
+    )
+
+
+def is_as_read(table: Sequence[ProcessEntry], pids: Collection[int]) -> bool:
+    """Whether these processes and their ancestors are still those of the table, and none of them is being ended.
+
+    An ancestor that ends loses its variables first, and its children get another parent last: in between it looks like
+    a program without the token.
+    """
+    processes = lineage.by_pid(table)
+    line = {entry for pid in pids for entry in lineage.line_of(processes[pid], processes)}
+    return all(_is_same(entry, process.find(entry.pid)) for entry in line)
+
+
+def _is_same(entry: ProcessEntry, now: process.Process | None) -> bool:
+    if now is None or not entry.start:  # hidden from us, if it is there
+        return now is None and not entry.start
+    is_ending = now.letter == "Z" or now.is_exiting
+    was_ending = entry.letter == "Z" or entry.is_exiting
+    return (now.parent, now.start, is_ending) == (entry.parent, entry.start, was_ending)
+
+
+def with_token(token: str, variable: str = OF_RUN) -> List[process.Process]:
+    """Return the processes with this token in their variables, by default the run's, without those that were handed over.
+
+    Zombies and this process are left out.
+    """
+    for _ in range(MOST_LOOKS):
+        table = read_table(variable)
+        processes = lineage.by_pid(table)
+        bearers = [entry for entry in table if entry.token == token and entry.letter != "Z"]
+        given = {entry.pid for entry in bearers if lineage.receiver_of(entry, processes) is not None}
+        if is_as_read(table, given):
+            break
+    return [
+        process.Process(*entry[:4])
+        for entry in bearers
+        if entry.pid not in given and entry.pid != os.getpid()
+    ]

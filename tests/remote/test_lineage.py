@@ -1,0 +1,154 @@
+"""What a run has handed over: by a table of lineages, and really, to a spooler and to tmux."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from testbed.client import is_gone, missing, orphan, until
+from testbed.spooler import Spooler
+from testbed.toy import Toy, recorded_run
+
+from launcher.remote.fate import ownership
+from launcher.remote.host import leftovers
+from launcher.remote.system import bearers, lineage
+from launcher.remote.system.lineage import ProcessEntry
+
+FLAGS = {
+    "*": {"token": "ours"},
+    "+": {"token": "of another run"},
+    "@": {"uid": 0},
+    "k": {"is_keeper": True},
+    "z": {"letter": "Z"},
+    "x": {"is_exiting": True},
+    "!": {"server": "tmux"},
+    "?": {"start": ""},
+}
+"""`*` has the run's token, `+` another run's, `@` is another user's, `k` a keeper or an agent, `z` a zombie, `x` is ending, `!` is
+a server in the background, `?` is hidden from us."""
+LINEAGES = {
+    "python:*": None,
+    "python:* sh:*": None,
+    "python:* agent:*k keeper:*k": None,
+    "keeper:*k serve sshd:@": None,
+    "python:* agent:*k keeper:*k serve sshd:@ sshd:@": None,
+    "python:* agent:*k serve launch bash tmux:!": None,
+    "inner:* agent:+k keeper:+k": None,
+    "python:* systemd": None,
+    "systemd:*": None,
+    "python:* sudo:@ sh:*": None,
+    "python:* titled python:*": None,
+    "worker:* titled agent:*k keeper:*k": None,
+    "worker:* python:z": None,
+    "worker:* python:x": None,
+    "bash:* slurmstepd:@": "slurmstepd",
+    "python:* python:* bash:* slurmstepd:@ slurmd:@": "slurmstepd",
+    "sh:* atd:@ atd:@": "atd",
+    "bash:* sshd:@": "sshd",
+    "python:* python:z slurmstepd:@": "slurmstepd",
+    "python:* spooler systemd": "spooler",
+    "python:* spooler bash tmux:!": "spooler",
+    "python:* systemd:@": "systemd",
+    "python:* python:+": "python",
+    "bash:* root:?": "another user's program",
+    "tmux:*!": "tmux",
+    "python:* bash:* tmux:*!": "tmux",
+    "python:* bash:* tmux:*! agent:*k keeper:*k": "tmux",
+    "python:* bash tmux:*!": "tmux",
+    "sleep:* tmux:! agent:*k": "tmux",
+    "python:* bash:* tmux:*! slurmstepd:@": "tmux",
+}
+"""Processes, each below the next, the last below init; and what the first was handed over to."""
+
+
+@pytest.mark.parametrize("line", LINEAGES)
+def test_a_process_was_handed_over_if_nothing_of_its_run_is_at_the_head_of_its_line(line):
+    """Who adopts orphans is above everybody, and what is above a keeper was there before the run."""
+    words = line.split()
+    table = [entry_of(word, 10 + place, place == len(words) - 1) for place, word in enumerate(words)]
+    found = lineage.receiver_of(table[0], lineage.by_pid([entry for entry in table if entry.start]))
+    assert (lineage.words_of(found).rpartition(" (pid")[0] if found else None) == LINEAGES[line]
+
+
+def entry_of(word, pid, is_last):
+    """An entry of the table, below the pid after it or below init."""
+    name, _, flags = word.partition(":")
+    entry = ProcessEntry(pid, 1 if is_last else pid + 1, "1", "S", 1000, name=name)
+    for flag in flags:
+        entry = entry._replace(**FLAGS[flag])
+    return entry
+
+
+def test_a_spoolers_job_has_the_token_and_is_not_ended(tmp_path):
+    """Neither by a sweep nor with a command of `launch exec`; the same program is, where init has adopted it."""
+    run = recorded_run(tmp_path, "0101-job-aaaa", "succeeded")
+    for variable, token in (("LAUNCH_TOKEN", f"token-of-{run.id}"), ("LAUNCH_EXEC", "one")):
+        variables = {**os.environ, variable: token}
+        with Spooler(tmp_path) as spooler:
+            lines, _ = spooler.submit(["sleep", "1000"])
+            words = [sys.executable, "-c", lines + "print(job)"]
+            job = int(subprocess.run(words, env=variables, stdout=subprocess.PIPE, check=True).stdout)
+            left = orphan(["sleep", "1000"], variables, tmp_path / "output")
+            until(lambda pid=job: b"sleep" in cmdline(pid), "the job")
+            assert [one.pid for one in bearers.with_token(token, variable)] == [left]
+            if variable == "LAUNCH_TOKEN":
+                expected = ownership.Owner("handed-over", run.id, spooler.title)
+                assert ownership.owners_of(str(tmp_path), [job]) == {job: expected}
+                items = {item["name"]: item for item in leftovers.sweep(str(tmp_path), dry_run=False)}
+                assert items[f"pid {left} (sleep 1000)"]["did"] == "ended"
+                item = items[f"pid {job} (sleep 1000)"]
+                assert (item["kind"], item["did"], item["receiver"]) == ("handed-over", "left", spooler.title)
+                assert item["why"] == f"handed over to {spooler.title}: not ended"
+            else:
+                os.kill(left, signal.SIGKILL)
+            assert not is_gone(job)
+        (tmp_path / "spool").unlink()
+
+
+TMUX = """
+import subprocess
+subprocess.run(["tmux", "-f", "/dev/null", "new-session", "-d", "sleep 1000"], check=True)
+subprocess.Popen(["sleep", "2000"], start_new_session=True)
+"""
+
+
+def test_tmux_outlives_its_run_with_all_in_it(tmp_path, monkeypatch):
+    """What its user has put in the background on purpose; the rest of the run is ended, in a session of its own or not."""
+    if shutil.which("tmux") is None:
+        missing("there is no tmux")
+    monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path))
+    toy = Toy(tmp_path)
+    toy.plan(variables={"TMUX_TMPDIR": str(tmp_path)})
+    toy.script(TMUX)
+    try:
+        state = toy.ended()
+        assert state["state"] == "succeeded", state
+        (server,) = pids_of("tmux", "display-message", "-p", "#{pid}")
+        (inside,) = pids_of("tmux", "list-panes", "-a", "-F", "#{pane_pid}")
+        assert b"LAUNCH_TOKEN=toy" in environ(inside)
+        items = leftovers.sweep(str(tmp_path / ".launch"), dry_run=False)
+        assert {item["kind"] for item in items} == {"handed-over"}
+        assert {item["receiver"] for item in items} == {f"tmux (pid {server})"}
+        assert {int(item["name"].split()[1]) for item in items} == {server, inside}
+        assert not is_gone(server)
+        assert not is_gone(inside)
+        assert pids_of("pgrep", "-f", "^sleep 2000$") == []
+    finally:
+        subprocess.run(["tmux", "kill-server"], check=False)
+        toy.clear_away()
+
+
+def pids_of(*words):
+    return list(map(int, subprocess.run(words, capture_output=True, text=True, check=False).stdout.split()))
+
+
+def cmdline(pid):
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read()
+
+
+def environ(pid):
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        return file.read().split(b"\0")
