@@ -351,7 +351,7 @@ OPENING = {
     "record/precision_evidence.py": "the host's own records, through no link",
     "cards/nvidia.py": "/proc and the kernel's log",
     "diagnosis/not_started.py": "the program that could not be started",
-    "fate/ownership.py": "/proc",
+    "system/bearers.py": "/proc",
     "host/leftovers.py": "/proc and the record of sweeps",
     "host/model_config.py": "the hub's cache",
     "host/probe_host.py": "/proc and a file to try the disk",

@@ -19,7 +19,7 @@ from launcher.remote.fate import ownership
 from launcher.remote.fate.ownership import HANDED_OVER, LEFTOVER, LIVE, STRANGER, Claim, Owner
 from launcher.remote.record.files import write_durably
 from launcher.remote.system import bearers, process
-from launcher.remote.system.lineage import ProcessEntry
+from launcher.remote.system.process_lineage import ProcessEntry
 
 ME = 1000
 CLAIMED = {

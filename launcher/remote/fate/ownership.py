@@ -1,7 +1,7 @@
 """Ownership: whether a process belongs to a run of ours that needs it, to one that does not, or to somebody else.
 
 The proof is the token of a run below our root in the variables of a process of our own user, if the run was recorded on
-this host since this boot, and if the process was not handed over (lineage.py). Names, command lines and ages prove nothing.
+this host since this boot, and if the process was not handed over (process_lineage.py). Names, command lines and ages prove nothing.
 For example, a training whose agent and keeper were killed still carries the token of its run; the run is `interrupted`, so
 the process is `ours-leftover` and a sweep ends it. A job that the training gave to `sbatch` carries the token too, and
 belongs to slurmstepd: it is `handed-over`, and is only named.
@@ -17,8 +17,8 @@ from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Option
 
 from ..record.files import paths_in, read_text
 from ..record.rundir import RUN_ID, TERMINAL, Run
-from ..system import bearers, lineage, process
-from ..system.lineage import ProcessEntry
+from ..system import bearers, process, process_lineage
+from ..system.process_lineage import ProcessEntry
 from . import run_state
 
 LIVE = "ours-live"
@@ -95,7 +95,7 @@ def judge_table(
     A zombie has no variables: it belongs to its parent. A command of `launch exec`, which ends with its own client, and
     the `spared` pids are never leftovers.
     """
-    processes = lineage.by_pid(table)
+    processes = process_lineage.by_pid(table)
     living = {
         entry.pid: _judge_living(entry, claims_by_token, uid, spared, processes)
         for entry in table
@@ -117,11 +117,11 @@ def _judge_living(
     claim = claims_by_token.get(entry.token) if entry.token and entry.uid == uid else None
     if claim is None:
         return Owner(STRANGER, None)
-    if entry.is_exec or entry.pid in spared or entry.pid <= lineage.INIT:
+    if entry.is_exec or entry.pid in spared or entry.pid <= process_lineage.INIT:
         return Owner(LIVE, claim.run)
-    receiver = None if claim.in_container else lineage.receiver_of(entry, processes)
+    receiver = None if claim.in_container else process_lineage.receiver_of(entry, processes)
     if receiver is not None:
-        return Owner(HANDED_OVER, claim.run, lineage.words_of(receiver))
+        return Owner(HANDED_OVER, claim.run, process_lineage.words_of(receiver))
     return Owner(LIVE if claim.is_needed else LEFTOVER, claim.run)
 
 

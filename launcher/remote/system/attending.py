@@ -2,7 +2,7 @@
 
 The client sends "ping" while it listens and "end" to end the program. It receives the program's output, stream by
 stream, and finally how the program ended. Nothing is recorded, and nothing that the program started outlives the
-connection, but for what it handed over (lineage.py): all of it descends from this process, which adopts orphans (on
+connection, but for what it handed over (process_lineage.py): all of it descends from this process, which adopts orphans (on
 Linux; on macOS an orphan escapes).
 
 If this process is killed, its guard ends the program: a small process that waits for that, and recognizes the program's

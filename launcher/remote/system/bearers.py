@@ -1,4 +1,4 @@
-"""The processes of this host with what their variables say, and those that carry a token. lineage.py judges them.
+"""The processes of this host with what their variables say, and those that carry a token. process_lineage.py judges them.
 
 On other systems than Linux no variables can be read.
 """
@@ -9,8 +9,8 @@ import os
 from functools import partial
 from typing import Collection, Dict, List, Sequence
 
-from . import deadline, lineage, process
-from .lineage import ProcessEntry
+from . import deadline, process, process_lineage
+from .process_lineage import ProcessEntry
 
 OF_RUN = "LAUNCH_TOKEN"
 OF_EXEC = "LAUNCH_EXEC"
@@ -82,8 +82,8 @@ def is_as_read(table: Sequence[ProcessEntry], pids: Collection[int]) -> bool:
     An ancestor that ends loses its variables first, and its children get another parent last: in between it looks like
     a program without the token.
     """
-    processes = lineage.by_pid(table)
-    line = {entry for pid in pids for entry in lineage.line_of(processes[pid], processes)}
+    processes = process_lineage.by_pid(table)
+    line = {entry for pid in pids for entry in process_lineage.line_of(processes[pid], processes)}
     return all(_is_same(entry, process.find(entry.pid)) for entry in line)
 
 
@@ -102,9 +102,9 @@ def with_token(token: str, variable: str = OF_RUN) -> List[process.Process]:
     """
     for _ in range(MOST_LOOKS):
         table = read_table(variable)
-        processes = lineage.by_pid(table)
+        processes = process_lineage.by_pid(table)
         bearers = [entry for entry in table if entry.token == token and entry.letter != "Z"]
-        given = {entry.pid for entry in bearers if lineage.receiver_of(entry, processes) is not None}
+        given = {entry.pid for entry in bearers if process_lineage.receiver_of(entry, processes) is not None}
         if is_as_read(table, given):
             break
     return [

@@ -1,7 +1,7 @@
 """The processes of this host, and the only function that sends signals.
 
 A process is ended only on proof that it is ours: it descends from this process, or carries the run's token in its
-variables and was not handed over (lineage.py). Its start time is checked again right before the signal.
+variables and was not handed over (process_lineage.py). Its start time is checked again right before the signal.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """What a run has handed over: by a table of lineages, and really, to a spooler and to tmux."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -13,8 +14,9 @@ from testbed.toy import Toy, recorded_run
 
 from launcher.remote.fate import ownership
 from launcher.remote.host import leftovers
-from launcher.remote.system import bearers, lineage
-from launcher.remote.system.lineage import ProcessEntry
+from launcher.remote.record.files import write_durably
+from launcher.remote.system import attending, bearers, process, process_lineage
+from launcher.remote.system.process_lineage import ProcessEntry
 
 FLAGS = {
     "*": {"token": "ours"},
@@ -68,8 +70,10 @@ def test_a_process_was_handed_over_if_nothing_of_its_run_is_at_the_head_of_its_l
     """Who adopts orphans is above everybody, and what is above a keeper was there before the run."""
     words = line.split()
     table = [entry_of(word, 10 + place, place == len(words) - 1) for place, word in enumerate(words)]
-    found = lineage.receiver_of(table[0], lineage.by_pid([entry for entry in table if entry.start]))
-    assert (lineage.words_of(found).rpartition(" (pid")[0] if found else None) == LINEAGES[line]
+    found = process_lineage.receiver_of(
+        table[0], process_lineage.by_pid([entry for entry in table if entry.start])
+    )
+    assert (process_lineage.words_of(found).rpartition(" (pid")[0] if found else None) == LINEAGES[line]
 
 
 def entry_of(word, pid, is_last):
@@ -81,30 +85,54 @@ def entry_of(word, pid, is_last):
     return entry
 
 
-def test_a_spoolers_job_has_the_token_and_is_not_ended(tmp_path):
-    """Neither by a sweep nor with a command of `launch exec`; the same program is, where init has adopted it."""
-    run = recorded_run(tmp_path, "0101-job-aaaa", "succeeded")
-    for variable, token in (("LAUNCH_TOKEN", f"token-of-{run.id}"), ("LAUNCH_EXEC", "one")):
-        variables = {**os.environ, variable: token}
-        with Spooler(tmp_path) as spooler:
-            lines, _ = spooler.submit(["sleep", "1000"])
-            words = [sys.executable, "-c", lines + "print(job)"]
-            job = int(subprocess.run(words, env=variables, stdout=subprocess.PIPE, check=True).stdout)
-            left = orphan(["sleep", "1000"], variables, tmp_path / "output")
-            until(lambda pid=job: b"sleep" in cmdline(pid), "the job")
-            assert [one.pid for one in bearers.with_token(token, variable)] == [left]
-            if variable == "LAUNCH_TOKEN":
-                expected = ownership.Owner("handed-over", run.id, spooler.title)
-                assert ownership.owners_of(str(tmp_path), [job]) == {job: expected}
-                items = {item["name"]: item for item in leftovers.sweep(str(tmp_path), dry_run=False)}
-                assert items[f"pid {left} (sleep 1000)"]["did"] == "ended"
-                item = items[f"pid {job} (sleep 1000)"]
-                assert (item["kind"], item["did"], item["receiver"]) == ("handed-over", "left", spooler.title)
-                assert item["why"] == f"handed over to {spooler.title}: not ended"
-            else:
-                os.kill(left, signal.SIGKILL)
-            assert not is_gone(job)
-        (tmp_path / "spool").unlink()
+@pytest.fixture
+def spooler(tmp_path):
+    """A spooler that was started outside of any run."""
+    with Spooler(tmp_path) as started:
+        yield started
+
+
+@pytest.fixture
+def start(tmp_path, spooler):
+    """Start two processes with more variables: one that a spooler starts for a run, one that init adopts. Return their pids."""
+    left = []
+
+    def begin(**more):
+        variables = {**os.environ, **more}
+        lines, _ = spooler.submit(["sleep", "1000"])
+        words = [sys.executable, "-c", lines + "print(job)"]
+        job = int(subprocess.run(words, env=variables, stdout=subprocess.PIPE, check=True).stdout)
+        left.append(orphan(["sleep", "1000"], variables, tmp_path / "output"))
+        until(lambda: all(b"sleep" in cmdline(pid) for pid in (job, *left)), "both")
+        return job, left[0]
+
+    yield begin
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_spoolers_job_has_the_token_and_is_not_ended(tmp_path, spooler, start):
+    """By a sweep, which names it; what init has adopted of the same run is ended."""
+    run = recorded_run(tmp_path, "0101-spooled-aaaa", "succeeded")
+    job, left = start(LAUNCH_TOKEN=f"token-of-{run.id}")
+    expected = ownership.Owner("handed-over", run.id, spooler.title)
+    assert ownership.owners_of(str(tmp_path), [job]) == {job: expected}
+    items = {item["name"]: item for item in leftovers.sweep(str(tmp_path), dry_run=False)}
+    assert is_gone(left)
+    assert not is_gone(job)
+    assert items[f"pid {left} (sleep 1000)"]["did"] == "ended"
+    item = items[f"pid {job} (sleep 1000)"]
+    assert (item["kind"], item["did"], item["receiver"]) == ("handed-over", "left", spooler.title)
+    assert item["why"] == f"handed over to {spooler.title}: not ended"
+
+
+def test_a_spoolers_job_does_not_end_with_the_command_that_gave_it(start):
+    """The guard of a command of `launch exec` ends the rest."""
+    job, left = start(LAUNCH_EXEC="a spooled command")
+    process.end(lambda: bearers.with_token("a spooled command", attending.MARK), "token", 0.0)
+    assert is_gone(left)
+    assert not is_gone(job)
 
 
 TMUX = """
@@ -120,6 +148,7 @@ def test_tmux_outlives_its_run_with_all_in_it(tmp_path, monkeypatch):
         missing("there is no tmux")
     monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path))
     toy = Toy(tmp_path)
+    write_durably(toy.run.token, "toy in tmux")  # no other test's: the sweep is of this machine
     toy.plan(variables={"TMUX_TMPDIR": str(tmp_path)})
     toy.script(TMUX)
     try:
@@ -127,7 +156,7 @@ def test_tmux_outlives_its_run_with_all_in_it(tmp_path, monkeypatch):
         assert state["state"] == "succeeded", state
         (server,) = pids_of("tmux", "display-message", "-p", "#{pid}")
         (inside,) = pids_of("tmux", "list-panes", "-a", "-F", "#{pane_pid}")
-        assert b"LAUNCH_TOKEN=toy" in environ(inside)
+        assert b"LAUNCH_TOKEN=toy in tmux" in environ(inside)
         items = leftovers.sweep(str(tmp_path / ".launch"), dry_run=False)
         assert {item["kind"] for item in items} == {"handed-over"}
         assert {item["receiver"] for item in items} == {f"tmux (pid {server})"}
