@@ -44,6 +44,7 @@ def row_of(dice, pid):
         name,
         dice.choice((None,) * 9 + ("tmux",)),
         dice.random() < 0.1,
+        dice.choice((None, None, dice.randint(2, 11))),
     )
 
 
@@ -68,8 +69,8 @@ def judge_leftovers(table, spared):
             assert owned[one.pid] == Owner(STRANGER, None)
             continue
         run, kind = CLAIMED[who.token].run, LIVE
-        if not who.is_exec and who.pid not in spared:
-            kind = LIVE if CLAIMED[who.token].is_needed else LEFTOVER
+        if who.pid not in spared:
+            kind = LIVE if CLAIMED[who.token].is_needed or who.is_exec else LEFTOVER
             kind = HANDED_OVER if is_elsewhere(who, {each.pid: each for each in table}) else kind
         assert owned[one.pid][:2] == (kind, run)
         assert (owned[one.pid].receiver is not None) == (kind == HANDED_OVER)
@@ -78,12 +79,12 @@ def judge_leftovers(table, spared):
 
 def is_elsewhere(who, table):
     """Whether a bearer lives below a tmux, or below somebody who had nothing to do with its run; said from the top down."""
-    above, is_contained = [], who.token == "contained"
+    above, is_contained, agent = [], who.token == "contained", who.attended_by
     while who.pid > 1 and who not in above:
         if who.name == "systemd" and who.parent == 1 and who.uid == ME:
             break
         above.insert(0, who)
-        if who.is_keeper:
+        if who.is_keeper or who.pid == agent:
             return not is_contained and any(one.server for one in above)
         who = table.get(who.parent) or ProcessEntry(who.parent, 0, "", "S", 0)
     if not above or is_contained:

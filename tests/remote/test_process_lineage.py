@@ -27,9 +27,10 @@ FLAGS = {
     "x": {"is_exiting": True},
     "!": {"server": "tmux"},
     "?": {"start": ""},
+    "e": {"is_exec": True, "attended_by": 12},
 }
 """`*` has the run's token, `+` another run's, `@` is another user's, `k` a keeper or an agent, `z` a zombie, `x` is ending, `!` is
-a server in the background, `?` is hidden from us."""
+a server in the background, `?` is hidden from us, `e` belongs to a command that the third in its line attends to."""
 LINEAGES = {
     "python:*": None,
     "python:* sh:*": None,
@@ -38,6 +39,8 @@ LINEAGES = {
     "python:* agent:*k keeper:*k serve sshd:@ sshd:@": None,
     "python:* agent:*k serve launch bash tmux:!": None,
     "inner:* agent:+k keeper:+k": None,
+    "python:*e sh:*e serve sshd:@": None,
+    "sh:*e slurmstepd:@": "slurmstepd",
     "python:* systemd": None,
     "systemd:*": None,
     "python:* sudo:@ sh:*": None,
@@ -129,8 +132,8 @@ def test_a_spoolers_job_has_the_token_and_is_not_ended(tmp_path, spooler, start)
 
 def test_a_spoolers_job_does_not_end_with_the_command_that_gave_it(start):
     """The guard of a command of `launch exec` ends the rest."""
-    job, left = start(LAUNCH_EXEC="a spooled command")
-    process.end(lambda: bearers.with_token("a spooled command", attending.MARK), "token", 0.0)
+    job, left = start(LAUNCH_EXEC="a spooled command.1234")
+    process.end(lambda: bearers.with_token("a spooled command.1234", attending.MARK), "token", 0.0)
     assert is_gone(left)
     assert not is_gone(job)
 

@@ -117,12 +117,12 @@ def _judge_living(
     claim = claims_by_token.get(entry.token) if entry.token and entry.uid == uid else None
     if claim is None:
         return Owner(STRANGER, None)
-    if entry.is_exec or entry.pid in spared or entry.pid <= process_lineage.INIT:
+    if entry.pid in spared or entry.pid <= process_lineage.INIT:
         return Owner(LIVE, claim.run)
     receiver = None if claim.in_container else process_lineage.receiver_of(entry, processes)
     if receiver is not None:
         return Owner(HANDED_OVER, claim.run, process_lineage.words_of(receiver))
-    return Owner(LIVE if claim.is_needed else LEFTOVER, claim.run)
+    return Owner(LIVE if claim.is_needed or entry.is_exec else LEFTOVER, claim.run)
 
 
 def ancestry(table: Sequence[Union[ProcessEntry, process.Process]], pid: int) -> List[int]:

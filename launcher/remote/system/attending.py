@@ -82,7 +82,7 @@ def guarded() -> Iterator[Callable[[Program, Any], dict[str, Any]]]:
     if process.own_descendants():  # a keeper, for example: it does not belong to the program
         raise CommandError("busy", "this connection has started something else")
     process.become_subreaper()
-    token = os.urandom(16).hex()
+    token = "%s.%d" % (os.urandom(16).hex(), os.getpid())
     with _start_guard(token) as guard:
         try:
             yield partial(_attend, token, guard.pid)

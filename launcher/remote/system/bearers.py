@@ -6,14 +6,16 @@ On other systems than Linux no variables can be read.
 from __future__ import annotations
 
 import os
+import re
 from functools import partial
-from typing import Collection, Dict, List, Sequence
+from typing import Collection, Dict, List, Optional, Sequence
 
 from . import deadline, process, process_lineage
 from .process_lineage import ProcessEntry
 
 OF_RUN = "LAUNCH_TOKEN"
 OF_EXEC = "LAUNCH_EXEC"
+"""Ends with `.` and the pid of the agent that attends to the command."""
 OF_KEEPER = "LAUNCH_KEEPER"
 """In the variables of a keeper and its agent, and of nothing that a run starts."""
 SILENCE_S = 0.5
@@ -71,9 +73,15 @@ def _entry(found: process.Process, variable: str) -> ProcessEntry:
         uid=uid,
         token=variables.get(variable.encode(), b"").decode("utf-8", "replace") or None,
         is_exec=OF_EXEC.encode() in variables,
+        attended_by=_last_number(variables.get(OF_EXEC.encode(), b"")),
         is_keeper=OF_KEEPER.encode() in variables,
         server=process.server_of(found),
     )
+
+
+def _last_number(text: bytes) -> Optional[int]:
+    number = text.rpartition(b".")[2]
+    return int(number) if re.fullmatch(rb"[0-9]{1,9}", number) else None
 
 
 def is_as_read(table: Sequence[ProcessEntry], pids: Collection[int]) -> bool:

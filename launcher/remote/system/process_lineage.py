@@ -21,8 +21,8 @@ INIT = 1
 class ProcessEntry(NamedTuple):
     """A process of the table, with what its variables say.
 
-    `token` is the run's; `is_exec`: it belongs to a command of `launch exec`; `is_keeper`: it is a keeper or an agent of
-    ours. `name` is the kernel's. `server` is the program of a server in the background. `is_exiting`: it has no variables any more.
+    `token` is the run's; `is_exec`: it belongs to a command of `launch exec`, which `attended_by` has started;
+    `is_keeper`: it is a keeper or an agent of ours. `name` is the kernel's. `server` is the program of a server in the background. `is_exiting`: it has no variables any more.
     """
 
     pid: int
@@ -36,6 +36,7 @@ class ProcessEntry(NamedTuple):
     name: str = ""
     server: Optional[str] = None
     is_exiting: bool = False
+    attended_by: Optional[int] = None
 
 
 def by_pid(table: Sequence[ProcessEntry]) -> Dict[int, ProcessEntry]:
@@ -48,10 +49,10 @@ def receiver_of(bearer: ProcessEntry, processes: Mapping[int, ProcessEntry]) -> 
 
     That is the server in the background that it is or descends from; or else the first ancestor without the token, unless one
     above that has it: then the run itself started that ancestor, for example as another user, or it has overwritten its variables.
-    Keepers and agents are ours whatever is above them: their host's sshd, at first.
+    Keepers and agents are ours whatever is above them: their host's sshd, at first. So is the agent that attends to a command.
     """
     line = line_of(bearer, processes)
-    is_kept = any(entry.is_keeper for entry in line)
+    is_kept = any(_is_ours(entry, bearer) for entry in line)
     highest = max((place for place, entry in enumerate(line) if entry.token == bearer.token), default=0)
     for place, entry in enumerate(line):
         is_outside = place > highest and not is_kept and entry.letter != "Z" and not entry.is_exiting
@@ -69,10 +70,14 @@ def line_of(bearer: ProcessEntry, processes: Mapping[int, ProcessEntry]) -> List
     entry = bearer
     while entry.pid > INIT and entry not in line and not _is_manager(entry, bearer.uid):
         line.append(entry)
-        if entry.is_keeper:
+        if _is_ours(entry, bearer):
             break
         entry = processes.get(entry.parent) or ProcessEntry(entry.parent, 0, "", "", -1)
     return line
+
+
+def _is_ours(entry: ProcessEntry, bearer: ProcessEntry) -> bool:
+    return entry.is_keeper or entry.pid == bearer.attended_by
 
 
 def _is_manager(entry: ProcessEntry, uid: int) -> bool:
