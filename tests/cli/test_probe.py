@@ -209,7 +209,10 @@ JSON = st.recursive(
 HOLDER = st.fixed_dictionaries(
     {"pid": st.integers()},
     optional={
-        **{name: st.none() | WORDS for name in ("user", "command", "container", "state", "means", "run")},
+        **{
+            name: st.none() | WORDS
+            for name in ("user", "command", "container", "state", "means", "run", "receiver")
+        },
         "ownership": WORDS | st.sampled_from(["ours-live", "ours-leftover", "handed-over", "stranger"]),
         "age_s": st.none() | st.floats(allow_nan=False, allow_infinity=False),
         "memory_mib": JSON,

@@ -99,6 +99,38 @@ def test_a_reused_pid_is_never_signalled():
         child.wait()
 
 
+@pytest.mark.parametrize(
+    ("program", "first_word", "is_server"),
+    [
+        ("screen", "SCREEN", True),
+        ("screen", "screen", False),
+        ("tsp", "tsp", True),
+        ("zellij", "zellij", True),
+        ("tmux", "tmux", False),
+        ("sleep", "SCREEN", False),
+    ],
+)
+def test_a_server_in_the_background_is_known_by_its_name_and_left_with_all_below_it(
+    tmp_path, program, first_word, is_server
+):
+    """GNU screen's own name is an ordinary word, so that its server's capitals count; tmux's server names itself."""
+    (tmp_path / program).symlink_to("/bin/sh")
+    with subprocess.Popen([first_word, "-c", "sleep 1000; true"], executable=tmp_path / program) as started:
+        try:
+            until(lambda: [one for one in below(started.pid) if one.name == "sleep"], "its child")
+            listed = {one.pid for one in process.own_descendants()}
+            assert (started.pid in listed) != is_server
+            assert any(one.pid in listed for one in below(started.pid)) != is_server
+            assert [one.pid for one in process.servers_below(os.getpid())] == [started.pid] * is_server
+        finally:
+            for one in (process.find(started.pid), *below(started.pid)):
+                process.send(one, signal.SIGKILL)
+
+
+def below(pid):
+    return [one for one in process.table() if one.parent == pid]
+
+
 TAKES_A_PID = """
 import os, signal, subprocess
 from launcher.remote.system import process
