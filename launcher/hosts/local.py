@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 
 from launcher.errors import HostError, RefusedStreamError
 from launcher.hosts.agent_file import boot_command
+from launcher.hosts.local_variables import of_local_runs
 from launcher.values.host import Host
 
 LEAVE_S = 5
@@ -19,7 +21,7 @@ class LocalLink:
     """An agent in a process of its own, in a session of its own: Ctrl-C here is not its affair."""
 
     def __init__(self, host: Host) -> None:
-        """Start the agent."""
+        """Start the agent, with the variables that its runs may have."""
         self.about = "this machine"
         self._name = host.name
         self._programs: list[subprocess.Popen[bytes]] = []
@@ -30,6 +32,7 @@ class LocalLink:
                 boot_command(host.python or sys.executable, host.root),
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
+                env=of_local_runs(host, os.environ),
                 start_new_session=True,
             )
         self.settimeout = ours.settimeout

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, Field, model_validator
+from pydantic import AfterValidator, AliasChoices, Field, ValidationInfo, field_validator, model_validator
 
 from launcher.values.base import Written
 from launcher.values.image import Build
@@ -42,7 +42,8 @@ class Host(Written):
     `address` None means this machine. An alias of ~/.ssh/config is a host whose address is the alias. `python` is the
     agent's interpreter; `environment` is the job's: an environment's folder, or its interpreter. `runtime` is the name of a
     module of launcher/runtimes, or `auto`: a container if another machine has a usable engine. `engine` is docker or the
-    path of a socket; `sudo` means that it is reached with `sudo -n`.
+    path of a socket; `sudo` means that it is reached with `sudo -n`. `variables`: which of this process's variables a run on
+    this machine gets.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -59,6 +60,14 @@ class Host(Written):
     sudo: bool = False
     build: Build = Build()
     profile: str | None = None
+    variables: Literal["listed", "inherit"] = "listed"
+
+    @field_validator("variables")
+    @classmethod
+    def _only_this_machine_inherits(cls, written: str, info: ValidationInfo) -> str:
+        if written == "inherit" and info.data.get("address") is not None:
+            raise ValueError("a run on another machine inherits no variables from here; use -e NAME=VALUE")
+        return written
 
     @model_validator(mode="before")
     @classmethod

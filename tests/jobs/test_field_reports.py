@@ -77,13 +77,14 @@ def test_it_fails_as_it_was_reported(report, model, tmp_path):
 
 
 @BY_NUMBER
-def test_by_our_plan_it_learns(report, model, client, monkeypatch, tmp_path):
+def test_by_our_plan_it_learns(report, model, client, tmp_path):
     """Every loss is finite, the last far below the first, and the run has succeeded at its last step."""
     for path in REPORTS.glob("*.py"):
         (client.project / path.name).write_text(path.read_text())
     shutil.copytree(model, client.project / "model")
-    monkeypatch.setenv("LEDGER", str(tmp_path / "ledger"))
     words = (
+        "-e",
+        f"LEDGER={tmp_path / 'ledger'}",
         "--profile",
         report.card,
         "--rehearse",

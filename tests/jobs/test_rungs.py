@@ -23,14 +23,13 @@ def losses(client, *words):
     """What the script itself wrote of each step's loss."""
     ledger = client.home / "ledger"
     ledger.unlink(missing_ok=True)
-    client.ok(*WORDS, *words, "--", "python", "poisoned.py", "none", timeout=300)
+    client.ok(*WORDS, *words, "-e", f"LEDGER={ledger}", "--", "python", "poisoned.py", "none", timeout=300)
     return [float(loss) for loss in json.loads(ledger.read_text())["losses"]]
 
 
 @pytest.mark.long
-def test_other_rungs_and_splits_learn_as_fp32_does(client, monkeypatch):
+def test_other_rungs_and_splits_learn_as_fp32_does(client):
     """Forty steps of 8 examples, each way."""
-    monkeypatch.setenv("LEDGER", str(client.home / "ledger"))
     for path in (REPOSITORY / "tests" / "reports").glob("*.py"):
         (client.project / path.name).write_text(path.read_text())
     save_small_llama(client.project / "model")

@@ -45,7 +45,7 @@ def rewrite(client, run):
 
 
 def asked_for(client, run):
-    """The secrets in the host's plans of the runs that continue this one: a run on this machine inherits every variable."""
+    """The secrets in the host's plans of the runs that continue this one."""
     plans = [
         path / "control" / "plan.json" for path in on_host(client, run).parent.iterdir() if path.name != run
     ]

@@ -87,7 +87,7 @@ def as_bytes(value: str) -> bytes:
 
 
 def without(variables: dict[str, str], plan: dict[str, Any]) -> dict[str, str]:
-    """Return variables without the secrets that a plan names: a local agent inherits its client's variables."""
+    """Return variables without the secrets that a plan names: a host may have some of these names in its own."""
     names = set(plan.get("secrets") or ())
     return {name: value for name, value in variables.items() if name not in names}
 

@@ -1,0 +1,52 @@
+"""Which of this process's variables a run on this machine gets: those of the list, or all of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from launcher.values.host import Host
+
+LISTED = {
+    "you and the system": "HOME USER LOGNAME SHELL PATH TMPDIR TERM TZ LANG LANGUAGE LC_* XDG_*",
+    "proxies, certificates": (
+        "http_proxy https_proxy ftp_proxy all_proxy no_proxy SSL_CERT_* REQUESTS_CA_BUNDLE CURL_CA_BUNDLE"
+    ),
+    "cards": "CUDA_* CUDNN_* CUBLAS_* NVIDIA_* NCCL_* HIP_* HSA_* ROCM_* ROCR_* LD_LIBRARY_PATH LD_PRELOAD DYLD_*",
+    "Python and packages": "PYTHON* VIRTUAL_ENV CONDA_* PIP_* UV_*",
+    "libraries": (
+        "HF_* TRANSFORMERS_* TOKENIZERS_PARALLELISM TORCH_* TORCHINDUCTOR_* PYTORCH_* TRITON_* OMP_* GOMP_* KMP_* MKL_* "
+        "OPENBLAS_* NUMEXPR_*"
+    ),
+    "the engine": "DOCKER_HOST DOCKER_CONTEXT DOCKER_CONFIG DOCKER_CERT_PATH DOCKER_TLS_VERIFY DOCKER_API_VERSION BUILDX_* BUILDKIT_*",
+    "Slurm": "SLURM_*",
+}
+"""The list, in shell patterns; case counts, except for the proxies. docs/hosts.md shows it."""
+_OURS = "LAUNCH_"
+"""Between our own processes, such as the token of the run that starts another one; a training gets its own."""
+_PLAIN = ("HF_TOKEN_PATH", "HF_HUB_DISABLE_IMPLICIT_TOKEN")
+"""Settings that are named like a credential and hold none."""
+_CREDENTIAL = re.compile(
+    r"(?:^|_)(?:TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASS|JWT|AUTH|CREDENTIAL)S?(?:_|$)", re.IGNORECASE
+)
+
+
+def _pattern() -> re.Pattern[str]:
+    names = [name for words in LISTED.values() for name in words.split()]
+    names += [name.upper() for name in names if name.endswith("_proxy")]
+    return re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in names), re.DOTALL)
+
+
+_NAMES = _pattern()
+
+
+def of_local_runs(host: Host, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return those of our variables that this machine's agent, and the runs that it starts, inherit."""
+    return {name: value for name, value in variables.items() if is_inherited(host, name)}
+
+
+def is_inherited(host: Host, name: str) -> bool:
+    """Whether a run on this machine inherits a variable: by the list, which no credential is on."""
+    if host.variables == "inherit" or name in _PLAIN or name.startswith(_OURS):
+        return True
+    return _NAMES.fullmatch(name) is not None and _CREDENTIAL.search(name) is None
