@@ -5,9 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-from testbed.client import REPOSITORY, processes_of, until
+from testbed.client import REPOSITORY, channel_to, processes_of, until
 
-from launcher.hosts import connect
 from launcher.hosts.local_variables import LISTED, is_inherited
 from launcher.values.host import Host
 
@@ -56,8 +55,9 @@ def test_a_setting_of_this_machine_passes_all(tmp_path, monkeypatch, setting, in
     """Seen in the variables of the agent, which all that it starts inherits."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "value-of-it")
     host = Host(name="local", root=str(tmp_path / "root"), variables=setting)
-    with connect(host) as desk:
-        names = names_of(desk._channel._link._process.pid)
+    with channel_to(host) as channel:
+        channel.call("ping")  # the agent has become what it is
+        names = names_of(channel._link._process.pid)
     assert names & {"AWS_SECRET_ACCESS_KEY"} == inherited
     assert "PATH" in names
 
