@@ -44,6 +44,7 @@ VARIABLES = {
     "LAUNCH_HOST_ID",
     "LAUNCH_RUNS",
     "LAUNCH_UMASK",
+    "LAUNCH_CORE_LIMIT",
 }
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))

@@ -39,6 +39,7 @@ from launcher.cli.quick import QuickCommand, QuickGroup
 from launcher.cli.say import complain
 from launcher.cli.signals import Terminated, heed_sigterm
 from launcher.errors import LaunchError, UsageError
+from launcher.hosts import core_dumps
 
 DEFAULT = "run"
 _OWN = ("--help", "-h", "--version", "--install-completion", "--show-completion")
@@ -138,6 +139,7 @@ def main() -> None:
     """Run the command line. A LaunchError becomes a message and its exit code; any other exception is a bug and is shown."""
     completing.forget_equals_signs()
     heed_sigterm()
+    core_dumps.turn_off()
     set_threshold(_NEW_OBJECTS)
     try:
         app(prog_name="launch")

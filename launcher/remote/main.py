@@ -21,6 +21,7 @@ def main(argv: list[str]) -> int:
     if not argv or argv[0] not in _MODULES:
         sys.stderr.write("usage: agent (%s) ARGUMENT\n" % " | ".join(_MODULES))
         return 2
+    importlib.import_module(".system.core_limit", __package__).turn_off()
     # Load only what the verb needs: a module in a zip file is compiled at each start, which takes longer than running it.
     module = importlib.import_module("." + _MODULES[argv[0]], __package__)
     return int(module.main(argv[1:]))

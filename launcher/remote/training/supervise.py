@@ -244,7 +244,8 @@ class Supervisor:
                 has_hook=self.plan.get("inject") is True,
             )
             try:
-                command = Command(Start(words, self.run.code, variables, ranks))
+                start = Start(words, self.run.code, variables, ranks, may_dump=not self.secrets)
+                command = Command(start)
             except OSError as error:
                 return self._end("failed", NOT_STARTED, self._why_not_started(words[0], error, variables))
             account.record(

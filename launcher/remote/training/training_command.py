@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,16 +10,21 @@ from typing import IO, Any, Callable, Collection, Dict, List, Mapping, NamedTupl
 
 from ..system import process
 from ..system.attending import reap
+from ..system.core_limit import login_limit
 from ..system.login_umask import login_umask
 
 
 class Start(NamedTuple):
-    """What a command is started with: its words, its folder, its variables, and the number of its ranks."""
+    """What a command is started with: its words, its folder, its variables, and the number of its ranks.
+
+    `may_dump`: a crash leaves a core dump if the login's limit allows it.
+    """
 
     words: List[str]
     folder: str
     variables: Mapping[str, Union[str, bytes]]
     ranks: int
+    may_dump: bool = False
 
 
 class Command:
@@ -27,7 +33,7 @@ class Command:
     def __init__(self, start: Start) -> None:
         """Start it. Raises OSError if it cannot be started."""
         self._ranks = start.ranks
-        with login_umask():
+        with login_umask(), login_limit() if start.may_dump else contextlib.nullcontext():
             self._child = subprocess.Popen(
                 start.words,
                 cwd=start.folder,
