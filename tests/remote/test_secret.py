@@ -89,6 +89,15 @@ def test_a_line_that_holds_no_beginning_is_told_at_once():
     assert redaction.feed(b"x\n") == b"hf_01x\n"
 
 
+def test_a_value_that_is_cut_off_at_the_end_does_not_give_most_of_it_away():
+    """A training is killed between two writes of a key. A short beginning is what many a text ends with."""
+    ends = {}
+    for size in (3, 7, 12, 19):
+        redaction = Redaction(Redactor(["hf_0123456789abcdefg"]))
+        ends[size] = redaction.feed(b"login with " + b"hf_0123456789abcdefg"[:size]) + redaction.finish()
+    assert ends == {3: b"login with hf_", 7: b"login with hf_0123", 12: b"login with ***", 19: b"login with ***"}
+
+
 def test_an_event_without_a_value_is_left_alone():
     """The quick look sees that there is nothing to do."""
     assert not Redactor(["hf_0123456789"]).is_in_json('{"kind":"metric","values":{"loss":0.5}}')

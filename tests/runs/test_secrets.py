@@ -117,9 +117,12 @@ def test_the_training_alone_has_them(client, values, place, request):
     assert stat.S_IMODE((folder / "record" / "secrets.env").stat().st_mode) == 0o600
     assert processes_with("cmdline", values) == []
     assert processes_with("environ", values) == [running[0]["values"]["pid"]]
+    live = client.start("logs", "--follow", run), client.start("attach", run, "--json")
     (folder / "work" / "code" / "go").touch()
     until(lambda: '"failed"' in (folder / "record" / "0002" / "state.json").read_text(), "the end")
-    seen = client.ok("logs", run)
+    shown = [text for one in live for text in one.communicate()]
+    assert "***|***" in shown[0]
+    seen = client.ok("logs", run) + "".join(shown)
     assert not (folder / "record" / "secrets.env").exists()
     for where in (folder, client.project, client.home):
         assert found_in(where, values) == []

@@ -159,6 +159,13 @@ class Redactor:
         end = max(end, done)
         return b"".join([*pieces, data[done:end]]), data[end:]
 
+    def redact_end(self, data: bytes) -> bytes:
+        """Return the held end of a stream with stars in it: for the greater part of a value that was cut off, too."""
+        begun = [form for form in self._heads.get(data[:SHORTEST], ()) if form.startswith(data)]
+        if len(data) >= SHORTEST_LINE and any(2 * len(data) >= len(form) for form in begun):
+            return STARS.encode()
+        return self.redact_bytes(data)
+
     def _open_end(self, data: bytes) -> int:
         """Return the position of the first value that the next bytes may complete."""
         for match in self._first.finditer(data, max(0, len(data) - self._longest + 1)):
@@ -185,7 +192,7 @@ class Redaction:
     def finish(self) -> bytes:
         """Return the bytes held back: the stream has ended."""
         rest, self._rest = self._rest, b""
-        return self._redactor.redact_bytes(rest)
+        return self._redactor.redact_end(rest)
 
 
 def _forms(value: str) -> set[str]:
