@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fuzz import toml_files
+from fuzz import file_streams, toml_files
 from launcher.errors import LaunchError
 from launcher.hosts.channel import Reply
 from launcher.planning import plan as make_plan
@@ -143,4 +143,5 @@ SUBJECTS: dict[str, Callable[[int, Path], None]] = {
     "events": event,
     "records": record,
     "host answers": answer,
+    **file_streams.SUBJECTS,
 }

@@ -5,7 +5,9 @@ import pytest
 from fuzz.run import feed
 from fuzz.subjects import SUBJECTS
 
-COUNTS = {"TOML files": 120, "events": 1000, "records": 200, "host answers": 500}
+COUNTS = {
+    "TOML files": 120, "events": 1000, "records": 200, "host answers": 500, "file streams": 150, "ship answers": 200,
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -95,7 +95,12 @@ def test_a_value_that_is_cut_off_at_the_end_does_not_give_most_of_it_away():
     for size in (3, 7, 12, 19):
         redaction = Redaction(Redactor(["hf_0123456789abcdefg"]))
         ends[size] = redaction.feed(b"login with " + b"hf_0123456789abcdefg"[:size]) + redaction.finish()
-    assert ends == {3: b"login with hf_", 7: b"login with hf_0123", 12: b"login with ***", 19: b"login with ***"}
+    assert ends == {
+        3: b"login with hf_",
+        7: b"login with hf_0123",
+        12: b"login with ***",
+        19: b"login with ***",
+    }
 
 
 def test_an_event_without_a_value_is_left_alone():
