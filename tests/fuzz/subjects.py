@@ -14,6 +14,10 @@ from fuzz import file_streams, toml_files
 from launcher.errors import LaunchError
 from launcher.hosts.channel import Reply
 from launcher.planning import plan as make_plan
+from launcher.remote.fate import run_state
+from launcher.remote.record import strict_json
+from launcher.remote.record.rundir import Run
+from launcher.remote.serving.summary import line_of
 from launcher.runs import job_check, loading, script_check
 from launcher.runs.control import remembered
 from launcher.runs.launching import Request, understand
@@ -35,7 +39,9 @@ def toml(seed: int, folder: Path) -> None:
             if name == ("launch.toml", "job.toml", "pyproject.toml", "profiles/x.toml")[seed % 4]
             else _PLAIN[name]
         )
-    request = Request(job="job.toml", profile=("cpu", None, "x")[seed % 3])
+    # A profile costs the reading of all of ours: one case in four, and every second one of a generated profile.
+    profile = ("x", None)[seed // 4 % 2] if seed % 4 == 3 else ("cpu", None, None)[seed // 4 % 3]
+    request = Request(job="job.toml", profile=profile)
     with contextlib.suppress(LaunchError):
         resolved = understand(request)
         loaded = loading.load(resolved.task)
@@ -138,10 +144,53 @@ def answer(seed: int, folder: Path) -> None:
             kind.lenient(values)
 
 
+def job_record(seed: int, folder: Path) -> None:
+    """Have the agent list a run whose folders hold what a job wrote there, and read its line as a client does."""
+    draw = random.Random(seed)
+    run = Run(str(folder / "runs" / RUN))
+    run.make()
+    first = run.new_folder()
+    first.release()
+    for path, sample in (
+        (run.plan, {"job": "x", "steps": 3, "profile": {"title": "x"}, "secrets": []}),
+        (
+            run.prepared_record,
+            {"kind": "prepare", "place_id": "x", "runtime": {"kind": "native", "gpus": []}, "time": 1.0},
+        ),
+        (first.attempt, {"kind": "train", "place_id": "x", "runtime": {"kind": "native", "gpus": ["GPU-1"]}}),
+        (
+            first.state,
+            {
+                "state": draw.choice(["running", "failed"]),
+                "step": 3,
+                "evidence": {},
+                "remedy": {},
+                "time": 1.0,
+            },
+        ),
+        (first.heartbeat, {"monotonic_s": 1.0, "step": 3, "loss": 1.0, "grace_s": 3.0}),
+    ):
+        table: dict[str, Any] = {**sample}
+        for name in draw.sample([*sample, *_NAMES], draw.choice([0, 0, 1, 2])):
+            table[name] = _anything(draw)
+        content = json.dumps(table)
+        if draw.random() < 0.05:
+            content = draw.choice(
+                [content[: draw.randrange(len(content))], "[" * 5000, "null", "\0" * 9, "9" * 5000]
+            )
+        Path(path).write_text(content)
+    line = line_of(run, run_state.state_of(run))
+    with contextlib.suppress(ValueError):
+        Summary.lenient(json.loads(strict_json.encode(line)))
+    run.cards()
+    first.nodes()
+
+
 SUBJECTS: dict[str, Callable[[int, Path], None]] = {
     "TOML files": toml,
     "events": event,
     "records": record,
+    "job's records": job_record,
     "host answers": answer,
     **file_streams.SUBJECTS,
 }

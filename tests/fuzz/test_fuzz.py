@@ -6,7 +6,7 @@ from fuzz.run import feed
 from fuzz.subjects import SUBJECTS
 
 COUNTS = {
-    "TOML files": 120, "events": 1000, "records": 200, "host answers": 500, "file streams": 150, "ship answers": 200,
+    "TOML files": 120, "events": 1000, "records": 200, "job's records": 150, "host answers": 500, "file streams": 150, "ship answers": 200,
 }  # fmt: skip
 
 
