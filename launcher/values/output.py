@@ -10,6 +10,8 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 from launcher.values.base import Record
 
 MOST_FILES = 200_000
+MOST_DEEP = 80
+"""Parts of a path; an agent lists no more than 64 folders. Deeper ones exceed what Python's own functions for trees can do."""
 TOPS = ("artifacts", "checkpoints", "code", "home", "work")
 Loss = Literal["nothing", "checkpoints", "all"]
 """What of a run may be lost with its removal."""
@@ -19,6 +21,8 @@ Kind = Literal["artifact", "output", "checkpoint"]
 def _inside(path: str) -> str:
     """Return a path that names a file below one of these folders, in its plainest form. Raises ValueError."""
     parts = path.split("/")
+    if len(parts) > MOST_DEEP:
+        raise ValueError(f"{path[:200]!r} is more than {MOST_DEEP} folders deep")
     if len(parts) < 2 or parts[0] not in TOPS or "\0" in path or {"", ".", ".."} & {*parts}:
         raise ValueError(f"{path[:200]!r} is not a path of something that a run writes")
     return path

@@ -39,7 +39,7 @@ def feed(name: str, first: int, count: int) -> tuple[int, float, str]:
             SUBJECTS[name](seed, folder)
         except Exception:  # noqa: BLE001 - any is a finding
             failures += 1
-            last = f"{name}, seed {seed}\n{traceback.format_exc(limit=-4)}"
+            last = f"{traceback.format_exc(limit=-4)}\n{name}, seed {seed}"
         slowest = max(slowest, time.perf_counter() - began)
         os.chdir("/")
         shutil.rmtree(folder, ignore_errors=True)
@@ -56,7 +56,7 @@ def measure(name: str, count: int) -> bool:
         f"| {name} | {count:,} | {failures} | {slowest:.2f} s | {_peak_mb() - before:.0f} MB | {minutes:.1f} min "
         f"| {datetime.now(UTC):%Y-%m-%d} |"
     )
-    print(row, last, flush=True)
+    print(row, "\n".join(line[:300] for line in last.splitlines()[-12:]), flush=True)
     if count == CASES:
         rows = {line.split("|")[1].strip(): line for line in _lines() if line.startswith("| ")}
         rows[name] = row

@@ -111,7 +111,7 @@ def test_an_honest_host_is_believed(host, mirror):
 
 PATHS = [
     *("../x", "artifacts/../../x", "/etc/x", "artifacts//x", "artifacts/./x", "artifacts", "control/x", "data/x", ""),
-    *("artifacts/a\0b", "artifacts/" + "x" * 5000, "artifacts/x/", "code/../x", "home/..", 7, None, ["artifacts/a"]),
+    *("artifacts/a\0b", "artifacts/" + "x" * 5000, "artifacts/" + "d/" * 1500 + "x", "artifacts/x/", "code/../x", "home/..", 7, None, ["artifacts/a"]),
 ]  # fmt: skip
 WRONG_LISTS = {
     **{f"path {str(path)[:20]!r}": [[path, "artifact", 1, 1]] for path in PATHS},
