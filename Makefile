@@ -10,6 +10,7 @@
 # kills        write the table of random kills
 # orders       write the table of random removals and pulls
 # large        write the table of large trees
+# scale        write the table of a host with 10,000 runs
 # fuzz         write the table of generated cases
 # precision    write the table of precisions
 # scripts      launch training programs of PyPI packages, and write their table
@@ -17,7 +18,7 @@
 # testbed-up   leave two machines running
 # testbed-down end them
 # clean        remove what these targets made
-.PHONY: demo quick test long check lint docs bench links kills orders large precision fuzz scripts mutants testbed-up testbed-down clean
+.PHONY: demo quick test long check lint docs bench links kills orders large scale precision fuzz scripts mutants testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -68,6 +69,9 @@ large: .venv/ready
 
 fuzz: .venv/ready
 	$(BIN)/python tests/fuzz/run.py
+
+scale: .venv/ready
+	$(BIN)/python tests/bench/history.py
 
 precision: .venv/ready
 	$(BIN)/python tests/bench/precision.py

@@ -15,9 +15,9 @@ def _host_names() -> list[str]:
 
 
 def _run_ids() -> list[str]:
-    from launcher.runs.mirror import mirrors
+    from launcher.runs.mirror import run_ids
 
-    return ["last", *(mirror.run for mirror in mirrors())]
+    return ["last", *run_ids()]
 
 
 def _profile_names() -> list[str]:

@@ -27,14 +27,17 @@ def gc(
     """
     from launcher.cli.figures import size_text
     from launcher.cli.say import say
+    from launcher.cli.screens import make_stage
     from launcher.hosts import connect
     from launcher.runs import resolve
     from launcher.runs.cleaning import collect_garbage
     from launcher.values.text import printable
 
     place = resolve.host(host)
-    with connect(place) as desk:
-        items, unreadable = collect_garbage(desk, place, dry_run=dry_run)
+    with connect(place) as desk, make_stage("reading") as stage:
+        items, unreadable = collect_garbage(
+            desk, place, lambda runs: stage.progress(f"{runs} runs"), dry_run=dry_run
+        )
     total = sum(item.bytes for item in items)
     if as_json:
         dumped = [item.model_dump() for item in items]
@@ -54,8 +57,9 @@ def gc(
     sizes: Counter[str] = Counter()
     for item in items:
         sizes[item.kind] += item.bytes
+    counts = Counter(item.kind for item in items)
     for kind, size in sizes.most_common():
-        say(f"  {sum(item.kind == kind for item in items):>6} x {kind:<14} {size_text(size)}")
+        say(f"  {counts[kind]:>6} x {kind:<14} {size_text(size)}")
     for run, why in unreadable.items():
         say(f"  {run} unreadable: {printable(why)}   what it may need stays")
     say(f"{place.name}: {size_text(total)} {'would be freed' if dry_run else 'freed'}, {len(items)} things")

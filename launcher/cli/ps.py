@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from launcher.cli.figures import age_text
 from launcher.cli.options import AcceptFlag, HostOption, JsonFlag
@@ -15,49 +17,57 @@ if TYPE_CHECKING:
     from launcher.values.record import Summary
 
 
-def ps(host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonFlag = False) -> None:
+def ps(
+    host: HostOption = None,
+    state: Annotated[
+        list[str] | None, typer.Option("--state", metavar="STATE", help="Only runs in this state.")
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option("--last", metavar="N", min=1, help="Only the newest N runs.")
+    ] = None,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
     """List the runs of this client, or all runs of one host.
 
-    Examples:  launch ps     launch ps --host lab
+    Examples:  launch ps     launch ps --host lab     launch ps --host lab --last 20 --state failed
     """
     from launcher.runs.control import listing
 
-    rows = listing(host)
+    rows = listing(host, tuple(state or ()), last)
     if as_json:
         runs = [{**row.summary.model_dump(), "host": row.host, "problem": row.problem} for row in rows]
         print(json.dumps({"version": 1, "runs": runs}))
         return
     if not rows:
-        say("no runs yet", "  next   launch")
+        say(*(["no such runs"] if state else ["no runs yet", "  next   launch"]))
         return
     _show(rows)
 
 
 def _show(rows: list[Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from launcher.cli.columns import print_columns
 
-    from launcher.values.text import printable
+    print_columns(
+        ("RUN", "JOB", "HOST", "CARD", "STATE", "STEP", "LOSS", "AGE", ""),
+        [_cells(row) for row in rows],
+        whole=(0, 5, 6, 7),
+    )
 
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("RUN", "JOB", "HOST", "CARD", "STATE", "STEP", "LOSS", "AGE", ""):
-        table.add_column(title, overflow="ellipsis", no_wrap=title in ("RUN", "STEP", "LOSS", "AGE"))
-    for row in rows:
-        run = row.summary
-        cells = (
-            run.short,
-            run.job or "-",
-            row.host,
-            f"{run.card or '-'}{', rehearsed' if run.rehearsed else ''}",
-            _state(row),
-            _step(run),
-            _loss(run.loss),
-            _age(run.time),
-            f"last seen {run.state}; {row.problem}" if row.problem else _why(run),
-        )
-        table.add_row(*(Text(printable(str(cell))) for cell in cells))
-    Console(highlight=False).print(table)
+
+def _cells(row: Row) -> tuple[str, ...]:
+    run = row.summary
+    return (
+        run.short,
+        run.job or "-",
+        row.host,
+        f"{run.card or '-'}{', rehearsed' if run.rehearsed else ''}",
+        _state(row),
+        _step(run),
+        _loss(run.loss),
+        _age(run.time),
+        f"last seen {run.state}; {row.problem}" if row.problem else _why(run),
+    )
 
 
 def _why(run: Summary) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import IO, Annotated, Any, Self, TypeVar
@@ -10,7 +12,7 @@ from typing import IO, Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from launcher.errors import BadFileError, MalformedAnswerError
-from launcher.hosts.channel import Channel, Incoming, Reply, Stream
+from launcher.hosts.channel import HASHING_S, Channel, Incoming, Reply, Stream
 from launcher.hosts.desk import Heard, Making, Preparation, Printed, Runs, Upkeep
 from launcher.values.answers import (
     CommandEnd,
@@ -20,6 +22,7 @@ from launcher.values.answers import (
     Inheritance,
     MadeEnvironment,
     PreparedRun,
+    Removed,
     ResumedRun,
     Sweep,
 )
@@ -45,6 +48,9 @@ from launcher.values.record import Summary
 from launcher.values.text import printable
 
 SHORT_S = 60.0
+LISTING_S = 300.0
+"""How long a host may take to list its runs, in seconds: the first time, each is read."""
+SENDING_S = 600.0
 READ_S = 10.0
 """How much later than the requested wait a reading may arrive before the link counts as lost."""
 DISK_S = 600.0
@@ -53,9 +59,11 @@ SWEEP_S = 60.0
 INHERIT_S = 3600.0
 """How long a host may take to check a checkpoint, in seconds: it reads all of it."""
 MAX_LINE = 1 << 16
+"""Bytes of a line about a file or a run."""
 MAX_LINES = 128 << 20
 """Bytes of all lines of a list: 200,000 files with paths of 500 characters."""
-"""Bytes of a line about a file."""
+MOST_SIGNS = 50
+"""Signs of life each second, and so many before the first: an agent gives one."""
 Value = TypeVar("Value", bound=BaseModel)
 Line = TypeVar("Line")
 
@@ -149,12 +157,75 @@ class _Part:
         host = self._channel.host
         return _typed(kind, reply, host, f"{host}: the agent's answer to `{verb}` is malformed")
 
+    def _lines(
+        self,
+        verb: str,
+        take: Callable[[bytes], None],
+        heard: Heard,
+        payload: bytes = b"",
+        *,
+        wait_s: float = HASHING_S,
+        total_s: float | None = None,
+        **args: Any,
+    ) -> Reply:
+        """Ask for a verb that sends JSON lines before its answer; `take` gets each. `wait_s` and `total_s` are as for a stream."""
+        count = size = signs = 0
+        began = time.monotonic()
+
+        def read(stream: Incoming) -> None:
+            nonlocal count, size, signs
+            for line in _split(stream):
+                try:
+                    if line[:1].isdigit():
+                        signs += 1
+                        if signs > MOST_SIGNS * (1 + time.monotonic() - began):
+                            raise self._malformed(verb, "it has nothing but signs of life")
+                        heard(_READ.validate_json(line, strict=True))
+                        continue
+                    take(line)
+                except ValidationError as error:
+                    raise self._malformed(verb, str(error.errors()[0]["msg"])) from error
+                count, size = count + 1, size + len(line)
+                if count > MOST_FILES:
+                    raise self._malformed(verb, f"it names more than {MOST_FILES:,} files")
+                if size > MAX_LINES:
+                    raise self._malformed(verb, "its lines are too long to be true")
+
+        try:
+            return self._channel.receive_stream(verb, read, payload, wait_s=wait_s, total_s=total_s, **args)
+        except _LineTooLongError:
+            raise self._malformed(verb, "a line without end") from None
+
+    def _malformed(self, verb: str, why: str) -> MalformedAnswerError:
+        host = self._channel.host
+        return MalformedAnswerError(
+            host, printable(f"{host}: the agent's answer to `{verb}` is malformed: {why}")
+        )
+
 
 class _Runs(_Part):
-    def summaries(self, *runs: str) -> list[Summary]:
-        listed = self._ask(_Listed, "runs", runs=list(runs) or None).runs
-        found = map(_summary, listed if isinstance(listed, list) else [])
-        return [summary for summary in found if summary is not None]
+    def summaries(
+        self, *runs: str, like: str | None = None, states: Sequence[str] = (), most: int | None = None
+    ) -> list[Summary]:
+        found: list[Summary] = []
+
+        def take(line: bytes) -> None:
+            summary = _summary(line)
+            if summary is not None:
+                found.append(summary)
+
+        self._lines(
+            "runs",
+            take,
+            _unheard,
+            wait_s=SHORT_S,
+            total_s=LISTING_S,
+            runs=list(runs) or None,
+            like=like,
+            states=list(states) or None,
+            most=most,
+        )
+        return found
 
     def read(self, run: str, request: Mapping[str, Any], wait_s: float | None = None) -> Reply:
         if wait_s is None:
@@ -184,14 +255,14 @@ class _Runs(_Part):
 
     def outputs(self, run: str, heard: Heard, *, every_file: bool = False) -> Outputs:
         files: list[Output] = []
-        reply = self._lines("outputs", OUTPUT, files.append, heard, run=run, all=every_file)
+        reply = self._lines("outputs", _each(OUTPUT, files.append), heard, run=run, all=every_file)
         end = self._as(_OutputsEnd, "outputs", reply)
         return Outputs(self._checked("outputs", files), end.left_out, end.now_ns)
 
     def manifest(self, run: str, paths: Sequence[str], heard: Heard) -> Manifest:
         files: list[Content] = []
         payload = json.dumps(list(paths)).encode()
-        reply = self._lines("manifest", CONTENT, files.append, heard, payload, run=run)
+        reply = self._lines("manifest", _each(CONTENT, files.append), heard, payload, run=run)
         requested = set(paths)
         strays = [file.path for file in files if file.path not in requested]
         if strays or len({file.path for file in files}) != len(files):
@@ -201,58 +272,21 @@ class _Runs(_Part):
         return Manifest(files, self._as(_ManifestEnd, "manifest", reply).left_out)
 
     def send(self, run: str, files: Sequence[tuple[str, int, int]], take: Callable[[Incoming], None]) -> None:
-        self._channel.receive_stream("send", take, json.dumps(files).encode(), run=run)
+        payload = json.dumps(files).encode()
+        self._channel.receive_stream("send", take, payload, total_s=SENDING_S, run=run)
 
     def remove(self, run: str, held: Mapping[str, str], lose: Loss, heard: Heard) -> Freed:
         payload = json.dumps(dict(held)).encode()
         nothing: list[Content] = []
-        reply = self._lines("remove", CONTENT, nothing.append, heard, payload, run=run, lose=lose)
+        take = _each(CONTENT, nothing.append)
+        reply = self._lines("remove", take, heard, payload, run=run, lose=lose)
         return self._as(Freed, "remove", reply)
-
-    def _lines(
-        self,
-        verb: str,
-        kind: TypeAdapter[Line],
-        take: Callable[[Line], None],
-        heard: Heard,
-        payload: bytes = b"",
-        **args: Any,
-    ) -> Reply:
-        """Ask for a verb that sends JSON lines before its answer; `take` gets each as a value of a kind."""
-        count = size = 0
-
-        def read(stream: Incoming) -> None:
-            nonlocal count, size
-            for line in _split(stream):
-                try:
-                    if line[:1].isdigit():
-                        heard(_READ.validate_json(line, strict=True))
-                        continue
-                    take(kind.validate_json(line, strict=True))
-                except ValidationError as error:
-                    raise self._malformed(verb, str(error.errors()[0]["msg"])) from error
-                count, size = count + 1, size + len(line)
-                if count > MOST_FILES:
-                    raise self._malformed(verb, f"it names more than {MOST_FILES:,} files")
-                if size > MAX_LINES:
-                    raise self._malformed(verb, "its names are too long to be true")
-
-        try:
-            return self._channel.receive_stream(verb, read, payload, **args)
-        except _LineTooLongError:
-            raise self._malformed(verb, "a line without end") from None
 
     def _checked(self, verb: str, files: list[Output]) -> list[Output]:
         try:
             return checked(files)
         except ValueError as error:
             raise self._malformed(verb, str(error)) from error
-
-    def _malformed(self, verb: str, why: str) -> MalformedAnswerError:
-        host = self._channel.host
-        return MalformedAnswerError(
-            host, printable(f"{host}: the agent's answer to `{verb}` is malformed: {why}")
-        )
 
 
 def _split(stream: Incoming) -> Iterator[bytes]:
@@ -398,8 +432,14 @@ class _Upkeep(_Part):
     def sweep(self, runs: Collection[str], *, dry_run: bool) -> Sweep:
         return self._ask(Sweep, "sweep", dry_run=dry_run, runs=sorted(runs), deadline_s=SWEEP_S)
 
-    def collect_garbage(self, *, dry_run: bool) -> Garbage:
-        return self._ask(Garbage, "gc", dry_run=dry_run, deadline_s=DISK_S)
+    def collect_garbage(self, heard: Heard, *, dry_run: bool) -> Garbage:
+        items: list[Removed] = []
+
+        def take(line: bytes) -> None:
+            items.append(Removed.model_validate_json(line, strict=True))
+
+        reply = self._lines("gc", take, heard, wait_s=DISK_S, dry_run=dry_run)
+        return self._as(Garbage, "gc", reply).model_copy(update={"items": items})
 
     def root_label(self) -> str:
         return self._ask(_Root, "root").root
@@ -412,10 +452,6 @@ class _OutputsEnd(Record):
 
 class _ManifestEnd(Record):
     left_out: dict[str, str] = {}
-
-
-class _Listed(Record):
-    runs: Any = None
 
 
 class _Awaited(Record):
@@ -458,12 +494,22 @@ def _never() -> bool:
     return False
 
 
-def _summary(line: object) -> Summary | None:
+def _unheard(_count: int) -> None:
+    pass
+
+
+def _each(kind: TypeAdapter[Line], take: Callable[[Line], None]) -> Callable[[bytes], None]:
+    """Return a function that reads a line as a value of a kind, which `take` gets."""
+    return lambda line: take(kind.validate_json(line, strict=True))
+
+
+def _summary(line: bytes) -> Summary | None:
     """Return a line about a run, without the fields that are malformed; `None` if what remains is not a summary."""
-    try:
-        return Summary.lenient(line)
-    except ValidationError:
-        return None
+    with contextlib.suppress(ValidationError):
+        return Summary.model_validate_json(line, strict=True)
+    with contextlib.suppress(ValueError, RecursionError):
+        return Summary.lenient(json.loads(line))
+    return None
 
 
 def _typed(kind: type[Value], reply: Reply, host: str, what: str) -> Value:

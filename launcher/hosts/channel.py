@@ -22,11 +22,16 @@ DEADLINE_S = 30.0
 PING_S = 15.0
 POLL_S = 0.1
 HASHING_S = 600.0
+GREETING_S = 60.0
 MAX_LINE = 16 * 1024 * 1024
-MAX_PAYLOAD = 256 * 1024 * 1024
+MAX_PAYLOAD = 64 * 1024 * 1024
 MAX_CHUNK = 4 * 1024 * 1024
 MAX_NOISE = 64 * 1024
 MAX_SEEN = 500
+LEAST_RATE = 8192
+"""Bytes a second: what arrives more slowly than this counts against the deadline of all of it."""
+MOST_UNASKED = 16
+"""Messages that answer no question of ours, before the connection is given up; beside a program, one more each second."""
 _ROOT_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -61,6 +66,38 @@ class Link(Stream, Protocol):
         """Open a stream to the standard input and output of a program over there. Raises HostError."""
 
 
+class _Patience:
+    """How long a host may take: `wait_s` for the next bytes; if `total_s` is given, so long for all, but for what it sends."""
+
+    def __init__(self, wait_s: float, total_s: float | None = None) -> None:
+        self._wait_s = wait_s
+        self._total_s = total_s
+        self._received = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Let the time begin now."""
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """The seconds since the beginning."""
+        return time.monotonic() - self._began
+
+    def wait_s(self) -> float:
+        """Return how long to wait for the next bytes. Raises TimeoutError once the time for all is over."""
+        if self._total_s is None:
+            return self._wait_s
+        left = self._total_s + self._received / LEAST_RATE - self.seconds
+        if left <= 0:
+            raise TimeoutError
+        return min(self._wait_s, left)
+
+    def count(self, size: int) -> None:
+        """Count bytes that have arrived."""
+        self._received += size
+
+
 class Reply:
     """The reply to a request: its values, and the raw bytes that follow them."""
 
@@ -83,6 +120,7 @@ class Channel:
         """The random id of the host's root, by which a run's root is known again."""
         self._link = link
         self._rest = bytearray()
+        self._patience = _Patience(DEADLINE_S, GREETING_S)
         self._lock = threading.Lock()
         self._next_id = 0
         self._last_said = time.monotonic()
@@ -122,10 +160,11 @@ class Channel:
     def call(self, verb: str, payload: bytes = b"", *, deadline_s: float = DEADLINE_S, **args: Any) -> Reply:
         """Ask for a verb and return the answer.
 
-        Raises AgentError when the agent refuses, ConnectionLostError when the link ends or the deadline passes.
+        The deadline is for all of the answer; what comes faster than LEAST_RATE extends it. Raises AgentError when the agent
+        refuses, ConnectionLostError when the link ends or the deadline passes.
         """
         with self._lock, self._link_errors():
-            self._request(verb, payload, args, deadline_s)
+            self._request(verb, payload, args, _Patience(deadline_s, deadline_s))
             return self._answer()
 
     def send_stream(self, verb: str, payload: bytes, fill: Callable[[IO[bytes]], None], **args: Any) -> Reply:
@@ -134,27 +173,34 @@ class Channel:
         When `fill` raises, the stream is torn: the link is closed, and the agent removes what it had of it.
         """
         with self._lock, self._link_errors():
-            self._request(verb, payload, args, DEADLINE_S)
+            self._request(verb, payload, args, _Patience(DEADLINE_S, DEADLINE_S))
             try:
                 fill(cast("IO[bytes]", _ChunkWriter(self._link.sendall)))
             except BaseException:
                 self.close()
                 raise
             self._link.sendall(b'{"chunk":0}\n')
-            self._link.settimeout(HASHING_S)
+            self._patience = _Patience(HASHING_S, HASHING_S)
             return self._answer()
 
     def receive_stream(
-        self, verb: str, take: Callable[[Incoming], None], payload: bytes = b"", **args: Any
+        self,
+        verb: str,
+        take: Callable[[Incoming], None],
+        payload: bytes = b"",
+        *,
+        wait_s: float = HASHING_S,
+        total_s: float | None = None,
+        **args: Any,
     ) -> Reply:
         """Ask for a verb that sends a stream before its answer; `take` reads it, all of it.
 
-        Raises AgentError when the agent refuses, in the stream's place too, and MalformedAnswerError when the stream is longer
+        `wait_s` is for its next bytes, `total_s` for all of it; what comes faster than LEAST_RATE extends that. Raises AgentError when the agent refuses, in the stream's place too, and MalformedAnswerError when the stream is longer
         than `take` reads. What `take` raises comes out as it is.
         """
         with self._lock:
             with self._link_errors():
-                self._request(verb, payload, args, HASHING_S)
+                self._request(verb, payload, args, _Patience(wait_s, total_s))
             reader = _ChunkReader(self._chunk)
             try:
                 take(reader)
@@ -184,20 +230,25 @@ class Channel:
         """
         with self._lock:
             with self._link_errors():
-                self._request(verb, payload, args, DEADLINE_S)
+                self._request(verb, payload, args, _Patience(DEADLINE_S))
             is_over = threading.Event()
             company = threading.Thread(target=self._accompany, args=(is_enough, is_over), daemon=True)
             company.start()
+            empty = 0
             try:
                 while True:
                     with self._link_errors():
-                        message, data = self._message()
+                        message, data = self._message(MAX_CHUNK)
                     if "stream" not in message:
                         is_over.set()
                         company.join()
                         return self._unwrap(message, data)
                     if data and message["stream"] in (1, 2):
                         take(message["stream"], data)
+                        continue
+                    empty += 1
+                    if empty > MOST_UNASKED + self._patience.seconds:
+                        raise self._flooded()
             except AgentError:
                 raise
             except BaseException:
@@ -233,6 +284,7 @@ class Channel:
             word, more = self._magic()
             if word == "need":
                 self._link.sendall(agent_file().data)
+                self._patience = _Patience(DEADLINE_S, GREETING_S)
                 word, more = self._magic()
             if word == "have" and _ROOT_ID.fullmatch(more):
                 self.root_id = more
@@ -259,20 +311,27 @@ class Channel:
         word, _, more = line.removeprefix(MAGIC).decode("utf-8", "replace").strip().partition(" ")
         return word, more
 
-    def _request(self, verb: str, payload: bytes, args: dict[str, Any], deadline_s: float) -> None:
+    def _request(self, verb: str, payload: bytes, args: dict[str, Any], patience: _Patience) -> None:
         self._next_id += 1
+        self._patience = patience
         request: dict[str, Any] = {"id": self._next_id, "verb": verb, "args": args}
         if payload:
             request["size"] = len(payload)
-        self._link.settimeout(deadline_s)
+        self._link.settimeout(patience.wait_s())
         self._link.sendall(json.dumps(request).encode() + b"\n" + payload)
+        patience.begin()
         self._last_said = time.monotonic()
 
     def _answer(self) -> Reply:
-        message, payload = self._message()
-        while message.get("id", 0) is None:  # to a word that `_accompany` said too late
+        for _ in range(MOST_UNASKED):
             message, payload = self._message()
-        return self._unwrap(message, payload)
+            if message.get("id", 0) is not None:
+                return self._unwrap(message, payload)
+            # to a word that `_accompany` said too late
+        raise self._flooded()
+
+    def _flooded(self) -> ConnectionLostError:
+        return ConnectionLostError(self.host, f"{self.host}: the agent sends answers that nobody asked for")
 
     def _unwrap(self, message: dict[str, Any], payload: bytes) -> Reply:
         if message.get("id") != self._next_id:
@@ -331,9 +390,11 @@ class Channel:
         return data
 
     def _fill(self) -> None:
+        self._link.settimeout(self._patience.wait_s())
         piece = self._link.recv(1 << 18)
         if not piece:
             raise ConnectionLostError(self.host, f"{self.host}: the connection ended")
+        self._patience.count(len(piece))
         self._rest += piece
 
     @contextlib.contextmanager

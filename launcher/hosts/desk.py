@@ -45,8 +45,13 @@ Heard = Callable[[int], None]
 class Runs(Protocol):
     """The runs that a host has on record."""
 
-    def summaries(self, *runs: str) -> list[Summary]:
-        """Return a line about each of these runs, or about all runs of the host. Malformed lines are left out."""
+    def summaries(
+        self, *runs: str, like: str | None = None, states: Sequence[str] = (), most: int | None = None
+    ) -> list[Summary]:
+        """Return a line about each of these runs, or about the runs of the host, the newest `most` first.
+
+        `like` is the start of an id or of its last part; only runs in one of the `states` count. Malformed lines are left out.
+        """
 
     def read(self, run: str, request: Mapping[str, Any], wait_s: float | None = None) -> Reply:
         """Return what is new of a run since the cursors in `request`, waiting up to `wait_s` seconds for news."""
@@ -200,8 +205,8 @@ class Upkeep(Protocol):
     def sweep(self, runs: Collection[str], *, dry_run: bool) -> Sweep:
         """End and remove what ended runs have left; also return how long ago each of `runs` ended."""
 
-    def collect_garbage(self, *, dry_run: bool) -> Garbage:
-        """Remove what no run of the host names."""
+    def collect_garbage(self, heard: Heard, *, dry_run: bool) -> Garbage:
+        """Remove what no run of the host names; `heard` gets the number of runs that were read so far."""
 
     def root_label(self) -> str:
         """Return the label of what belongs to this host's root: the host's id and the root's path."""

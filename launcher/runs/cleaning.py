@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -152,8 +152,10 @@ class Collected(NamedTuple):
     unreadable: dict[str, str]
 
 
-def collect_garbage(desk: Desk, host: Host, *, dry_run: bool) -> Collected:
+def collect_garbage(desk: Desk, host: Host, heard: Callable[[int], None], *, dry_run: bool) -> Collected:
     """Remove from a host what no run there names any more, unless `dry_run`; return what it was.
+
+    `heard` gets the number of runs that were read so far.
 
     That includes containers of runs that have ended, and images older than a day that no run names.
     """
@@ -161,7 +163,7 @@ def collect_garbage(desk: Desk, host: Host, *, dry_run: bool) -> Collected:
         root = desk.upkeep.root_label()
         # Look at the runtimes before asking which runs there are: what appears in between belongs to a new run.
         kept = [(runtime, runtime.holdings(), _old(runtime.supplies(root))) for runtime in runtimes]
-        garbage = desk.upkeep.collect_garbage(dry_run=dry_run)
+        garbage = desk.upkeep.collect_garbage(heard, dry_run=dry_run)
         items = [*garbage.items]
         for runtime, holdings, supplies in kept:
             ended = [
@@ -182,7 +184,7 @@ def prune_images(desk: Desk, host: Host, *, dry_run: bool) -> list[Removed]:
     with open_runtimes(desk, host) as runtimes:
         root = desk.upkeep.root_label()
         kept = [(runtime, runtime.supplies(root)) for runtime in _with_images(runtimes, host)]
-        named = desk.upkeep.collect_garbage(dry_run=True).images
+        named = desk.upkeep.collect_garbage(lambda _runs: None, dry_run=True).images
         items = []
         for runtime, images in kept:
             items += _discard(runtime, _unneeded(images, named), dry_run=dry_run)

@@ -14,7 +14,7 @@ from launcher.errors import EngineError, HostError, LaunchError, RunError, Unkno
 from launcher.hosts import Desk, connect
 from launcher.runs import resolve
 from launcher.runs.evidence import diagnosis, doubt, why_silent
-from launcher.runs.mirror import Mirror, mirrors, runs_folder
+from launcher.runs.mirror import Mirror, latest, mirrors, run_ids, runs_folder
 from launcher.runs.run_id import RUN_ID, find
 from launcher.runtimes import open_for_run
 from launcher.runtimes.runtime import Resumption
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 MOST_HOSTS_AT_ONCE = 16
 STOP_SLACK_S = 30.0
+OWN_AT_ONCE = 50
+NEWEST = 20
+"""Runs of which the one with the latest start is the last: their folders were made last."""
 
 
 class Row(NamedTuple):
@@ -38,15 +41,25 @@ class Row(NamedTuple):
     problem: str | None = None
 
 
-def listing(host_name: str | None) -> list[Row]:
-    """Return the runs of this client, or all runs of one host; hosts with live runs are asked, all at once.
+def listing(host_name: str | None, states: Sequence[str] = (), most: int | None = None) -> list[Row]:
+    """Return the runs of this client, or of one host: those in one of the `states`, the newest `most`; the oldest first.
 
-    The rows of a host that does not answer show the last known state, and say so.
+    Hosts with live runs are asked, all at once. The rows of a host that does not answer show the last known state, and say
+    so.
     """
-    if host_name is not None:
-        host = resolve.host(host_name)
-        with connect(host) as desk:
-            return [Row(host.name, summary) for summary in runs_of(desk)]
+    rows = _own_rows() if host_name is None else _rows_of(resolve.host(host_name), states, most)
+    rows = [row for row in rows if not states or row.summary.state in states]
+    rows.sort(key=lambda row: row.summary.time or 0)
+    return rows if most is None else rows[max(0, len(rows) - most) :]
+
+
+def _rows_of(host: Host, states: Sequence[str], most: int | None) -> list[Row]:
+    with connect(host) as desk:
+        found = desk.runs.summaries(states=states, most=most)
+    return [Row(host.name, summary) for summary in found if RUN_ID.fullmatch(summary.run)]
+
+
+def _own_rows() -> list[Row]:
     rows: list[Row] = []
     open_runs: dict[str, tuple[Host, list[Mirror]]] = {}
     for mirror in mirrors():
@@ -63,24 +76,25 @@ def listing(host_name: str | None) -> list[Row]:
     with ThreadPoolExecutor(MOST_HOSTS_AT_ONCE) as pool:
         for answered in pool.map(lambda pair: _ask(*pair), open_runs.values()):
             rows += answered
-    return sorted(rows, key=lambda row: row.summary.time or 0)
+    return rows
 
 
-def runs_of(desk: Desk, *runs: str) -> list[Summary]:
-    """Return the summaries of these runs, or of all runs of a host."""
-    return [summary for summary in desk.runs.summaries(*runs) if RUN_ID.fullmatch(summary.run)]
+def runs_of(desk: Desk, runs: Sequence[str]) -> list[Summary]:
+    """Return the summaries of these runs, without those that the host does not have."""
+    asked = {*runs}
+    return [summary for summary in desk.runs.summaries(*runs) if summary.run in asked] if runs else []
 
 
 def summary_of(desk: Desk, run: str) -> Summary | None:
     """Return the summary of a run; `None` if its host has no such run."""
-    return next(iter(runs_of(desk, run)), None)
+    return next(iter(runs_of(desk, [run])), None)
 
 
 def _ask(host: Host, asked: list[Mirror]) -> list[Row]:
     try:
         with connect(host) as desk:
             here = [mirror for mirror in asked if mirror.is_in(desk.root_id)]
-            found = runs_of(desk, *(mirror.run for mirror in here)) if here else []
+            found = runs_of(desk, [mirror.run for mirror in here])
             summaries = {summary.run: summary for summary in found}
     except LaunchError as error:
         problem = str(error).splitlines()[0]
@@ -120,20 +134,37 @@ def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
     Raises UnknownNameError, or UsageError where the word means several.
     """
     if host_name is None:
-        mirror = Mirror(find(word, [mirror.run for mirror in mirrors()]), runs_folder())
+        last = latest() if word == "last" else None
+        mirror = last or Mirror(find(word, [] if word == "last" else run_ids()), runs_folder())
         return mirror.host(), mirror
     host = resolve.host(host_name)
     with connect(host) as desk:
-        summaries, root_id = runs_of(desk), desk.root_id
-    orders = {mirror.run: mirror.order() for mirror in mirrors()}
-    summaries.sort(key=lambda summary: (orders.get(summary.run, 0), summary.time or 0))
-    try:
-        run = find(word, [summary.run for summary in summaries])
-    except UnknownNameError as error:
-        raise UnknownNameError(f"{host.name}: {error}") from error
-    mirror = Mirror(run, runs_folder())
-    mirror.bind_seen(host, root_id, next(summary.time for summary in summaries if summary.run == run))
+        root_id = desk.root_id
+        try:
+            summary = _latest_there(desk) if word == "last" else _named_there(desk, word)
+        except UnknownNameError as error:
+            raise UnknownNameError(f"{host.name}: {error}") from error
+    mirror = Mirror(summary.run, runs_folder())
+    mirror.bind_seen(host, root_id, summary.time)
     return host, mirror
+
+
+def _named_there(desk: Desk, word: str) -> Summary:
+    """Return the run of a host that a word names. The host lists only those whose names begin with it."""
+    summaries = {summary.run: summary for summary in desk.runs.summaries(like=word)} if word else {}
+    return summaries[find(word, sorted(filter(RUN_ID.fullmatch, summaries)))]
+
+
+def _latest_there(desk: Desk) -> Summary:
+    """Return the run of a host that this client launched last, or else the newest run there."""
+    own = [mirror.run for mirror in reversed(mirrors()) if mirror.order() and mirror.may_be_in(desk.root_id)]
+    for start in range(0, len(own), OWN_AT_ONCE):
+        group = own[start : start + OWN_AT_ONCE]
+        if found := runs_of(desk, group):
+            return min(found, key=lambda summary: group.index(summary.run))
+    newest = [summary for summary in desk.runs.summaries(most=NEWEST) if RUN_ID.fullmatch(summary.run)]
+    run = find("last", [summary.run for summary in sorted(newest, key=lambda summary: summary.time or 0)])
+    return next(summary for summary in newest if summary.run == run)
 
 
 def resume_if_interrupted(desk: Desk, mirror: Mirror, view: View) -> bool:

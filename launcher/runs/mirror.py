@@ -22,7 +22,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from launcher.errors import ConnectionLostError, OtherRootError, RunError, UsageError
 from launcher.hosts.channel import Reply
 from launcher.runs.json_file import read_json
-from launcher.runs.launch_count import next_number
+from launcher.runs.launch_count import last_number, next_number
 from launcher.runs.printed_lines import Printed, PrintedLines
 from launcher.runs.run_id import RUN_ID
 from launcher.runs.whole_file import write_whole
@@ -199,6 +199,11 @@ class Mirror:
         """Return whether the run is in the root with this id, or in an unknown one: an older version did not record it."""
         return read_json(self.folder / "client.json").get("root") in (None, "", root_id)
 
+    def may_be_in(self, root_id: str) -> bool:
+        """Return whether the run may still be in the root with this id: it was not removed from its host."""
+        record = read_json(self.folder / "client.json")
+        return record.get("root") in (None, "", root_id) and "freed" not in record
+
     def check_root(self, host: str, root_id: str) -> None:
         """Raise OtherRootError unless the run is in the root with this id, on the host of this name."""
         if not self.is_in(root_id):
@@ -217,8 +222,17 @@ class Mirror:
 
     def order(self) -> int:
         """Return the number of the launch among this client's; 0 for one of another client, or of an older version."""
-        order = read_json(self.folder / "client.json").get("order")
-        return order if isinstance(order, int) else 0
+        return self.place_in_order()[0]
+
+    def place_in_order(self) -> tuple[int, float, str]:
+        """Return what orders the runs of this client: the number of the launch, its time, the id."""
+        record = read_json(self.folder / "client.json")
+        order, launched = record.get("order"), record.get("launched")
+        return (
+            order if isinstance(order, int) else 0,
+            launched if isinstance(launched, float) else self.began() or 0.0,
+            self.run,
+        )
 
     def mark_freed(self) -> None:
         """Remember that the run was removed from its host. Raises RunError if the disk refuses."""
@@ -242,8 +256,7 @@ class Mirror:
 
     def launched(self) -> float:
         """Return when the run was launched, by `bind` or else by the host's record; 0 if neither is known."""
-        launched = read_json(self.folder / "client.json").get("launched")
-        return launched if isinstance(launched, float) else self.began() or 0.0
+        return self.place_in_order()[1]
 
     # following
 
@@ -472,11 +485,40 @@ def parse_event(line: bytes) -> Event | None:
 def mirrors() -> list[Mirror]:
     """Return all runs of this client, the latest launched last."""
     folder = runs_folder()
-    paths = [path for path in folder.glob("*/client.json") if RUN_ID.fullmatch(path.parent.name)]
-    return sorted(
-        (Mirror(path.parent.name, folder) for path in paths),
-        key=lambda mirror: (mirror.order(), mirror.launched(), mirror.run),
-    )
+    return sorted((Mirror(run, folder) for run in run_ids()), key=lambda mirror: mirror.place_in_order())
+
+
+def run_ids() -> list[str]:
+    """Return the ids of all runs of this client, by name."""
+    folder = runs_folder()
+    return [name for name in _names(folder) if _bound(folder, name)]
+
+
+def latest() -> Mirror | None:
+    """Return the run that this client launched last. The number of the launch says which it is, before all are read."""
+    folder = runs_folder()
+    number = last_number(folder)
+    names = sorted(_names(folder), key=lambda name: _bound(folder, name), reverse=True)
+    for name in names if number else ():
+        mirror = Mirror(name, folder)
+        if mirror.order() == number:
+            return mirror
+    return next(reversed(mirrors()), None)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(filter(RUN_ID.fullmatch, os.listdir(folder)))
+    except FileNotFoundError:
+        return []
+
+
+def _bound(folder: Path, run: str) -> float:
+    """Return when a run's host was written down here; 0 if it was not."""
+    try:
+        return os.stat(f"{folder}/{run}/client.json").st_mtime
+    except OSError:
+        return 0.0
 
 
 def _last_number() -> int:

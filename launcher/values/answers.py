@@ -93,7 +93,7 @@ class Garbage(Record):
     that cannot be read, with the reasons.
     """
 
-    items: list[Removed]
+    items: list[Removed] = []
     runs: list[str] = []
     images: list[str] = []
     unreadable: dict[str, str] = {}

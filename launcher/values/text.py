@@ -7,6 +7,8 @@ MOST_CHARACTERS = 2000
 
 def printable(text: str) -> str:
     """Return text that a terminal can show: control characters, including escapes, become spaces; the rest is cut."""
+    if text.isprintable():
+        return text[:MOST_CHARACTERS]
     return "".join(char if char.isprintable() else " " for char in text)[:MOST_CHARACTERS]
 
 

@@ -96,10 +96,12 @@ def test_garbage_is_what_no_plan_names_and_nobody_makes(root):
     run = root / "runs" / "1122-a-abcd"
     run.mkdir(parents=True)
     (run / "plan.json").write_text(json.dumps({"environment": {"name": NAME}}))
-    items = [one for one in garbage.garbage(str(root), "none") if one["kind"] == "environment"]
+    survey = garbage.Survey(str(root), "none")
+    survey.look(lambda _count: None)
+    items = [one for one in survey.garbage() if one["kind"] == "environment"]
     assert [os.path.basename(one["path"]) for one in items] == [OTHER]
     assert items[0]["bytes"] > 0
-    garbage.collect(str(root), items)
+    garbage.collect(str(root), items, lambda _count: None)
     assert sorted(os.listdir(root / "envs" / process.host_id())) == sorted([NAME, busy.name])
     assert elsewhere.exists()
     lock.release()

@@ -90,7 +90,9 @@ def test_what_cannot_be_removed_keeps_nothing_else(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "chmod", refuse)
     with pytest.raises(PermissionError, match=f"{tmp_path}/a"):
-        garbage.collect(str(tmp_path), [{"kind": "removed run", "path": name} for name in "abc"])
+        garbage.collect(
+            str(tmp_path), [{"kind": "removed run", "path": name} for name in "abc"], lambda _count: None
+        )
     assert os.listdir(tmp_path) == ["a"]
 
 

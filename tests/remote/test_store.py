@@ -13,11 +13,12 @@ from hypothesis import strategies
 
 from launcher.remote.host import garbage
 from launcher.remote.record import strict_json
-from launcher.remote.record.files import read_json, write_durably
+from launcher.remote.record.files import write_durably
 from launcher.remote.record.locks import Lock
 from launcher.remote.record.rundir import Run
 from launcher.remote.store import large_files, parentage
 from launcher.remote.store.manifest import ShippingError, check
+from launcher.remote.store.named_contents import NamedContents
 from launcher.remote.store.shipping import ChunkReader
 from launcher.remote.store.store import Store
 
@@ -544,10 +545,12 @@ def test_gc_keeps_what_a_run_links_to_until_the_run_is_gone(store, root, new_con
     first, second = new_container_run("aaaa"), new_container_run("bbbb")
     send(store, first, LARGE_CONTENTS, LARGE_TREE)
     send(store, second, [], LARGE_TREE)
-    assert list(store.unnamed([read_json(first.manifest)])) == []
+    named = NamedContents()
+    named.read(first.manifest)
+    assert list(store.unnamed(named)) == []
     garbage.remove(first.path)
     assert Path(second.code, "deep", "model.pt").read_bytes() == WEIGHTS
-    for _, path in list(store.unnamed([])):
+    for _, path in list(store.unnamed(NamedContents())):
         garbage.remove(path)
     assert [path for path in (root / "store").rglob("*") if path.is_file()] == []
 

@@ -1,9 +1,9 @@
 """A host whose container engine does not answer: what a person is told, and how a run there is given up."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
+from testbed.stream import Stream
 
 from launcher.cli import ps
 from launcher.cli.plain_view import PlainView
@@ -48,11 +48,22 @@ def session(tmp_path, monkeypatch):
         folder.release()
     write_durably(run.plan, "{}")
     write_durably(run.wish, "run")
-    return Session(str(tmp_path), SimpleNamespace(write=lambda *_: None))
+    return Session(str(tmp_path), Wire())
 
 
 def run_of(session):
     return session.run(RUN)
+
+
+class Wire:
+    """What the agent sends in chunks."""
+
+    def __init__(self):
+        self.sent = bytearray()
+
+    def write(self, message, payload=b""):
+        """Take it."""
+        self.sent += payload if "chunk" in message else b""
 
 
 class There:
@@ -68,10 +79,17 @@ class There:
         reply = serve.answer(self._session, verb, args, payload)
         return Reply(json.loads(json.dumps(reply.values)), reply.payload)
 
+    def receive_stream(self, verb, take, payload=b"", wait_s=0, total_s=0, **args):
+        """Ask it for a stream."""
+        self._session.connection.sent.clear()
+        reply = self.call(verb, payload, **args)
+        take(Stream(self._session.connection.sent))
+        return reply
+
 
 def test_ps_and_attach_say_that_the_engine_does_not_answer(session, capsys):
     """Not `resuming` alone, for ever; who follows is told once."""
-    (summary,) = control.runs_of(AgentDesk(There(session)))
+    (summary,) = control.runs_of(AgentDesk(There(session)), [RUN])
     assert summary.state == "resuming"
     ps._show([control.Row("there", summary)])
     assert "its engine does not answer" in capsys.readouterr().out
@@ -96,7 +114,7 @@ def test_stop_says_so_and_stop_now_gives_the_run_up(session, monkeypatch):
     assert (row.summary.state, row.summary.reason) == ("cancel-incomplete", "engine-silent")
     assert "does not answer" in ", ".join(words(row.summary.evidence))
     There(session).call("remove", run=RUN)
-    assert not control.runs_of(AgentDesk(There(session)))
+    assert not control.runs_of(AgentDesk(There(session)), [RUN])
 
 
 def test_a_run_that_ended_by_itself_has_ended_though_its_engine_is_silent(session, monkeypatch):
@@ -121,7 +139,7 @@ def test_rm_takes_it_by_force_only(session):
         There(session).call("remove", run=RUN)
     assert caught.value.code == "refused"
     There(session).call("remove", run=RUN, lose="all")
-    assert not control.runs_of(AgentDesk(There(session)))
+    assert not control.runs_of(AgentDesk(There(session)), [RUN])
 
 
 def test_a_live_agent_is_no_matter_of_the_engines(session):

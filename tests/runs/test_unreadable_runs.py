@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from testbed.client import channel_to
+from testbed.stream import lines_of
 from testbed.toy import recorded_run
 
 from launcher.values.host import Host
@@ -77,8 +78,8 @@ def test_an_unreadable_run_is_one_line(tmp_path):
         SPOILT[name](make(tmp_path, run))
     with channel_to(Host(name="local", root=str(tmp_path))) as agent:
         began = time.monotonic()
-        rows = {row["run"]: row for row in agent.call("runs").values["runs"]}
-        garbage = agent.call("gc", dry_run=True).values
+        rows = {row["run"]: row for row in lines_of(agent, "runs")[0]}
+        _, garbage = lines_of(agent, "gc", dry_run=True)
         sweep = agent.call("sweep", dry_run=True, runs=[GOOD, *names]).values
         reads = {run: agent.call("read", run=run, cursors={}, state=None).values for run in names}
     assert time.monotonic() - began < 10

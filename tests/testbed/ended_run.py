@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,10 +37,10 @@ class EndedRun:
         write_durably(self.run.manifest, json.dumps(manifest))
         folder = self.run.new_folder()
         record = {
-            "version": 1, "run": run, "kind": "prepare", "folder": 1, "time": 1.0, "place_id": process.host_id(),
+            "version": 1, "run": run, "kind": "prepare", "folder": 1, "time": time.time(), "place_id": process.host_id(),
             "runtime": {"kind": "native", "interpreter": "python3"},
         }  # fmt: skip
-        write_durably(folder.attempt, json.dumps(record))
+        self.run.write_prepared(folder, record)
         folder.write_state("succeeded", "exit-only")
         folder.release()
 

@@ -12,6 +12,7 @@ systems than Linux no variables can be read, and every process belongs to a stra
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -160,20 +161,41 @@ def leftovers(root: str, runs: Optional[Collection[str]] = None) -> Leftovers:
 
 def claims(root: str, table: Sequence[ProcessEntry]) -> Dict[str, Claim]:
     """Return the runs below a root whose tokens are in a table, by token. Those of another host or boot are left out."""
-    tokens = {entry.token for entry in table if entry.token}
     found: Dict[str, Claim] = {}
-    for path in paths_in(os.path.join(root, "runs")) if tokens else ():
-        run = Run(path)
-        if not RUN_ID.fullmatch(run.id):
-            continue
-        token = token_of(run)
+    for token in {entry.token for entry in table if entry.token}:
+        run = _run_of(root, token)
         try:
-            if token is not None and token in tokens and is_of_this_boot(run):
+            if run is not None and token_of(run) == token and is_of_this_boot(run):
                 is_needed = run_state.state_of(run)["state"] not in ENDED
                 found[token] = Claim(run.id, is_needed, not run_state.fate_of(run).shows_processes)
         except OSError:  # it was just removed, or we may not read it
             continue
     return found
+
+
+def new_token(run: Run) -> str:
+    """Return a token for a run, which names it: whose processes they are is known without a look at any other run."""
+    return "%s:%s" % (run.id, os.urandom(16).hex())
+
+
+def _run_of(root: str, token: str) -> Optional[Run]:
+    """Return the run that a token names. Until 2026-11-23 a token named none: its run is looked for."""
+    name = token.partition(":")[0]
+    runs = os.path.join(root, "runs")
+    if not RUN_ID.fullmatch(name):
+        try:
+            name = _older_tokens(runs, os.stat(runs).st_mtime_ns).get(token, "")
+        except OSError:  # no run was made yet
+            name = ""
+    return Run(os.path.join(runs, name)) if name else None
+
+
+@functools.lru_cache(maxsize=1)
+def _older_tokens(folder: str, _changed_ns: int) -> Dict[str, str]:
+    """Return the runs whose tokens do not name them, by token. `_changed_ns` is when a run was last added or removed."""
+    runs = [Run(path) for path in paths_in(folder) if RUN_ID.fullmatch(os.path.basename(path))]
+    tokens = ((token_of(run) or "", run.id) for run in runs)
+    return {token: run_id for token, run_id in tokens if token and not token.startswith(run_id)}
 
 
 def token_of(run: Run) -> Optional[str]:

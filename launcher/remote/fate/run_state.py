@@ -85,10 +85,13 @@ def _recorded(run: Run) -> State | _Unheld:
     last = run.last()
     if last is None:
         return {"state": "preparing", "reason": None}
+    ended = last.read_state()
+    if ended.get("state") in TERMINAL:  # whoever holds its lock
+        return ended
     is_ours = run.has_locks_here(process.host_id())
     is_held = is_ours and last.is_locked()
     state = last.read_state() or {"state": "preparing", "reason": None}
-    if state["state"] in (*TERMINAL, "waiting") or is_held:
+    if state["state"] in (*TERMINAL, "waiting") or is_held:  # it may have ended since
         return state
     if (
         not is_ours or run.place_id() is None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 from ..fate import run_state
 from ..making import environment_build
@@ -14,7 +15,7 @@ from ..record.locks import Lock
 from ..record.record_shape import PLAN, read_record
 from ..record.rundir import RUN_ID, TERMINAL, UNREADABLE, Run, unreadable
 from ..store.last_copies import LastCopies, look_again
-from ..store.manifest import Manifest, read_manifest
+from ..store.named_contents import NamedContents
 from ..store.output_digests import OutputDigests
 from ..store.store import Store
 from ..system import process
@@ -25,6 +26,10 @@ AGENT_AGE_S = 86_400.0
 ABANDONED_S = 60.0
 """How old a half-made run must be before a client may remove it by name."""
 REMOVALS_S = 30.0
+GROUP = 200
+"""Runs that are judged at once."""
+MOST_ITEMS = 100_000
+"""Of one collection: an answer is bounded."""
 
 
 class NotRemovableError(Exception):
@@ -90,6 +95,11 @@ def paths_of_runs(root: str) -> list[str]:
     return [path for path in paths if RUN_ID.fullmatch(os.path.basename(path).replace(REMOVED, "", 1))]
 
 
+def has_code(path: str) -> bool:
+    """Whether the run in a folder received its code. It costs one look, of a run from before 2026-11-22 two."""
+    return os.path.isdir(path + "/work/code") or os.path.isdir(path + "/code")
+
+
 def is_half_made(run: Run) -> bool:
     """Whether a run of this host never received its code and nobody holds it: its client and our `serve` died."""
     if os.path.isdir(run.code):
@@ -132,70 +142,100 @@ def _age_s(path: str) -> float:
     return time.time() - os.lstat(path).st_mtime
 
 
-class Records(NamedTuple):
-    """What the runs below a root name, and of which runs it cannot be read, with the reasons."""
+class Survey:
+    """What the runs below a root name and need, as far as they were read.
 
-    runs: List[Run]
-    plans: List[Dict[str, Any]]
-    manifests: List[Manifest]
-    unreadable: Dict[str, str]
-
-
-def read_records(root: str) -> Records:
-    """Read what the runs below a root name."""
-    records = Records([], [], [], {})
-    for path in paths_in(os.path.join(root, "runs")):
-        run = Run(path)
-        if RUN_ID.fullmatch(run.id):
-            records.runs.append(run)
-            try:
-                records.plans.append(read_record(run.plan, PLAN))
-                records.manifests.append(read_manifest(run.manifest))
-            except OSError as error:
-                records.unreadable[run.id] = unreadable(error)["evidence"][UNREADABLE]
-    return records
-
-
-def garbage(root: str, agent_folder: str) -> list[dict[str, Any]]:
-    """Return what no run below a root names, as {"kind", "path", "bytes"}; paths are relative to the root.
-
-    The caller holds the store exclusively, from here until `collect` has returned.
-    """
-    return [
-        {"kind": kind, "path": os.path.relpath(path, root), "bytes": _size(path)}
-        for kind, path in _unnamed(root, agent_folder)
-    ]
-
-
-class Needed(NamedTuple):
-    """The runs whose containers are needed, because they have not ended, and the images that any run names.
-
-    `unreadable` are the runs that cannot be read, with the reasons: nothing goes that they may need.
+    `unended` are the runs that have not ended, `images` the images that any run names. `unreadable` are the runs whose plan
+    or manifest cannot be read, with the reasons: nothing goes that they may need. Runs are read one after the other: what is
+    kept of each is what it names.
     """
 
-    runs: List[str]
-    images: List[str]
-    unreadable: Dict[str, str]
+    def __init__(self, root: str, agent_folder: str) -> None:
+        """Start with no run; `agent_folder` is that of this agent."""
+        self._root = root
+        self._seen: Set[str] = set()
+        self._contents = NamedContents()
+        self._environments: Set[str] = set()
+        self._agents = {agent_folder}
+        self._old_agents = list(_old_agents(os.path.join(root, "agent"), agent_folder))
+        self._odd: Dict[str, str] = {}
+        self.unended: List[str] = []
+        self.images: Set[str] = set()
+        self.unreadable: Dict[str, str] = {}
+
+    def look(self, advance: Callable[[int], None]) -> None:
+        """Read the runs that were not read before, those too that are made meanwhile; `advance` gets the number of each group."""
+        while True:
+            names = [os.path.basename(path) for path in paths_in(os.path.join(self._root, "runs"))]
+            fresh = [name for name in names if RUN_ID.fullmatch(name) and name not in self._seen]
+            if not fresh:
+                return
+            for start in range(0, len(fresh), GROUP):
+                group = [Run(os.path.join(self._root, "runs", name)) for name in fresh[start : start + GROUP]]
+                self._read_group(group)
+                advance(len(group))
+
+    def _read_group(self, group: List[Run]) -> None:
+        for run in group:
+            self._read(run)
+        for run_id, state in run_state.states_of(group).items():
+            if state["state"] not in TERMINAL:
+                self.unended.append(run_id)
+            if UNREADABLE in (state.get("evidence") or {}):
+                self._odd[run_id] = state["evidence"][UNREADABLE]
+        self._seen.update(run.id for run in group)
+
+    def _read(self, run: Run) -> None:
+        try:
+            plan = read_record(run.plan, PLAN)
+            self._contents.read(run.manifest)
+        except OSError as error:
+            self.unreadable[run.id] = unreadable(error)["evidence"][UNREADABLE]
+            return
+        self._environments.add(str((plan.get("environment") or {}).get("name")))
+        if plan.get("image"):
+            self.images.add(str(plan["image"].get("name")))
+        if self._old_agents:  # otherwise nobody asks which agents are used
+            with contextlib.suppress(FileNotFoundError):  # it was just removed
+                for number in run.numbers():
+                    self._agents.add(str(run.folder(number).read_attempt().get("agent_folder")))
+
+    def doubts(self) -> Dict[str, str]:
+        """Return the runs of which anything cannot be read, their state too, with the reasons."""
+        return {**self._odd, **self.unreadable}
+
+    def garbage(self) -> List[Dict[str, Any]]:
+        """Return what no run below the root names, as {"kind", "path", "bytes"}; paths are relative to the root.
+
+        The caller holds the store exclusively, from before `look` until `collect` has returned. What is over MOST_ITEMS is left
+        for the next time.
+        """
+        return [
+            {"kind": kind, "path": os.path.relpath(path, self._root), "bytes": _size(path)}
+            for kind, path in itertools.islice(self._unnamed(), MOST_ITEMS)
+        ]
+
+    def _unnamed(self) -> Iterator[Tuple[str, str]]:
+        with _removal_lock(self._root, shared=False) as is_alone:
+            for path in paths_in(os.path.join(self._root, "runs")) if is_alone else ():
+                if os.path.basename(path).startswith(REMOVED):
+                    yield "removed run", path
+        if self.unreadable:  # it may need any of the rest
+            return
+        for kind, path in Store(self._root).unnamed(self._contents):
+            yield kind, path
+        for path in environment_build.unnamed(self._root, self._environments):
+            yield "environment", path
+        for path in self._old_agents:
+            if path not in self._agents:
+                yield "old agent", path
 
 
-def needed(root: str) -> Needed:
-    """Return what the runs below a root need of a container engine."""
-    records = read_records(root)
-    images = {str((plan.get("image") or {}).get("name")) for plan in records.plans if plan.get("image")}
-    states = run_state.states_of(records.runs)
-    unended = [run.id for run in records.runs if states[run.id]["state"] not in TERMINAL]
-    odd = {name: state["evidence"][UNREADABLE] for name, state in states.items() if _is_unreadable(state)}
-    return Needed(unended, sorted(images), {**odd, **records.unreadable})
-
-
-def _is_unreadable(state: run_state.State) -> bool:
-    return UNREADABLE in (state.get("evidence") or {})
-
-
-def collect(root: str, items: list[dict[str, Any]]) -> None:
-    """Remove what `garbage` found. Raises OSError for what this user may not remove, once all else is removed."""
+def collect(root: str, items: List[Dict[str, Any]], advance: Callable[[int], None]) -> None:
+    """Remove what a survey found; `advance` is called for each. Raises OSError for what stays, once all else is removed."""
     problem: Optional[OSError] = None
     for item in items:
+        advance(0)
         take_away = environment_build.remove if item["kind"] == "environment" else remove
         try:
             take_away(os.path.join(root, item["path"]))
@@ -205,32 +245,11 @@ def collect(root: str, items: list[dict[str, Any]]) -> None:
         raise problem
 
 
-def _unnamed(root: str, agent_folder: str) -> Iterator[tuple[str, str]]:
-    folders = [Run(path) for path in paths_in(os.path.join(root, "runs"))]
-    with _removal_lock(root, shared=False) as is_alone:
-        for folder in folders if is_alone else ():
-            if folder.id.startswith(REMOVED):
-                yield "removed run", folder.path
-    records = read_records(root)
-    if records.unreadable:  # it may need any of the rest
-        return
-    store = Store(root)
-    for kind, path in store.unnamed(records.manifests):
-        yield kind, path
-    for path in environment_build.unnamed(root, records.plans):
-        yield "environment", path
-    yield from _old_agents(os.path.join(root, "agent"), agent_folder, records.runs)
-
-
-def _old_agents(folder: str, current: str, runs: list[Run]) -> Iterator[tuple[str, str]]:
-    """Yield the agents of other versions that started no run and were not brought here lately."""
-    used = {current}
-    for run in runs:
-        for number in run.numbers():
-            used.add(str(run.folder(number).read_attempt().get("agent_folder")))
+def _old_agents(folder: str, current: str) -> Iterator[str]:
+    """Yield the agents of other versions that were not brought here lately."""
     for path in paths_in(folder):
-        if path not in used and time.time() - os.stat(path).st_mtime > AGENT_AGE_S:
-            yield "old agent", path
+        if path != current and time.time() - os.stat(path).st_mtime > AGENT_AGE_S:
+            yield path
 
 
 def _size(path: str) -> int:

@@ -286,12 +286,11 @@ def _torn(root: str) -> Iterator[Tuple[str, str, str]]:
 
 def _half_made(root: str) -> Iterator[Tuple[str, str, str]]:
     for path in garbage.paths_of_runs(root):
-        run = Run(path)
-        if run.id.startswith(garbage.REMOVED):
+        if os.path.basename(path).startswith(garbage.REMOVED):
             yield "removed run", path, "its removal was interrupted"
-        elif not os.path.isdir(run.code) and _is_old(path):
+        elif not garbage.has_code(path) and _is_old(path):
             with contextlib.suppress(OSError):  # no folder, or we may not read it
-                if garbage.is_half_made(run):
+                if garbage.is_half_made(Run(path)):
                     yield "half-made run", path, "its code never arrived: the client that launched it died"
 
 

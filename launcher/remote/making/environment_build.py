@@ -16,7 +16,7 @@ import os
 import pkgutil
 import re
 import shutil
-from typing import Any, Callable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Collection, Iterator, List, Optional, Tuple
 
 from ..record import strict_json
 from ..record.files import paths_in
@@ -218,9 +218,8 @@ def remove(path: str) -> None:
         shutil.rmtree(path)
 
 
-def unnamed(root: str, plans: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the paths of this host's environments that no plan names and no process holds."""
-    names = {str((plan.get("environment") or {}).get("name")) for plan in plans}
+def unnamed(root: str, names: Collection[str]) -> Iterator[str]:
+    """Yield the paths of this host's environments that have none of these names and that no process holds."""
     for path in paths_in(folder_of(root)):
         if os.path.basename(path) not in names and not _is_held(root, path):
             yield path

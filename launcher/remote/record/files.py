@@ -109,7 +109,11 @@ def read_text(path: str) -> str | None:
 
 def read_json(path: str) -> dict[str, Any]:
     """Return a record; empty where it is missing or no JSON object (a torn disk, never our own writing)."""
-    text = read_text(path)
+    return parse_json(read_text(path) or "")
+
+
+def parse_json(text: str) -> dict[str, Any]:
+    """Return the record in a text; empty if it is no JSON object."""
     if not text:
         return {}
     try:

@@ -38,7 +38,7 @@ def read_record(path: str, shape: Shape) -> Dict[str, Any]:
         raise UnreadableError(path, "is nested too deeply" if is_deep else "is not JSON") from None
     if not isinstance(record, dict):
         raise UnreadableError(path, "is not a JSON object")
-    if not _is_shallow(record, MOST_DEEP):
+    if data.count(b"{") + data.count(b"[") > MOST_DEEP and not _is_shallow(record, MOST_DEEP):
         raise UnreadableError(path, "is nested too deeply")
     for name, check in shape.items():
         value = record.get(name)

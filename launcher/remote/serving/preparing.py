@@ -9,7 +9,7 @@ import sys
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 from ..cards import lease
-from ..fate import fate, run_state
+from ..fate import fate, ownership, run_state
 from ..host import evidence_import
 from ..host.probe_host import interpreter_path
 from ..making import environment_build
@@ -59,7 +59,7 @@ def create(session: Session, request: Create, payload: bytes) -> Reply:
     gpus = _take_cards(session, run, request)
     write_durably(run.plan, payload)
     write_durably(run.wish, "run")
-    write_durably(run.token, os.urandom(16).hex(), 0o600)
+    write_durably(run.token, ownership.new_token(run), 0o600)
     runtime = _runtime(session, request, plan, gpus)
     record = contact.record_of(run, folder, "prepare", runtime=runtime, locks=ONE_MACHINE)
     run.write_prepared(folder, record)

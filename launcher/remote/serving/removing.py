@@ -84,17 +84,24 @@ class CollectGarbage(NamedTuple):
 
 
 def collect_garbage(session: Session, request: CollectGarbage, _payload: bytes) -> Reply:
-    """Remove what no run here names any more; return what it was.
+    """Remove what no run here names any more; send a line about each thing, and before it the number of runs read so far.
 
     The client removes what an engine holds: `runs` are those whose containers stay, `images` those that a run names, and
     `root` marks both as ours. While a run is `unreadable`, what it may need stays.
     """
+    lines = LineWriter(session.connection)
+    survey = garbage.Survey(session.root, os.path.dirname(os.path.abspath(sys.argv[0])))
     with session.store.alone():
-        items = garbage.garbage(session.root, os.path.dirname(os.path.abspath(sys.argv[0])))
+        survey.look(lines.advance)
+        items = survey.garbage()
         if not request.dry_run:
-            garbage.collect(session.root, items)
-    needed = garbage.needed(session.root)
-    return Reply({"items": items, "root": session.label, **needed._asdict()})
+            garbage.collect(session.root, items, lines.advance)
+    survey.look(lines.advance)  # a run that was made meanwhile may name an image
+    for item in items:
+        lines.put(item)
+    lines.finish()
+    needed = {"runs": survey.unended, "images": sorted(survey.images), "unreadable": survey.doubts()}
+    return Reply({"root": session.label, **needed})
 
 
 class Sweep(NamedTuple):

@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from ..fate import run_state
-from ..record.rundir import RUN_ID, TERMINAL, Run
+from ..record.rundir import TERMINAL
+from ..store.shipping import LineWriter
 from ..system import attending
-from . import command, contact, cursors
+from . import command, contact, cursors, run_lines
 from .client_connection import SILENCE_S
 from .requests import Reply, RequestError, RunId
 from .session import Session, Verb
-from .summary import line_of
 
 POLL_S = 0.01
 
 
 class Runs(NamedTuple):
-    """The runs to list, all of them by default."""
+    """The runs to list: these, or by default all that are chosen; see run_lines.py."""
 
     runs: Optional[List[str]] = None
+    like: Optional[str] = None
+    states: Optional[List[str]] = None
+    most: Optional[int] = None
 
 
 def runs(session: Session, request: Runs, _payload: bytes) -> Reply:
-    """Return a summary of each run of this host, or of those asked for; an id without a run is left out."""
-    folder = os.path.join(session.root, "runs")
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    present = [
-        Run(os.path.join(folder, name))
-        for name in sorted(names)
-        if RUN_ID.fullmatch(name) and (request.runs is None or name in request.runs)
-    ]
-    states = run_state.states_of(present)
-    left = [run for run in present if os.path.isdir(run.path)]
-    return Reply({"runs": [line_of(run, states[run.id]) for run in left]})
+    """Send a summary of each of these runs of this host, a line for each; an id without a run is left out."""
+    lines = LineWriter(session.connection)
+    if request.runs is not None:
+        for line in run_lines.lines_of(session.root, request.runs):
+            lines.put_text(line)
+    else:
+        choice = run_lines.Choice(request.like, request.states, request.most)
+        for group in run_lines.chosen_lines(session.root, choice):
+            lines.advance(run_lines.GROUP)
+            for line in group:
+                lines.put_text(line)
+    lines.finish()
+    return Reply({})
 
 
 class Read(NamedTuple):

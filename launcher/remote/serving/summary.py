@@ -35,7 +35,9 @@ def summary(run: Run, state: State) -> dict[str, Any]:
     last = run.last()
     beat = last.read_heartbeat() if last else {}
     latest = state if state["state"] in TERMINAL or beat.get("step") is None else beat
-    prepared, runtime = run.prepared(), runtime_of(run)
+    prepared = run.prepared()
+    recorded = prepared.get("runtime")
+    runtime = recorded if isinstance(recorded, dict) else {}
     if not prepared and run.numbers():
         for path in (run.prepared_record, run.folder(1).attempt):
             read_record(path, ATTEMPT)  # raises why

@@ -16,7 +16,7 @@ import re
 from typing import Any, Dict
 
 from ..record import strict_json
-from ..record.files import read_json
+from ..record.files import parse_json, read_text
 from ..record.safe_open import UnreadableError
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -81,7 +81,12 @@ def shared_modes_of(manifest: Manifest) -> dict[str, int]:
 
 def read_manifest(path: str) -> Manifest:
     """Return the manifest of a run; empty if nothing was placed. Raises UnreadableError if it cannot be ours."""
-    manifest: Manifest = read_json(path)
+    return parse_manifest(path, read_text(path) or "")
+
+
+def parse_manifest(path: str, text: str) -> Manifest:
+    """Return the manifest in the text of a file; empty if it is torn. Raises UnreadableError if it cannot be ours."""
+    manifest: Manifest = parse_json(text)
     if not all(_is_entry(entry) for entry in manifest.values()):
         raise UnreadableError(path, "is not a manifest")
     return manifest

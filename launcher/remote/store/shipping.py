@@ -74,7 +74,11 @@ class LineWriter:
 
     def put(self, line: Any) -> None:
         """Accept a line; it is sent with others, but within seconds."""
-        self._chunks.write(strict_json.encode(line).encode() + b"\n")
+        self.put_text(strict_json.encode(line))
+
+    def put_text(self, line: str) -> None:
+        """Accept a line that is JSON already."""
+        self._chunks.write(line.encode() + b"\n")
         now = time.monotonic()
         if now - self._sent_at >= SIGN_OF_LIFE_S:
             self._sent_at = now

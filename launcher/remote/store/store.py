@@ -27,6 +27,7 @@ from ..record.locks import Lock
 from ..record.rundir import Run
 from . import large_files, tree_files
 from .manifest import FileTree, Manifest, ShippingError, code_of, data_of, read_manifest
+from .named_contents import NamedContents
 from .path_patterns import PathPatterns
 from .uploads import Uploads
 
@@ -82,21 +83,18 @@ class Store:
         finally:
             lock.release()
 
-    def unnamed(self, manifests: list[Manifest]) -> Iterator[tuple[str, str]]:
-        """Yield (kind, path) of everything that none of the manifests names. Call it while `alone` is held."""
-        codes = [code_of(manifest) for manifest in manifests]
-        files = {entry["sha256"] for code in codes for entry in code.values() if "sha256" in entry}
-        split_codes = [large_files.split(code) for code in codes]
-        trees = {tree.digest for manifest in manifests for tree in data_of(manifest).values()}
-        trees |= {large_files.tree_of(entry).digest for _, large in split_codes for entry in large.values()}
-        spares = {small.digest for small, _ in split_codes}
+    def unnamed(self, named: NamedContents) -> Iterator[tuple[str, str]]:
+        """Yield (kind, path) of everything that no manifest names. Call it while `alone` is held."""
         for folder in paths_in(self._files):
             for path in paths_in(folder):
-                if os.path.basename(path) not in files:
+                if os.path.basename(path) not in named.files:
                     yield "file", path
-        for kind, folder, named in (("data", self._data, trees), ("spare copy", self._spare, spares)):
+        for kind, folder, names in (
+            ("data", self._data, named.trees),
+            ("spare copy", self._spare, named.spares),
+        ):
             for path in paths_in(folder):
-                if os.path.basename(path) not in named:
+                if os.path.basename(path) not in names:
                     yield kind, path
         for path in paths_in(self._incoming):  # its sender no longer holds the store
             yield "broken upload", path

@@ -1,0 +1,123 @@
+"""Lines about runs that have ended, kept for the next listing: `hosts/<host-id>/summaries`, one line for each run.
+
+    RUN <tab> STATE <tab> MARKS <tab> the summary, as JSON <tab> CRC-32 of the line so far
+
+A line counts as long as the files that it was made from are the same by their marks: inode, size and times. It is shown and
+nothing else: what a run needs, or may lose, is decided by its record. The job of a container cannot write to this file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import zlib
+from typing import Dict, List, NamedTuple, Optional
+
+from ..record.record_shape import MOST_BYTES as MOST_RECORD
+from ..record.rundir import Run
+from ..record.safe_open import APPENDING, open_regular, read_regular
+from ..system import process
+
+FORMAT = "1"
+"""Is in the file's name: change it with the contents of a summary."""
+MOST_BYTES = 32 * MOST_RECORD
+SETTLED_S = 2.0
+"""How old a file must be: one that changes twice within a tick of its clock may keep its marks."""
+MOST_STALE = 1000
+
+
+class Kept(NamedTuple):
+    """A line about a run, as JSON, the state in it, and the marks of the files that it was made from."""
+
+    state: str
+    marks: str
+    text: str
+
+
+class SummaryCache:
+    """The lines that were kept. Several agents may use the file at once: what one loses is read again."""
+
+    def __init__(self, root: str) -> None:
+        """Read the lines. What cannot be read counts as never kept."""
+        self._path = os.path.join(root, "hosts", process.host_id(), "summaries-%s" % FORMAT)
+        self._runs = os.path.join(root, "runs")
+        self._kept: Dict[str, Kept] = {}
+        self._fresh: List[str] = []
+        self._stale = 0
+        with contextlib.suppress(OSError):
+            for line in read_regular(self._path, MOST_BYTES).split(b"\n"):
+                text, _, check = line.rpartition(b"\t")
+                if check == _check(text):  # otherwise it is torn
+                    name, *parts = text.decode().split("\t")
+                    self._stale += name in self._kept
+                    self._kept[name] = Kept(*parts)
+
+    def line_of(self, run_id: str) -> Optional[Kept]:
+        """Return what is kept of a run, None if there is nothing or its files have changed."""
+        kept = self._kept.get(run_id)
+        if kept is None:
+            return None
+        folder = "%s/%s/" % (self._runs, run_id)
+        try:
+            if all(_mark(folder, one.partition("=")[0]) == one for one in kept.marks.split(";")):
+                return kept
+        except OSError:
+            pass
+        self._stale += 1
+        del self._kept[run_id]
+        return None
+
+    def marks_of(self, run: Run) -> Optional[str]:
+        """Return the marks of a run's files, to be kept with what is read after this; None if one changed just now."""
+        folder = run.path + "/"
+        try:
+            last = run.last()
+            if last is None:
+                return None
+            names = [os.path.relpath(path, run.path) for path in (run.plan, run.record, last.state)]
+            newest = max(os.lstat(folder + name).st_ctime for name in names)
+            return (
+                ";".join(_mark(folder, name) for name in names) if time.time() - newest > SETTLED_S else None
+            )
+        except OSError:
+            return None
+
+    def keep(self, run_id: str, kept: Kept) -> None:
+        """Keep a line about a run that has ended."""
+        self._kept[run_id] = kept
+        self._fresh.append(run_id)
+
+    def save(self) -> None:
+        """Write what is new. What the disk refuses is read again the next time."""
+        is_due = self._stale > max(MOST_STALE, len(self._kept))
+        if not self._fresh and not is_due:
+            return
+        names = list(self._kept) if is_due else self._fresh
+        lines = [("%s\t%s\t%s\t%s" % (name, *self._kept[name])).encode() for name in names]
+        data = b"".join(b"\n%s\t%s" % (line, _check(line)) for line in lines) + b"\n"
+        with contextlib.suppress(OSError):
+            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            if is_due:
+                os.unlink(self._path)
+            descriptor = open_regular(self._path, APPENDING, 0o600)
+            try:
+                os.write(descriptor, data)
+            finally:
+                os.close(descriptor)
+        self._fresh, self._stale = [], 0 if is_due else self._stale
+
+
+def _check(line: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(line)
+
+
+def _mark(folder: str, name: str) -> str:
+    status = os.lstat(folder + name)
+    return "%s=%d,%d,%d,%d" % (
+        name,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
