@@ -189,7 +189,7 @@ class _Part:
                 if count > MOST_FILES:
                     raise self._malformed(verb, f"it names more than {MOST_FILES:,} files")
                 if size > MAX_LINES:
-                    raise self._malformed(verb, "its lines are too long to be true")
+                    raise self._malformed(verb, "its names are too long to be true")
 
         try:
             return self._channel.receive_stream(verb, read, payload, wait_s=wait_s, total_s=total_s, **args)

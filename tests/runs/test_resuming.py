@@ -1,9 +1,11 @@
 """What a person sees while a run in a container goes on: its image, where that must be made again."""
 
 import contextlib
+import json
 from types import SimpleNamespace
 
 import pytest
+from testbed.stream import Stream
 
 from launcher.cli.plain_view import PlainView
 from launcher.hosts.agent_desk import AgentDesk
@@ -20,10 +22,11 @@ class There:
 
     host = "there"
 
-    def call(self, _verb, *_payload, **_args):
+    def receive_stream(self, _verb, take, *_payload, **_args):
         """Tell of it."""
         way = {"name": "docker", "socket": "/s"}
-        return Reply({"runs": [{"run": RUN, "state": "interrupted", "engine": way}]}, b"")
+        take(Stream(json.dumps({"run": RUN, "state": "interrupted", "engine": way}).encode() + b"\n"))
+        return Reply({}, b"")
 
 
 @pytest.mark.parametrize("steps", [(), ("step 1/2: FROM x", "step 2/2: RUN y")])
