@@ -193,9 +193,18 @@ def _run_of(root: str, token: str) -> Optional[Run]:
 @functools.lru_cache(maxsize=1)
 def _older_tokens(folder: str, _changed_ns: int) -> Dict[str, str]:
     """Return the runs whose tokens do not name them, by token. `_changed_ns` is when a run was last added or removed."""
-    runs = [Run(path) for path in paths_in(folder) if RUN_ID.fullmatch(os.path.basename(path))]
+    paths = [path for path in paths_in(folder) if RUN_ID.fullmatch(os.path.basename(path))]
+    runs = [Run(path) for path in paths if not _has_new_token(path)]
     tokens = ((token_of(run) or "", run.id) for run in runs)
     return {token: run_id for token, run_id in tokens if token and not token.startswith(run_id)}
+
+
+def _has_new_token(path: str) -> bool:
+    """Whether the token of the run in a folder has the length of one that names the run."""
+    try:
+        return os.lstat(path + "/control/token").st_size == len(os.path.basename(path)) + 33
+    except OSError:
+        return False
 
 
 def token_of(run: Run) -> Optional[str]:
