@@ -13,7 +13,7 @@ from launcher.remote.host import garbage, leftovers
 from launcher.remote.record.rundir import Run
 from launcher.remote.serving import run_lines, summary_cache
 from launcher.remote.serving.run_lines import Choice
-from launcher.remote.system import process
+from launcher.remote.system import bearers, process
 
 COUNT = 300
 FIRST = "261122-train-k3f9w2"
@@ -195,7 +195,7 @@ def test_a_sweep_opens_no_run_that_has_its_code(history, opened, monkeypatch):
     """Each launch sweeps. Other tests of this machine may have processes with tokens of other roots."""
     root, ids = history
     other = ownership.ProcessEntry(1000, 1, "1", "S", os.geteuid(), f"261122-other-aaaaaa:{ids[0]}")
-    monkeypatch.setattr(ownership, "read_table", lambda: [other])
+    monkeypatch.setattr(bearers, "read_table", lambda: [other])
     leftovers.sweep(str(root), dry_run=True)
     assert not [path for path in opened if "/runs/" in path]
 
