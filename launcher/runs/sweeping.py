@@ -13,7 +13,6 @@ from launcher.values.facts import Facts
 
 KEPT_S = 3600.0
 """How long a launch keeps the container of an ended run: somebody may want to look into it."""
-HANDED_OVER = "handed-over"
 LEAVING_S = 60.0
 """How long after the end of its run a container may still be up before it counts as left over."""
 
@@ -41,7 +40,7 @@ def strangers(facts: Facts) -> list[Swept]:
     """Return the processes that hold cards of a host and belong to no run of ours, with whom to ask."""
     return [
         Swept(
-            kind=HANDED_OVER if holder.receiver else "stranger",
+            kind="handed-over" if holder.receiver else "stranger",
             name=holder.title,
             run=holder.run,
             did="left",
@@ -62,18 +61,10 @@ def _is_dead(holding: Holding, found: Sweep, kept_s: float) -> bool:
 
 def summary(items: list[Swept]) -> str:
     """Return what a sweep did in one line."""
-    words = [
-        f"{did} {len(chosen)} of ours: {_listed([item.title for item in chosen])}"
-        for did in ("ended", "removed")
-        if (chosen := [item for item in items if item.did == did])
-    ]
-    words = words or ["nothing is left over"]
-    if handed_over := [item for item in items if item.kind == HANDED_OVER]:
-        titles = [f"{item.title}, handed over to {item.receiver}" for item in handed_over]
-        words.append(f"left alone: {_listed(titles)}")
-    return "; ".join(words)
-
-
-def _listed(titles: list[str]) -> str:
-    more = f", {len(titles) - 3} more" if len(titles) > 3 else ""
-    return ", ".join(titles[:3]) + more
+    words = []
+    for did in ("ended", "removed"):
+        chosen = [item for item in items if item.did == did]
+        if chosen:
+            more = f", {len(chosen) - 3} more" if len(chosen) > 3 else ""
+            words.append(f"{did} {len(chosen)} of ours: {', '.join(item.title for item in chosen[:3])}{more}")
+    return "; ".join(words) or "nothing is left over"

@@ -125,8 +125,8 @@ def test_what_the_training_gave_to_a_spooler_is_named_and_goes_on(client, root, 
         assert not is_gone(job)
         assert all(is_gone(pid) for pid in trained if pid != job)
         assert "ended 1 of ours: pid" in said
-        assert f"left alone: pid {job} (" in said
-        assert f"of {run.name[-6:]}, handed over to {spooler.title}" in said
+        assert f"· pid {job} (" in said
+        assert f"of {run.name[-6:]}: left alone: handed over to {spooler.title}: not ended" in said
         (item,) = json.loads(client.ok("sweep", "--json"))["items"]
         assert (item["kind"], item["did"], item["run"]) == ("handed-over", "left", run.name)
         assert (item["receiver"], item["why"]) == (
