@@ -181,47 +181,44 @@ def _cuda(inputs: LadderInputs) -> Iterator[_Candidate | Excluded]:
         why = f"capability {profile.capability} < 8.0 emulates it in software (torch reports it as supported)"
         yield Excluded(mode="bf16", why=why)
     if profile.has_fp16_tensor_cores:
-        yield from _scaled(inputs)
+        needless = "bf16 is as fast here, has the range of fp32 and needs no scaler" if profile.has_bf16 else ""
+        yield from _scaled(inputs, "tensor cores; ", needless)
         if profile.has_tf32:
             yield _Candidate({**_FP32, "tf32": True, "why": "fp32 storage, tf32 products on tensor cores"})
         yield _Candidate({**_FP32, "why": "always safe"})
     else:
-        yield from _without_tensor_cores(inputs)
+        slow = "without tensor cores, fp16 saves memory but not time"
+        plain = _Candidate({**_FP32, "why": f"always safe; {slow}"})
+        yield plain
+        yield from _scaled(inputs, "", slow if _fits(inputs, plain) else "")
     yield _HALVES
 
 
-def _scaled(inputs: LadderInputs) -> Iterator[_Candidate | Excluded]:
-    """Yield fp16 on tensor cores: with a half-precision base first, unless the model's residuals may overflow it."""
-    why = "tensor cores; trainables stay fp32, so the scaler can unscale"
-    needless = (
-        "bf16 is as fast here, has the range of fp32 and needs no scaler" if inputs.profile.has_bf16 else ""
-    )
+def _scaled(inputs: LadderInputs, gain: str, needless: str) -> Iterator[_Candidate | Excluded]:
+    """Yield fp16 autocast with a scaler: over a half-precision base first, unless the model's residuals may overflow it.
+
+    `gain` is what the card gains by fp16 besides memory, `needless` why it is not chosen automatically.
+    """
+    why = f"{gain}trainables stay fp32, so the scaler can unscale"
     wide = _Candidate({**_SCALED, "base_dtype": "float32", "why": why}, needless)
     if inputs.method == "lora":
         residuals = "residuals beyond 65504, which overflow an fp16 base"
         wide = _Candidate({**wide.values, "why": f"for {residuals}"}, needless)
-        rung = _make(inputs, wide)
-        fits = isinstance(rung, _Rung) and not too_large(inputs, rung.precision)
-        if fits and inputs.model is not None and inputs.model.dtype == "bfloat16":
-            overflow = f"the model was saved in bf16: it may have {residuals}"
+        overflow = f"the model was saved in bf16: it may have {residuals}"
+        is_at_risk = inputs.model is not None and inputs.model.dtype == "bfloat16"
+        if is_at_risk and _fits(inputs, wide):
             yield Excluded(mode="fp16", base_dtype="float16", why=overflow)
         else:
             smaller = f"{why}; half the memory for the frozen base"
-            yield _Candidate({**_SCALED, "base_dtype": "float16", "why": smaller}, needless)
+            warned = f"{smaller}; but {overflow}" if is_at_risk else smaller
+            yield _Candidate({**_SCALED, "base_dtype": "float16", "why": warned}, needless)
     yield wide
 
 
-def _without_tensor_cores(inputs: LadderInputs) -> Iterator[_Candidate]:
-    slow = "without tensor cores, fp16 saves memory but not time"
-    plain = _Candidate({**_FP32, "why": f"always safe; {slow}"})
-    yield plain
-    if inputs.method == "full":
-        yield _Candidate({**_SCALED, "base_dtype": "float32", "why": f"as requested; {slow}"}, slow)
-        return
-    rung = _make(inputs, plain)
-    may_fit = isinstance(rung, _Rung) and not too_large(inputs, rung.precision)
-    why = "half the memory for the frozen base, fp32 adapters"
-    yield _Candidate({"mode": "fp16", "base_dtype": "float16", "why": why}, slow if may_fit else "")
+def _fits(inputs: LadderInputs, candidate: _Candidate) -> bool:
+    """Whether a candidate is valid and not too large."""
+    rung = _make(inputs, candidate)
+    return isinstance(rung, _Rung) and not too_large(inputs, rung.precision)
 
 
 def _mps(inputs: LadderInputs) -> Iterator[_Candidate]:

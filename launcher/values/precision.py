@@ -104,8 +104,8 @@ class Precision(Written):
     def _of_scaler(self) -> Iterator[str]:
         if self.scaler and self.trainable_dtype != "float32":
             yield f"a scaler cannot unscale {self.trainable_dtype} gradients: trainables must be float32"
-        if self.autocast_dtype == "float16" and not self.scaler:
-            yield "fp16 autocast over float32 trainables underflows without a scaler"
+        if self.mode == "fp16" and not self.scaler:
+            yield "fp16 loses the gradients of float32 trainables without a scaler, all the more when a batch is accumulated"
         if self.scaler and self.autocast_dtype != "float16":
             yield "a scaler is for fp16 autocast only"
         if self.trainable_dtype == "float16" and self.adam_eps < SMALLEST_NORMAL_FP16:

@@ -15,7 +15,6 @@ RUNGS = {
     "another split": ("--profile", "cpu", "--set", "batch.micro=2"),
     "bf16": ("--profile", "a100_40gb", "--rehearse"),
     "fp16 over an fp16 base": ("--profile", "titan_rtx", "--rehearse"),
-    "fp16 stored": ("--profile", "p100", "--rehearse", "--precision", "fp16"),
 }
 
 

@@ -39,7 +39,6 @@ BF16 = ("bf16", "bfloat16", "float32", False, True)
 BF16_FULL = ("bf16", "float32", "float32", False, True)
 LEAN = ("fp16", "float16", "float32", True, False)
 WIDE = ("fp16", "float32", "float32", True, False)
-STORAGE = ("fp16", "float16", "float32", False, False)
 TF32 = ("fp32", "float32", "float32", False, True)
 FP32 = ("fp32", "float32", "float32", False, False)
 NATIVE = ("fp16-native", "float16", "float16", False, False)
@@ -110,12 +109,23 @@ def test_sizes_of_other_families_are_told_to_a_tenth(config, billions):
 
 
 def test_a_p100_trains_in_fp32_where_that_fits():
-    """No tensor cores: fp16 saves memory there, not time."""
+    """No tensor cores: fp16 saves memory there, not time. Its form is Turing's: without a scaler gradients are lost."""
     assert rungs("p100", model=read_model(QWEN_05B)) == [FP32]
-    assert rungs("p100", model=read_model({**LLAMA_7B, "num_hidden_layers": 20})) == [STORAGE]
+    assert rungs("p100", model=read_model({**LLAMA_7B, "num_hidden_layers": 20})) == [LEAN]
     assert rungs("p100") == [FP32]
     assert rungs("p100", "full") == [FP32]
-    assert rungs("p100", asked="fp16") == [STORAGE, FP32]
+    assert rungs("p100", asked="fp16") == [LEAN, WIDE, FP32]
+    assert rungs("p100", asked="fp16", model=read_model(QWEN_05B)) == [WIDE, FP32]
+
+
+@pytest.mark.parametrize("name", ["p100", "titan_rtx"])
+def test_a_model_born_in_bf16_that_fits_in_halves_alone_is_warned_about(name):
+    """Its rung says that it may overflow; one that was saved in fp16 has been trained in that range."""
+    layers = {"p100": 20, "titan_rtx": 32}[name]
+    for dtype, is_warned in (("bfloat16", True), ("float16", False)):
+        model = read_model({**LLAMA_7B, "num_hidden_layers": layers, "torch_dtype": dtype})
+        (rung,) = ladder(LadderInputs(profile(name), "lora", model)).rungs
+        assert ("saved in bf16: it may have residuals beyond 65504" in rung.why) == is_warned
 
 
 def test_an_apple_gpu_gets_bf16_where_macos_torch_and_chip_allow():
