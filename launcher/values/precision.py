@@ -100,12 +100,12 @@ class Precision(Written):
             yield "fp16-native has float16 weights and no autocast"
         if self.mode != "fp16-native" and self.trainable_dtype != "float32":
             yield f"{self.trainable_dtype} trainables lose small updates: they must be float32 in mode {self.mode}"
+        if self.mode == "fp16" and not self.scaler:
+            yield "fp16 loses the gradients of float32 trainables without a scaler, all the more when a batch is accumulated"
 
     def _of_scaler(self) -> Iterator[str]:
         if self.scaler and self.trainable_dtype != "float32":
             yield f"a scaler cannot unscale {self.trainable_dtype} gradients: trainables must be float32"
-        if self.mode == "fp16" and not self.scaler:
-            yield "fp16 loses the gradients of float32 trainables without a scaler, all the more when a batch is accumulated"
         if self.scaler and self.autocast_dtype != "float16":
             yield "a scaler is for fp16 autocast only"
         if self.trainable_dtype == "float16" and self.adam_eps < SMALLEST_NORMAL_FP16:
