@@ -53,8 +53,8 @@ class Size:
 
 
 SIZES = {
-    "small": Size(vocabulary=32768, hidden=64, layers=2, tokens=128, accumulation=1024, measured=2),
-    "large": Size(vocabulary=32768, hidden=256, layers=4, tokens=512, accumulation=256, measured=16),
+    "small": Size(vocabulary=32768, hidden=64, layers=2, tokens=128, accumulation=1024, measured=1),
+    "large": Size(vocabulary=32768, hidden=192, layers=4, tokens=512, accumulation=256, measured=4),
 }
 """Both have 131,072 tokens a step, as a global batch of 64 sequences of 2,048 has."""
 

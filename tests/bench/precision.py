@@ -152,8 +152,8 @@ def gradients() -> str:
     return """
 ## How close the gradient of a step is to fp32's
 
-A random Llama of 4 layers, 256 wide, vocabulary 32,768; 131,072 tokens a step in micro-batches of 512, of which the first
-16 are computed. LoRA on all linear layers. A precision below 0.99 is never chosen automatically; the last two of LoRA cannot
+A random Llama of 4 layers, 192 wide, vocabulary 32,768; 131,072 tokens a step in micro-batches of 512, of which the first
+four are computed. LoRA on all linear layers. A precision below 0.99 is never chosen automatically; the last two of LoRA cannot
 be built. tf32 cannot be computed on a CPU.
 
 """ + "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
