@@ -181,7 +181,9 @@ def _cuda(inputs: LadderInputs) -> Iterator[_Candidate | Excluded]:
         why = f"capability {profile.capability} < 8.0 emulates it in software (torch reports it as supported)"
         yield Excluded(mode="bf16", why=why)
     if profile.has_fp16_tensor_cores:
-        needless = "bf16 is as fast here, has the range of fp32 and needs no scaler" if profile.has_bf16 else ""
+        needless = (
+            "bf16 is as fast here, has the range of fp32 and needs no scaler" if profile.has_bf16 else ""
+        )
         yield from _scaled(inputs, "tensor cores; ", needless)
         if profile.has_tf32:
             yield _Candidate({**_FP32, "tf32": True, "why": "fp32 storage, tf32 products on tensor cores"})

@@ -72,7 +72,10 @@ class Form(NamedTuple):
 
 CONTROLS = (
     ("fp16 base, fp32 adapters, no scaler", Form("fp16", "float16", "float32", None, False, 1e-8)),
-    ("fp16 base, fp32 adapters, scaler without autocast", Form("fp16", "float16", "float32", None, True, 1e-8)),
+    (
+        "fp16 base, fp32 adapters, scaler without autocast",
+        Form("fp16", "float16", "float32", None, True, 1e-8),
+    ),
 )
 """Forms of a LoRA that `Precision` refuses: what the first loses is why; the second gains nothing over autocast."""
 
@@ -123,7 +126,12 @@ def _inputs(method: Method) -> Iterator[LadderInputs]:
     platform = Platform(torch="2.13.0", macos="15.1", apple_chip="Apple M4 Pro", has_cpu_bf16=True)
     shapes = [
         Model(
-            dtype=dtype, parameters=parameters, layers=layers, hidden_size=hidden, head_dim=128, vocab_size=32000
+            dtype=dtype,
+            parameters=parameters,
+            layers=layers,
+            hidden_size=hidden,
+            head_dim=128,
+            vocab_size=32000,
         )
         for dtype in ("float32", "float16", "bfloat16")
         for parameters, layers, hidden in ((10**9, 16, 2048), (7 * 10**9, 32, 4096), (13 * 10**9, 40, 5120))
@@ -139,7 +147,13 @@ def _form(precision: Precision) -> Form:
 def enter_run(folder: Path, rung: Rung, method: Method) -> None:
     """Write the attempt that this process is in from now on."""
     place = Path(tempfile.mkdtemp(dir=folder))
-    precision = {**rung.form._asdict(), "device": "cuda", "capability": "8.0", "tf32": False, "why": "measured"}
+    precision = {
+        **rung.form._asdict(),
+        "device": "cuda",
+        "capability": "8.0",
+        "tf32": False,
+        "why": "measured",
+    }
     attempt = {
         "run": "gradients", "attempt": 1, "seed": 0, "rehearsed": True, "method": method, "model": None, "data": {},
         "settings": {}, "steps": 1, "save_every_steps": None, "loader_workers": 0, "precision": precision,
