@@ -273,7 +273,7 @@ def place(client, there, request):
         engine.docker("rm", "--force", name)
     left = [one.pid for one in made.processes("/.launch/runs/")]
     engine.machine.enter("kill", "-KILL", *map(str, left), check=False)
-    engine.machine.ssh("rm", "-rf", ".launch/runs")
+    engine.machine.ssh("sh", "-c", "rm -rf .launch/runs .launch/hosts/*/leases")
 
 
 @pytest.mark.parametrize(
