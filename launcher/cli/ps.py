@@ -66,17 +66,18 @@ def _cells(row: Row) -> tuple[str, ...]:
         _step(run),
         _loss(run.loss),
         _age(run.time),
-        f"last seen {run.state}; {row.problem}" if row.problem else _why(run),
+        f"last seen {run.state}; {row.problem}" if row.problem else _why(row),
     )
 
 
-def _why(run: Summary) -> str:
+def _why(row: Row) -> str:
     """Return why a run failed or is in doubt, else the remedy behind its current attempt."""
     from launcher.runs.evidence import diagnosis, doubt, words
 
+    run = row.summary
     evidence, remedy = run.evidence, run.remedy
     if run.trouble is not None:
-        return run.trouble.words
+        return run.trouble.on(row.host).words
     if why := diagnosis(evidence).get("why") or doubt(evidence):
         return why
     if remedy and not evidence:
@@ -87,6 +88,9 @@ def _why(run: Summary) -> str:
 def _state(row: Row) -> str:
     if row.problem:
         return "unreachable"
+    trouble = row.summary.trouble
+    if trouble is not None and trouble.kind == "paused":
+        return trouble.kind
     state, attempt, reason = row.summary.state, row.summary.attempt or 1, row.summary.reason
     words = state if attempt == 1 else f"{state}, attempt {attempt}"
     return f"{words}: {reason}" if reason and state in ("failed", "waiting", "resuming") else words

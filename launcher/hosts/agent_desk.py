@@ -232,8 +232,8 @@ class _Runs(_Part):
             return self._channel.call("read", run=run, **request)
         return self._channel.call("read", deadline_s=wait_s + READ_S, run=run, wait_s=wait_s, **request)
 
-    def wish(self, run: str, wish: str) -> None:
-        self._channel.call("wish", run=run, wish=wish, deadline_s=SHORT_S)
+    def wish(self, run: str, wish: str, *, force: bool = False) -> str | None:
+        return self._ask(_Wished, "wish", run=run, wish=wish, force=force, deadline_s=SHORT_S).refused
 
     def resume(self, run: str) -> ResumedRun:
         return self._ask(ResumedRun, "resume", run=run, deadline_s=SHORT_S)
@@ -452,6 +452,10 @@ class _OutputsEnd(Record):
 
 class _ManifestEnd(Record):
     left_out: dict[str, str] = {}
+
+
+class _Wished(Record):
+    refused: str | None = None
 
 
 class _Awaited(Record):

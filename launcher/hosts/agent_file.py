@@ -32,14 +32,16 @@ _MAIN = "import sys\nfrom launch_agent.main import main\nsys.exit(main(sys.argv[
 # It refuses a root whose owner, mode or parents let another user change what runs there, by the rules of OpenSSH's safe_path:
 # with Debian's exception for a user's own group, and one for sticky folders such as /tmp, where nobody else can rename our entry.
 # A file of the agent that others could have opened for writing is replaced: it is one inode that only we ever wrote.
+# A disk that is full or read-only must not keep a client from stopping and removing runs: the agent runs from memory there.
 # Runs on the host, on any Python >= 3.8: takes the agent's file from standard input if the host does not
 # have it whole, then becomes `serve`. Its magic line begins a line of its own, after what a login printed. It reads with os.read, so that nothing of the requests behind it is swallowed. The root's id is the target of a link, which is made whole or not at all.
 _BOOT = """
-import grp, hashlib, os, pwd, stat, sys
+import errno, grp, hashlib, os, pwd, stat, sys
 root, digest, size = os.path.abspath(os.path.expanduser(sys.argv[1])), sys.argv[2], int(sys.argv[3])
 folder = os.path.join(root, "agent", digest[:16])
 path = os.path.join(folder, "agent.pyz")
 uid, home = os.getuid(), os.path.expanduser("~")
+REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 def fail(place, why): os.write(1, ("\\nLAUNCH-AGENT 1 error %s: %s\\n" % (place, why)).encode()); sys.exit(3)
 def whole(data): return hashlib.sha256(data).hexdigest() == digest
 def is_own(gid):
@@ -74,9 +76,12 @@ try:
     if os.stat(root).st_mode & 0o077: os.chmod(root, 0o700)
     if os.stat(root).st_mode & 0o077: fail(root, "other users can read it, and its file system keeps no modes")
     check_entries(root)
-    os.makedirs(folder, exist_ok=True)
-    for place in (os.path.dirname(folder), folder): close(place)
-    check_entries(folder)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        for place in (os.path.dirname(folder), folder): close(place)
+        check_entries(folder)
+    except OSError as e:
+        if e.errno not in REFUSED: raise
     mark = os.path.join(root, "root-id")
     try: os.symlink(os.urandom(16).hex(), mark)
     except FileExistsError: pass
@@ -103,7 +108,10 @@ if not is_here:
     except OSError as e:
         try: os.unlink(part)
         except OSError: pass
-        fail(folder, e.strerror)
+        if e.errno not in (*REFUSED, errno.ENOENT) or not hasattr(os, "memfd_create"): fail(folder, e.strerror)
+        memory = os.memfd_create("agent.pyz", 0)
+        with open(memory, "wb", closefd=False) as f: f.write(data)
+        path = "/proc/%d/fd/%d" % (os.getpid(), memory)
     os.write(1, have)
 os.umask(umask)
 os.execv(sys.executable, [sys.executable, "-I", path, "serve", root])

@@ -16,6 +16,7 @@ from typing import IO, Any, Protocol, Self, cast
 
 from launcher.errors import AgentError, ConnectionLostError, HostError, MalformedAnswerError
 from launcher.hosts.agent_file import MAGIC, agent_file
+from launcher.values.record import DISK_WORDS
 from launcher.values.text import printable
 
 DEADLINE_S = 30.0
@@ -341,11 +342,18 @@ class Channel:
             code, text = str(error.get("code")), printable(str(error.get("message")))
             more = error.get("values")
             known = more if isinstance(more, dict) else None
-            raise AgentError(self.host, code, f"{self.host}: {text}", known)
+            disk = DISK_WORDS.get(code)
+            words = f"{disk} on {self.host}: {text}\n  {self._mend(code)}" if disk else f"{self.host}: {text}"
+            raise AgentError(self.host, code, words, known)
         values = message.get("ok")
         if not isinstance(values, dict):
             raise ConnectionLostError(self.host, f"{self.host}: the agent's answer has no values")
         return Reply(values, payload)
+
+    def _mend(self, code: str) -> str:
+        if code == "read-only":
+            return "its kernel's log says why; once it can be written again, repeat the command"
+        return f"make room   launch gc --host {self.host}     or   launch rm RUN"
 
     def _message(self, most: int = MAX_PAYLOAD) -> tuple[dict[str, Any], bytes]:
         line = self._line()

@@ -56,8 +56,13 @@ class Runs(Protocol):
     def read(self, run: str, request: Mapping[str, Any], wait_s: float | None = None) -> Reply:
         """Return what is new of a run since the cursors in `request`, waiting up to `wait_s` seconds for news."""
 
-    def wish(self, run: str, wish: str) -> None:
-        """Ask a run to `stop` or `cancel`. A run that nobody holds is ended by the agent."""
+    def wish(self, run: str, wish: str, *, force: bool = False) -> str | None:
+        """Ask a run to `stop` or `cancel`. A run that nobody holds is ended by the agent.
+
+        With `force`, an agent that does not answer is killed, with its training. Return why the host's disk refuses to
+        record the wish or the end: a key of DISK_WORDS, or other words; `None` if it does not. The run is stopped all
+        the same.
+        """
 
     def resume(self, run: str) -> ResumedRun:
         """Resume an interrupted or waiting run: end its leftovers, lease its cards again and start its keeper.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import time
@@ -19,7 +20,7 @@ from launcher.runs.run_id import RUN_ID, find
 from launcher.runtimes import open_for_run
 from launcher.runtimes.runtime import Resumption
 from launcher.values.host import Host
-from launcher.values.record import RunState, State, Summary, is_terminal
+from launcher.values.record import DISK_WORDS, RunState, State, Summary, is_terminal
 
 if TYPE_CHECKING:
     from launcher.runs.view import Stage, View
@@ -31,6 +32,8 @@ STOP_SLACK_S = 30.0
 OWN_AT_ONCE = 50
 NEWEST = 20
 """Runs of which the one with the latest start is the last: their folders were made last."""
+FORCE_S = 8.0
+"""How long the agent of a run that is to end now may be silent before it is killed."""
 
 
 class Row(NamedTuple):
@@ -203,35 +206,31 @@ def resume_if_interrupted(desk: Desk, mirror: Mirror, view: View) -> bool:
 def stop(desk: Desk, run: str, *, now: bool, grace_s: float) -> Row:
     """Ask a run to stop, or to stop now, and wait until it has and nothing of it is left; return its last summary.
 
-    The row's `problem` is what is left all the same, or what the engine of a run said that ended without its help.
+    An agent that does not answer to `now` is killed after a while, with its training. The row's `problem` is what is left
+    all the same, what the host's disk refused, or what the engine of a run said that ended without its help.
     Raises RunError if the run still lives after its grace and some slack, EngineError if nobody can say.
     """
-    problem: EngineError | None = None
     wish = "cancel" if now else "stop"
-    desk.runs.wish(run, wish)
+    refused = desk.runs.wish(run, wish)
     summary = summary_of(desk, run)
     # At least as long as a step and a save were seen to take.
     grace_s = 0.0 if now or summary is None else max(grace_s, summary.grace_s or 0.0)
-    if summary is not None and not is_terminal(summary.state):
-        must_ask_again = True
-        try:
-            with open_for_run(desk, summary) as runtime:
-                must_ask_again = runtime.stop(run, grace_s)
-        except EngineError as error:
-            problem = error
-        if must_ask_again:
-            desk.runs.wish(run, wish)
-    deadline = time.monotonic() + grace_s + STOP_SLACK_S
-    while time.monotonic() < deadline:
+    problem, must_ask_again = _stop_runtime(desk, summary, grace_s)
+    if must_ask_again:
+        refused = desk.runs.wish(run, wish)
+    began = time.monotonic()
+    force_at = began + FORCE_S if now else math.inf
+    while time.monotonic() < began + grace_s + STOP_SLACK_S:
         summary = summary_of(desk, run)
         if summary is None:
             raise RunError(f"{desk.host} has no run {run}: removed there?")
-        if is_terminal(summary.state):
-            left = [f"still there: {thing}" for thing in desk.runs.remaining(run)] if problem is None else []
-            words = [str(problem).splitlines()[0]] if problem else left
-            return Row(desk.host, summary, "; ".join(words) or None)
+        if is_terminal(summary.state) or (refused and summary.state == State.INTERRUPTED):
+            return _stopped(desk, summary, problem, refused)
         if problem is not None and why_silent(summary):
             break
+        if time.monotonic() > force_at:
+            force_at = math.inf
+            refused = desk.runs.wish(run, wish, force=True)
         time.sleep(0.1)
     if problem is not None:
         mend = f"without it   launch stop --now {run.rpartition('-')[2]}"
@@ -239,6 +238,28 @@ def stop(desk: Desk, run: str, *, now: bool, grace_s: float) -> Row:
     raise RunError(
         f"{run} on {desk.host} has not ended yet\n  now   launch stop --now {run}     look   launch ps"
     )
+
+
+def _stop_runtime(desk: Desk, summary: Summary | None, grace_s: float) -> tuple[EngineError | None, bool]:
+    """End what keeps a run that has not ended; return what its engine said instead, and whether to ask the agent again."""
+    if summary is None or is_terminal(summary.state):
+        return None, False
+    try:
+        with open_for_run(desk, summary) as runtime:
+            return None, runtime.stop(summary.run, grace_s)
+    except EngineError as error:
+        return error, True
+
+
+def _stopped(desk: Desk, summary: Summary, problem: EngineError | None, refused: str | None) -> Row:
+    """Return the row of a run that has ended, with what is left of it, or is not on record."""
+    if problem is not None:
+        words = [str(problem).splitlines()[0]]
+    else:
+        words = [f"still there: {thing}" for thing in desk.runs.remaining(summary.run)]
+    if refused:
+        words.append(f"{DISK_WORDS.get(refused, refused)} on {desk.host}: the end is not on record")
+    return Row(desk.host, summary, "; ".join(words) or None)
 
 
 def execute(desk: Desk, run: str, command: Sequence[str], take: Callable[[int, bytes], None]) -> int:

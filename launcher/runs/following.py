@@ -109,7 +109,7 @@ def _until_end(desk: Desk, mirror: Mirror, view: View, board: TensorBoard) -> Ru
         is_shown = is_shown or _tell_parent(mirror, view)
         wait_s = WAIT_S if _goes_on(news.state) else 0.0
         board.add(news.events)
-        view.news(news)
+        view.news(news._replace(state=news.state.on(desk.host)))
         _tell_problem(board, view)
         if news.is_all and not _goes_on(news.state):
             return news.state

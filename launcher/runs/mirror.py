@@ -430,9 +430,15 @@ class Mirror:
         return build(Plan, record, file=file)
 
     def state(self) -> RunState | None:
-        """Return the last state that was fetched; `None` before the first."""
+        """Return the last state that was fetched; `None` before the first.
+
+        A run that was removed before the end was on record, as on a full disk, had been cancelled.
+        """
         numbers = sorted(self.folder.glob("[0-9][0-9][0-9][0-9]*"))
-        return _state(read_json(numbers[-1] / "state.json")) if numbers else None
+        state = _state(read_json(numbers[-1] / "state.json")) if numbers else None
+        if state is not None and not is_terminal(state.state) and self.is_freed:
+            return state.model_copy(update={"state": State.CANCELLED})
+        return state
 
     def began(self) -> float | None:
         """Return when the run was made, by the host's clock."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import field
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -144,11 +144,24 @@ class PlanSummary(Record):
         return title if isinstance(title, str) else None
 
 
+DISK_WORDS = {"disk-full": "disk full", "quota": "disk quota used up", "read-only": "read-only file system"}
+"""Why a host's disk takes nothing, by the agent's code."""
+
+
 class Trouble(Record):
-    """What keeps a live run from going on, and the seconds since its agent wrote anything, if that is the trouble."""
+    """What keeps a live run from going on, and the seconds since its agent wrote anything, if that is the trouble.
+
+    `kind` is for programs: a key of DISK_WORDS, or `paused`.
+    """
 
     what: str
     since_s: Annotated[float, Field(ge=0)] | None = None
+    kind: str | None = None
+
+    def on(self, host: str) -> Self:
+        """Return the trouble with the host's name in its words, where it is the host's."""
+        disk = DISK_WORDS.get(self.kind or "")
+        return self.model_copy(update={"what": f"{disk} on {host}, the run waits"}) if disk else self
 
     @property
     def words(self) -> str:
@@ -172,6 +185,10 @@ class RunState(Record):
     rehearsed: bool = False
     elsewhere: bool = False
     consumed: list[str] | None = None
+
+    def on(self, host: str) -> Self:
+        """Return the state as it is shown of a run on a host."""
+        return self if self.trouble is None else self.model_copy(update={"trouble": self.trouble.on(host)})
 
     @property
     def taken(self) -> set[str] | None:

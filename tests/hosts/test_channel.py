@@ -240,6 +240,20 @@ def test_a_line_without_end_is_cut_off(peer, monkeypatch):
     assert "without end" in str(found)
 
 
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("disk-full", "disk full on box: /root/x\n  make room   launch gc --host box"),
+        ("quota", "disk quota used up on box: /root/x\n  make room"),
+        ("read-only", "read-only file system on box: /root/x\n  its kernel's log says why"),
+    ],
+)
+def test_a_disk_that_refuses_is_named_with_its_host(peer, code, words):
+    """And with what to do, whatever was asked."""
+    found = outcome(lambda: ask(peer(HELLO, message(id=1, error={"code": code, "message": "/root/x"}))))
+    assert str(found).startswith(words)
+
+
 def test_a_refusal_keeps_its_code_and_loses_its_escapes(peer):
     """A host's words reach the terminal as words: no colours, no cursor, no title."""
     evil = "no\x1b[2J\x1b]0;owned\x07 \r\x9b31m\u202edone"

@@ -1,5 +1,6 @@
 """The file that travels: the same bytes whoever packs it, whole or replaced on the host, at home on any Python >= 3.8."""
 
+import contextlib
 import glob
 import hashlib
 import io
@@ -17,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from testbed.client import REPOSITORY, channel_to, missing
 
-from launcher.errors import HostError
+from launcher.errors import AgentError, HostError
 from launcher.hosts import connect
 from launcher.hosts.agent_file import MAGIC, agent_file, shell_command
 from launcher.hosts.channel import Channel
@@ -351,3 +352,25 @@ def test_any_login_shell_says_that_there_is_no_python(tmp_path, shell):
     if shutil.which(shell) is None:
         missing(f"no {shell} here: apt-get install {shell}")
     assert boot([shell, "-c"], tmp_path, python="/no/python").strip() == "LAUNCH-AGENT 1 no-python"
+
+
+@pytest.mark.testbed
+def test_a_root_that_takes_no_file_has_an_agent_all_the_same(small_disk):
+    """A client of another version must stop and list the runs of a full disk: its agent is held in memory, and starts none."""
+    host = Host(name="local", root=str(small_disk))
+    with channel_to(host) as agent:
+        agent.call("ping")
+    shutil.rmtree(small_disk / "agent")
+    with (small_disk / "filler").open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 12):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(b"x" * size)
+    for _ in range(2):
+        with channel_to(host) as agent:
+            assert agent.call("runs").values == {"runs": []}
+            assert agent.call("gc").values["items"] == []
+            with pytest.raises(AgentError, match="does not take the agent's file"):
+                agent.call("create", b"{}", run="261122-new-aaaaaa")
+    assert not (small_disk / "runs").exists()
+    assert not list(small_disk.glob("agent/*/agent.pyz*"))

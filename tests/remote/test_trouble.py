@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest
 from launcher.remote.fate import docker
 from launcher.remote.fate.run_state import state_of
 from launcher.remote.fate.trouble import trouble_of
-from launcher.remote.record.files import write_durably
+from launcher.remote.record.files import write_durably, write_over
 from launcher.remote.record.rundir import Run
 from launcher.remote.serving.summary import summary
 from launcher.remote.system import process
+from launcher.values.record import RunState, Trouble
 
 
 def held(path: Path, kind: str = "native"):
@@ -56,8 +58,11 @@ def test_an_agent_that_does_not_move_is_frozen(tmp_path):
 
 
 def test_a_paused_container_is_named(tmp_path, monkeypatch):
-    """By its engine."""
+    """By its engine; for `ps` at once, while its agent has just written."""
     run, folder = held(tmp_path, "docker")
+    monkeypatch.setattr(docker.FATE, "containers_of", lambda *_: {run.id: {"status": "paused"}})
+    assert what(run) is None
+    assert summary(run, state_of(run))["trouble"] == {"kind": "paused", "what": "its container is paused"}
     beat(folder, 25.0)
     answers = {"paused": "its container is paused", "running": "its agent is frozen"}
     for status, words in answers.items():
@@ -68,19 +73,75 @@ def test_a_paused_container_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.testbed
-def test_a_full_disk_is_named(small_disk):
+@pytest.mark.parametrize("lacks", ["blocks", "inodes"])
+def test_a_full_disk_is_named(small_disk, lacks):
     """The run's own: its heartbeat may be fresh, or empty."""
     run, folder = held(small_disk)
     assert what(run) is None
-    filler = small_disk / "filler"
-    with filler.open("wb", buffering=0) as file:
+    if lacks == "blocks":
+        fill(small_disk / "filler")
+    else:
+        status = os.statvfs(small_disk)
+        used = status.f_files - status.f_ffree
+        subprocess.run(["mount", "-o", f"remount,nr_inodes={used}", small_disk], check=True)
+    assert what(run) == "disk full, the run waits for room"
+    Path(folder.heartbeat).write_text("")
+    assert trouble_of(run, state_of(run))["kind"] == "disk-full"
+    folder.release()
+
+
+def fill(path):
+    with path.open("wb", buffering=0) as file:
         try:
             while True:
                 file.write(b"x" * 4096)
         except OSError:
             pass
-    assert what(run) == "the disk is full, the run waits for room"
-    Path(folder.heartbeat).write_text("")
-    assert what(run) == "the disk is full, the run waits for room"
-    filler.unlink()
+
+
+@pytest.mark.testbed
+def test_a_full_disk_takes_heartbeats_and_wishes_and_ends_a_run(small_disk):
+    """They are written in place; a run that stops by its user's wish has ended without a record of that."""
+    run, folder = held(small_disk)
+    run.write_wish("run")
+    write_over(folder.heartbeat, json.dumps({"monotonic_s": 1.0}))
+    fill(small_disk / "filler")
+    write_over(folder.heartbeat, json.dumps({"monotonic_s": 2.5}))
+    assert folder.read_heartbeat() == {"monotonic_s": 2.5}
+    with pytest.raises(OSError, match="No space left"):
+        write_durably(run.plan, "{}")
+    for wish in ("stop", "cancel", "stop"):
+        run.write_wish(wish)
+        assert run.read_wish() == wish
+    assert state_of(run)["state"] == "running"
     folder.release()
+    assert (state_of(run)["state"], state_of(run)["reason"]) == ("cancelled", "stopped-by-user")
+
+
+def test_an_agent_says_why_the_disk_refuses(tmp_path):
+    """A quota shows in no figure of the disk: its heartbeat, which is written in place, names it."""
+    run, folder = held(tmp_path)
+    write_over(folder.heartbeat, json.dumps({"monotonic_s": 1.0, "refused": "quota"}))
+    assert trouble_of(run, state_of(run))["what"] == "disk quota used up, the run waits for room"
+    write_over(folder.heartbeat, json.dumps({"monotonic_s": 2.0, "refused": None}))
+    assert what(run) is None
+    folder.release()
+
+
+def test_a_wish_that_an_older_agent_wrote_is_read(tmp_path):
+    """And one that is written over it, whatever their lengths."""
+    run, folder = held(tmp_path)
+    for older in ("run", "stop", "cancel"):
+        write_durably(run.wish, older)
+        assert run.read_wish() == older
+        run.write_wish("stop")
+        assert Path(run.wish).read_text().strip() == "stop"
+    folder.release()
+
+
+def test_the_host_of_a_full_disk_is_named():
+    """By the client, in `ps` and while a run is followed; an older agent's words stay."""
+    trouble = Trouble(what="disk full, the run waits for room", kind="disk-full")
+    assert trouble.on("lab").words == "disk full on lab, the run waits"
+    assert RunState(state="running", trouble=trouble).on("lab").trouble.words == trouble.on("lab").words
+    assert Trouble(what="its agent is frozen", since_s=25).on("lab").words == "its agent is frozen for 25 s"

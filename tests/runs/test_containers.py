@@ -437,10 +437,40 @@ def test_a_paused_container_is_stopped_all_the_same(client, box, words):
     run = detached(client, "--set", "stop_grace_s=2")
     more_steps(box, run, 7)
     box.docker("pause", f"launch-{run}")
-    assert state(client, run)["state"] == "running"
+    assert state(client, run)["trouble"]["kind"] == "paused"
+    if not words:
+        assert "paused" in client.ok("ps", "--host", "dock")
+        assert f"docker unpause launch-{run}" in client.run("exec", run, "--", "true").stderr
+        assert "stop it before" in client.run("rm", "--force", run).stderr
+        client.ok("gc", "--host", "dock")
     assert "cancelled" in client.ok("stop", run, *words)
     told = inspect(box, run)["State"]
     assert (told["Running"], told["Paused"]) == (False, False)
+
+
+def test_a_run_on_a_full_disk_is_stopped_and_removed(client, box):
+    """Its agent, inside, cannot record the end: the wish says it."""
+    place = "/home/ada/full"
+    owner = f"uid={box.machine.ssh('id', '-u').strip()},mode=700"
+    box.machine.ssh("mkdir", "-p", place)
+    box.machine.enter("mount", "-t", "tmpfs", "-o", f"{owner},size=1300m", "tmpfs", place)
+    try:
+        write_project(client, box, root=place)
+        run = detached(client, "--set", "stop_grace_s=2")
+        until(lambda: client.summary(run)["step"], "a step")
+        used = box.machine.enter("df", "--output=used", "-B1", place).split()[-1]
+        box.machine.enter("mount", "-o", f"remount,size={used}", place)
+        until(lambda: "disk full on dock" in client.ok("ps"), "a full disk", every=0.5)
+        assert client.ok("exec", run, "--", "echo", "there") == "there\n"
+        assert "stop it before" in client.run("rm", "--force", run).stderr
+        assert "cancelled" in client.ok("stop", run)
+        client.ok("gc", "--host", "dock")
+        client.ok("rm", "--force", run)
+        assert run not in box.docker("ps", "-a") + box.machine.ssh("ls", f"{place}/runs")
+    finally:
+        for name in box.docker("ps", "-aq").split():
+            box.docker("rm", "-f", name)
+        box.machine.enter("umount", "--lazy", place)
 
 
 def test_attach_makes_the_image_again_when_it_was_pruned(client, box):

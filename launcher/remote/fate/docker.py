@@ -82,14 +82,21 @@ class Docker(Fate):
         except SilentError:
             return False
 
-    def standstill(self, run: Run) -> str:
-        """Say that the container is paused, if it is."""
+    def is_paused(self, run: Run) -> bool:
+        """Whether the container is paused; False if the engine is silent."""
         try:
             container = self.containers_of(_access(run), [run.id])[run.id]
+        except SilentError:
+            return False
+        return container is not None and container["status"] == "paused"
+
+    def standstill(self, run: Run) -> str:
+        """Say that the engine is silent, if it is."""
+        try:
+            self.containers_of(_access(run), [run.id])
         except SilentError as error:
             return "its engine does not answer (%s)" % error
-        is_paused = container is not None and container["status"] == "paused"
-        return "its container is paused" if is_paused else ""
+        return ""
 
     def containers_of(self, access: Access, run_ids: Sequence[str]) -> Dict[str, Optional[Container]]:
         """Return the container of each run by its id, None if the engine has none. Raises SilentError."""

@@ -78,6 +78,11 @@ class Fate(ABC):
         """Whether nothing of a run is left in what keeps it, so that the run's folder may be removed."""
         return self.judge([run])[run.id].fate == GONE
 
+    def is_paused(self, run: Run) -> bool:
+        """Whether somebody has paused what keeps a run, processes and all."""
+        del run
+        return False
+
     def standstill(self, run: Run) -> str:  # most kinds cannot tell
         """Say in one clause why the agent of a run does not move; empty if that is not known."""
         return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, NamedTuple, Sequence
 
-from ..record.rundir import TERMINAL, UNREADABLE, Folder, Run, unreadable
+from ..record.rundir import TERMINAL, UNREADABLE, WISHES, Folder, Run, unreadable
 from ..system import process
 from . import fate
 
@@ -37,7 +37,7 @@ def states_of(runs: Sequence[Run]) -> Dict[str, State]:
     """Return the states of runs by id: `state.json` of the highest folder, or what follows from its free lock.
 
     A free lock before an end makes a run `resuming` if it is alive, coming back or silent, and `interrupted` if it is
-    gone. A record made on another host is returned as written, never judged: its locks mean nothing here. All runs of one
+    gone, or `cancelled` if its user wished it to stop: that needs no record, for which a full disk has no room. A record made on another host is returned as written, never judged: its locks mean nothing here. All runs of one
     kind of runtime are judged at once. A run that cannot be read is UNREADABLE, and no other run suffers from it.
     """
     states: Dict[str, State] = {}
@@ -65,6 +65,11 @@ def states_of(runs: Sequence[Run]) -> Dict[str, State]:
             else:
                 states[candidate.run.id] = state
     return states
+
+
+def is_unwritten(state: State) -> bool:
+    """Whether a run has ended by its user's wish alone: no record says so yet."""
+    return state.get("fate") == fate.GONE and state["state"] in TERMINAL
 
 
 def is_silent(state: State) -> bool:
@@ -121,9 +126,13 @@ def _judged(unheld: _Unheld, verdict: fate.Verdict) -> State | None:
     latest = last.read_state()
     if latest.get("state") in TERMINAL:
         return latest
-    name = "interrupted" if verdict.fate == fate.GONE else "resuming"
     evidence = verdict.evidence
     if state["state"] == UNREADABLE:
         evidence = {**state["evidence"], **(evidence or {})}
     more = {} if evidence is None else {"evidence": evidence}
-    return dict(state, state=name, fate=verdict.fate, **more)
+    if verdict.fate != fate.GONE:
+        return dict(state, state="resuming", fate=verdict.fate, **more)
+    reason = WISHES[run.read_wish()]
+    if reason is None:
+        return dict(state, state="interrupted", fate=fate.GONE, **more)
+    return dict(state, state="cancelled", reason=reason, fate=fate.GONE, **more)

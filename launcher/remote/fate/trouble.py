@@ -1,51 +1,109 @@
-"""What keeps a live run from going on: a full disk, a paused container, an agent that does not move."""
+"""What keeps a live run from going on: a disk that takes nothing, a paused container, an agent that does not move."""
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from typing import Any
 
-from ..record.rundir import Run
-from ..record.safe_open import status_of
+from ..record.files import REFUSED
+from ..record.record_shape import HEARTBEAT, read_record
+from ..record.rundir import Folder, Run
+from ..record.safe_open import open_regular, status_of
 from ..system import process
 from .run_state import State, fate_of
 
 STILL_S = 20.0
 """Four heartbeats: an agent that has not written for so long does not run, or cannot write."""
+LATE_S = 7.0
+"""One heartbeat that has not come: a disk that became read-only takes none."""
 LEAST_ROOM = 64 * 1024
 """Bytes free, below which a file system counts as full."""
+LEAST_FILES = 8
 _LIVE = ("preparing", "running", "stopping")
+_WORDS = {
+    "disk-full": "disk full, the run waits for room",
+    "quota": "disk quota used up, the run waits for room",
+    "read-only": "read-only file system, the run waits",
+}
 
 
-def trouble_of(run: Run, state: State) -> dict[str, Any] | None:
-    """Return what keeps a live run of this place from going on, as a `Trouble`; None if nothing does, or nobody can tell."""
-    if state.get("state") not in _LIVE or not run.has_locks_here(process.host_id()):
+def trouble_of(run: Run, state: State, *, asks: bool = False) -> dict[str, Any] | None:
+    """Return what keeps a live run of this place from going on, as a `Trouble`; None if nothing does, or nobody can tell.
+
+    With `asks` the disk is tried and a container's engine asked at once, otherwise once its agent has not moved for a while.
+    """
+    if state.get("state") not in (*_LIVE, "resuming") or not run.has_locks_here(process.host_id()):
         return None
-    if _free_bytes(run.record) < LEAST_ROOM:
-        return {"what": "the disk is full, the run waits for room"}
-    still_s = _still_s(run)
-    if still_s is None or still_s < STILL_S:
-        return None
-    return {"what": fate_of(run).standstill(run) or "its agent is frozen", "since_s": still_s}
-
-
-def _free_bytes(path: str) -> int:
-    status = os.statvfs(path)
-    blocks = status.f_bfree if os.geteuid() == 0 else status.f_bavail
-    return blocks * status.f_frsize
-
-
-def _still_s(run: Run) -> float | None:
-    """Return how long ago the last heartbeat was written, by both clocks, since one of them may have jumped; None if just now."""
     last = run.last()
-    if last is None:
+    still_s = None if last is None else _still_s(last)
+    disk = _disk_trouble(run, last, still_s, tries=asks)
+    if disk is not None:
+        return {"kind": disk, "what": _WORDS[disk]}
+    if state["state"] not in _LIVE:
         return None
+    is_still = still_s is not None and still_s >= STILL_S
+    if (asks or is_still) and fate_of(run).is_paused(run):
+        return {"kind": "paused", "what": "its container is paused"}
+    if not is_still:
+        return None
+    return {
+        "kind": "frozen",
+        "what": fate_of(run).standstill(run) or "its agent is frozen",
+        "since_s": still_s,
+    }
+
+
+def _disk_trouble(run: Run, last: Folder | None, still_s: float | None, *, tries: bool) -> str | None:
+    """Return why the disk of a run takes nothing: by its own figures, by its agent's word, or by trying."""
+    if _is_full(run.record):
+        return "disk-full"
+    is_late = still_s is None or still_s > LATE_S
+    if (tries or is_late) and _is_read_only(run):
+        return "read-only"
+    if last is None or is_late:
+        return None
+    try:
+        return _refusal_in(last.heartbeat, status_of(last.heartbeat).st_mtime_ns)
+    except OSError:
+        return None
+
+
+def _is_full(path: str) -> bool:
+    """Whether a disk has no room by its own figures. Root's count an ext4's last 16 MB, which nobody gets."""
+    status = os.statvfs(path)
+    is_root = os.geteuid() == 0
+    blocks = status.f_bfree if is_root else status.f_bavail
+    files = status.f_ffree if is_root else status.f_favail
+    return blocks * status.f_frsize < LEAST_ROOM or (status.f_files > 0 and files < LEAST_FILES)
+
+
+def _is_read_only(run: Run) -> bool:
+    """Whether a file of the run cannot be opened for writing: statvfs does not show what an error has made read-only."""
+    try:
+        os.close(open_regular(run.wish, os.O_WRONLY))
+    except OSError as error:
+        return REFUSED.get(error.errno or 0) == "read-only"
+    return False
+
+
+@functools.lru_cache(maxsize=256)
+def _refusal_in(heartbeat: str, _changed: int) -> str | None:
+    """Return why the disk refused what the agent had to write, by a heartbeat, which is written in place."""
+    refused = read_record(heartbeat, HEARTBEAT).get("refused")
+    return refused if refused in _WORDS else None
+
+
+def _still_s(last: Folder) -> float | None:
+    """Return how long ago the last heartbeat was written, by both clocks, since one of them may have jumped; None if just now."""
     try:
         age_s = time.time() - status_of(last.heartbeat).st_mtime
     except FileNotFoundError:
         return None
-    if age_s < STILL_S or not last.is_locked():  # the usual case costs a follower's poll one stat
+    if age_s < LATE_S:  # the usual case costs a follower's poll two looks at the heartbeat
+        return age_s
+    if not last.is_locked():
         return None
     written_s = last.read_heartbeat().get("monotonic_s")
     return min(age_s, time.monotonic() - written_s) if isinstance(written_s, float) else age_s

@@ -14,6 +14,7 @@ from ..record.files import paths_in, remove_tree
 from ..record.locks import Lock
 from ..record.record_shape import PLAN, read_record
 from ..record.rundir import RUN_ID, TERMINAL, UNREADABLE, Run, unreadable
+from ..record.safe_open import open_regular
 from ..store.last_copies import LastCopies, look_again
 from ..store.named_contents import NamedContents
 from ..store.output_digests import OutputDigests
@@ -68,12 +69,27 @@ def remove_run(run: Run, find_last_copies: Optional[Callable[[Run], LastCopies]]
         return remove(away)
 
 
+def lock_of_removals(root: str) -> str:
+    """Return the path of the lock of those who remove runs."""
+    return os.path.join(root, "hosts", process.host_id(), "locks", "removal")
+
+
+def check_writable(root: str) -> None:
+    """Raise OSError if the disk of a root is read-only, so that nothing there can be removed."""
+    try:
+        os.close(open_regular(lock_of_removals(root), os.O_RDWR))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, root) from None
+
+
 @contextlib.contextmanager
 def _removal_lock(root: str, *, shared: bool) -> Iterator[bool]:
     """Hold the lock of those who remove runs, shared by them; yield whether it is held."""
-    folder = os.path.join(root, "hosts", process.host_id(), "locks")
-    os.makedirs(folder, exist_ok=True)
-    lock = Lock.take(os.path.join(folder, "removal"), REMOVALS_S if shared else 0.0, shared=shared)
+    path = lock_of_removals(root)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    lock = Lock.take(path, REMOVALS_S if shared else 0.0, shared=shared)
     try:
         yield lock is not None
     finally:

@@ -71,7 +71,10 @@ def remains(run: Run) -> List[str]:
     The leases of an agent that cannot give them back itself, in a container, are given back here.
     """
     if not run_state.fate_of(run).sees_host and run_state.state_of(run)["state"] in TERMINAL:
-        lease.give_back(run)
+        with contextlib.suppress(
+            OSError
+        ):  # a read-only disk: the lease of a run that has ended holds no card
+            lease.give_back(run)
     deadline = time.monotonic() + LEAVING_S
     while True:
         groups = ownership.leftovers(run.root, [run.id]).ours.values()

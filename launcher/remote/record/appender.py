@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from .files import NO_ROOM
+from .files import REFUSED
 from .safe_open import APPENDING, open_regular
 
 MOST_WAITING = 64 * 1024 * 1024
@@ -22,6 +22,8 @@ class Appender:
         self._descriptor = open_regular(path, APPENDING)
         self._waiting = bytearray()
         self._dropped = 0
+        self.refused: str | None = None
+        """Why the disk took nothing the last time, by its name in REFUSED."""
 
     def append(self, data: bytes) -> None:
         """Append bytes, or keep them for the next try."""
@@ -37,9 +39,11 @@ class Appender:
             while self._waiting:
                 del self._waiting[: os.write(self._descriptor, self._waiting[: 1 << 20])]
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in REFUSED:
                 raise
+            self.refused = REFUSED[error.errno]
             return False
+        self.refused = None
         if self._dropped:
             line = "\n[launch: %d bytes were dropped here: the disk was full]\n" % self._dropped
             self._dropped = 0

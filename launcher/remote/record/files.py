@@ -12,6 +12,8 @@ from . import safe_open, strict_json
 from .safe_open import UnreadableError
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+REFUSED = {errno.ENOSPC: "disk-full", errno.EDQUOT: "quota", errno.EROFS: "read-only"}
+"""The names that clients know for a disk that takes nothing for now."""
 MOST_BYTES = 256 << 20
 """No file of ours is larger: the manifest of 200,000 files has 60 MB."""
 
@@ -22,11 +24,28 @@ def write_durably(path: str, text: str | bytes, mode: int = 0o644) -> None:
 
 
 def write_over(path: str, text: str) -> None:
-    """Write a small file anew where a torn one does no harm: neither replaced nor synced, so that it costs little."""
+    """Write a small file anew where a torn one does no harm: neither replaced nor synced, so that it costs little.
+
+    Its blocks are kept, so that a full disk takes it once it has been written.
+    """
+    data = text.encode()
     descriptor = safe_open.open_regular(path, os.O_WRONLY | os.O_CREAT)
     try:
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, text.encode())
+        os.pwrite(descriptor, data, 0)
+        os.ftruncate(descriptor, len(data))
+    finally:
+        os.close(descriptor)
+
+
+def write_in_place(path: str, data: bytes) -> None:
+    """Write as many bytes as a file has over them, durably: a full disk takes that, for it needs no new block.
+
+    A reader, or a crash, sees all of the old bytes or all of the new ones if they are few.
+    """
+    descriptor = safe_open.open_regular(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        os.pwrite(descriptor, data, 0)
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

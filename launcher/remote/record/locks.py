@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import time
 
-from .safe_open import UnreadableError, open_regular
+from .files import REFUSED
+from .safe_open import UnreadableError, open_folder, open_regular, parent_of
 
 LOOK_S = 1.0
 
@@ -55,13 +55,19 @@ class Lock:
 
 
 def _open_lock(path: str) -> int:
-    """Open the file of a lock, which is made if missing; where nothing may be written, a lock needs no write."""
+    """Open the file of a lock, which is made if missing. A lock needs no write: it may lie where nothing can be written.
+
+    A file that is missing there cannot be made. Its folder is locked instead.
+    """
     try:
         return open_regular(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        if error.errno != errno.EROFS:
+        if error.errno not in REFUSED:
             raise
+    try:
         return open_regular(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return open_folder(parent_of(path))
 
 
 def is_locked(path: str) -> bool:

@@ -159,6 +159,7 @@ HEARTBEAT: Shape = {
     "grace_s": lambda value: _number(value) and 0 <= value <= 86400,
     "step": _whole,
     "loss": _figure,
+    "refused": _text,
 }
 PRECISION: Shape = {"key": _table, "driver": _text, "proof": _table, "failed": _text, "time": _number}
 PLAN: Shape = {

@@ -21,7 +21,7 @@ from itertools import count
 from typing import Any
 
 from . import strict_json
-from .files import read_text, write_durably
+from .files import read_text, write_durably, write_in_place
 from .locks import Lock, is_locked
 from .record_shape import ATTEMPT, HEARTBEAT, read_record, read_state
 from .safe_open import RunPath, UnreadableError, opened_folder
@@ -40,6 +40,8 @@ UNREADABLE = "unreadable"
 NODE = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 ONE_MACHINE, SHARED = "machine", "shared"
 """Where the locks of a run count: on the machine that made its record, or on all that share its root."""
+WISHES = {"run": None, "stop": "stopped-by-user", "cancel": "cancelled-by-user"}
+"""What a user may wish for a run, with the reason of the end that follows."""
 SMALL_FILES = ("attempt.json", "state.json")
 GROWING_FILES = ("events.jsonl", "log.txt")
 
@@ -184,7 +186,18 @@ class Run:
     def read_wish(self) -> str:
         """Return `run`, `stop` or `cancel`."""
         text = read_text(self.wish) or "run"
-        return text if text in ("run", "stop", "cancel") else "run"
+        return text if text in WISHES else "run"
+
+    def write_wish(self, wish: str) -> None:
+        """Write a wish over the last one. Raises OSError.
+
+        All have the same length, so that a full disk has room for it. What a job put in its place is replaced.
+        """
+        text = "%-7s\n" % wish
+        try:
+            write_in_place(self.wish, text.encode())
+        except UnreadableError:
+            write_durably(self.wish, text)
 
 
 class Folder:

@@ -11,14 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Optional
 
 from ..cards import lease
 from ..fate import run_state
 from ..record import secret, strict_json
-from ..record.files import read_json, read_text, write_durably
+from ..record.files import REFUSED, read_json, read_text, remove_folder, write_durably
 from ..record.locks import Lock
-from ..record.rundir import TERMINAL, VERSION, Folder, Run
+from ..record.rundir import TERMINAL, VERSION, WISHES, Folder, Run
 from ..record.safe_open import APPENDING, open_regular
 from ..system import bearers, process
 from .requests import RequestError
@@ -53,25 +53,32 @@ def contact(run: Run) -> Iterator[bool]:
 
 
 def settle(run: Run, state: str, reason: str, **more: Any) -> Folder:
-    """End what is left of a run that nobody holds, and write its new state; return the contact's folder, still held."""
+    """End what is left of a run that nobody holds, and write its new state; return the contact's folder, still held.
+
+    Raises OSError, with nothing written, if the disk refuses.
+    """
     last = run.last()
     judged = run_state.state_of(run)
     folder = run.new_folder()
     ended = _end_leftovers(run)
     previous = None if last is None else _previous(run, last, judged, ended)
-    write_durably(
-        folder.attempt, strict_json.encode(record_of(run, folder, "contact", previous=previous)) + "\n"
-    )
-    event = {
-        "version": VERSION,
-        "kind": "state",
-        "time": time.time(),
-        "values": {"state": state, "reason": reason, "ended": ended},
-    }
-    write_durably(folder.events, strict_json.encode(event) + "\n")
-    if state in TERMINAL:
-        secret.erase(run)
-    folder.write_state(state, reason, **more)
+    try:
+        record = record_of(run, folder, "contact", previous=previous)
+        write_durably(folder.attempt, strict_json.encode(record) + "\n")
+        event = {
+            "version": VERSION,
+            "kind": "state",
+            "time": time.time(),
+            "values": {"state": state, "reason": reason, "ended": ended},
+        }
+        write_durably(folder.events, strict_json.encode(event) + "\n")
+        if state in TERMINAL:
+            secret.erase(run)
+        folder.write_state(state, reason, **more)
+    except OSError:
+        folder.release()
+        remove_folder(folder.path)  # half a record would hide the last one
+        raise
     if state in TERMINAL:
         with contextlib.suppress(OSError):  # a sweep removes them, and they count as free by the run's state
             lease.give_back(run)
@@ -109,39 +116,103 @@ def _previous(run: Run, last: Folder, judged: run_state.State, ended: List[Dict[
     return found
 
 
+def check_can_start(root: str) -> None:
+    """Raise RequestError if this agent's file is in memory, because the root's disk did not take it: a run needs it for longer."""
+    if sys.argv[0].startswith("/proc/"):
+        raise RequestError(
+            "no-room", "%s: the disk does not take the agent's file, so nothing can start there" % root
+        )
+
+
 # stopping
 
 
-def stop(run: Run, wish: str) -> None:
+def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
     """Write the wish `stop` or `cancel` and wake the agent; a run that nobody holds is ended here.
 
+    `by_force` kills an agent that does not answer, and its training.
     A run whose fate is silent may still be running. Only `cancel` ends it, as `cancel-incomplete`; an agent that comes
-    back later finds that end, or the wish, and leaves.
+    back later finds that end, or the wish, and leaves. What a disk refuses is returned: the run is stopped all the same.
     """
-    write_durably(run.wish, wish)
-    _wake(run)
+    refusal = None
+    try:
+        run.write_wish(wish)
+    except OSError as error:
+        refusal = error
+        _end_without_wish(run, wish)
+    else:
+        _end_by_force(run) if by_force else _wake(run)
     with contact(run) as is_ours:
         judged = run_state.state_of(run)
-        if is_ours and judged["state"] in ("interrupted", "waiting"):
-            reason = "cancelled-by-user" if wish == "cancel" else "stopped-by-user"
-            settle(run, "cancelled", reason).release()
-        elif is_ours and wish == "cancel" and run_state.is_silent(judged):
+        if not is_ours:
+            return refusal
+        if judged["state"] in ("interrupted", "waiting") or run_state.is_unwritten(judged):
+            return _settle_if_possible(run, "cancelled", str(WISHES[wish])) or refusal
+        if wish == "cancel" and run_state.is_silent(judged):
             evidence = judged.get("evidence")
-            settle(run, "cancel-incomplete", "engine-silent", evidence=evidence).release()
+            return (
+                _settle_if_possible(run, "cancel-incomplete", "engine-silent", evidence=evidence) or refusal
+            )
+    return refusal
+
+
+def _settle_if_possible(run: Run, state: str, reason: str, **more: Any) -> Optional[OSError]:
+    """Settle a run; return what the disk refused. By its wish it has ended then, and nothing of it is left either."""
+    try:
+        settle(run, state, reason, **more).release()
+    except OSError as error:
+        if error.errno not in REFUSED:
+            raise
+        _end_leftovers(run)
+        for let_go in (secret.erase, lease.give_back):
+            with contextlib.suppress(OSError):  # a sweep removes them
+                let_go(run)
+        return error
+    return None
 
 
 def _wake(run: Run) -> None:
-    """Signal the run's agent, so that it reads the wish at once; the proof is its record and its lock."""
+    """Signal the run's agent, so that it reads the wish at once; one that cannot be signalled looks by itself."""
+    agent = _agent_of(run)
+    if agent is None:
+        return
+    process.send(agent, signal.SIGTERM)
+    process.send(agent, signal.SIGCONT)  # a stopped process handles nothing else
+
+
+def _agent_of(run: Run) -> Optional[process.Process]:
+    """Return the run's agent, proven by its record and its lock; None if it is not there, or cannot be seen from here."""
     last = run.last()
     if last is None or not last.is_locked() or not run_state.fate_of(run).shows_processes:
-        return  # an agent that cannot be signalled looks at the wish by itself
+        return None
     record = last.read_attempt()
     agent = record.get("agent") or {}
     current = process.find(int(agent.get("pid", 0)))
     is_same_boot = record.get("boot_id") == process.boot_id()
-    if current is not None and is_same_boot and current.start == agent.get("start"):
-        process.send(current, signal.SIGTERM)
-        process.send(current, signal.SIGCONT)  # a stopped process handles nothing else
+    is_same = current is not None and is_same_boot and current.start == agent.get("start")
+    return current if is_same else None
+
+
+def _keepers(run: Run) -> List[process.Process]:
+    """Return the run's keeper, proven by the run's token and by its command line."""
+    found = bearers.with_token(read_text(run.token) or "?")
+    return [bearer for bearer in found if process.words_of(bearer.pid)[-2:] == ["keep", run.path]]
+
+
+def _end_without_wish(run: Run, wish: str) -> None:
+    """End a run whose wish the disk refuses: by the keeper, as a host does that shuts down, or for `cancel` by force."""
+    if wish == "cancel":
+        _end_by_force(run)
+    for keeper in _keepers(run):
+        process.send(keeper, signal.SIGTERM)
+        process.send(keeper, signal.SIGCONT)
+
+
+def _end_by_force(run: Run) -> None:
+    """Kill a run's keeper, agent and training where they can be seen."""
+    token = read_text(run.token) if run_state.fate_of(run).shows_processes else None
+    if token:
+        process.end(lambda: bearers.with_token(token), "token", 0.0)
 
 
 # starting

@@ -10,13 +10,14 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 from ..cards import lease
 from ..fate import fate, ownership, run_state
-from ..host import evidence_import
+from ..host import evidence_import, garbage
 from ..host.probe_host import interpreter_path
 from ..making import environment_build
 from ..record import secret
 from ..record.files import write_durably
 from ..record.locks import Lock
 from ..record.rundir import ONE_MACHINE, Run
+from ..record.safe_open import open_regular
 from ..store import shipping, worker_folder
 from ..store.manifest import check, read_manifest, shared_modes_of, sizes_of
 from . import contact
@@ -48,6 +49,7 @@ def create(session: Session, request: Create, payload: bytes) -> Reply:
     if not fate.is_known(request.runtime):
         raise RequestError("bad-runtime", "runtime: %r is not known to this agent" % request.runtime)
     plan = read_object(payload, "the plan")
+    contact.check_can_start(session.root)
     worker_folder.unpack(sys.argv[0])
     run = Run(session.path_of(request.run))
     try:
@@ -56,9 +58,10 @@ def create(session: Session, request: Create, payload: bytes) -> Reply:
         raise RequestError("run-exists", "there is a run %s already" % run.id) from None
     folder = run.new_folder()
     session.prepared[run.id] = folder
+    _make_locks(session, run)
     gpus = _take_cards(session, run, request)
     write_durably(run.plan, payload)
-    write_durably(run.wish, "run")
+    run.write_wish("run")
     write_durably(run.token, ownership.new_token(run), 0o600)
     runtime = _runtime(session, request, plan, gpus)
     record = contact.record_of(run, folder, "prepare", runtime=runtime, locks=ONE_MACHINE)
@@ -67,6 +70,13 @@ def create(session: Session, request: Create, payload: bytes) -> Reply:
     if not fate.fate_of(request.runtime).sees_host:
         evidence_import.expect(run)
     return Reply({"run": run.id, "place": container_place(session, run), "gpus": gpus})
+
+
+def _make_locks(session: Session, run: Run) -> None:
+    """Make the files of the locks that are needed to stop and remove a run: a full disk may not have room for them."""
+    for path in (run.contact_lock, garbage.lock_of_removals(session.root), session.store.lock):
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        os.close(open_regular(path, os.O_RDWR | os.O_CREAT))
 
 
 def _runtime(

@@ -40,6 +40,7 @@ def remove(session: Session, request: Remove, payload: bytes) -> Reply:
         raise RequestError("bad-argument", "lose: it must be nothing, checkpoints or all")
     held = read_object(payload, "the digests") if payload else {}
     run = session.run(request.run)
+    garbage.check_writable(session.root)
     if not garbage.is_half_made(run):
         contact.check_is_here(run)
     if request.lose == "all" and run_state.is_silent(run_state.state_of(run)):
@@ -89,6 +90,8 @@ def collect_garbage(session: Session, request: CollectGarbage, _payload: bytes) 
     The client removes what an engine holds: `runs` are those whose containers stay, `images` those that a run names, and
     `root` marks both as ours. While a run is `unreadable`, what it may need stays.
     """
+    if not request.dry_run:
+        garbage.check_writable(session.root)
     lines = LineWriter(session.connection)
     survey = garbage.Survey(session.root, os.path.dirname(os.path.abspath(sys.argv[0])))
     with session.store.alone():

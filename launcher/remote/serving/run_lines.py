@@ -99,7 +99,8 @@ def _group(root: str, names: List[str], cache: SummaryCache) -> List[Tuple[str, 
                 continue
             line = line_of(runs[name], states[name])
             known = Kept(line["state"], marks[name] or "", text_of(line))
-            if known.state in TERMINAL and known.marks:
+            is_recorded = known.state in TERMINAL and not run_state.is_unwritten(states[name])
+            if is_recorded and known.marks:
                 cache.keep(name, known)
         found.append((known.state, known.text))
     return found

@@ -6,6 +6,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from ..fate import run_state
+from ..record.files import REFUSED
 from ..record.rundir import TERMINAL
 from ..store.shipping import LineWriter
 from ..system import attending
@@ -72,23 +73,31 @@ def read(session: Session, request: Read, _payload: bytes) -> Reply:
 
 
 class Wish(NamedTuple):
-    """A run, and the wish for it: `stop` saves a checkpoint first, `cancel` does not."""
+    """A run, and the wish for it: `stop` saves a checkpoint first, `cancel` does not.
+
+    `force` kills an agent that has not answered a wish.
+    """
 
     run: RunId
     wish: str = ""
+    force: bool = False
 
 
 def wish(session: Session, request: Wish, _payload: bytes) -> Reply:
-    """Write a wish to stop or cancel a run, and wake its agent; return the state that follows at once."""
+    """Write a wish to stop or cancel a run, and wake its agent; return the state that follows at once.
+
+    `refused` says why the host's disk took no record of it: the run is stopped all the same.
+    """
     run = session.run(request.run)
     if request.wish not in ("stop", "cancel"):
         raise RequestError("bad-wish", "wish: it must be stop or cancel, not %r" % request.wish)
-    state = run_state.state_of(run)["state"]
-    if state in TERMINAL:
-        return Reply({"state": state})
+    state = run_state.state_of(run)
+    if state["state"] in TERMINAL and not run_state.is_unwritten(state):
+        return Reply({"state": state["state"]})
     contact.check_is_here(run)
-    contact.stop(run, request.wish)
-    return Reply({"state": run_state.state_of(run)["state"]})
+    refusal = contact.stop(run, request.wish, by_force=request.force)
+    refused = None if refusal is None else REFUSED.get(refusal.errno or 0, refusal.strerror)
+    return Reply({"state": run_state.state_of(run)["state"], "refused": refused})
 
 
 class Execute(NamedTuple):

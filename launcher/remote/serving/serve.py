@@ -14,6 +14,7 @@ import signal
 import sys
 from typing import Any, Dict
 
+from ..record.files import REFUSED
 from ..store import worker_folder
 from ..store.manifest import ShippingError
 from ..system import login_umask
@@ -81,7 +82,11 @@ def serve_one(session: Session) -> None:
     except ShippingError as error:
         message = _refusal("ship", str(error))
     except OSError as error:
-        message = _refusal("os", "%s: %s" % (error.filename or session.root, error.strerror))
+        path = error.filename or session.root
+        if error.errno in REFUSED:
+            message = _refusal(REFUSED[error.errno], path)
+        else:
+            message = _refusal("os", "%s: %s" % (path, error.strerror))
     connection.write(dict(message, id=request.id), back)
 
 

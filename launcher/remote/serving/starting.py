@@ -91,6 +91,7 @@ def resume(session: Session, request: OfRun, _payload: bytes) -> Reply:
     """
     run = session.run(request.run)
     contact.check_is_here(run)
+    contact.check_can_start(session.root)
     worker_folder.unpack(sys.argv[0])
     with contact.contact(run) as is_ours:
         state = run_state.state_of(run)["state"]

@@ -57,7 +57,7 @@ def summary(run: Run, state: State) -> dict[str, Any]:
         if state["state"] in (*IN_DOUBT, "waiting") or {"class", "doubt"} & (evidence or {}).keys()
         else None,
         "remedy": _last_remedy(run),
-        "trouble": trouble_of(run, state),
+        "trouble": trouble_of(run, state, asks=True),
         "rehearsed": plan.get("rehearsed") is True,
         "parent": prepared.get("parent"),
         "time": prepared.get("time"),

@@ -53,6 +53,7 @@ class Store:
     def __init__(self, root: str) -> None:
         """Name the paths without creating them."""
         self.path = os.path.join(root, "store")
+        self.lock = os.path.join(self.path, "lock")
         self._files = os.path.join(self.path, "files")
         self._data = os.path.join(self.path, "data")
         self._spare = os.path.join(self.path, "spare")
@@ -63,7 +64,7 @@ class Store:
     def shared(self) -> Iterator[None]:
         """Keep `gc` out while a tree is offered, received and placed. Raises ShippingError if `gc` is running."""
         os.makedirs(self.path, mode=0o700, exist_ok=True)
-        lock = Lock.take(os.path.join(self.path, "lock"), HOLDERS_S, shared=True)
+        lock = Lock.take(self.lock, HOLDERS_S, shared=True)
         if lock is None:
             raise ShippingError("`launch gc` is running on this host; try again")
         try:
@@ -75,7 +76,7 @@ class Store:
     def alone(self) -> Iterator[None]:
         """Hold the store exclusively, for `gc`. Raises ShippingError while a client is shipping."""
         os.makedirs(self.path, mode=0o700, exist_ok=True)
-        lock = Lock.take(os.path.join(self.path, "lock"))
+        lock = Lock.take(self.lock)
         if lock is None:
             raise ShippingError("a client is sending files to this host; try again")
         try:

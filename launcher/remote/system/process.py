@@ -194,6 +194,15 @@ def _below(pid: int) -> tuple[list[Process], list[Process]]:
     return found, servers
 
 
+def words_of(pid: int) -> list[str]:
+    """Return the command line of a process; empty except on Linux, and if it is gone."""
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as file:
+            return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
+    except OSError:
+        return []
+
+
 def send(target: Process, number: int) -> bool:
     """Send a signal if the pid still is the process that was proven to be ours. Nothing else sends signals.
 

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 from ..record import secret, strict_json
 from ..record.appender import Appender
-from ..record.files import NO_ROOM, write_durably, write_over
+from ..record.files import REFUSED, write_durably, write_over
 from ..record.rundir import VERSION, Folder
 from .progress import Progress
 
@@ -97,7 +97,7 @@ class Account:
                 state, reason, **{name: self.redact(value) for name, value in fields.items()}
             )
         except OSError as error:
-            if must or error.errno not in NO_ROOM:
+            if must or error.errno not in REFUSED:
                 raise
 
     def say_again(self) -> None:
@@ -159,7 +159,10 @@ class Account:
         return self._log.tail(size)
 
     def beat(self, ran_s: float) -> None:
-        """Write the heartbeat: the host's monotonic clock, how long the attempt has run, the step and the loss."""
+        """Write the heartbeat: the host's monotonic clock, how long the attempt has run, the step and the loss.
+
+        It is written in place, so that it says on a full disk that log or events wait.
+        """
         progress = self._progress
         record = {
             "monotonic_s": time.monotonic(),
@@ -167,11 +170,12 @@ class Account:
             "grace_s": progress.grace_s,
             "step": progress.step,
             "loss": self.redact(progress.loss),
+            "refused": self._log.refused or self._events.refused,
         }
         try:
             write_over(self.folder.heartbeat, strict_json.encode(record) + "\n")
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in REFUSED:
                 raise
         self.flush()
 

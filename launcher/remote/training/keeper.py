@@ -23,6 +23,7 @@ from ..system import process
 BACK_OFF_S = (0.2, 1.0, 2.0, 5.0, 15.0, 60.0)
 HEALTHY_S = 300.0
 MOST_FAILURES = 100  # in a row, about 90 minutes; then the run stays interrupted until a client recovers it
+MOST_UNWRITTEN = 3
 TAIL = 500
 
 
@@ -54,6 +55,8 @@ def main(arguments: list[str]) -> int:
         seen = {"keeper": {"exit": code, "signal": number, "ended": ended, "said": words}}
         is_healthy = time.monotonic() - began > HEALTHY_S or checkpoints.newest(run.checkpoints) != newest
         failures = 0 if is_healthy else failures + 1
+        if failures >= MOST_UNWRITTEN and run.read_wish() != "run":
+            break  # they cannot record the end, and the wish says it
         _pause(BACK_OFF_S[min(failures, len(BACK_OFF_S)) - 1] if failures else 0.0, run, shutdown)
         if shutdown:
             break

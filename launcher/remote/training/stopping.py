@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Callable, List, Optional
 
-from ..record.rundir import Run
+from ..record.rundir import WISHES, Run
 
 WISH_S = 0.5  # between looks at the wish
 TIME_LIMIT = "time-limit"
@@ -13,7 +13,7 @@ TIME_LIMIT = "time-limit"
 
 def reason_of(wish: str) -> str:
     """Return the reason of a run that was ended by a wish."""
-    return {"cancel": "cancelled-by-user", TIME_LIMIT: "time-limit"}.get(wish, "stopped-by-user")
+    return WISHES.get(wish) or TIME_LIMIT
 
 
 class RunTime:

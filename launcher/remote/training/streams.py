@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import selectors
 import shutil
 import socket
@@ -14,6 +15,10 @@ from typing import IO, Callable, Dict, Iterator, List, NamedTuple, Tuple
 HEARTBEAT_S = 5.0
 DRAIN_S = 2.0
 MAX_EVENT_BYTES = 16 * 1024 * 1024
+BACKLOG = 4096
+"""Workers that the kernel lets wait for us; it may allow fewer."""
+SPARE_DESCRIPTORS = 128
+"""Kept for our own files: the record, digests of checkpoints, the programs that we start."""
 MAX_SOCKET_PATH = 100  # bytes: sun_path holds 104 on macOS, 108 on Linux
 
 
@@ -28,10 +33,17 @@ def listening() -> Iterator[Tuple[socket.socket, str]]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             path = os.path.join(private, "s")
             listener.bind(path)
-            listener.listen(128)
+            listener.listen(BACKLOG)
             yield listener, path
     finally:
         shutil.rmtree(private, ignore_errors=True)
+
+
+def most_connections() -> int:
+    """Return how many workers may be connected at once, by the soft limit of open descriptors."""
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = soft == resource.RLIM_INFINITY
+    return BACKLOG if unlimited else min(BACKLOG, max(SPARE_DESCRIPTORS // 2, soft - SPARE_DESCRIPTORS))
 
 
 class Receiver(NamedTuple):
@@ -47,7 +59,10 @@ class Receiver(NamedTuple):
 
 
 class Streams:
-    """Read the command's output and the lines of its workers, and hand them on."""
+    """Read the command's output and the lines of its workers, and hand them on.
+
+    Workers beyond a bound wait, with what they send, until others have closed their connections.
+    """
 
     def __init__(
         self,
@@ -62,6 +77,8 @@ class Streams:
         self._output = output
         self._receiver = receiver
         self._rests: Dict[socket.socket, bytearray] = {}
+        self._most = most_connections()
+        self._is_accepting = True
         self._next_beat_s = 0.0
         os.set_blocking(output.fileno(), False)
         listener.setblocking(False)
@@ -82,13 +99,11 @@ class Streams:
         if now_s >= self._next_beat_s:
             self._next_beat_s = now_s + HEARTBEAT_S
             self._receiver.beat()
+            self._accept_again()
         ready = self._selector.select(timeout_s)
         for key, _ in ready:
             if key.fileobj is self._listener:
-                connection, _address = self._listener.accept()
-                connection.setblocking(False)
-                self._rests[connection] = bytearray()
-                self._selector.register(connection, selectors.EVENT_READ)
+                self._accept()
             elif key.fileobj is self._output:
                 self._take_output()
             elif key.data is not None:
@@ -107,6 +122,30 @@ class Streams:
             if rest:
                 self._receiver.take_lines([bytes(rest)])
             connection.close()
+
+    def _accept(self) -> None:
+        try:
+            connection, _address = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError:  # no descriptor is left, here or on the whole host
+            self._pause()
+            return
+        connection.setblocking(False)
+        self._rests[connection] = bytearray()
+        self._selector.register(connection, selectors.EVENT_READ)
+        if len(self._rests) >= self._most:
+            self._pause()
+
+    def _pause(self) -> None:
+        """Accept no more workers until one has gone, or until the next heartbeat."""
+        self._selector.unregister(self._listener)
+        self._is_accepting = False
+
+    def _accept_again(self) -> None:
+        if not self._is_accepting and len(self._rests) < self._most:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+            self._is_accepting = True
 
     def _take_output(self) -> None:
         piece = self._output.read(1 << 16)
@@ -133,3 +172,4 @@ class Streams:
             self._selector.unregister(connection)
             del self._rests[connection]
             connection.close()
+            self._accept_again()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..diagnosis import remedy
 from ..record import secret, strict_json
-from ..record.files import NO_ROOM, read_json
+from ..record.files import REFUSED, read_json
 from ..record.rundir import TERMINAL, Folder, Run
 from ..record.safe_open import unlink
 from ..store import checkpoints
@@ -114,6 +114,7 @@ class Supervisor:
         self.chosen = checkpoints.ChosenCheckpoint(None, None, {})
         self.record: dict[str, Any] = {}
         self.oom_kills = oom.kills()
+        self.has_left = False  # without a record of the end
 
     def make_next(self) -> Supervisor:
         """Make the attempt that follows this one, then unlock this one's folder."""
@@ -345,15 +346,24 @@ class Supervisor:
         if verdict.remedy is None or not may_mend:
             return self._end("failed", verdict.reason, {**evidence, "mend": verdict.mend})
         status = self._end("resuming", failure.name, evidence, remedy=verdict.remedy.record())
+        if self.has_left:
+            return status
         needs_new_container = failure.name == "no-gpu-in-container"
         if status or needs_new_container or (self.terminations and self.run.read_wish() == "run"):
             return RESTART
         return None
 
     def _end(self, state: str, reason: str, evidence: dict[str, Any], **more: Any) -> int:
-        """Record how the attempt ended, as soon as the disk has room; return the agent's exit status."""
+        """Record how the attempt ended, as soon as the disk takes it; return the agent's exit status.
+
+        A run that its user stops does not wait for that: the wish is on record, and the run has ended by it.
+        """
         self.account.record("state", {"state": state, "reason": reason, "evidence": evidence})
         while not (self.account.flush() and self._is_recorded(state, reason, evidence, **more)):
+            if self.run.read_wish() != "run":
+                self._erase_secrets()
+                self.has_left = True
+                return 0
             if self.terminations:  # a full disk on a host that shuts down
                 return RESTART
             time.sleep(NO_ROOM_S)
@@ -371,7 +381,7 @@ class Supervisor:
                 evidence = {**evidence, **self._erase_secrets()}
             account.say(state, reason, must=True, evidence=evidence, **more)
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in REFUSED:
                 raise
             return False
         return True
