@@ -20,6 +20,7 @@ from testbed.client import REPOSITORY, channel_to, missing
 
 from launcher.errors import AgentError, HostError
 from launcher.hosts import connect
+from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.agent_file import MAGIC, agent_file, shell_command
 from launcher.hosts.channel import Channel
 from launcher.values.host import Host
@@ -368,8 +369,9 @@ def test_a_root_that_takes_no_file_has_an_agent_all_the_same(small_disk):
                     file.write(b"x" * size)
     for _ in range(2):
         with channel_to(host) as agent:
-            assert agent.call("runs").values == {"runs": []}
-            assert agent.call("gc").values["items"] == []
+            desk = AgentDesk(agent)
+            assert desk.runs.summaries() == []
+            assert desk.upkeep.collect_garbage(print, dry_run=False).items == []
             with pytest.raises(AgentError, match="does not take the agent's file"):
                 agent.call("create", b"{}", run="261122-new-aaaaaa")
     assert not (small_disk / "runs").exists()
