@@ -630,4 +630,4 @@ def test_a_hostile_job_in_a_container_controls_nothing(client, box):
     assert not box.machine.ssh("ls", f"{path}/record/secrets.env", check=False)  # erased inside
     client.run("pull", run, "--all")
     assert not list(client.runs.rglob("id_secret"))
-    assert box.machine.ssh("cat", f"{path}/control/wish") == "stop"
+    assert box.machine.ssh("cat", f"{path}/control/wish").strip() == "stop"
