@@ -317,6 +317,15 @@ def reap_children() -> list[tuple[int, int]]:
         ended.append((pid, status))
 
 
+def ignore_terminations() -> None:
+    """Ignore SIGTERM and SIGINT until this process ends.
+
+    Without this, one that arrives while Python exits kills it, for Python gives them their default back first.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def become_subreaper() -> None:
     """Make this process adopt all orphans among its descendants. Does nothing except on Linux."""
     if IS_LINUX:

@@ -57,6 +57,7 @@ def main(arguments: list[str]) -> int:
     ended = process.end(
         process.own_descendants, "descendant", 0.0
     )  # no grace, as in the keeper: further steps would not be recorded
+    process.ignore_terminations()
     code, killed_by = process.exit_of(status)
     if code == 0:
         return 0

@@ -77,6 +77,7 @@ def _make_attempts(attempt: Supervisor) -> tuple[int, Supervisor]:
     """Make attempts until none follows; return the agent's exit status and the last attempt."""
     while (status := attempt.supervise()) is None:
         attempt = attempt.make_next()
+    process.ignore_terminations()  # the end is on record: its exit status must say the same
     return status, attempt
 
 
