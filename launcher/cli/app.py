@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from launcher import __version__
+from launcher import __version__, core_dumps
 from launcher.cli import (
     attach,
     completing,
@@ -39,7 +39,6 @@ from launcher.cli.quick import QuickCommand, QuickGroup
 from launcher.cli.say import complain
 from launcher.cli.signals import Terminated, heed_sigterm
 from launcher.errors import LaunchError, UsageError
-from launcher.hosts import core_dumps
 
 DEFAULT = "run"
 _OWN = ("--help", "-h", "--version", "--install-completion", "--show-completion")

@@ -602,10 +602,16 @@ def test_an_event_of_a_newer_version_is_an_event():
 EVIL_HOST = """#!{python}
 import json, os
 os.write(1, b"LAUNCH-AGENT 1 have\\n")
-for line in open(0):
-    request = json.loads(line)
-    answer = dict(runs=[dict(run=os.environ["EVIL_RUN"], state="succeeded")], state=dict(state="succeeded"), files={{}})
-    os.write(1, json.dumps(dict(id=request["id"], ok=answer)).encode() + b"\\n")
+try:
+    for line in open(0):
+        request = json.loads(line)
+        answer = dict(state=dict(state="succeeded"), files={{}})
+        if request["verb"] == "runs":
+            summary = json.dumps(dict(run={run!r}, state="succeeded")).encode() + b"\\n"
+            os.write(1, b'{{"chunk":%d}}\\n%s{{"chunk":0}}\\n' % (len(summary), summary))
+        os.write(1, json.dumps(dict(id=request["id"], ok=answer)).encode() + b"\\n")
+except OSError:
+    pass  # the client has left
 """
 
 
@@ -613,13 +619,13 @@ for line in open(0):
     "run", ["../../evil", "../evil", "/evil-absolute", ".", "..", "0101-x-aaaa/../../../evil"]
 )
 @pytest.mark.parametrize("verb", ["logs", "metrics"])
-def test_a_host_cannot_name_a_run_that_is_a_path(client, monkeypatch, tmp_path, verb, run):
+def test_a_host_cannot_name_a_run_that_is_a_path(client, tmp_path, verb, run):
     """A stranger's machine answers `last` with a path: it is refused, and nothing is written outside the mirrors."""
     fake = client.home / "python"
-    fake.write_text(EVIL_HOST.format(python=sys.executable))
+    named = f"{tmp_path}{run}" if run.startswith("/") else run
+    fake.write_text(EVIL_HOST.format(python=sys.executable, run=named))
     fake.chmod(0o755)
     client.script(f"[hosts.local]\npython = '{fake}'\n", "launch.toml")
-    monkeypatch.setenv("EVIL_RUN", f"{tmp_path}{run}" if run.startswith("/") else run)
     before = files_below(tmp_path)
     done = client.run(verb, "last", "--host", "local", timeout=30)
     assert {name for name in files_below(tmp_path).keys() - before.keys() if "/runs/" not in name} == set()
