@@ -24,7 +24,7 @@ while '"kind":"host"' not in open(path).read():
     time.sleep(0.05)
 """
 FIGURES = {"cpu_percent", "memory_gb", "disk_free_gb"}
-CARD = {"use_percent", "memory_gb", "power_w", "temperature_c"}
+CARD = ("use_percent", "memory_gb", "power_w", "temperature_c")
 
 
 def host(time=7.5, **values):

@@ -16,6 +16,7 @@ from ..store.shipping import LineWriter
 from . import contact
 from .requests import OfRun, Reply, RequestError, RunId, read_object
 from .session import Session, Verb
+from .summary_cache import SummaryCache
 
 LOSSES = ("nothing", "checkpoints", "all")
 
@@ -99,6 +100,7 @@ def collect_garbage(session: Session, request: CollectGarbage, _payload: bytes) 
         items = survey.garbage()
         if not request.dry_run:
             garbage.collect(session.root, items, lines.advance)
+            SummaryCache(session.root).forget_removed()
     survey.look(lines.advance)  # a run that was made meanwhile may name an image
     for item in items:
         lines.put(item)

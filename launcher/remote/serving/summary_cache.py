@@ -91,21 +91,29 @@ class SummaryCache:
     def save(self) -> None:
         """Write what is new. What the disk refuses is read again the next time."""
         is_due = self._stale > max(MOST_STALE, len(self._kept))
-        if not self._fresh and not is_due:
-            return
-        names = list(self._kept) if is_due else self._fresh
+        if self._fresh or is_due:
+            self._write(list(self._kept) if is_due else self._fresh, anew=is_due)
+        self._fresh, self._stale = [], 0 if is_due else self._stale
+
+    def forget_removed(self) -> None:
+        """Drop the lines about runs that are gone."""
+        there = set(os.listdir(self._runs)) if os.path.isdir(self._runs) else set()
+        if not there.issuperset(self._kept):
+            self._kept = {name: kept for name, kept in self._kept.items() if name in there}
+            self._write(list(self._kept), anew=True)
+
+    def _write(self, names: List[str], *, anew: bool) -> None:
         lines = [("%s\t%s\t%s\t%s" % (name, *self._kept[name])).encode() for name in names]
         data = b"".join(b"\n%s\t%s" % (line, _check(line)) for line in lines) + b"\n"
         with contextlib.suppress(OSError):
             os.makedirs(os.path.dirname(self._path), exist_ok=True)
-            if is_due:
+            if anew:
                 os.unlink(self._path)
             descriptor = open_regular(self._path, APPENDING, 0o600)
             try:
                 os.write(descriptor, data)
             finally:
                 os.close(descriptor)
-        self._fresh, self._stale = [], 0 if is_due else self._stale
 
 
 def _check(line: bytes) -> bytes:
