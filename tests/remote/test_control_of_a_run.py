@@ -92,6 +92,16 @@ def test_precision_evidence_of_a_container_speaks_for_its_own_plan(run):
     assert not path.exists()
 
 
+def test_a_run_cannot_push_out_what_others_have_shown(run):
+    """What is kept of all runs is bounded, so what is taken from one is, too, however often it changes."""
+    evidence_import.expect(run)
+    Path(run.folder(1).state).write_text('{"state": "running"}')
+    for number in range(3 * evidence_import.MOST_OF_RUN):
+        write_durably(run.folder(1).precision, json.dumps({"key": {"model": str(number)}}))
+        evidence_import.take_in_all(run.root)
+    assert len(list(Path(run.evidence(process.host_id())).iterdir())) == evidence_import.MOST_OF_RUN
+
+
 @pytest.mark.parametrize("text", ["[]", "{", '{"key": 3}', '{"key": {}, "failed": [1]}', "[" * 100_000])
 def test_odd_evidence_is_none(run, text):
     """A link or a pipe is none either."""

@@ -1,5 +1,6 @@
 """A root with hundreds of runs: what a question about one of them, or about all, reads. Counted by the files that are opened."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -8,10 +9,11 @@ import pytest
 from testbed.ended_run import EndedRun
 from testbed.history import repeat
 
+from launcher.remote.cards import lease
 from launcher.remote.fate import ownership
 from launcher.remote.host import garbage, leftovers
 from launcher.remote.record.rundir import Run
-from launcher.remote.serving import run_lines, summary_cache
+from launcher.remote.serving import cursors, run_lines, summary_cache
 from launcher.remote.serving.run_lines import Choice
 from launcher.remote.system import bearers, process
 
@@ -216,6 +218,52 @@ def test_garbage_is_looked_for_in_one_reading_of_each_run(history, opened):
     del opened[:]
     survey.look(heard.append)
     assert not opened
+
+
+def repeated_record(run, folders, **record):
+    """Make the next folders of a run, all with the same large record: it takes room on the disk once."""
+    large = Path(run.record) / "large"
+    large.write_text(json.dumps({"state": "running", **record}))
+    number = run.numbers()[-1]
+    for folder in map(run.folder, range(number + 1, number + 1 + folders)):
+        os.mkdir(folder.path)
+        os.link(large, folder.state)
+        os.link(large, folder.attempt)
+    return large.stat().st_size
+
+
+def test_what_a_job_repeats_in_many_folders_is_not_read_each_time(history, opened):
+    """It could otherwise hold up every listing and every launch of its root for hours."""
+    root, ids = history
+    run = Run(str(root / "runs" / ids[12]))
+    repeated_record(run, 200, evidence={"class": "x" * 3_000_000})
+    del opened[:]
+    assert len(listed(root)) == len(ids)
+    garbage.Survey(str(root), "none").look(lambda _count: None)
+    assert ownership.is_of_this_boot(run) is False
+    assert lease.is_over(run)
+    records = [path for path in opened.of(ids[12]) if path.endswith(".json") and "/record/" in path]
+    assert len(records) < 20
+
+
+def test_a_reader_gets_many_large_records_in_pieces(history):
+    """Neither the agent nor its client holds all of them at once."""
+    root, ids = history
+    run = Run(str(root / "runs" / ids[13]))
+    size = repeated_record(run, 20, evidence={"class": "x" * 3_000_000})
+    known, rounds = {}, 0
+    while True:
+        answer, payload = cursors.read(run, {"cursors": known})
+        assert len(payload) <= cursors.MAX_BYTES + size
+        at = 0
+        for part in answer["parts"]:
+            data, at = payload[at : at + part["size"]], at + part["size"]
+            known[part["path"]] = {"offset": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        rounds += 1
+        if not answer["is_full"]:
+            break
+    assert rounds > 10
+    assert sum(path.endswith("state.json") for path in known) == len(run.numbers())
 
 
 def test_a_run_that_says_too_much_does_not_hide_the_others(history):

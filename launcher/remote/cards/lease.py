@@ -178,7 +178,7 @@ def is_over(run: Run) -> bool:
         return False
     if run_state.state_of(run)["state"] in _FREE:
         return True
-    return not any(run.folder(number).read_state().get("began") for number in run.numbers())
+    return not any(folder.read_state().get("began") for folder in run.newest())
 
 
 def give_back(run: Run) -> None:

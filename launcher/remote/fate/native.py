@@ -29,8 +29,8 @@ class Native(Fate):
         """Name the processes that carry the run's token, and those that an earlier attempt could not end."""
         token = read_text(run.token)
         pids = {found.pid for found in bearers.with_token(token)} if token else set()
-        for number in run.numbers():
-            evidence = run.folder(number).read_state().get("evidence") or {}
+        for folder in run.newest():
+            evidence = folder.read_state().get("evidence") or {}
             for recorded in evidence.get("remaining") or []:
                 current = process.find(int(recorded["pid"]))
                 if current is not None and current.start == recorded.get("start") and current.letter != "Z":

@@ -219,8 +219,8 @@ def is_of_this_boot(run: Run) -> bool:
     """Whether a run was recorded on this host, and last written to since this boot."""
     if run.place_id() != process.host_id():
         return False
-    for number in reversed(run.numbers()):
-        boot = run.folder(number).read_attempt().get("boot_id")
+    for folder in run.newest():
+        boot = folder.read_attempt().get("boot_id")
         if boot is not None:  # a folder that was just made has no boot id yet
             return bool(boot == process.boot_id())
     return False

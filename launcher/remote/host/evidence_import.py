@@ -1,8 +1,9 @@
 """Precision evidence of runs in containers: it comes from the run's own record, since a container writes nowhere else.
 
-    <root>/hosts/<host-id>/expected/<run-id>   what was taken from the run so far, as a digest
+    <root>/hosts/<host-id>/expected/<run-id>   what was taken from the run so far, as digests
 
 A job may have written anything there, so it speaks for its own plan only: card, model, method and job are the plan's.
+It has few records, because what is kept of all runs is bounded: too many would push out those of others.
 What is expected of a run is taken in before a probe recalls what is known, and before the run is removed.
 """
 
@@ -19,11 +20,13 @@ from ..record import precision_evidence, strict_json
 from ..record.files import paths_in, read_text, write_durably
 from ..record.record_shape import PLAN, PRECISION, read_record
 from ..record.rundir import RUN_ID, TERMINAL, VERSION, Run
-from ..record.safe_open import UnreadableError
+from ..record.safe_open import UnreadableError, status_of
 from ..system import process
 
 MOST_RUNS = 100
 """The runs that one probe looks at."""
+MOST_OF_RUN = 50
+"""The records that are taken from one run."""
 _DRIVER = re.compile(r"\d{3}\.\d+(?:\.\d+)?")
 
 
@@ -50,28 +53,35 @@ def take_in_all(root: str) -> None:
 def take_in(run: Run) -> None:
     """Take in what a run has shown since the last time, if anything is expected of it. Raises OSError."""
     path = _note_of(run)
-    known = read_text(path)
-    if known is None:
+    text = read_text(path)
+    if text is None:
         return
+    known = text.split()
     last = run.last() if os.path.isdir(run.path) else None
     has_ended = last is None or last.read_state().get("state") in TERMINAL
-    records = [] if last is None else _records(run)
-    digest = hashlib.sha256(strict_json.encode(records).encode()).hexdigest()
-    if records and digest != known:
-        for record in records:
-            precision_evidence.keep(run.evidence(process.host_id()), record)
+    fresh = {} if last is None else {_digest(record): record for record in _records(run)}
+    taken = [digest for digest in fresh if digest not in known][: max(0, MOST_OF_RUN - len(known))]
+    for digest in taken:
+        precision_evidence.keep(run.evidence(process.host_id()), fresh[digest])
     if has_ended:
         os.unlink(path)
-    elif digest != known:
-        write_durably(path, digest)
+    elif taken:
+        write_durably(path, "\n".join([*known, *taken]))
+
+
+def _digest(record: Dict[str, Any]) -> str:
+    return hashlib.sha256(strict_json.encode(record).encode()).hexdigest()
 
 
 def _records(run: Run) -> List[Dict[str, Any]]:
     plan = read_record(run.plan, PLAN)
     records = []
-    for number in run.numbers():
-        with contextlib.suppress(UnreadableError):
-            said = read_record(run.folder(number).precision, PRECISION)
+    for number in run.numbers()[-MOST_OF_RUN:]:
+        with contextlib.suppress(FileNotFoundError, UnreadableError):
+            precision = run.folder(number).precision
+            if status_of(precision).st_size > precision_evidence.MOST_BYTES:
+                continue
+            said = read_record(precision, PRECISION)
             if isinstance(said.get("key"), dict) and plan.get("rehearsed") is not True:
                 records.append(_record(run, plan, said))
     return records

@@ -122,7 +122,7 @@ def is_half_made(run: Run) -> bool:
         return False
     if run.place_id() is None:
         return _is_unrecorded(run)
-    kinds = {run.folder(number).read_attempt().get("kind") for number in run.numbers()}
+    kinds = {folder.read_attempt().get("kind") for folder in run.newest()}
     is_ours = run.place_id() == process.host_id()
     return is_ours and kinds == {"prepare"} and run_state.state_of(run)["state"] == "interrupted"
 
@@ -213,8 +213,11 @@ class Survey:
             self.images.add(str(plan["image"].get("name")))
         if self._old_agents:  # otherwise nobody asks which agents are used
             with contextlib.suppress(FileNotFoundError):  # it was just removed
-                for number in run.numbers():
-                    self._agents.add(str(run.folder(number).read_attempt().get("agent_folder")))
+                folders = list(run.newest())
+                for folder in folders:
+                    self._agents.add(str(folder.read_attempt().get("agent_folder")))
+                if len(folders) < len(run.numbers()):  # any agent may be named in the others
+                    self._agents.update(self._old_agents)
 
     def doubts(self) -> Dict[str, str]:
         """Return the runs of which anything cannot be read, their state too, with the reasons."""

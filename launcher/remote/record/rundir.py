@@ -13,18 +13,19 @@ A run that was recorded before 2026-11-22 has all of it in one folder, and is re
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
 import time
 from itertools import count
-from typing import Any
+from typing import Any, Iterator
 
 from . import strict_json
 from .files import read_text, write_durably, write_in_place
 from .locks import Lock, is_locked
 from .record_shape import ATTEMPT, HEARTBEAT, read_record, read_state
-from .safe_open import RunPath, UnreadableError, opened_folder
+from .safe_open import RunPath, UnreadableError, opened_folder, status_of
 
 VERSION = 1
 TERMINAL = ("succeeded", "failed", "cancelled", "cancel-incomplete")
@@ -35,6 +36,8 @@ RUN_ID = re.compile(
 FOLDER = re.compile(r"[0-9]{4}|[1-9][0-9]{4,8}")
 MOST_FOLDERS = 10_000
 """The numbered folders that count, besides the first."""
+MOST_HISTORY = 4 << 20
+"""Bytes of records that are read of one run's folders: a job may make thousands, each with the same large record."""
 UNREADABLE = "unreadable"
 """The state of a run whose last record cannot be read; its evidence says why."""
 NODE = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -106,6 +109,16 @@ class Run:
         """Name the folder of this number."""
         return Folder(self.record.below("%04d" % number), number)
 
+    def newest(self) -> Iterator[Folder]:
+        """Yield the folders, the newest first, until their records have more bytes than those of any honest run."""
+        size = 0
+        for number in reversed(self.numbers()):
+            if size > MOST_HISTORY:
+                return
+            folder = self.folder(number)
+            yield folder
+            size += folder.record_bytes()
+
     def last(self) -> Folder | None:
         """Return the highest folder, None before the first."""
         numbers = self.numbers()
@@ -150,8 +163,8 @@ class Run:
         prepared = self.prepared().get("runtime") or {}
         first = prepared.get("gpus") or []
         possible = {*first, *(prepared.get("any_of") or [])}
-        for number in reversed(self.numbers()):
-            runtime = self.folder(number).read_attempt().get("runtime")
+        for folder in self.newest():
+            runtime = folder.read_attempt().get("runtime")
             if runtime is not None:
                 latest = runtime.get("gpus") or []
                 return list(latest if possible.issuperset(latest) else first)
@@ -224,6 +237,14 @@ class Folder:
         except UnreadableError:
             return []
         return [Folder(self.path.below(name), self.number) for name in sorted(filter(NODE.fullmatch, names))]
+
+    def record_bytes(self) -> int:
+        """Return how many bytes it may take to read the records of the folder."""
+        size = 0
+        for path in (self.attempt, self.state, self.heartbeat):
+            with contextlib.suppress(OSError):
+                size += status_of(path).st_size
+        return size
 
     def take_lock(self) -> None:
         """Take the writer's lock. It ends with `release` or with the writer's process."""

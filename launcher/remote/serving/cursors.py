@@ -17,7 +17,7 @@ from typing import Any
 
 from ..fate.run_state import state_of
 from ..fate.trouble import trouble_of
-from ..record.files import MOST_BYTES
+from ..record.record_shape import MOST_BYTES
 from ..record.rundir import GROWING_FILES, SMALL_FILES, Run
 from ..record.safe_open import UnreadableError, open_regular, read_regular, status_of
 
@@ -53,7 +53,8 @@ def read(run: Run, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
             prefix = os.path.relpath(folder.path, run.record)
             for name in SMALL_FILES:
                 key = "%s/%s" % (prefix, name)
-                room -= _whole(folder.path.below(name), key, cursors.get(key), parts, pieces)
+                if room > 0:
+                    room -= _whole(folder.path.below(name), key, cursors.get(key), parts, pieces)
             for name in GROWING_FILES:
                 key = "%s/%s" % (prefix, name)
                 if room > 0:

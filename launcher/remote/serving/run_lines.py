@@ -11,7 +11,7 @@ from ..record.rundir import RUN_ID, TERMINAL, UNREADABLE, Run
 from .summary import line_of
 from .summary_cache import Kept, SummaryCache
 
-GROUP = 200
+GROUP = 50
 MOST_BYTES = 60_000
 """Of a line: a job may write evidence of any size into its record."""
 _TOO_LONG = {UNREADABLE: "what its record says is too long to list"}

@@ -72,8 +72,8 @@ def _kind_and_engine(runtime: dict[str, Any]) -> dict[str, Any]:
 
 def _last_remedy(run: Run) -> dict[str, Any] | None:
     """Return the last remedy, with the attempt and the step that it answers."""
-    for number in reversed(run.numbers()):
-        state = run.folder(number).read_state()
+    for folder in run.newest():
+        state = folder.read_state()
         if state.get("remedy"):
             return {"attempt": state.get("attempt"), "step": state.get("step"), **state["remedy"]}
     return None

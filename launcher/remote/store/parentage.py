@@ -47,7 +47,7 @@ def inherit(
     others stays in force. The code comes last: a run without it never began. Raises ParentError.
     """
     check_ended(parent)
-    folders = [parent.folder(number) for number in parent.numbers()]
+    folders = reversed([*parent.newest()])
     in_force = remedy.in_force([(folder.read_attempt(), folder.read_state()) for folder in folders])
     # An agent that died before it answered a failure has not set its checkpoints aside.
     bound = in_force.failure.since if in_force.failure is not None else None
@@ -103,8 +103,8 @@ def _is_held(run: Run) -> bool:
 def _resumes(run: Run) -> bool:
     """Whether the script took its checkpoint from the worker, and its command line named no other."""
     consumed: set[str] = set()
-    for number in run.numbers():
-        consumed.update(run.folder(number).read_state().get("consumed") or [])
+    for folder in run.newest():
+        consumed.update(folder.read_state().get("consumed") or [])
     return "resume" in consumed and "held resume" not in consumed
 
 
