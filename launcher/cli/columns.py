@@ -45,6 +45,8 @@ def _lines(row: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 
 def _wrapped(cell: str, width: int) -> list[str]:
+    if _cells(cell) <= width:  # an empty column has no width at all
+        return [cell]
     parts = textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False)
     return [
         part if _cells(part) <= width else f"{set_cell_size(part, width - 1).rstrip()}…" for part in parts
