@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from testbed.client import is_gone, missing, orphan, until
@@ -27,10 +28,13 @@ FLAGS = {
     "x": {"is_exiting": True},
     "!": {"server": "tmux"},
     "?": {"start": ""},
+    "a": {"adopter": (11, "1")},
+    "b": {"adopter": (12, "1")},
     "e": {"is_exec": True, "attended_by": 12},
 }
 """`*` has the run's token, `+` another run's, `@` is another user's, `k` a keeper or an agent, `z` a zombie, `x` is ending, `!` is
-a server in the background, `?` is hidden from us, `e` belongs to a command that the third in its line attends to."""
+a server in the background, `a` knows the second in its line to adopt
+orphans, `b` the third, `?` is hidden from us, `e` belongs to a command that the third in its line attends to."""
 LINEAGES = {
     "python:*": None,
     "python:* sh:*": None,
@@ -54,6 +58,9 @@ LINEAGES = {
     "bash:* sshd:@": "sshd",
     "python:* python:z slurmstepd:@": "slurmstepd",
     "python:* spooler systemd": "spooler",
+    "python:*a slurmstepd:@ sshd:@": None,
+    "python:*b spooler slurmstepd:@": "spooler",
+    "python:* slurmstepd:@": "slurmstepd",
     "python:* spooler bash tmux:!": "spooler",
     "python:* systemd:@": "systemd",
     "python:* python:+": "python",
@@ -136,6 +143,36 @@ def test_a_spoolers_job_does_not_end_with_the_command_that_gave_it(start):
     process.end(lambda: bearers.with_token("a spooled command.1234", attending.MARK), "token", 0.0)
     assert is_gone(left)
     assert not is_gone(job)
+
+
+ADOPTED = """
+import ctypes, os, subprocess, sys, time
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # a subreaper, as slurmstepd
+sys.path.insert(0, sys.argv[1])
+subprocess.run([sys.executable, "-c", '''
+import os, subprocess, sys
+sys.path.insert(0, sys.argv[1])
+from launcher.remote.system import bearers
+os.environ.update({"LAUNCH_TOKEN": sys.argv[2], bearers.OF_ADOPTER: bearers.words_of_adopter()})
+program = subprocess.Popen(["sleep", "1000"], stdout=subprocess.DEVNULL, start_new_session=True)
+print(program.pid, os.environ[bearers.OF_ADOPTER], flush=True)
+''', *sys.argv[1:]])
+sys.stdin.read()
+"""
+
+
+def test_what_a_subreaper_has_adopted_is_still_the_runs(tmp_path):
+    """A keeper that was killed under Slurm's step daemon leaves its training to that. A second one must not start beside it."""
+    token = f"adopted {tmp_path}"
+    words = [sys.executable, "-c", ADOPTED, str(Path(bearers.__file__).parents[3]), token]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as subreaper:
+        left, adopter = subreaper.stdout.readline().split()
+        assert int(adopter.split(b".")[0]) == subreaper.pid
+        until(lambda: process.find(int(left)).parent == subreaper.pid, "the orphan")
+        try:
+            assert int(left) in {one.pid for one in bearers.with_token(token)}
+        finally:
+            os.kill(int(left), signal.SIGKILL)
 
 
 TMUX = """

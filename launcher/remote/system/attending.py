@@ -33,8 +33,13 @@ PIECE = 3900  # bytes: with its header line at most what a writable pipe accepts
 def main(arguments: list[str]) -> int:
     """Guard a program: wait until our standard input closes, then end the processes that carry the token; return 0."""
     sys.stdin.buffer.read()
-    process.end(lambda: bearers.with_token(arguments[0], MARK), "token", GRACE_S)
+    process.end(lambda: bearers.with_token(arguments[0], MARK, _parent), "token", GRACE_S)
     return 0
+
+
+def _parent() -> process.Process | None:
+    """Return the parent of this process. Once the agent has died, it is the one that has adopted the program, too."""
+    return process.find(os.getppid())
 
 
 class CommandError(Exception):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from functools import partial
-from typing import Collection, Dict, List, Optional, Sequence
+from typing import Callable, Collection, Dict, List, Optional, Sequence, Tuple
 
 from . import deadline, process, process_lineage
 from .process_lineage import ProcessEntry
@@ -18,6 +18,8 @@ OF_EXEC = "LAUNCH_EXEC"
 """Ends with `.` and the pid of the agent that attends to the command."""
 OF_KEEPER = "LAUNCH_KEEPER"
 """In the variables of a keeper and its agent, and of nothing that a run starts."""
+OF_ADOPTER = "LAUNCH_ADOPTER"
+"""The pid and the start of the process that adopts the orphans of a run, as `pid.start`."""
 SILENCE_S = 0.5
 MOST_LOOKS = 5
 
@@ -75,6 +77,7 @@ def _entry(found: process.Process, variable: str) -> ProcessEntry:
         is_exec=OF_EXEC.encode() in variables,
         attended_by=_last_number(variables.get(OF_EXEC.encode(), b"")),
         is_keeper=OF_KEEPER.encode() in variables,
+        adopter=_adopter(variables.get(OF_ADOPTER.encode(), b"")),
         server=process.server_of(found),
     )
 
@@ -82,6 +85,17 @@ def _entry(found: process.Process, variable: str) -> ProcessEntry:
 def _last_number(text: bytes) -> Optional[int]:
     number = text.rpartition(b".")[2]
     return int(number) if re.fullmatch(rb"[0-9]{1,9}", number) else None
+
+
+def _adopter(text: bytes) -> Optional[Tuple[int, str]]:
+    found = re.fullmatch(rb"([0-9]{1,9})\.([0-9]{1,20})", text)
+    return (int(found[1]), found[2].decode()) if found else None
+
+
+def words_of_adopter() -> str:
+    """Return the value of OF_ADOPTER for what this process starts, which must have no threads; empty if it is not known."""
+    adopter = process.adopter()
+    return "%d.%s" % (adopter.pid, adopter.start) if adopter is not None else ""
 
 
 def is_as_read(table: Sequence[ProcessEntry], pids: Collection[int]) -> bool:
@@ -103,13 +117,18 @@ def _is_same(entry: ProcessEntry, now: process.Process | None) -> bool:
     return (now.parent, now.start, is_ending) == (entry.parent, entry.start, was_ending)
 
 
-def with_token(token: str, variable: str = OF_RUN) -> List[process.Process]:
+def with_token(
+    token: str, variable: str = OF_RUN, find_adopter: Optional[Callable[[], Optional[process.Process]]] = None
+) -> List[process.Process]:
     """Return the processes with this token in their variables, by default the run's, without those that were handed over.
 
-    Zombies and this process are left out.
+    Zombies and this process are left out. `find_adopter` finds who adopts their orphans, if their variables do not say so.
     """
     for _ in range(MOST_LOOKS):
         table = read_table(variable)
+        adopter = find_adopter() if find_adopter is not None else None
+        if adopter is not None:
+            table = [entry._replace(adopter=(adopter.pid, adopter.start)) for entry in table]
         processes = process_lineage.by_pid(table)
         bearers = [entry for entry in table if entry.token == token and entry.letter != "Z"]
         given = {entry.pid for entry in bearers if process_lineage.receiver_of(entry, processes) is not None}

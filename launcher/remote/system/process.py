@@ -326,6 +326,31 @@ def ignore_terminations() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def adopter() -> Process | None:
+    """Return the process that adopts the orphans of this one, which is no subreaper: init, or for example Slurm's step daemon.
+
+    The kernel does not tell: an orphan is made. This process must have no threads.
+    """
+    if not IS_LINUX:
+        return None
+    reading, writing = os.pipe()
+    middle = os.fork()
+    if middle == 0:
+        try:
+            middle = os.getpid()
+            if os.fork() == 0:
+                while os.getppid() == middle:
+                    time.sleep(0.0005)
+                os.write(writing, b"%d" % os.getppid())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(middle, 0)
+    with open(reading, "rb") as answer:
+        pid = int(answer.read() or 0)
+    return find(pid)  # 0: it is outside of this namespace
+
+
 def become_subreaper() -> None:
     """Make this process adopt all orphans among its descendants. Does nothing except on Linux."""
     if IS_LINUX:

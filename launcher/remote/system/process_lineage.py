@@ -3,7 +3,7 @@
 Variables are inherited. `sbatch` passes those of the training to the job, which slurmstepd starts; so do at, a spooler
 and, if it was asked to, sshd. Such a process has the token, but descends from a program that has not. A process that the
 training itself started descends from it, or, once that has ended, from whoever adopts orphans: init, the user's manager,
-or a keeper of ours.
+the one above the run's keeper that the keeper has found out, or a keeper of ours.
 
 A server that puts itself in the background (tmux) is started by the training, and is meant to outlive it: the server
 and all below it are handed over too.
@@ -13,7 +13,7 @@ The decision is made from a table that is a value; bearers.py reads it.
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 INIT = 1
 
@@ -23,6 +23,7 @@ class ProcessEntry(NamedTuple):
 
     `token` is the run's; `is_exec`: it belongs to a command of `launch exec`, which `attended_by` has started;
     `is_keeper`: it is a keeper or an agent of ours. `name` is the kernel's. `server` is the program of a server in the background. `is_exiting`: it has no variables any more.
+    `adopter` is the pid and the start of the process that adopts the orphans of its run.
     """
 
     pid: int
@@ -37,6 +38,7 @@ class ProcessEntry(NamedTuple):
     server: Optional[str] = None
     is_exiting: bool = False
     attended_by: Optional[int] = None
+    adopter: Optional[Tuple[int, str]] = None
 
 
 def by_pid(table: Sequence[ProcessEntry]) -> Dict[int, ProcessEntry]:
@@ -68,7 +70,7 @@ def line_of(bearer: ProcessEntry, processes: Mapping[int, ProcessEntry]) -> List
     """
     line: List[ProcessEntry] = []
     entry = bearer
-    while entry.pid > INIT and entry not in line and not _is_manager(entry, bearer.uid):
+    while entry.pid > INIT and entry not in line and not _adopts_orphans(entry, bearer):
         line.append(entry)
         if _is_ours(entry, bearer):
             break
@@ -80,9 +82,10 @@ def _is_ours(entry: ProcessEntry, bearer: ProcessEntry) -> bool:
     return entry.is_keeper or entry.pid == bearer.attended_by
 
 
-def _is_manager(entry: ProcessEntry, uid: int) -> bool:
-    """Whether this is the manager of a user, `systemd --user`, which adopts the orphans of his sessions."""
-    return entry.name == "systemd" and entry.parent == INIT and entry.uid == uid
+def _adopts_orphans(entry: ProcessEntry, bearer: ProcessEntry) -> bool:
+    """Whether this adopts the orphans of a bearer's run, as the manager of a user does, `systemd --user`."""
+    is_manager = entry.name == "systemd" and entry.parent == INIT and entry.uid == bearer.uid
+    return is_manager or (entry is not bearer and (entry.pid, entry.start) == bearer.adopter)
 
 
 def words_of(receiver: ProcessEntry) -> str:

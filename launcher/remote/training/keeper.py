@@ -18,7 +18,7 @@ from ..record.locks import Lock
 from ..record.rundir import Run
 from ..record.safe_open import UnreadableError, open_regular, status_of
 from ..store import checkpoints
-from ..system import process
+from ..system import bearers, process
 
 BACK_OFF_S = (0.2, 1.0, 2.0, 5.0, 15.0, 60.0)
 HEALTHY_S = 300.0
@@ -30,6 +30,7 @@ TAIL = 500
 def main(arguments: list[str]) -> int:
     """Keep a run until its agent exits with 0, the host shuts down, or the run's folder is gone; return 0."""
     run = Run(os.path.abspath(arguments[0]))
+    os.environ[bearers.OF_ADOPTER] = bearers.words_of_adopter()  # before the lock: a fork would hold it too
     lock = Lock.take(run.keeper_lock)
     if lock is None:
         return 0

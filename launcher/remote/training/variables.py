@@ -14,6 +14,7 @@ from ..record import secret
 from ..record.files import read_json, read_text
 from ..record.rundir import Run
 from ..store import worker_folder
+from ..system import bearers
 
 _STRAY = (
     "NVIDIA_TF32_OVERRIDE",
@@ -51,6 +52,8 @@ def variables(run: Run, runtime: dict[str, Any]) -> dict[str, str]:
         values[name] = _first(first, values.get(name))
     values.update(PYTHONUNBUFFERED="1", LAUNCH_RUN=run.id, LAUNCH_TOKEN=read_text(run.token) or "")
     values["LAUNCH_ARTIFACTS"] = run.artifacts
+    if os.environ.get(bearers.OF_ADOPTER):  # of the keeper
+        values[bearers.OF_ADOPTER] = os.environ[bearers.OF_ADOPTER]
     _keep_hub_downloads(values, run.cache)
     gpus = runtime.get("gpus")
     if gpus is not None:  # empty for a plan without a card, so that no card of the host is visible
