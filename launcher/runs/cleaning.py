@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 from rich.filesize import decimal
 
-from launcher.errors import AgentError, HostError, LastCopyError, MalformedAnswerError, RunError
+from launcher.errors import AgentError, EngineError, HostError, LastCopyError, MalformedAnswerError, RunError
 from launcher.hosts import Desk
 from launcher.runs.control import summary_of
 from launcher.runs.following import refresh
@@ -29,6 +29,7 @@ from launcher.runtimes.runtime import Holding, Supply
 from launcher.values.answers import Removed
 from launcher.values.host import Host
 from launcher.values.output import LastCopies, Loss
+from launcher.values.record import Summary, is_terminal
 from launcher.values.text import files_text
 
 MOST_NAMED = 10
@@ -55,6 +56,8 @@ def free(desk: Desk, mirror: Mirror, lose: Loss, stage: Stage) -> Freeing:
     summary = summary_of(desk, mirror.run)
     freed = None
     if summary is not None:
+        if is_terminal(summary.state):
+            _end_runtime(desk, summary)
         refresh(desk, mirror)
         try:
             with mirror.alone("pull"):
@@ -73,6 +76,12 @@ def free(desk: Desk, mirror: Mirror, lose: Loss, stage: Stage) -> Freeing:
             problem = runtime.remove(mirror.run)
     mirror.mark_freed()
     return Freeing(freed, problem)
+
+
+def _end_runtime(desk: Desk, summary: Summary) -> None:
+    """End what keeps a run: that the run has ended its own job may have written, in a container that still runs."""
+    with contextlib.suppress(EngineError), open_for_run(desk, summary) as runtime:
+        runtime.stop(summary.run, 0.0)
 
 
 def _remove(desk: Desk, mirror: Mirror, lose: Loss, stage: Stage) -> int:

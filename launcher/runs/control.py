@@ -241,14 +241,18 @@ def stop(desk: Desk, run: str, *, now: bool, grace_s: float) -> Row:
 
 
 def _stop_runtime(desk: Desk, summary: Summary | None, grace_s: float) -> tuple[EngineError | None, bool]:
-    """End what keeps a run that has not ended; return what its engine said instead, and whether to ask the agent again."""
-    if summary is None or is_terminal(summary.state):
+    """End what keeps a run; return what its engine said instead, and whether to ask the agent again.
+
+    That a run has ended its own job may have written, in a container that still runs.
+    """
+    if summary is None:
         return None, False
+    has_ended = is_terminal(summary.state)
     try:
         with open_for_run(desk, summary) as runtime:
-            return None, runtime.stop(summary.run, grace_s)
+            return None, runtime.stop(summary.run, grace_s) and not has_ended
     except EngineError as error:
-        return error, True
+        return (None, False) if has_ended else (error, True)
 
 
 def _stopped(desk: Desk, summary: Summary, problem: EngineError | None, refused: str | None) -> Row:

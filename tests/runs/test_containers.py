@@ -562,6 +562,27 @@ def test_a_stopped_run_goes_on_as_another_one_in_the_same_image(client, box):
     )
 
 
+LIAR = """
+import json, os, time
+record = os.path.join(os.path.dirname(os.path.dirname(os.getcwd())), "record")
+os.mkdir(os.path.join(record, "0003"))
+with open(os.path.join(record, "0003", "state.json"), "w") as file:
+    json.dump({"state": "succeeded", "time": time.time() + 1e9}, file)
+while True:
+    time.sleep(0.1)
+"""
+
+
+def test_a_container_whose_job_has_written_that_the_run_has_ended_is_stopped(client, box):
+    """What is up the engine knows."""
+    client.script(LIAR)
+    run = detached(client)
+    until(lambda: state(client, run)["state"] == "succeeded", "the lie")
+    assert inspect(box, run)["State"]["Running"]
+    client.ok("stop", "--now", run)
+    assert not inspect(box, run)["State"]["Running"]
+
+
 HOSTILE = """
 import json, os, socket, time
 run = os.path.dirname(os.path.dirname(os.getcwd()))

@@ -1,6 +1,8 @@
 """A host whose container engine does not answer: what a person is told, and how a run there is given up."""
 
+import contextlib
 import json
+import time
 
 import pytest
 from testbed.stream import Stream
@@ -12,6 +14,7 @@ from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.channel import Reply
 from launcher.remote.fate import docker
 from launcher.remote.fate.run_state import state_of
+from launcher.remote.host import leftovers
 from launcher.remote.record.files import write_durably
 from launcher.remote.record.rundir import Run
 from launcher.remote.serving import serve
@@ -19,9 +22,9 @@ from launcher.remote.serving.requests import RequestError
 from launcher.remote.serving.session import Session
 from launcher.remote.serving.summary import summary
 from launcher.remote.system import process
-from launcher.runs import control
+from launcher.runs import cleaning, control
 from launcher.runs.evidence import words
-from launcher.runs.mirror import News
+from launcher.runs.mirror import Mirror, News
 from launcher.runs.view import Result
 from launcher.values.record import RunState
 
@@ -131,6 +134,46 @@ def test_a_run_that_ended_by_itself_has_ended_though_its_engine_is_silent(sessio
     row = control.stop(AgentDesk(There(session)), RUN, now=False, grace_s=0.1)
     assert row.summary.state == "cancelled"
     assert row.problem == "there: its docker does not answer: gone"
+
+
+class Engine(contextlib.AbstractContextManager):
+    """A container of the run that is up, and what is done in which order."""
+
+    def __init__(self, done):
+        self._done = done
+
+    def __exit__(self, *_):
+        """Hang up."""
+
+    def stop(self, run, _grace_s):
+        """End the container."""
+        self._done.append(f"{run} stopped")
+        return True
+
+    def remove(self, run):
+        """Remove the container."""
+        self._done.append(f"{run} removed")
+
+
+def test_a_container_is_stopped_though_its_job_has_written_that_the_run_has_ended(session, monkeypatch):
+    """Nothing but the engine knows whether it is up. A time to come keeps it from no sweep."""
+    done = []
+    run_of(session).new_folder().write_state("succeeded", time=time.time() + 1e6)
+    monkeypatch.setattr(control, "open_for_run", lambda *_: Engine(done))
+    row = control.stop(AgentDesk(There(session)), RUN, now=True, grace_s=0.1)
+    assert (row.summary.state, row.problem, done) == ("succeeded", None, [f"{RUN} stopped"])
+    assert leftovers.ages(session.root, [RUN])[RUN] > 3600
+
+
+def test_a_container_that_is_up_is_stopped_before_its_run_is_removed(session, monkeypatch, tmp_path):
+    """It could write into folders that are being removed, and would then stay up without a run."""
+    done = []
+    run_of(session).new_folder().write_state("succeeded")
+    monkeypatch.setattr(cleaning, "open_for_run", lambda *_: Engine(done))
+    monkeypatch.setattr(cleaning, "refresh", lambda *_: None)
+    monkeypatch.setattr(cleaning, "_remove", lambda *_: done.append("the run removed"))
+    cleaning.free(AgentDesk(There(session)), Mirror(RUN, tmp_path / "mirrors"), "all", None)
+    assert done == [f"{RUN} stopped", "the run removed", f"{RUN} removed"]
 
 
 def test_rm_takes_it_by_force_only(session):

@@ -45,8 +45,8 @@ SPOILT = {
     "a remedy that is a number": lambda run: replace(run.folder(1).state, odd(remedy=3)),
     "a time beyond all clocks": lambda run: replace(run.folder(1).state, odd(time=1e300)),
     "a number of a million digits": lambda run: replace(run.folder(1).state, '{"step":' + "9" * 10**6 + "}"),
-    "a state of many parts": lambda run: replace(run.folder(1).state, odd(evidence={"x": [[]] * 60_000})),
-    "a state of many numbers": lambda run: replace(run.folder(1).state, odd(evidence={"x": [1] * 60_000})),
+    "a state of many parts": lambda run: replace(run.folder(1).state, odd(evidence={"x": [[]] * 250_000})),
+    "a state of many numbers": lambda run: replace(run.folder(1).state, odd(evidence={"x": [1] * 250_000})),
     "a state of a terabyte": lambda run: os.truncate(run.folder(1).state, 1 << 40),
     "a record that is a pipe": lambda run: pipe(run.folder(1).attempt),
     "a runtime that is a number": lambda run: replace(

@@ -28,6 +28,8 @@ GRACE_S = 3.0
 COLLECTING_S = 0.5  # for a parent to collect what has ended
 LEAVING_S = 2.0  # for an agent that has recorded its run's end to leave by itself
 OLD_S = 3600.0
+LONG_S = 1e9
+"""The age of what says that it ends in the future: its own job has written that."""
 MOST_BYTES = 1 << 20
 MOST_CHARS = 40
 ENDED, REMOVED, LEFT = "ended", "removed", "left"
@@ -61,7 +63,8 @@ def ages(root: str, names: Collection[str]) -> Dict[str, Optional[float]]:
     states = run_state.states_of([run for run in present if run.place_id() == process.host_id()])
     for run_id, state in states.items():
         if state["state"] in TERMINAL:
-            found[run_id] = time.time() - float(state.get("time") or 0.0)
+            age_s = time.time() - float(state.get("time") or 0.0)
+            found[run_id] = age_s if age_s >= 0 else LONG_S
     return found
 
 

@@ -12,7 +12,7 @@ from . import strict_json
 from .safe_open import UnreadableError, read_regular
 
 MOST_BYTES = 8 << 20
-MOST_PARTS = 50_000
+MOST_PARTS = 200_000
 """Values in a record, about: many take long to read."""
 MOST_DEEP = 24
 MOST_CHARS = 100_000
