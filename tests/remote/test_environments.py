@@ -15,6 +15,7 @@ from testbed.wheels import make_wheel
 from launcher.remote.host import garbage, leftovers, probe_host
 from launcher.remote.making import environment_build, environment_seal, environment_steps, installed_torch
 from launcher.remote.record.locks import Lock
+from launcher.remote.record.rundir import Run
 from launcher.remote.system import process
 
 NAME, OTHER = "0123456789ab", "ba9876543210"
@@ -168,6 +169,16 @@ def asked(folder, index, others):
     (folder / "torch.txt").write_text("torch==2.13.0\n")
     (folder / "requirements.txt").write_text(others)
     return {"maker": {"kind": "venv", "program": "/x/python", "interpreter": "/x/python"}, "index": index}
+
+
+def test_uvs_cache_lies_where_no_container_writes(tmp_path, monkeypatch):
+    """An environment's files are links to it: who writes to the one writes to the other, which then runs on the host."""
+    monkeypatch.setenv("UV_CACHE_DIR", "/proc/none")  # on another disk
+    path = environment_build.path_of(str(tmp_path), NAME)
+    run = Run(str(tmp_path / "runs" / "261122-train-k3f9w2"))
+    folder = Path(environment_steps.cache_variables(path)["UV_CACHE_DIR"])
+    assert tmp_path in folder.parents
+    assert not {Path(run.cache), Path(run.path)} & {folder, *folder.parents}
 
 
 @pytest.mark.parametrize(

@@ -87,13 +87,16 @@ def uv_that_fills(folder: str, args: dict[str, Any]) -> Optional[str]:
 
 
 def cache_variables(path: str) -> dict[str, str]:
-    """Return the variable for uv's cache if its own is on another disk than an environment: a hard link needs the same."""
+    """Return the variable for uv's cache if its own is on another disk than an environment: a hard link needs the same.
+
+    What writes to the cache writes to the environments, so it does not lie in the root's `cache/`, which containers write to.
+    """
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     own = os.environ.get("UV_CACHE_DIR") or os.path.join(home, "uv")
     envs = os.path.dirname(path)
     if os.stat(_existing(own)).st_dev == os.stat(_existing(envs)).st_dev:
         return {}
-    return {"UV_CACHE_DIR": os.path.join(os.path.dirname(os.path.dirname(envs)), "cache", "uv")}
+    return {"UV_CACHE_DIR": os.path.join(os.path.dirname(os.path.dirname(envs)), "uv")}
 
 
 def _existing(path: str) -> str:
