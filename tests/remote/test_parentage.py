@@ -5,13 +5,14 @@ import json
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from testbed.client import is_gone, orphan, until
 
 from launcher.remote.record.locks import Lock
 from launcher.remote.record.rundir import Run
-from launcher.remote.store import parentage
+from launcher.remote.store import checkpoints, parentage
 from launcher.remote.store.parentage import ParentError, check_ended, inherit, take_over, what_is_wrong
 from launcher.remote.store.store import Store
 from launcher.remote.system.process import find, host_id
@@ -67,6 +68,39 @@ def test_a_manifest_of_another_shape_proves_nothing(tmp_path, files):
     made = sealed(tmp_path, 5)
     (made / "manifest.json").write_text(json.dumps({"step": 5, "files": files}))
     assert what_is_wrong(str(made))
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_a_name_that_no_file_can_have_is_a_defect(tmp_path, name):
+    """It ended the agent with a traceback, and so the run of a job that wrote it."""
+    made = sealed(tmp_path, 5)
+    (made / "manifest.json").write_text(json.dumps({"step": 5, "files": {name: {"size": 0}}}))
+    assert what_is_wrong(str(made)) == "its manifest has a name that no file can have"
+
+
+@pytest.mark.parametrize("link", ["checkpoints", "step-5", "step-5/model"])
+@pytest.mark.parametrize("kind", ["docker", "native"])
+def test_a_job_of_a_container_hands_on_no_other_runs_checkpoint(tmp_path, kind, link):
+    """A link leads further on the host than inside. Natively a job may read all that its user may."""
+    parent = run_at(tmp_path, "0101-a-aaaa", ENDED, runtime={"kind": kind})
+    other = run_at(tmp_path, "0101-b-bbbb", ENDED)
+    theirs = sealed(Path(other.checkpoints), 5)
+    own = Path(parent.checkpoints)
+    if link == "checkpoints":
+        own.rmdir()
+        own.symlink_to(other.checkpoints)
+    elif link == "step-5":
+        (own / "step-5").symlink_to(theirs)
+    else:
+        (sealed(own, 5) / "model").unlink()
+        (own / "step-5" / "model").symlink_to(theirs / "model")
+    steps = checkpoints.sealed(parent.checkpoints)
+    assert [step for step, _ in steps] == [5]
+    if kind == "native":
+        assert parentage._newest_whole(parent, steps)[0] == 5
+        return
+    with pytest.raises(ParentError, match="lies outside of the run"):
+        parentage._newest_whole(parent, steps)
 
 
 def tree(folder):

@@ -99,6 +99,8 @@ def what_is_wrong(path: str, is_given_up: Callable[[], bool] = lambda: False) ->
                 return "%s has other contents" % name
     except OSError as error:
         return "%s: %s" % (os.path.relpath(error.filename or path, path), error.strerror)
+    except ValueError:
+        return "its manifest has a name that no file can have"
     return None
 
 

@@ -112,7 +112,7 @@ def _newest_whole(run: Run, sealed: list[tuple[int, str]]) -> tuple[int, str, li
     """Return step and path of the newest whole checkpoint, and the newer ones that were passed over, with the reasons."""
     passed_over: list[dict[str, Any]] = []
     for step, path in reversed(sealed):
-        wrong = what_is_wrong(path)
+        wrong = _what_leads_away(run, path) or what_is_wrong(path)
         if wrong is None:
             return step, path, passed_over
         passed_over.append({"checkpoint": os.path.basename(path), "wrong": wrong})
@@ -121,6 +121,22 @@ def _newest_whole(run: Run, sealed: list[tuple[int, str]]) -> tuple[int, str, li
 
 
 # a checkpoint
+
+
+def _what_leads_away(run: Run, path: str) -> str | None:
+    """Say what of a checkpoint lies where the job of a container sees nothing, as behind a link to another run; None if nothing."""
+    if run_state.fate_of(run).sees_host:
+        return None
+    seen = (run.work, run.cache, os.path.join(run.root, "store", "data"))
+    places = tuple(os.path.realpath(place) + os.sep for place in seen)
+    files = read_json(os.path.join(path, checkpoints.MANIFEST)).get("files")
+    for name in (checkpoints.MANIFEST, *(files if isinstance(files, dict) else ())):
+        try:
+            if not os.path.realpath(os.path.join(path, name)).startswith(places):
+                return "%s lies outside of the run" % name
+        except ValueError:  # no file can have this name
+            continue
+    return None
 
 
 def what_is_wrong(path: str) -> str | None:
