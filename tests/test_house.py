@@ -357,7 +357,6 @@ OPENING = {
     "diagnosis/not_started.py": "the program that could not be started",
     "system/bearers.py": "/proc",
     "host/leftovers.py": "/proc and the record of sweeps",
-    "host/model_config.py": "the hub's cache",
     "host/probe_host.py": "/proc and a file to try the disk",
     "making/scratch_folder.py": "a new file in a new folder",
     "store/outputs.py": "folders and files below a descriptor, through no link",

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from testbed.client import until
 
 from launcher.remote.cards import nvidia
-from launcher.remote.host import probe_host
+from launcher.remote.host import model_config, probe_host
 from launcher.remote.serving.serve import answer
 from launcher.remote.serving.session import Session
 from launcher.values.facts import Facts
@@ -380,3 +380,19 @@ def test_of_a_model_only_what_was_asked_for_is_told(root, tmp_path, text, expect
         ]
         is None
     )
+
+
+def test_a_pipe_in_the_hubs_cache_is_no_models_config_and_is_not_waited_for(tmp_path, monkeypatch):
+    """The job of a container writes to the root's cache."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    folder = tmp_path / "hub" / "models--org--name" / "snapshots" / "main"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "config.json")
+    writer = os.open(folder / "config.json", os.O_RDWR)
+    os.write(writer, b'{"hidden_size": 64}')
+    threading.Timer(0.3, os.close, [writer]).start()  # who waits gets this
+    asked = {"kind": "name", "value": "org/name"}
+    assert model_config.read(str(tmp_path), asked, ["hidden_size"]) is None
+    os.unlink(folder / "config.json")
+    (folder / "config.json").write_text('{"hidden_size": 64}')
+    assert model_config.read(str(tmp_path), asked, ["hidden_size"]) == {"hidden_size": 64}

@@ -1,4 +1,7 @@
-"""The configuration of a model on this host: some keys of its `config.json`, in its folder or in a hub's cache."""
+"""The configuration of a model on this host: some keys of its `config.json`, in its folder or in a hub's cache.
+
+The jobs of containers write to the cache of a root: what is no regular file is not waited for.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 
 from ..record import strict_json
 from ..record.files import read_text
+from ..record.safe_open import read_regular
 
 MOST_BYTES = 1 << 20
 
@@ -28,8 +32,7 @@ def read(root: str, source: Any, keys: list[str]) -> dict[str, Any] | None:
         return None
     for path in paths:
         try:
-            with open(path, "rb") as file:
-                config = strict_json.decode(file.read(MOST_BYTES))
+            config = strict_json.decode(read_regular(path, MOST_BYTES))
         except (OSError, ValueError):
             continue
         if isinstance(config, dict):
