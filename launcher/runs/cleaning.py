@@ -33,6 +33,8 @@ from launcher.values.record import Summary, is_terminal
 from launcher.values.text import files_text
 
 MOST_NAMED = 10
+MOST_RECORD = 1 << 28
+"""Bytes of a run's record that a removal by force brings here first."""
 UNNAMED_S = 86_400.0
 """How long an image that no run names stays: `launch image build` makes images before their first run."""
 
@@ -58,7 +60,7 @@ def free(desk: Desk, mirror: Mirror, lose: Loss, stage: Stage) -> Freeing:
     if summary is not None:
         if is_terminal(summary.state):
             _end_runtime(desk, summary)
-        refresh(desk, mirror)
+        _bring_record(desk, mirror, lose)
         try:
             with mirror.alone("pull"):
                 freed = _remove(desk, mirror, lose, stage)
@@ -76,6 +78,18 @@ def free(desk: Desk, mirror: Mirror, lose: Loss, stage: Stage) -> Freeing:
             problem = runtime.remove(mirror.run)
     mirror.mark_freed()
     return Freeing(freed, problem)
+
+
+def _bring_record(desk: Desk, mirror: Mirror, lose: Loss) -> None:
+    """Bring a run's record here. Where all may be lost, what the host or this disk refuses is left, and what is very long.
+
+    A job can give its log any length without using any room.
+    """
+    if lose != "all":
+        refresh(desk, mirror)
+        return
+    with contextlib.suppress(AgentError, RunError):
+        refresh(desk, mirror, MOST_RECORD)
 
 
 def _end_runtime(desk: Desk, summary: Summary) -> None:

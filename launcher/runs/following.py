@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import time
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ from launcher.values.output import Output
 from launcher.values.record import RunState, State, is_terminal
 
 WAIT_S = 5.0
+MOST_ROUNDS = 20
+"""Answers that hold all of a run that has ended, after which nothing new may come."""
 LOST_LINKS = 5
 """So many links may be lost during a pull before it gives up; what has come stays."""
 BACK_OFF_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
@@ -185,11 +188,19 @@ def _by_number(folder: str) -> tuple[str, int]:
     return name, int(folder[len(name) :] or 0)
 
 
-def refresh(desk: Desk, mirror: Mirror) -> None:
-    """Fetch what is new of a run, without waiting for more."""
+def refresh(desk: Desk, mirror: Mirror, most: float = math.inf) -> None:
+    """Fetch what is new of a run by now, up to `most` bytes, without waiting for more.
+
+    What a live run writes meanwhile is left: over a slow link there would always be something.
+    """
     mirror.load()
-    while not mirror.apply(desk.runs.read(mirror.run, mirror.request())).is_all:
-        continue
+    size = rounds = 0
+    while rounds < MOST_ROUNDS and size < most:
+        news = mirror.apply(desk.runs.read(mirror.run, mirror.request()))
+        size += news.size
+        rounds += not news.is_full
+        if news.is_all or (_goes_on(news.state) and not news.is_full):
+            return
 
 
 def _correct(mirror: Mirror, state: RunState, view: View) -> None:

@@ -60,7 +60,8 @@ def runs_folder() -> Path:
 class News(NamedTuple):
     """What one answer brought: the run's state, complete events, and complete lines that the training printed.
 
-    `unfinished` is the start of a line that is not complete yet.
+    `unfinished` is the start of a line that is not complete yet, `is_full` whether there was more than one answer holds,
+    `size` the bytes that came.
     """
 
     state: RunState
@@ -68,6 +69,8 @@ class News(NamedTuple):
     log: list[Printed]
     is_all: bool
     unfinished: str = ""
+    is_full: bool = False
+    size: int = 0
 
 
 class _Part(Record):
@@ -335,7 +338,8 @@ class Mirror:
         is_all = not update.is_full and not update.parts
         if is_all and (is_terminal(state.state) or state.state in (State.WAITING, State.INTERRUPTED)):
             log += self._printed.finish()
-        return News(state, events, log, is_all, self._printed.unfinished)
+        size = len(answer.payload)
+        return News(state, events, log, is_all, self._printed.unfinished, update.is_full, size)
 
     def _cut(self, parts: list[_Part], payload: bytes) -> list[tuple[str, int, bytes]]:
         """Return each part's name, offset and bytes. Raises ConnectionLostError for a part that was not asked for."""

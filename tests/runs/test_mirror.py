@@ -20,6 +20,7 @@ from launcher.hosts.channel import Reply
 from launcher.remote.record.rundir import RUN_ID as RUN_ID_THERE
 from launcher.remote.record.rundir import Run
 from launcher.remote.serving import cursors
+from launcher.runs.following import refresh
 from launcher.runs.mirror import Mirror, mirrors, parse_event
 from launcher.runs.run_id import RUN_ID, find, new_run_id
 from launcher.values.host import LOCAL, Host
@@ -631,3 +632,35 @@ def test_a_host_cannot_name_a_run_that_is_a_path(client, tmp_path, verb, run):
     assert {name for name in files_below(tmp_path).keys() - before.keys() if "/runs/" not in name} == set()
     assert not list(client.runs.glob("client.json"))
     assert done.returncode != 0
+
+
+class Endless:
+    """A host of which every answer brings more, as a run that prints faster than the link answers."""
+
+    def __init__(self, state, **values):
+        self.runs = self
+        self.asked = 0
+        self._values = {"state": {"state": state}, **values}
+
+    def read(self, _run, request):
+        """Answer with the next bytes of a log."""
+        self.asked += 1
+        assert self.asked < 1000, "it never ends"
+        offset = request["cursors"].get("0001/log.txt", {}).get("offset", 0)
+        return Reply({**self._values, "parts": [part("0001/log.txt", offset, 1000)]}, b"x" * 1000)
+
+
+@pytest.mark.parametrize(
+    ("desk", "most"),
+    [
+        (Endless("running"), math.inf),
+        (Endless("succeeded"), math.inf),
+        (Endless("succeeded", is_full=True), 50_000),
+    ],
+    ids=["live", "ended", "too long"],
+)
+def test_what_is_there_by_now_is_fetched_and_no_more(tmp_path, desk, most):
+    """`logs`, `metrics`, `pull` and `rm` end, whatever a run or its host still has to say."""
+    refresh(desk, Mirror(RUN, tmp_path / "runs"), most)
+    log = (tmp_path / "runs" / RUN / "0001" / "log.txt").stat().st_size
+    assert 0 < log <= 50_000
