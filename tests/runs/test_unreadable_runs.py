@@ -1,7 +1,10 @@
 """A run that a job has made unreadable is one line. Its neighbours are listed, cleared and removed as ever."""
 
+import ctypes
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -100,6 +103,55 @@ def test_an_unreadable_run_is_one_line(tmp_path):
     assert not rows
     assert GOOD not in garbage["unreadable"]
     assert GOOD in sweep["ended"]
+
+
+FORBIDDEN = """
+import json, os, sys
+from launcher.remote.record.rundir import Run
+from launcher.remote.serving import serve
+from launcher.remote.serving.session import Session
+
+class Wire:
+    def write(self, message, payload=b""):
+        pass
+
+root, name, what = sys.argv[1:]
+run = Run(os.path.join(root, "runs", name))
+os.chmod({"record": run.record, "folder": run.last().path, "state": run.last().state}[what], 0)
+session = Session(root, Wire())
+for verb, more in (("wish", {"wish": "cancel"}), ("remove", {"lose": "all"})):
+    print(json.dumps(serve.answer(session, verb, {"run": name, **more}).values))
+"""
+DROP_BOUND, DAC_OVERRIDE, DAC_READ_SEARCH = 24, 1, 2
+
+
+def obey_modes():
+    """Root may open anything; without these two it is as everybody."""
+    for capability in (DAC_OVERRIDE, DAC_READ_SEARCH):
+        ctypes.CDLL(None).prctl(DROP_BOUND, capability, 0, 0, 0)
+
+
+@pytest.mark.parametrize("what", ["record", "folder", "state"])
+def test_a_run_whose_job_has_changed_modes_is_stopped_and_removed(tmp_path, what):
+    """A mode of 0 keeps its owner out, too, until he changes it."""
+    run = recorded_run(tmp_path, BAD, "running", runtime={"kind": "native"})
+    replace(run.plan, json.dumps({"job": "train"}))
+    replace(run.prepared_record, Path(run.folder(1).attempt).read_text())
+    replace(run.wish, "run")
+    words = [sys.executable, "-c", FORBIDDEN, str(tmp_path), BAD, what]
+    path = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        words,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        preexec_fn=obey_modes,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[0])["state"] == "cancelled"
+    assert not os.path.lexists(run.path)
 
 
 @pytest.mark.slow(reason="it starts five clients")

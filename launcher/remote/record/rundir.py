@@ -25,7 +25,7 @@ from . import strict_json
 from .files import read_text, write_durably, write_in_place
 from .locks import Lock, is_locked
 from .record_shape import ATTEMPT, HEARTBEAT, read_record, read_state
-from .safe_open import RunPath, UnreadableError, opened_folder, status_of
+from .safe_open import RunPath, UnreadableError, open_up, opened_folder, status_of
 
 VERSION = 1
 TERMINAL = ("succeeded", "failed", "cancelled", "cancel-incomplete")
@@ -91,6 +91,12 @@ class Run:
         os.mkdir(self.path, 0o755)
         for folder in (self.control, self.record, self.work):
             os.mkdir(folder, 0o755)
+
+    def open_up(self) -> None:
+        """Make the record's folder ours to change again, if the job has changed its mode: nothing can be ended without it."""
+        if self.record != self.path:
+            with contextlib.suppress(OSError):  # what follows says why
+                open_up(self.record)
 
     def numbers(self) -> list[int]:
         """Return the numbers of the folders, oldest first. They have no gaps: what lies beyond one is not ours."""

@@ -44,6 +44,7 @@ def check_is_here(run: Run) -> None:
 def contact(run: Run) -> Iterator[bool]:
     """Let one client at a time judge a run that nobody holds; yield whether it is this one."""
     lock = Lock.take(run.contact_lock, CONTACT_S)
+    run.open_up()
     run_state.fate_of(run).forget(run)
     try:
         yield lock is not None
@@ -135,6 +136,7 @@ def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
     back later finds that end, or the wish, and leaves. What a disk refuses is returned: the run is stopped all the same.
     """
     refusal = None
+    run.open_up()
     try:
         run.write_wish(wish)
     except OSError as error:
@@ -173,7 +175,10 @@ def _settle_if_possible(run: Run, state: str, reason: str, **more: Any) -> Optio
 
 def _wake(run: Run) -> None:
     """Signal the run's agent, so that it reads the wish at once; one that cannot be signalled looks by itself."""
-    agent = _agent_of(run)
+    try:
+        agent = _agent_of(run)
+    except OSError:  # its job changes modes again and again; the wish is there
+        return
     if agent is None:
         return
     process.send(agent, signal.SIGTERM)
