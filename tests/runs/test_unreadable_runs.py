@@ -117,7 +117,10 @@ class Wire:
 
 root, name, what = sys.argv[1:]
 run = Run(os.path.join(root, "runs", name))
-os.chmod({"record": run.record, "folder": run.last().path, "state": run.last().state}[what], 0)
+if what == "moved":
+    os.rename(run.folder(1).path, os.path.join(run.record, "away"))
+else:
+    os.chmod({"record": run.record, "folder": run.last().path, "state": run.last().state}[what], 0)
 session = Session(root, Wire())
 for verb, more in (("wish", {"wish": "cancel"}), ("remove", {"lose": "all"})):
     print(json.dumps(serve.answer(session, verb, {"run": name, **more}).values))
@@ -131,9 +134,9 @@ def obey_modes():
         ctypes.CDLL(None).prctl(DROP_BOUND, capability, 0, 0, 0)
 
 
-@pytest.mark.parametrize("what", ["record", "folder", "state"])
+@pytest.mark.parametrize("what", ["record", "folder", "state", "moved"])
 def test_a_run_whose_job_has_changed_modes_is_stopped_and_removed(tmp_path, what):
-    """A mode of 0 keeps its owner out, too, until he changes it."""
+    """A mode of 0 keeps its owner out, too, until he changes it. Or the job moved the first folder away: it looked unprepared."""
     run = recorded_run(tmp_path, BAD, "running", runtime={"kind": "native"})
     replace(run.plan, json.dumps({"job": "train"}))
     replace(run.prepared_record, Path(run.folder(1).attempt).read_text())

@@ -6,6 +6,7 @@ import os
 from typing import Any, Dict, List, NamedTuple, Sequence
 
 from ..record.rundir import TERMINAL, UNREADABLE, WISHES, Folder, Run, unreadable
+from ..record.safe_open import UnreadableError
 from ..system import process
 from . import fate
 
@@ -88,6 +89,8 @@ class _Unheld(NamedTuple):
 def _recorded(run: Run) -> State | _Unheld:
     """Return the run's state if its record settles it, or what a verdict is needed for."""
     last = run.last()
+    if last is None and run.has_lost_folders():
+        return unreadable(UnreadableError(run.record, "has lost its first folder"))
     if last is None:
         return {"state": "preparing", "reason": None}
     ended = last.read_state()

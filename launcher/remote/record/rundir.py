@@ -93,10 +93,21 @@ class Run:
             os.mkdir(folder, 0o755)
 
     def open_up(self) -> None:
-        """Make the record's folder ours to change again, if the job has changed its mode: nothing can be ended without it."""
+        """Make the record one that an end can be written to, if the job has changed its mode or moved its first folder away."""
         if self.record != self.path:
             with contextlib.suppress(OSError):  # what follows says why
                 open_up(self.record)
+                if self.has_lost_folders():
+                    with opened_folder(self.record) as record:
+                        os.mkdir("0001", 0o755, dir_fd=record)
+
+    def has_lost_folders(self) -> bool:
+        """Whether the first folder, and so all of them, is gone: it was there before the run was on record."""
+        return (
+            self.record != self.path
+            and not self.numbers()
+            and bool(read_record(self.prepared_record, ATTEMPT))
+        )
 
     def numbers(self) -> list[int]:
         """Return the numbers of the folders, oldest first. They have no gaps: what lies beyond one is not ours."""
