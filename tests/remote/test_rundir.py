@@ -194,3 +194,21 @@ def test_a_run_that_is_not_recorded_yet_is_not_interrupted(tmp_path):
     run.make()
     run.new_folder().release()
     assert state_of(run)["state"] == "preparing"
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 5, 7, 8, 9, 100])
+def test_the_last_folder_is_found_among_any_number_of_other_names(tmp_path, monkeypatch, count):
+    """A job may put millions of them beside it: they are not listed."""
+    run = Run(str(tmp_path / "runs" / "261122-x-aaaaaa"))
+    run.make()
+    for number in range(1, count + 1):
+        os.mkdir(run.folder(number).path)
+    for name in ("x", "1", "00001", "99999", "999999999"):
+        os.mkdir(os.path.join(run.record, name))
+
+    def refuse(*_):
+        raise AssertionError
+
+    for function in ("listdir", "scandir"):
+        monkeypatch.setattr(os, function, refuse)
+    assert run.numbers() == list(range(1, count + 1))

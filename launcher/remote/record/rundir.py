@@ -18,7 +18,6 @@ import errno
 import os
 import re
 import time
-from itertools import count
 from typing import Any, Iterator
 
 from . import strict_json
@@ -33,7 +32,7 @@ RUN_ID = re.compile(
     r"[0-9]{6}-[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?-[a-z0-9]{6}|[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}"
 )
 """At most 40 characters, of which 31 bits are random; the second form was given until 2026-11-22."""
-FOLDER = re.compile(r"[0-9]{4}|[1-9][0-9]{4,8}")
+MOST_NUMBER = 1 << 29
 MOST_FOLDERS = 10_000
 """The numbered folders that count, besides the first."""
 MOST_HISTORY = 4 << 20
@@ -110,16 +109,17 @@ class Run:
         )
 
     def numbers(self) -> list[int]:
-        """Return the numbers of the folders, oldest first. They have no gaps: what lies beyond one is not ours."""
+        """Return the numbers of the folders, oldest first. They have no gaps: what lies beyond one is not ours.
+
+        The last is looked for by name: a job may put millions of names beside them, which would take long to list.
+        """
         try:
-            with opened_folder(self.record) as folder:
-                names = os.listdir(folder)
+            with opened_folder(self.record) as record:
+                last = _last_in(record)
         except FileNotFoundError:
             if not os.path.isdir(self.path):
                 raise
             return []
-        present = {int(name) for name in names if FOLDER.fullmatch(name)}
-        last = next(number for number in count(1) if number not in present) - 1
         return [1, *range(max(2, last - MOST_FOLDERS), last + 1)] if last else []
 
     def folder(self, number: int) -> Folder:
@@ -305,6 +305,25 @@ class Folder:
         record = {"version": VERSION, "state": state, "reason": reason, "time": time.time()}
         record.update(more)
         write_durably(self.state, strict_json.encode(record) + "\n")
+
+
+def _last_in(record: int) -> int:
+    """Return the number of the last folder in a run's record, 0 if there is none."""
+    present, missing = 0, 1
+    while missing <= MOST_NUMBER and _has(record, missing):
+        present, missing = missing, 2 * missing
+    while missing - present > 1:
+        middle = (present + missing) // 2
+        present, missing = (middle, missing) if _has(record, middle) else (present, middle)
+    return present
+
+
+def _has(record: int, number: int) -> bool:
+    try:
+        os.stat("%04d" % number, dir_fd=record, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def unreadable(error: OSError) -> dict[str, Any]:
