@@ -9,7 +9,7 @@ from testbed.toy import recorded_run
 
 from launcher.remote.cards import lease
 from launcher.remote.fate import docker, run_state
-from launcher.remote.host import evidence_import
+from launcher.remote.host import evidence_import, leftovers
 from launcher.remote.record import secret
 from launcher.remote.record.files import write_durably
 from launcher.remote.system import process
@@ -121,3 +121,10 @@ def test_secrets_of_a_run_of_before_are_read_and_erased(run):
     assert secret.read(run) == {"A": "value"}
     secret.erase(run)
     assert not os.path.exists(run.older_secrets)
+
+
+def test_secrets_that_an_agent_did_not_live_to_erase_are_erased_when_its_run_is_stopped(run):
+    """A job that writes that its run has ended, and kills its agent, has them left on the host otherwise."""
+    Path(run.secrets).write_text('{"A": "value"}')
+    leftovers.remains(run)
+    assert not os.path.exists(run.secrets)

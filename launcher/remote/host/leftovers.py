@@ -15,7 +15,7 @@ from typing import Any, Collection, Dict, Iterator, List, Optional, Tuple
 from ..cards import lease
 from ..fate import ownership, run_state
 from ..making import environment_build, scratch_folder
-from ..record import strict_json
+from ..record import secret, strict_json
 from ..record.locks import Lock, is_locked
 from ..record.rundir import TERMINAL, Run
 from ..store.manifest import ShippingError
@@ -71,13 +71,15 @@ def ages(root: str, names: Collection[str]) -> Dict[str, Optional[float]]:
 def remains(run: Run) -> List[str]:
     """Return what is left of a run that has ended, processes and leases, after waiting a moment for them to go.
 
-    The leases of an agent that cannot give them back itself, in a container, are given back here.
+    The leases of an agent that cannot give them back itself, in a container, are given back here. Its secrets are erased if it
+    did not live to do so: a job can write that its run has ended.
     """
     if not run_state.fate_of(run).sees_host and run_state.state_of(run)["state"] in TERMINAL:
-        with contextlib.suppress(
-            OSError
-        ):  # a read-only disk: the lease of a run that has ended holds no card
-            lease.give_back(run)
+        for let_go in (secret.erase, lease.give_back):
+            with contextlib.suppress(
+                OSError
+            ):  # a read-only disk: the lease of a run that has ended holds no card
+                let_go(run)
     deadline = time.monotonic() + LEAVING_S
     while True:
         groups = ownership.leftovers(run.root, [run.id]).ours.values()
