@@ -17,6 +17,8 @@ from launcher.runs.following import finish
 from launcher.runs.mirror import Mirror, News, parse_event
 from launcher.values.record import RunState
 
+pytestmark = pytest.mark.slow(reason="hundreds of generated records in each view")
+
 RUN = "0101-x-abcd"
 NUMBERS = st.integers() | st.sampled_from(
     [10**400, -(10**400), 2**63, 1e308, -1e308, float("inf"), float("nan")]

@@ -214,6 +214,7 @@ def test_the_record_of_every_node_is_mirrored_byte_for_byte(place):
     assert len(list(place.mirror.events())) == 2
 
 
+@pytest.mark.slow(reason="a hundred mirrors of generated changes")
 @given(STEPS, st.sampled_from([7, 4096, 1 << 20]))
 def test_by_any_road_the_mirror_ends_as_the_hosts_bytes(steps, most):
     """Appends, new folders, replaced files, reads of any size and new clients in any order: byte for byte the same."""
