@@ -20,6 +20,7 @@ from launcher.runs.run_id import RUN_ID, find
 from launcher.runtimes import open_for_run
 from launcher.runtimes.runtime import Resumption
 from launcher.values.host import Host
+from launcher.values.parsing import unknown_name
 from launcher.values.record import DISK_WORDS, RunState, State, Summary, is_terminal
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from launcher.values.image import BuildOptions
     from launcher.values.plan import Plan
 
+STATES = (*State, "unreadable")
+"""What a listing may show of a run."""
 MOST_HOSTS_AT_ONCE = 16
 STOP_SLACK_S = 30.0
 OWN_AT_ONCE = 50
@@ -48,8 +51,11 @@ def listing(host_name: str | None, states: Sequence[str] = (), most: int | None 
     """Return the runs of this client, or of one host: those in one of the `states`, the newest `most`; the oldest first.
 
     Hosts with live runs are asked, all at once. The rows of a host that does not answer show the last known state, and say
-    so.
+    so. Raises UnknownNameError for a state that no run has.
     """
+    for word in states:
+        if word not in STATES:
+            raise unknown_name("state", word, STATES, looked_in="of a run")
     rows = _own_rows() if host_name is None else _rows_of(resolve.host(host_name), states, most)
     rows = [row for row in rows if not states or row.summary.state in states]
     rows.sort(key=lambda row: row.summary.time or 0)

@@ -333,6 +333,8 @@ def _change_table(data: dict[str, Any], name: str, values: Mapping[str, str]) ->
 
 def _tables(path: Path, allowed: set[str]) -> tuple[dict[str, Any], str]:
     if not path.is_file():
+        if os.path.lexists(path):
+            raise BadFileError(f"{path}: is not a regular file")
         return {}, ""
     data, text = read_toml(path)
     for key in data:

@@ -12,6 +12,11 @@ _IN_A_QUERY = re.compile(
     r"[?&][^=&#\s]*(?:token|key|secret|password|signature|sig|auth|credential)[^=&#\s]*=[^&#\s]",
     re.IGNORECASE,
 )
+_TOKEN = re.compile(
+    r"(?<![A-Za-z0-9])(?:gh[oprsu]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|hf_[A-Za-z0-9]{20,}"
+    r"|sk-[\w-]{20,}|xox[abeoprs]-[\w-]{10,}|AKIA[A-Z0-9]{16}|AIza[\w-]{35}|pypi-[\w-]{40,})"
+)
+"""As GitHub, GitLab, Hugging Face, OpenAI and Anthropic, Slack, AWS, Google and PyPI begin theirs."""
 _KEY = re.compile(
     r"(?:^|[-_])(?:password|passwd|token|secret|credentials?|auth|key)(?:$|[-_])", re.IGNORECASE
 )
@@ -23,4 +28,6 @@ def credential_in(value: str, key: str = "") -> str | None:
         return "a user or password in a URL"
     if _IN_A_QUERY.search(value):
         return "a token in a URL"
+    if _TOKEN.search(value):
+        return "a token"
     return "a password or token" if _KEY.search(key) else None

@@ -36,6 +36,12 @@ def _engine(written: str) -> str:
     return written
 
 
+def _root(written: str) -> str:
+    if not written.startswith(("/", "~")):
+        raise ValueError("expected an absolute path, or one that begins with ~/")
+    return written
+
+
 class Host(Written):
     """A machine, as written in its `[hosts.NAME]` table.
 
@@ -52,7 +58,7 @@ class Host(Written):
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     identity_file: str | None = None
     known_hosts: str | None = None
-    root: str = "~/.launch"
+    root: Annotated[str, AfterValidator(_root)] = "~/.launch"
     python: str | None = None
     environment: Annotated[str | None, Field(validation_alias=AliasChoices("environment", "env"))] = None
     runtime: str = "auto"

@@ -4,13 +4,14 @@ import contextlib
 from json import dumps as dump
 
 import hypothesis
+import pytest
 from hypothesis import strategies
 from testbed.stream import Stream
 
-from launcher.errors import ConnectionLostError, MalformedAnswerError
+from launcher.errors import ConnectionLostError, MalformedAnswerError, UnknownNameError
 from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.channel import Reply
-from launcher.runs.control import runs_of
+from launcher.runs.control import listing, runs_of
 from launcher.runs.mirror import Mirror
 
 FIELDS = ["run", "state", "reason", "attempt", "step", "steps", "loss", "job", "card", "time", "evidence"]
@@ -71,3 +72,9 @@ def test_any_state_is_one_or_a_broken_answer(tmp_path_factory, state, evidence):
             news = mirror.apply(Reply({"state": told, "parts": [], "last": [], "is_full": False}, b""))
             assert isinstance(news.state.state, str)
             assert isinstance(news.state.evidence or {}, dict)
+
+
+def test_a_state_that_no_run_has_is_no_empty_list():
+    """`--state faild` would look as if nothing had failed."""
+    with pytest.raises(UnknownNameError, match="did you mean 'failed'"):
+        listing(None, ("faild",))

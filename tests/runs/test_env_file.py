@@ -143,6 +143,11 @@ def test_a_table_of_variables_is_checked(project, table, said):
     ("name", "value", "level"),
     [
         ("HF_TOKEN", "hf_abcdefghijklmnop123", "refuse"),
+        ("T", "ghp_A8kd92JfkLs0qPz7RtYw3NmXc5VbGh1DuEoI", "refuse"),
+        ("T", "github_pat_11ABCDEFG0123456789_abcdef", "refuse"),
+        ("T", "sk-proj-abcdefghijklmnop0123", "refuse"),
+        ("AWS", "AKIAIOSFODNN7EXAMPLE", "refuse"),
+        ("MODEL", "task-specific-distilled-model-of-mine", None),
         ("https_proxy", "http://ada:hunter2@proxy:3128", "refuse"),
         ("DB_PASSWORD", "hunter2", "note"),
         ("MAX_TOKEN_COUNT", "512", "note"),

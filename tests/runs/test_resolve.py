@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -122,6 +123,8 @@ def test_an_unknown_host_is_named_with_the_nearest_and_all_known(person, word):
         ("[hosts.lab]\nname = 'x'\n", ["launch.toml", "hosts.lab.name"]),
         ("[hosts.lab\n", ["launch.toml", "TOML", "line 1"]),
         ("[hosts.lab]\naddress = '-oProxyCommand=x'\n", ["launch.toml", "hosts.lab.address"]),
+        ("[hosts.lab]\nroot = ''\n", ["launch.toml", "hosts.lab.root", "absolute path"]),
+        ("[hosts.local]\nroot = 'runs/here'\n", ["launch.toml", "hosts.local.root", "absolute path"]),
     ],
     ids=lambda value: value.strip() if isinstance(value, str) else "",
 )
@@ -130,6 +133,15 @@ def test_a_mistake_in_the_project_file_is_named(person, text, parts):
     person("launch.toml", text)
     said = complaint(BadFileError, resolve.host, None)
     assert [part for part in parts if part not in said] == []
+
+
+def test_a_project_file_that_cannot_be_one_is_not_passed_over(person):
+    """A job that is meant for another host must not run here because its table was not read."""
+    Path("launch.toml").mkdir()
+    assert "launch.toml: is not a regular file" in complaint(BadFileError, resolve.project)
+    Path("launch.toml").rmdir()
+    Path("launch.toml").symlink_to("nowhere")
+    assert "launch.toml: is not a regular file" in complaint(BadFileError, resolve.host, None)
 
 
 def test_a_mistake_in_the_persons_file_names_that_file(person):
