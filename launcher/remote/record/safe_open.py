@@ -135,8 +135,6 @@ def open_regular(path: str, flags: int, mode: int = 0o644) -> int:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise UnreadableError(path, "is a link") from None
-        if error.errno == errno.EACCES and isinstance(path, RunPath):
-            raise UnreadableError(path, "may not be opened") from None
         if error.errno in (errno.ENXIO, errno.EISDIR):  # a pipe or a socket without a reader, or a folder
             raise UnreadableError(path, "is not a regular file") from None
         if error.filename is None or error.filename == os.path.basename(path):
@@ -157,7 +155,10 @@ def open_regular(path: str, flags: int, mode: int = 0o644) -> int:
 
 def read_regular(path: str, most: int) -> bytes:
     """Return the bytes of a regular file. Raises OSError, UnreadableError if it is anything else or has more than `most`."""
-    descriptor = open_regular(path, os.O_RDONLY)
+    try:
+        descriptor = open_regular(path, os.O_RDONLY)
+    except PermissionError:
+        raise UnreadableError(path, "may not be opened") from None
     try:
         pieces: List[bytes] = []
         left = most + 1 if os.fstat(descriptor).st_size <= most else 0
