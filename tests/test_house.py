@@ -120,9 +120,8 @@ def test_imports_point_down_only(path):
     assert not {name for name in ours if floor(name) > floor(own)}
     if own in ("launcher.errors", "launcher.resources", "launcher.__init__"):
         assert not ours
-    if (
-        not own.startswith("launcher.hosts.") and own != "launcher.core_dumps"
-    ):  # loaded at once, as hosts must not be
+    # core_dumps is loaded by every command, which hosts must not be.
+    if not own.startswith("launcher.hosts.") and own != "launcher.core_dumps":
         assert not {name for name in ours if name.startswith("launcher.remote")}
 
 

@@ -33,8 +33,7 @@ FLAGS = {
     "e": {"is_exec": True, "attended_by": 12},
 }
 """`*` has the run's token, `+` another run's, `@` is another user's, `k` a keeper or an agent, `z` a zombie, `x` is ending, `!` is
-a server in the background, `a` knows the second in its line to adopt
-orphans, `b` the third, `?` is hidden from us, `e` belongs to a command that the third in its line attends to."""
+a server in the background, `?` is hidden from us, `a` has the second in its line as its run's adopter, `b` the third, `e` belongs to a command that the third in its line attends to."""
 LINEAGES = {
     "python:*": None,
     "python:* sh:*": None,

@@ -661,7 +661,7 @@ class Endless:
     ids=["live", "ended", "too long"],
 )
 def test_what_is_there_by_now_is_fetched_and_no_more(tmp_path, desk, most):
-    """`logs`, `metrics`, `pull` and `rm` end, whatever a run or its host still has to say."""
+    """`logs`, `metrics`, `pull` and `rm` end, even if a run or its host always has more to send."""
     refresh(desk, Mirror(RUN, tmp_path / "runs"), most)
     log = (tmp_path / "runs" / RUN / "0001" / "log.txt").stat().st_size
     assert 0 < log <= 50_000

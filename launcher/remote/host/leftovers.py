@@ -76,9 +76,7 @@ def remains(run: Run) -> List[str]:
     """
     if not run_state.fate_of(run).sees_host and run_state.state_of(run)["state"] in TERMINAL:
         for let_go in (secret.erase, lease.give_back):
-            with contextlib.suppress(
-                OSError
-            ):  # a read-only disk: the lease of a run that has ended holds no card
+            with contextlib.suppress(OSError):  # a read-only disk; the lease of an ended run holds no card
                 let_go(run)
     deadline = time.monotonic() + LEAVING_S
     while True:

@@ -1,6 +1,6 @@
 """The configuration of a model on this host: some keys of its `config.json`, in its folder or in a hub's cache.
 
-The jobs of containers write to the cache of a root: what is no regular file is not waited for.
+A container's job can write to the root's cache. Only regular files are opened there: a pipe could hold up the probe.
 """
 
 from __future__ import annotations

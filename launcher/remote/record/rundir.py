@@ -308,7 +308,7 @@ class Folder:
 
 
 def _last_in(record: int) -> int:
-    """Return the number of the last folder in a run's record, 0 if there is none."""
+    """Return the number of the last folder in a run's record, or 0."""
     present, missing = 0, 1
     while missing <= MOST_NUMBER and _has(record, missing):
         present, missing = missing, 2 * missing

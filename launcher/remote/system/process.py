@@ -327,9 +327,10 @@ def ignore_terminations() -> None:
 
 
 def adopter() -> Process | None:
-    """Return the process that adopts the orphans of this one, which is no subreaper: init, or for example Slurm's step daemon.
+    """Return the process that adopts orphans of this one: init, or a subreaper above it such as Slurm's step daemon.
 
-    The kernel does not tell: an orphan is made. This process must have no threads.
+    The kernel has no call that answers this, so an orphan is made, which reads its new parent. This process must not be a
+    subreaper itself, and must have no threads.
     """
     if not IS_LINUX:
         return None
@@ -339,7 +340,7 @@ def adopter() -> Process | None:
         try:
             middle = os.getpid()
             if os.fork() == 0:
-                while os.getppid() == middle:
+                while os.getppid() == middle:  # until `middle` has exited, which takes microseconds
                     time.sleep(0.0005)
                 os.write(writing, b"%d" % os.getppid())
         finally:
