@@ -400,7 +400,12 @@ def hook(client: Client, _host: SshHost) -> Iterator[Figure]:
     """Measure what the start-up hook costs a script without torch: with it and without it in turn."""
     worker = client.project / "worker"
     shutil.copytree(REPOSITORY / "launcher" / "worker", worker)
-    plain = {**client.env, "PYTHONPATH": str(worker), "LAUNCH_SOCKET": str(client.project / "none")}
+    plain = {
+        **client.env,
+        "PYTHONPATH": str(worker),
+        "LAUNCH_SOCKET": str(client.project / "none"),
+        "LAUNCH_HOOK": "observe",
+    }
     hooked = {
         **plain,
         "PYTHONPATH": os.pathsep.join([str(worker / "launcher_worker" / "startup"), str(worker)]),

@@ -108,7 +108,13 @@ def test_it_stands_where_the_training_stands_and_leaves_no_mark(client, monkeypa
     *places, there = json.loads(log.read_text())
     *same, here = json.loads(done.stdout.splitlines()[-1])
     assert same == places == [str(folder / "work" / "code"), sys.executable, places[2]]
-    assert set(there) - set(here) == {"HF_TOKEN", "LAUNCH_SOCKET", "LAUNCH_ATTEMPT", "LAUNCH_ADOPTER"}
+    assert set(there) - set(here) == {
+        "HF_TOKEN",
+        "LAUNCH_SOCKET",
+        "LAUNCH_HOOK",
+        "LAUNCH_ATTEMPT",
+        "LAUNCH_ADOPTER",
+    }
     assert here.pop("LAUNCH_EXEC")
     assert here == {name: there[name] for name in here}
     assert {"LAUNCH_RUN", "LAUNCH_TOKEN", "CUDA_VISIBLE_DEVICES"} <= set(here)

@@ -57,7 +57,12 @@ FAILURES = {"a module that fails to import": "import nothing_of_that_name"}
 def run(folder, *, hook, words=(), python=sys.executable, **more):
     """Run a script as the agent starts it, and give its exit code, its output and its errors."""
     paths = os.pathsep.join(map(str, [*PATHS[hook], folder / "mine"]))
-    variables = {"PYTHONPATH": paths, "PATH": os.environ["PATH"], "LAUNCH_SOCKET": str(folder / "none")}
+    variables = {
+        "PYTHONPATH": paths,
+        "PATH": os.environ["PATH"],
+        "LAUNCH_SOCKET": str(folder / "none"),
+        "LAUNCH_HOOK": "observe",
+    }
     variables["HOME"] = str(folder)
     done = subprocess.run(
         [python, *words, "train.py", "--lr", "a b"],

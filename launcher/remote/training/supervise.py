@@ -243,7 +243,7 @@ class Supervisor:
                 grace_s=self.progress.grace_s,
                 attempt=account.folder.path,
                 socket=socket_path,
-                has_hook=self.plan.get("inject") is True,
+                hook=_hook_parts(self.plan),
             )
             try:
                 start = Start(words, self.run.code, variables, ranks, may_dump=not self.secrets)
@@ -394,6 +394,11 @@ class Supervisor:
         except OSError as error:
             return {"secrets": "not erased: %s" % error.strerror}
         return {}
+
+
+def _hook_parts(plan: Mapping[str, Any]) -> list[str]:
+    """Return the parts of the start-up hook that are on."""
+    return ["observe"] if plan.get("inject") is True else []
 
 
 def _seconds(minutes: Any) -> float | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 from ..record import secret
 from ..record.files import read_json, read_text
@@ -73,15 +73,15 @@ def training_variables(
     grace_s: float,
     attempt: str,
     socket: str,
-    has_hook: bool,
+    hook: Sequence[str],
 ) -> dict[str, str | bytes]:
     """Return the variables of the training itself, the only ones with the secrets.
 
     `port` is where the ranks connect, `attempt` the attempt's folder, `socket` the path where its workers report.
-    `has_hook`: the start-up hook observes the Python processes of the training.
+    `hook` names the parts of the start-up hook that are on in the training's Python processes.
     """
     values = variables(run, runtime)
-    if has_hook:
+    if hook:
         values["PYTHONPATH"] = _first(worker_folder.hook_of(sys.argv[0]), values["PYTHONPATH"])
     return {
         **{name: secret.as_bytes(value) for name, value in secrets.items()},
@@ -97,6 +97,7 @@ def training_variables(
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(grace_s) + 1),
         "LAUNCH_ATTEMPT": attempt,
         "LAUNCH_SOCKET": socket,
+        **({"LAUNCH_HOOK": " ".join(hook)} if hook else {}),
     }
 
 

@@ -1,8 +1,8 @@
 """The start-up hook: Python imports this module first in every process of a training.
 
-Its folder is the first of PYTHONPATH. It waits for the import of a library that it can observe, and has the worker
-observe that library. In a process that imports none of them it does nothing else. Then it imports the `sitecustomize`
-that Python would have found without it.
+Its folder is the first of PYTHONPATH. It waits for the import of a library that one of its parts is about, and hands
+that library to the part. LAUNCH_HOOK names the parts that are on. In a process that imports no such library it does
+nothing else. Then it imports the `sitecustomize` that Python would have found without it.
 
 A training may start an older Python for something else, so the syntax is that of Python 3.6. Nothing is imported that
 Python has not loaded by now: it takes less than a millisecond.
@@ -17,36 +17,46 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, Sequence
 
-OBSERVED = {"transformers.trainer": "observe_trainer"}
-"""The modules that are observed, each with the function of `launcher_worker.observer` that does it."""
+PARTS = (("observe", "transformers.trainer", "observer.observe_trainer"),)
+"""A part's name, the module it is about, and the function of `launcher_worker` that gets the module once it is imported.
+
+Where several are about one module they are called in this order.
+"""
 
 
 class ImportWatch:
-    """A finder that finds no module itself: it has a module observed once it is imported."""
+    """A finder that finds no module itself: it hands a module to the parts of the hook once it is imported."""
+
+    def __init__(self, parts: "Sequence[str]") -> None:
+        self.functions: "dict[str, list[str]]" = {}
+        for part, module, function in PARTS:
+            if part in parts:
+                self.functions.setdefault(module, []).append(function)
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        """Return what the other finders find for a module that is observed; None for every other module."""
-        if name not in OBSERVED:
+        """Return what the other finders find for a module that is watched; None for every other module."""
+        if name not in self.functions:
             return None
         begin = sys.meta_path.index(self) + 1 if self in sys.meta_path else 0
         for finder in sys.meta_path[begin:]:
             spec = finder.find_spec(name, path, target)
             if spec is not None:
-                _observe_after_import(spec)
+                _call_after_import(self.functions[name], spec)
                 return spec
         return None
 
 
-def _observe_after_import(spec: "ModuleSpec") -> None:
-    """Let a module's loader have it observed after its execution; the loader is the same again by then."""
+def _call_after_import(functions: "Sequence[str]", spec: "ModuleSpec") -> None:
+    """Let a module's loader call functions after its execution; the loader is the same again by then."""
     loader: Any = spec.loader
 
     def exec_module(module: "ModuleType") -> None:
         vars(loader).pop("exec_module", None)
         execute(module)
-        _observe(module)
+        for function in functions:
+            _call(function, module)
 
     # Python leaves frames of importlib out of tracebacks. So a module that fails looks as if nobody watched it.
     code = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap>")
@@ -55,13 +65,14 @@ def _observe_after_import(spec: "ModuleSpec") -> None:
         execute = loader.exec_module
         loader.exec_module = exec_module
     except (AttributeError, TypeError):
-        return  # a loader of another kind: its module is not observed
+        return  # a loader of another kind: its module is not watched
 
 
-def _observe(module: "ModuleType") -> None:
+def _call(function: str, module: "ModuleType") -> None:
+    name, _, attribute = function.rpartition(".")
     try:
-        observer = __import__("launcher_worker.observer", fromlist=["observer"])
-        getattr(observer, OBSERVED[module.__name__])(module)
+        part = __import__("launcher_worker." + name, fromlist=[attribute])
+        getattr(part, attribute)(module)
     except Exception:  # noqa: BLE001, S110 - whatever is wrong with the hook, the training goes on
         pass
 
@@ -75,6 +86,6 @@ def _import_next() -> None:
         __import__("sitecustomize")
 
 
-if sys.version_info >= (3, 8) and "LAUNCH_SOCKET" in os.environ:
-    sys.meta_path.insert(0, ImportWatch())
+if sys.version_info >= (3, 8) and "LAUNCH_HOOK" in os.environ:
+    sys.meta_path.insert(0, ImportWatch(os.environ["LAUNCH_HOOK"].split()))
 _import_next()
