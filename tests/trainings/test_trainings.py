@@ -1,0 +1,43 @@
+"""The guard over many kinds of training: it ends no healthy one, and each broken one for its true reason and in time.
+
+CI runs some of the cases; `make trainings` runs all of them, and writes TRAININGS.md.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from trainings.harness import Outcome, names
+
+pytestmark = pytest.mark.training
+
+HARNESS = Path(__file__).with_name("harness.py")
+IN_CI = {
+    "plain torch": ["healthy/gan", "healthy/sgd", "healthy/warm_up_from_zero"],
+    "transformers, peft and TRL": ["healthy/sft_lora"],
+    "broken": ["broken/nan_loss", "broken/optimizer_of_another_model"],
+}
+
+
+@pytest.mark.parametrize("group", IN_CI)
+def test_the_guard_judges_trainings_truly_and_in_time(group):
+    """A healthy training is not ended; a broken one is, by its true class, within five steps of the harm."""
+    pytest.importorskip("trl", reason="the training libraries are not installed")
+    done = subprocess.run(
+        [sys.executable, HARNESS, "--json", *IN_CI[group]],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    judged = [(Outcome(*outcome), mistake) for outcome, mistake in map(json.loads, done.stdout.splitlines())]
+    assert {outcome.case for outcome, _ in judged} == set(IN_CI[group]), done.stderr
+    assert not [mistake for _, mistake in judged if mistake]
+
+
+def test_what_ci_runs_are_cases():
+    """No case of the lists above was renamed."""
+    assert {name for group in IN_CI.values() for name in group} <= {*names("healthy"), *names("broken")}
