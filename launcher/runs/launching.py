@@ -27,6 +27,7 @@ from launcher.planning import (
     environment,
     requested_gpus,
     site,
+    starts_python,
 )
 from launcher.planning import plan as make_plan
 from launcher.planning import runtime as choose_runtime
@@ -307,7 +308,7 @@ def _look(desk: Desk, resolved: Resolved, view: View) -> tuple[Facts, Profile]:
 def plan_of(profile: Profile, resolved: Resolved, facts: Facts | None) -> Plan:
     """Return the plan. The facts decide on the runtime; without facts it is `native`. Raises RefusedError."""
     takes = plan_values_of(resolved.job, resolved.task.code)
-    if resolved.rehearsed_on is not None and not takes:  # of a card's plan nothing would be tried
+    if resolved.rehearsed_on is not None and not takes and not _can_imitate(profile, resolved.job):
         profile, resolved = resolved.rehearsed_on, resolved._replace(rehearsed_on=None)
     profile = cards.profile_for(resolved.gpus, profile)
     on = resolved.rehearsed_on or profile
@@ -335,6 +336,11 @@ def plan_of(profile: Profile, resolved: Resolved, facts: Facts | None) -> Plan:
         takes=takes,
         packages_from=resolved.task.packages_from,
     )
+
+
+def _can_imitate(profile: Profile, job: Job) -> bool:
+    """Whether the start-up hook can let the job's script run as on this card."""
+    return profile.kind == "cuda" and job.inject and starts_python(job.command)
 
 
 def known_of(resolved: Resolved, facts: Facts | None) -> tuple[Model | None, Platform]:

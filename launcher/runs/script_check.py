@@ -44,7 +44,7 @@ def without_effect(plan: Plan, asked: PrecisionRequest, *, rehearses: bool) -> I
     """Yield a note for each option that changes nothing, since the script takes nothing of it from the plan."""
     mend = "import launcher_worker in it to take them from the plan"
     if rehearses and not plan.rehearsed:
-        message = "--rehearse: your script decides its own precision and batch, so it simply runs on a CPU"
+        message = "--rehearse: your script decides its own precision and batch, and the start-up hook is not in it, so it simply runs on a CPU"
         yield Finding(level="note", code="nothing-rehearsed", message=message, mend=mend)
     if asked != "auto" and not plan.hands_out("precision"):
         message = f"--precision {asked}: your script decides its own precision"

@@ -154,6 +154,7 @@ WARNINGS = (
 )
 BANNER = "@  WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!  @\n"
 ENDINGS = [
+    ("not-rehearsable", f"{FRAME}OSError: libcuda.so.1: cannot open\nnot rehearsable: OSError: libcuda.so.1: cannot open\n"),
     ("fp16-unscale", FRAME + UNSCALE),
     ("bf16-unsupported", f"{FRAME}ValueError: Your setup doesn't support bf16/gpu.\n"),
     ("bf16-dtype-mismatch", f"{FRAME}RuntimeError: self and mat2 must have the same dtype, but got Half and Float\n"),

@@ -70,6 +70,9 @@ ROWS = {
         {"uses_worker": True, "is_marked": True, "marker": STEPS}, b"", "succeeded",
     ),
     "the script used the worker, and reported no end": ({"uses_worker": True}, b"", "failed: no-completion-marker"),
+    "in a [rehearsal](profiles.md#a-rehearsal), nothing ran on the card": (
+        {"is_off_card": True}, b"loss 0.5\n", "failed: not-rehearsable",
+    ),
     "the last training loss is NaN or infinite": ({"lost_loss": "loss nan"}, b"", "failed: nan-divergence"),
     "an error of precision at the end of the log": ({}, UNSCALE, "failed: fp16-unscale"),
     "another error at the end of the log": ({}, b"KeyError: 'x'\n", "succeeded, doubt: user-code-error"),

@@ -59,6 +59,12 @@ _LOST_XIDS = r"(?:48|6[1-4]|7[49]|9[2-5]|109|110|119|120|136|14[0-9]|15[0-9])"
 
 FAILURES = (
     FailureClass(
+        "not-rehearsable",
+        "the script needs what a rehearsal on a CPU cannot imitate",
+        "run it on the card: the same command without --rehearse; or have the script do without it",
+        causes=(("not rehearsable: ", r"^(?:[\w.]*NotRehearsableError: )?not rehearsable: "),),
+    ),
+    FailureClass(
         "fp16-unscale",
         "a trainable parameter is float16 while the gradient scaler is on",
         "keep trainable parameters in float32: call model = worker.prepare(model) after adding adapters and before creating the optimizer",

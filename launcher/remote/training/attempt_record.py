@@ -11,6 +11,7 @@ from ..diagnosis import remedy
 from ..record.rundir import VERSION, Run, place_of
 from ..store import checkpoints
 from ..system import process
+from .hook_parts import imitates_card
 
 
 class Basis(NamedTuple):
@@ -51,6 +52,7 @@ def compose(basis: Basis, folder: int, attempt: int) -> Dict[str, Any]:
         "remedy": basis.in_force.remedy.record() if basis.in_force.remedy is not None else None,
         "changes": changes,
         "rehearsed": plan.get("rehearsed") is True,
+        "card": _card(plan["profile"]) if imitates_card(plan) else None,
         "checkpoint": checkpoints.describe(basis.checkpoint),
         "split": {**plan["split"], **split} if plan.get("split") else None,
         "steps": plan.get("steps"),
@@ -73,6 +75,12 @@ def compose(basis: Basis, folder: int, attempt: int) -> Dict[str, Any]:
             "cache": run.cache,
         },
     }
+
+
+def _card(profile: Dict[str, Any]) -> Dict[str, Any]:
+    """Return what the worker needs to know of a card that it imitates; its name is the one that the driver reports."""
+    names = profile.get("probe_names") or [profile["title"]]
+    return {"name": names[0], **{key: profile[key] for key in ("capability", "memory_gb", "count")}}
 
 
 def _located(basis: Basis, source: Optional[Dict[str, str]], name: str) -> Optional[str]:

@@ -74,6 +74,7 @@ class Running:
             uses_worker=progress.uses_worker,
             lost_loss=progress.lost_loss(self._scanner.last_loss),
             is_without_step=progress.is_without_step,
+            is_off_card=progress.is_off_card,
         )
 
     # what it reports

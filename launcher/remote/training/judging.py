@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ..diagnosis.good_exit import Doubt
 
 SHUTDOWN = "host-shutdown"
+NOTHING_ON_CARD = "nothing that the command ran was on the card, so the rehearsal shows nothing about it"
 
 
 class Outcome(NamedTuple):
@@ -18,7 +19,8 @@ class Outcome(NamedTuple):
 
     `code` or `signal` is None. `remaining` are processes that could not be ended. `failure` is set if the attempt was
     given up while the command ran. `marker` is the step that the worker reported as done. `lost_loss` is the line of the
-    last training loss if that was not finite. `is_without_step` says that a training began and made no step.
+    last training loss if that was not finite. `is_without_step` says that a training began and made no step. `is_off_card`:
+    a card was imitated, and nothing ran on it.
     """
 
     code: Optional[int]
@@ -34,6 +36,7 @@ class Outcome(NamedTuple):
     uses_worker: bool
     lost_loss: Optional[str] = None
     is_without_step: bool = False
+    is_off_card: bool = False
 
     @property
     def is_good_exit(self) -> bool:
@@ -64,6 +67,8 @@ def suspect(outcome: Outcome, steps: Optional[int], since: int, log: Callable[[]
 
     `since` is the first step that no finite loss has confirmed; `log` returns the end of the log, if that is needed.
     """
+    if outcome.is_off_card:
+        return Suspicion(Failure("not-rehearsable", None, NOTHING_ON_CARD))
     if outcome.lost_loss is not None:
         why = "the last loss was not finite, although the script ended with exit status 0"
         return Suspicion(Failure("nan-divergence", outcome.lost_loss, why, since=since))

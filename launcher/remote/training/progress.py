@@ -31,7 +31,8 @@ class News(NamedTuple):
 class Progress:
     """The last known step, loss and checkpoint of an attempt, and whether it has failed.
 
-    `proof` is what the worker saw in the first good steps. `doubtful_from` is the first step whose update no finite loss has confirmed yet. Reports change nothing else: what
+    `proof` is what the worker saw in the first good steps. `doubtful_from` is the first step whose update no finite loss
+    has confirmed yet. `is_off_card`: a card is imitated, and nothing is known to have run on it. Reports change nothing else: what
     they make necessary is returned as `News`.
     """
 
@@ -41,6 +42,7 @@ class Progress:
         save_s: float = 0.0,
         stop_grace_s: float = 30.0,
         hang_s: Optional[float] = None,
+        imitates_card: bool = False,
         redact: Callable[[Any], Any] = lambda value: value,
     ) -> None:
         """Begin before the first report; `save_s` is how long earlier attempts took to save."""
@@ -58,6 +60,7 @@ class Progress:
         self.has_trained = False
         self.doubtful_from = 1
         self.proof: Optional[Dict[str, Any]] = None
+        self.is_off_card = imitates_card
         self.liveness = Liveness(hang_s)
         self._stop_grace_s = stop_grace_s
         self._redact = redact
@@ -108,6 +111,8 @@ class Progress:
         if kind == "evidence" and isinstance(values.get("proof"), dict) and self.proof is None:
             self.proof = values["proof"]
             return News(has_proof=True)
+        if kind == "evidence" and isinstance(values.get("rehearsal"), dict):
+            self.is_off_card = False
         self._note_phase(event, step, values)
         return None
 

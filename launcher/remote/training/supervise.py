@@ -27,6 +27,7 @@ from .account import Account
 from .attempt_record import Basis, compose
 from .command_watch import Running
 from .history import describe_previous, read_history, taken_knobs
+from .hook_parts import hook_parts, imitates_card
 from .host_watch import make_watch
 from .judging import SHUTDOWN, Outcome, judge, suspect
 from .mending import Mending
@@ -99,6 +100,7 @@ class Supervisor:
             save_s=self.history.save_s,
             stop_grace_s=float(self.plan.get("stop_grace_s", 30.0)),
             hang_s=_seconds(self.plan.get("hang_minutes")),
+            imitates_card=imitates_card(self.plan),
             redact=redactor.redact,
         )
         self.account = Account(
@@ -243,7 +245,7 @@ class Supervisor:
                 grace_s=self.progress.grace_s,
                 attempt=account.folder.path,
                 socket=socket_path,
-                hook=_hook_parts(self.plan),
+                hook=hook_parts(self.plan),
             )
             try:
                 start = Start(words, self.run.code, variables, ranks, may_dump=not self.secrets)
@@ -394,11 +396,6 @@ class Supervisor:
         except OSError as error:
             return {"secrets": "not erased: %s" % error.strerror}
         return {}
-
-
-def _hook_parts(plan: Mapping[str, Any]) -> list[str]:
-    """Return the parts of the start-up hook that are on."""
-    return ["observe"] if plan.get("inject") is True else []
 
 
 def _seconds(minutes: Any) -> float | None:

@@ -13,39 +13,15 @@ An error of the hook never reaches the script. The first one is recorded as evid
 from __future__ import annotations
 
 import atexit
-import contextlib
 import sys
-from typing import Any, Optional
+from typing import Any
 
 from .channel import beat, process_channel, send
+from .shield import SOURCE, shielded
 from .trainer_lines import TrainerLines
 
-SOURCE = "hook"
 
-
-class _Shield(contextlib.ContextDecorator):
-    """Keep errors of the hook from the script; record the first."""
-
-    def __init__(self) -> None:
-        self._has_reported = False
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: Optional[BaseException], _traceback: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        if not self._has_reported:
-            self._has_reported = True
-            with contextlib.suppress(Exception):
-                send("evidence", values={"hook": f"{type(error).__name__}: {error}"[:500]}, source=SOURCE)
-        return True
-
-
-_shielded = _Shield()
-
-
-@_shielded
+@shielded
 def observe_trainer(module: Any) -> None:
     """Have every Trainer of this process observed; `module` is transformers.trainer."""
     callbacks = module.DEFAULT_CALLBACKS  # of every Trainer that is made from now on
@@ -70,7 +46,7 @@ class Observer:
             return _ignore
         raise AttributeError(name)
 
-    @_shielded
+    @shielded
     def on_train_begin(self, args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
         """Report where training begins and ends, and whether its log lines will follow."""
         self._lines.begin(args, state)
@@ -84,32 +60,32 @@ class Observer:
             }
             send("begin", values=values, source=SOURCE)
 
-    @_shielded
+    @shielded
     def on_substep_end(self, _args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
         """Note the loss of a micro-batch."""
         if _reports(state):
             self._lines.note_micro_batch()
 
-    @_shielded
+    @shielded
     def on_step_end(self, _args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
         """Report the step, at most once a second."""
         if _reports(state):
             self._lines.note_micro_batch()
             beat(state.global_step, SOURCE)
 
-    @_shielded
+    @shielded
     def on_prediction_step(self, _args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
         """Show that an evaluation makes progress."""
         if _reports(state):
             beat(state.global_step, SOURCE)
 
-    @_shielded
+    @shielded
     def on_log(self, _args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
         """Report the line of a training step, of an evaluation, or the summary at the end."""
         if _reports(state):
             send("metric", state.global_step, self._lines.metrics(state, kwargs["logs"]), SOURCE)
 
-    @_shielded
+    @shielded
     def on_train_end(self, _args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
         """Report the end: what follows has no steps and may be silent."""
         if _reports(state):

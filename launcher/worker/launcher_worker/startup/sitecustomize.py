@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, Sequence
 
-PARTS = (("observe", "transformers.trainer", "observer.observe_trainer"),)
+PARTS = (
+    ("rehearse", "torch", "rehearsal.imitation.imitate"),
+    ("observe", "transformers.trainer", "observer.observe_trainer"),
+)
 """A part's name, the module it is about, and the function of `launcher_worker` that gets the module once it is imported.
 
 Where several are about one module they are called in this order.

@@ -1,0 +1,17 @@
+"""Which parts of the worker's start-up hook are on in a training, by its plan."""
+
+from __future__ import annotations
+
+from typing import Any, List, Mapping
+
+
+def hook_parts(plan: Mapping[str, Any]) -> List[str]:
+    """Return the names of the parts, as the variable LAUNCH_HOOK lists them."""
+    parts = {"rehearse": imitates_card(plan), "observe": plan.get("inject") is True}
+    return [name for name, is_on in parts.items() if is_on]
+
+
+def imitates_card(plan: Mapping[str, Any]) -> bool:
+    """Whether torch acts as with the plan's card: a rehearsal of a script that takes nothing from the plan by itself."""
+    is_hooked = plan.get("inject") is True and plan.get("takes") == []
+    return is_hooked and plan.get("rehearsed") is True and plan["profile"]["kind"] == "cuda"

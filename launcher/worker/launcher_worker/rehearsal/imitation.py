@@ -1,0 +1,33 @@
+"""Puts the imitation of a card into torch, and reports at the end whether the script used it."""
+
+from __future__ import annotations
+
+import atexit
+from typing import Any
+
+from ..channel import process_channel, send
+from ..shield import SOURCE, shielded
+from . import autocasts, card_answers, devices, limits
+from .planned_card import planned_card
+
+
+@shielded
+def imitate(torch: Any) -> None:
+    """Let torch act as with the card of the plan; `torch` is the module, which has just been imported."""
+    card = planned_card()
+    if card is None:
+        return
+    card_answers.install(torch, card)
+    devices.install(torch)
+    autocasts.install(torch)
+    limits.install(torch)
+    devices.moves.count = 0
+    atexit.register(_report, card.name)
+
+
+@shielded
+def _report(name: str) -> None:
+    """Say how much was made on the card or moved there; nothing, if nothing was."""
+    if devices.moves.count:
+        send("evidence", values={"rehearsal": {"card": name, "moves": devices.moves.count}}, source=SOURCE)
+    process_channel.close()

@@ -1,0 +1,61 @@
+"""What cannot be imitated without a card, and how that is said.
+
+The line `not rehearsable: ...` is what the agent's table of failures looks for.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any, NoReturn
+
+PREFIX = "not rehearsable: "
+_NEEDS_A_CARD = re.compile(
+    r"not compiled with CUDA|CUDA driver|NVIDIA driver|libcuda|libcudart|libnvrtc|torch\.cuda\.\w+Tensor|"
+    r"0 active drivers|Triton|flash[-_ ]?attn|FlashAttention|(?:must be|expected|should be) (?:on )?(?:a )?CUDA|"
+    r"No available kernel|CUDA extension|CUDA_HOME|NCCL",
+    re.IGNORECASE,
+)
+"""What libraries say when they miss a card: torch, Triton, flash-attn, bitsandbytes, extensions."""
+
+
+class NotRehearsableError(RuntimeError):
+    """Raised for what needs a real card; its text begins with `not rehearsable:` and names it."""
+
+
+def refuse(what: str) -> NoReturn:
+    """Raise NotRehearsableError, for what this names."""
+    raise NotRehearsableError(f"{PREFIX}{what} needs a real card")
+
+
+def install(torch: Any) -> None:
+    """Refuse what has no meaning on a CPU, and name it where a library fails for want of a card."""
+    cuda = torch.cuda
+    for name in (
+        "CUDAGraph",
+        "graph",
+        "make_graphed_callables",
+        "MemPool",
+        "CUDAPluggableAllocator",
+        "cudart",
+    ):
+        if hasattr(cuda, name):
+            setattr(cuda, name, _refused(getattr(cuda, name), f"torch.cuda.{name}"))
+    original = sys.excepthook
+
+    def report(kind: Any, error: BaseException, traceback: Any) -> None:
+        original(kind, error, traceback)
+        text = f"{kind.__name__}: {error}"
+        if not isinstance(error, NotRehearsableError) and _NEEDS_A_CARD.search(text):
+            print(f"{PREFIX}{text.splitlines()[0][:300]}", file=sys.stderr, flush=True)
+
+    sys.excepthook = report
+
+
+def _refused(original: Any, what: str) -> Any:
+    """Return what stands for a class or a function: a class is still one, because annotations name it."""
+
+    def refused(*_args: Any, **_kwargs: Any) -> NoReturn:
+        refuse(what)
+
+    return type(original.__name__, (), {"__new__": refused}) if isinstance(original, type) else refused

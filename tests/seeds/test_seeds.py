@@ -1,0 +1,80 @@
+"""The five field reports as scripts that know nothing of launcher, started with `--rehearse` for the card in question.
+
+As reported they fail as they were reported. The judge is the file into which a script itself writes its losses, and for
+a crash the log.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+pytestmark = pytest.mark.training
+
+SCRIPTS = Path(__file__).parent
+UNSCALE = "ValueError: Attempting to unscale FP16 gradients."
+DTYPES = "RuntimeError: expected dtype float for `end` but got dtype c10::BFloat16"
+
+
+class Seed(NamedTuple):
+    """A script with its words, the card, and what happens as reported: the class of the failure, and its line."""
+
+    script: str
+    card: str
+    kind: str
+    line: str = ""
+    words: tuple[str, ...] = ()
+    model: str = "small"
+
+    @property
+    def name(self) -> str:
+        """The script and its words."""
+        return "-".join((self.script, *self.words))
+
+
+SEEDS = [
+    Seed("seed_000", "titan_rtx", "fp16-unscale", UNSCALE),
+    Seed("seed_001", "titan_rtx", "fp16-unscale", UNSCALE),
+    Seed("seed_001", "titan_rtx", "nan-divergence", words=("mended",)),
+    Seed("seed_002", "l40s", "bf16-dtype-mismatch", DTYPES),
+    Seed("seed_003", "t4", "nan-divergence", model="wide"),
+    Seed("seed_004", "p100", "fp16-unscale", UNSCALE),
+    Seed("seed_004", "p100", "nan-divergence", words=("mended",)),
+]
+
+
+def started(client, seed, models, *words):
+    """Launch a seed for its card on this CPU; give the process's end and the state of its run."""
+    for script in SCRIPTS.glob("s*.py"):
+        shutil.copy(script, client.project)
+    shutil.copytree(models / seed.model, client.project / "model")
+    command = ("python", f"{seed.script}.py", "model", *seed.words)
+    ledger = ("-e", f"LEDGER={client.project.parent / 'ledger'}", "-e", "OMP_NUM_THREADS=1")
+    done = client.run(*ledger, "--profile", seed.card, "--rehearse", *words, "--", *command, timeout=300)
+    (run,) = client.runs.glob("[0-9]*")
+    folder = max(path for path in run.iterdir() if path.name.isdecimal())
+    return done, folder, json.loads((folder / "state.json").read_text())
+
+
+@pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: seed.name)
+def test_as_reported_it_fails_as_reported(client, models, seed):
+    """Without a word of launcher in it, on a machine without a card."""
+    done, folder, state = started(client, seed, models)
+    assert done.returncode == 1, done.stderr
+    assert (state["state"], state["reason"]) == ("failed", seed.kind)
+    assert seed.line in (folder / "log.txt").read_text()
+    ledger = client.project.parent / "ledger"
+    if seed.line:
+        assert not ledger.exists()
+
+
+def test_a_command_that_runs_nothing_on_the_card_shows_nothing(client):
+    """It ends with exit status 0, and its run has failed all the same: a rehearsal of nothing is not green."""
+    client.script("import torch\nprint(torch.ones(2).sum())\n")
+    done = client.run("--profile", "t4", "--rehearse", "--", "python", "train.py", timeout=300)
+    assert done.returncode == 1
+    (run,) = client.runs.glob("[0-9]*")
+    state = json.loads((run / "0002" / "state.json").read_text())
+    assert (state["reason"], state["evidence"]["exit"]) == ("not-rehearsable", 0)
