@@ -16,8 +16,16 @@ pytestmark = pytest.mark.training
 
 HARNESS = Path(__file__).with_name("harness.py")
 IN_CI = {
-    "plain torch": ["healthy/gan", "healthy/sgd", "healthy/warm_up_from_zero"],
-    "transformers, peft and TRL": ["healthy/sft_lora"],
+    "plain torch": [
+        "healthy/dqn_target_network",
+        "healthy/freeze_then_thaw",
+        "healthy/gan",
+        "healthy/lbfgs",
+        "healthy/padded_batches",
+        "healthy/sparse_embedding",
+        "healthy/warm_up_from_zero",
+    ],
+    "transformers, peft and TRL": ["healthy/dpo_lora"],
     "broken": ["broken/nan_loss", "broken/optimizer_of_another_model"],
 }
 

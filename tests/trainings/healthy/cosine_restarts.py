@@ -1,0 +1,22 @@
+"""Warm restarts: every ten steps the rate falls to zero and jumps back."""
+
+import launcher_worker as worker
+import torch
+from torch.nn.functional import cross_entropy
+from trainings.shared import assert_falls, blobs, fit, mlp
+
+STEPS = 40
+
+
+def train() -> None:
+    model = worker.prepare(mlp())
+    points, labels = blobs()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=10)
+
+    def loss_of(step: int) -> torch.Tensor:
+        if step > 1:
+            schedule.step()
+        return cross_entropy(model(points), labels)
+
+    assert_falls(fit(optimizer, loss_of, STEPS))
