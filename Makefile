@@ -13,6 +13,7 @@
 # scale        write the table of a host with 10,000 runs
 # fuzz         write the table of generated cases
 # precision    write the table of precisions
+# trainings    train healthy and broken cases under the guard, and write their table
 # scripts      launch training programs of PyPI packages, and write their table
 # mutants      break the product by each patch, and show that the tests notice
 # testbed-up   leave two machines running
@@ -75,6 +76,9 @@ scale: .venv/ready
 
 precision: .venv/ready
 	$(BIN)/python tests/bench/precision.py
+
+trainings: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python tests/trainings/table.py
 
 scripts: .venv/ready
 	$(BIN)/python tests/programs/scripts.py
