@@ -6,7 +6,7 @@ from launcher.planning import starts_python
 from launcher.values.job import Job
 from launcher.values.plan import Plan
 
-HOOK_NOTE = "start-up hook: reads steps and metrics of a Hugging Face Trainer   (off: --set inject=false)"
+HOOK_NOTE = "start-up hook: reads steps and metrics of a Hugging Face Trainer, and a training's precision   (off: --set inject=false)"
 
 
 def hook_note(task: Job | Plan) -> str | None:

@@ -46,6 +46,7 @@ The modules, in the order in which they import each other:
     preparation            makes a model safe to train at the plan's precision
     trainer_lines, trainer what a Trainer's log lines say, the callback for a transformers.Trainer
     observer, startup/     the start-up hook, which observes scripts that do not use the worker
+    precision_seen, _watch which precision such a script really uses
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PARTS = (
     ("rehearse", "torch", "rehearsal.imitation.imitate"),
+    ("observe", "torch", "precision_watch.watch_torch"),
     ("observe", "transformers.trainer", "observer.observe_trainer"),
 )
 """A part's name, the module it is about, and the function of `launcher_worker` that gets the module once it is imported.

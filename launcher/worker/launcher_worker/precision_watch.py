@@ -1,0 +1,147 @@
+"""Which precision a script really uses: observed by the start-up hook, and sent as evidence.
+
+    startup/sitecustomize.py    has `watch_torch` called once torch is imported
+    precision_seen              reads dtypes from graphs, optimizers and models
+
+It looks at the first three optimizer steps of a process, then at every 256th, and sends what it sees if that is new:
+`{"precision_seen": {...}}`. A training that fails before its first step sends what was seen when Python ends.
+
+Nothing of it appears in a traceback. `torch.autocast.__enter__`, `GradScaler.scale` and `Tensor.backward` are not
+wrapped: a descriptor notes that they are looked up, and returns torch's own method. A global hook of torch's optimizers,
+which has no frame when a step fails, says when a step begins. torch.compile sees none of the descriptors.
+"""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from typing import Any, Callable, Dict, List, Optional, Set
+
+from .channel import process_channel, rank, send
+from .precision_seen import Backward, count, dtypes_of, frozen_of, models_with, read_graph, uses_tf32
+from .shield import SOURCE, shielded
+
+FIRST_STEPS = 3
+EVERY_STEPS = 256
+MOST_SENT = 8
+
+
+@shielded
+def watch_torch(torch: Any) -> None:
+    """Watch the trainings of this process; `torch` is the module."""
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    if rank() != 0:
+        return
+    watch = PrecisionWatch()
+    _note_lookups(torch.amp.autocast_mode.autocast, "__enter__", watch.see_autocast)
+    _note_lookups(torch.amp.grad_scaler.GradScaler, "scale", watch.see_scaler)
+    _note_lookups(torch.Tensor, "backward", watch.see_backward)
+    register_optimizer_step_pre_hook(lambda optimizer, _args, _kwargs: watch.see_step(optimizer))
+    atexit.register(watch.finish)
+
+
+class PrecisionWatch:
+    """What was seen of the precision since the last look, and what was sent."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._is_looking = True  # at the step that comes next
+        self._autocasts: Set[str] = set()
+        self._has_scaler = False
+        self._backward: Optional[Backward] = None
+        self._leaves: List[Any] = []  # weak references
+        self._models: Optional[List[Any]] = None  # weak references
+        self._sent: Optional[Dict[str, Any]] = None
+        self._sends = 0
+
+    @shielded
+    def see_autocast(self, autocast: Any) -> None:
+        """Note that autocast is entered where gradients are computed."""
+        if self._is_looking and autocast._enabled:  # noqa: SLF001  # it has no public name
+            import torch
+
+            if torch.is_grad_enabled():
+                self._autocasts.add(str(autocast.fast_dtype).replace("torch.", ""))
+
+    @shielded
+    def see_scaler(self, scaler: Any) -> None:
+        """Note that a loss is scaled."""
+        if self._is_looking and not self._has_scaler:
+            self._has_scaler = bool(scaler.is_enabled())
+
+    @shielded
+    def see_backward(self, loss: Any) -> None:
+        """Read the graph of the first loss of a step."""
+        if self._is_looking and self._backward is None and getattr(loss, "grad_fn", None) is not None:
+            self._backward = read_graph(loss)
+            if self._models is None:
+                self._leaves = [weakref.ref(leaf) for leaf in self._backward.leaves]
+            self._backward = self._backward._replace(leaves=())  # a leaf kept here would keep its memory
+
+    @shielded
+    def see_step(self, optimizer: Any) -> None:
+        """Look at a step that begins: its gradients are there, and were not used yet."""
+        self._steps += 1
+        if self._is_looking:
+            self._send([part for group in optimizer.param_groups for part in group["params"]])
+            self._autocasts, self._has_scaler, self._backward = set(), False, None
+        following = self._steps + 1
+        self._is_looking = self._sends < MOST_SENT and (
+            following <= FIRST_STEPS or following % EVERY_STEPS == 0
+        )
+
+    @shielded
+    def finish(self) -> None:
+        """Send what was seen of a training that made no step."""
+        if self._sent is None and self._backward is not None:
+            leaves = [leaf for leaf in (reference() for reference in self._leaves) if leaf is not None]
+            self._send(leaves)
+        process_channel.close()  # an open socket is a warning under `python -X dev`
+
+    def _send(self, trained: List[Any]) -> None:
+        seen = self._look(trained)
+        if seen != self._sent:
+            self._sent = seen
+            self._sends += 1
+            send("evidence", self._steps or None, {"precision_seen": {**seen, "steps": self._steps}}, SOURCE)
+
+    def _look(self, trained: List[Any]) -> Dict[str, Any]:
+        import torch
+
+        if self._models is None:
+            self._models, self._leaves = models_with(trained), []
+        gradients: Dict[str, int] = {}
+        for part in trained:
+            if part.grad is not None:
+                count(gradients, part.grad.dtype)
+        backward = self._backward or Backward({}, (), is_compiled=False)
+        return {
+            "device": trained[0].device.type if trained else None,
+            "autocast": sorted(self._autocasts),
+            "scaler": self._has_scaler,
+            "trainable": dtypes_of(trained),
+            "frozen": dtypes_of(frozen_of(self._models)),
+            "gradients": gradients,
+            "computed": backward.computed,
+            "compiled": backward.is_compiled,
+            "tf32": uses_tf32(),
+            "torch": torch.__version__,
+        }
+
+
+class _Noted:
+    """A method of a class that notes that it is looked up on an object, and is otherwise the method itself."""
+
+    def __init__(self, method: Any, note: Callable[[Any], None]) -> None:
+        self._method = method
+        self._note = note
+
+    def __get__(self, instance: Any, kind: Any = None) -> Any:
+        if instance is not None:
+            self._note(instance)
+        return self._method.__get__(instance, kind)
+
+
+def _note_lookups(kind: Any, name: str, note: Callable[[Any], None]) -> None:
+    setattr(kind, name, _Noted(vars(kind).get(name) or getattr(kind, name), note))
