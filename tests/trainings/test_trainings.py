@@ -26,7 +26,15 @@ IN_CI = {
         "healthy/warm_up_from_zero",
     ],
     "transformers, peft and TRL": ["healthy/dpo_lora"],
-    "broken": ["broken/nan_loss", "broken/optimizer_of_another_model"],
+    "broken": [
+        "broken/base_is_overwritten",
+        "broken/gradient_of_a_root_at_zero",
+        "broken/nan_loss",
+        "broken/optimizer_of_another_model",
+        "broken/overflow_in_half",
+        "broken/rate_of_a_thousand_in_a_loop",
+        "broken/weight_decay_explodes",
+    ],
 }
 
 
