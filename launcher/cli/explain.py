@@ -1,4 +1,4 @@
-"""explain: the precisions that a card and a job allow, and why."""
+"""explain: the precisions that a card and a job allow, and why; or which precision a run used."""
 
 from __future__ import annotations
 
@@ -8,10 +8,27 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.options import CardOption, HostOption, JobOption, JsonFlag, PrecisionOption, SetOption
+from launcher.cli.options import (
+    AcceptFlag,
+    CardOption,
+    HostOption,
+    JobOption,
+    JsonFlag,
+    PrecisionOption,
+    SetOption,
+)
+from launcher.errors import UsageError
 
 
 def explain(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN]",
+            show_default=False,
+            help="A run's id, the start of it or of its last part; or `last`.",
+        ),
+    ] = None,
     host: HostOption = None,
     profile: CardOption = None,
     job: JobOption = None,
@@ -23,16 +40,29 @@ def explain(
             metavar="FILE", help="Use this output of `launch probe --json` instead of asking the host."
         ),
     ] = None,
+    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show the precisions for a card and a job, and why.
+    """Show the precisions for a card and a job, and why; or which precision a run used.
 
     The ladder comes first, in the order in which its precisions are tried, then the excluded ones.
 
     Example:  launch explain --profile titan_rtx --job sft
 
     Example:  launch explain --host lab --set method=full
+
+    Of a run it shows what ran beside what the card wants, and what to do if they differ.
+
+    Example:  launch explain last
     """
+    if run is not None:
+        if profile or job or settings or probe or precision != "auto":
+            raise UsageError(
+                "a run has its own card and job\n  a run        launch explain RUN\n"
+                "  a card       launch explain --profile PROFILE"
+            )
+        _of_run(run, host, as_json=as_json)
+        return
     from launcher.cli.plan_text import show_findings
     from launcher.cli.say import say
     from launcher.runs.hook_note import hook_note
@@ -87,3 +117,16 @@ def explain(
     if note := hook_note(task):
         say(note)
     show_findings(findings)
+
+
+def _of_run(word: str, host: str | None, *, as_json: bool) -> None:
+    """Show which precision a run used."""
+    from launcher.cli.fetch import fetch
+    from launcher.cli.precision_view import report_json, show_report
+    from launcher.runs.precision_report import precision_report
+
+    report = precision_report(fetch(word, host))
+    if as_json:
+        print(json.dumps(report_json(report)))
+    else:
+        show_report(report)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import weakref
-from typing import Any, Dict, Iterable, List, NamedTuple, Set, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 MOST_NODES = 20_000  # of a loss's graph; a decoder of 7 billion parameters has about 10,000
 COMPILED = "CompiledFunctionBackward"
@@ -78,6 +78,11 @@ def frozen_of(models: Iterable[Any]) -> List[Any]:
     alive = [model for model in (reference() for reference in models) if model is not None]
     parts = {id(part): part for model in alive for part in _parameters(model)}
     return [part for part in parts.values() if not part.requires_grad]
+
+
+def smallest_eps(groups: Iterable[Mapping[str, Any]]) -> Optional[float]:
+    """Return the smallest eps of an optimizer's groups, which vanishes in float16 below 6e-5; None for those without."""
+    return min((group["eps"] for group in groups if isinstance(group.get("eps"), float)), default=None)
 
 
 def uses_tf32() -> bool:

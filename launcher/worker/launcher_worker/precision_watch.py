@@ -18,7 +18,16 @@ import weakref
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from .channel import process_channel, rank, send
-from .precision_seen import Backward, count, dtypes_of, frozen_of, models_with, read_graph, uses_tf32
+from .precision_seen import (
+    Backward,
+    count,
+    dtypes_of,
+    frozen_of,
+    models_with,
+    read_graph,
+    smallest_eps,
+    uses_tf32,
+)
 from .shield import SOURCE, shielded
 
 FIRST_STEPS = 3
@@ -52,6 +61,7 @@ class PrecisionWatch:
         self._backward: Optional[Backward] = None
         self._leaves: List[Any] = []  # weak references
         self._models: Optional[List[Any]] = None  # weak references
+        self._eps: Optional[float] = None
         self._sent: Optional[Dict[str, Any]] = None
         self._sends = 0
 
@@ -84,7 +94,9 @@ class PrecisionWatch:
         """Look at a step that begins: its gradients are there, and were not used yet."""
         self._steps += 1
         if self._is_looking:
-            self._send([part for group in optimizer.param_groups for part in group["params"]])
+            groups = optimizer.param_groups
+            self._eps = smallest_eps(groups)
+            self._send([part for group in groups for part in group["params"]])
             self._autocasts, self._has_scaler, self._backward = set(), False, None
         following = self._steps + 1
         self._is_looking = self._sends < MOST_SENT and (
@@ -126,6 +138,7 @@ class PrecisionWatch:
             "computed": backward.computed,
             "compiled": backward.is_compiled,
             "tf32": uses_tf32(),
+            "eps": self._eps,
             "torch": torch.__version__,
         }
 

@@ -1,0 +1,84 @@
+"""What a run's precision was, beside what its card wants: for people, and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from launcher.cli.say import say
+from launcher.runs.precision_report import AttemptPrecision, PrecisionReport
+
+
+def show_report(report: PrecisionReport) -> None:
+    """Print two columns, the verdict, the next command, and the attempts."""
+    plan, ran = report.plan, report.ran
+    title = f"{plan.profile.title}, rehearsed on a CPU" if plan.rehearsed else plan.profile.title
+    words = [report.run, title] if ran is None else [report.run, title, f"attempt {ran.number}"]
+    say(" · ".join(words))
+    table = [("", "ran", "the card wants", ""), *_marked(report)] if report.rows else []
+    _say_columns(table)
+    say(f"  {report.sentence}")
+    if ran is not None and not ran.seen:
+        say("  the script takes its precision from the plan, and the start-up hook saw no step of it")
+    if report.next_command is not None:
+        say(f"  next   {report.next_command}")
+    if len(report.attempts) > 1:
+        rows = [(f"attempt {one.number}", _in_words(one), _end(one), "") for one in report.attempts]
+        _say_columns(rows)
+
+
+def report_json(report: PrecisionReport) -> dict[str, Any]:
+    """Return the report for scripts. `ran` of an attempt is what was seen last, or what the script took from the plan."""
+    wanted = report.plan.ladder[0]
+    return {
+        "version": 1,
+        "run": report.run,
+        "profile": report.plan.profile.name,
+        "rehearsed": report.plan.rehearsed,
+        "attempt": report.ran.number if report.ran else None,
+        "wanted": wanted.model_dump(mode="json"),
+        "rows": [row._asdict() for row in report.rows],
+        "verdict": report.verdict.kind if report.verdict else None,
+        "rung": report.verdict.rung if report.verdict else None,
+        "sentence": report.sentence,
+        "next": report.next_command,
+        "attempts": [
+            {
+                "attempt": one.number,
+                "rung": one.rung,
+                "takes_plan": one.takes_plan,
+                "source": "seen" if one.seen else "plan" if one.ran else None,
+                "ran": one.ran.model_dump(mode="json") if one.ran else None,
+                "seen": [seen.model_dump(mode="json") for seen in one.seen],
+                "state": one.state,
+                "reason": one.reason,
+            }
+            for one in report.attempts
+        ],
+    }
+
+
+def _marked(report: PrecisionReport) -> list[tuple[str, str, str, str]]:
+    return [(row.name, row.ran, row.wanted, "differs" if row.differs else "") for row in report.rows]
+
+
+def _in_words(attempt: AttemptPrecision) -> str:
+    """Return the precision of an attempt in a few words."""
+    if attempt.planned is not None:
+        return f"rung {attempt.rung}: {attempt.planned.title}"
+    ran = attempt.ran
+    if ran is None:
+        return "its own, not seen"
+    weights = "/".join(sorted(ran.trainable)) or "unknown"
+    autocast = f"{'/'.join(ran.autocast)} autocast" if ran.autocast else "no autocast"
+    return f"its own: {autocast}, {weights} trained weights, scaler {'on' if ran.scaler else 'off'}"
+
+
+def _end(attempt: AttemptPrecision) -> str:
+    return f"{attempt.state}, {attempt.reason}" if attempt.reason else attempt.state
+
+
+def _say_columns(rows: list[tuple[str, str, str, str]]) -> None:
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        say(f"  {'  '.join([*cells, row[3]])}".rstrip())

@@ -1,0 +1,168 @@
+"""Which precision a run used, attempt by attempt, beside what its card wants: read from the run's mirror."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.planning.precision_comparison import Row, Verdict, compare, judge, on_rung
+from launcher.runs.json_file import read_json
+from launcher.runs.mirror import Mirror, parse_event
+from launcher.values.plan import Plan
+from launcher.values.precision import Precision
+from launcher.values.precision_seen import PrecisionSeen
+from launcher.values.record import State, is_terminal
+
+HELD = "held "
+"""The prefix of a knob that a script consumed, but sets itself."""
+_NEW = (State.RESERVED, State.PREPARING, State.WAITING)
+
+
+class AttemptPrecision(NamedTuple):
+    """The precision of one attempt. `planned` is the plan's value for it, `takes_plan` whether the script takes that.
+
+    `seen` are the observations of the start-up hook in their order, `ran` the last of them, or else what the script took.
+    """
+
+    number: int
+    rung: int
+    planned: Precision | None
+    takes_plan: bool
+    seen: tuple[PrecisionSeen, ...]
+    ran: PrecisionSeen | None
+    state: str
+    reason: str | None
+
+
+class PrecisionReport(NamedTuple):
+    """A run's precision: what ran in the last attempt that shows it, and what the first rung of the plan wants.
+
+    Without such an attempt `ran` and `verdict` are `None`, and `sentence` says why nothing is known. `next_command` is
+    `None` if there is nothing to change.
+    """
+
+    run: str
+    plan: Plan
+    attempts: tuple[AttemptPrecision, ...]
+    ran: AttemptPrecision | None
+    rows: tuple[Row, ...]
+    verdict: Verdict | None
+    sentence: str
+    next_command: str | None
+
+
+def precision_report(mirror: Mirror) -> PrecisionReport:
+    """Return which precision a run used. Raises BadFileError if this version does not understand its plan."""
+    plan = mirror.whole_plan()
+    attempts = tuple(_attempts(mirror, plan))
+    ran = next((attempt for attempt in reversed(attempts) if attempt.ran is not None), None)
+    if ran is None or ran.ran is None:
+        return PrecisionReport(mirror.run, plan, attempts, None, (), None, _why_unknown(plan, attempts), None)
+    verdict = _verdict(plan, ran.ran, ran)
+    rows = compare(ran.ran, plan.ladder[0], is_rehearsed=plan.rehearsed, trains_all=plan.method == "full")
+    may_adapt = verdict.kind != "as-wanted" and not ran.takes_plan
+    command = adapted_command(plan) if may_adapt else None
+    return PrecisionReport(
+        mirror.run, plan, attempts, ran, rows, verdict, _sentence(verdict, ran, attempts), command
+    )
+
+
+def adapted_command(plan: Plan) -> str:
+    """Return the command line that starts a plan's command again, with the plan's precision in its script."""
+    words = ["launch"]
+    if plan.host != "local":
+        words += ["--host", plan.host]
+    if plan.rehearsed:
+        words += ["--profile", plan.profile.name, "--rehearse"]
+    for name, value in plan.variables.items():
+        words += ["-e", f"{name}={value}"]
+    for name in plan.secrets:
+        words += ["-s", name]
+    return shlex.join([*words, "--adapt", "--", *plan.command])
+
+
+def _attempts(mirror: Mirror, plan: Plan) -> Iterator[AttemptPrecision]:
+    consumed: set[str] = (
+        set()
+    )  # what an attempt took counts for the later ones too, which may fail before they take it
+    for folder in sorted(mirror.folder.glob("[0-9][0-9][0-9][0-9]*")):
+        record, state = read_json(folder / "attempt.json"), read_json(folder / "state.json")
+        if record.get("kind") != "attempt":
+            continue
+        taken = state.get("consumed")
+        consumed |= {str(knob) for knob in taken} if isinstance(taken, list) else set()
+        rung = record.get("rung")
+        rung = rung if isinstance(rung, int) and 0 <= rung < len(plan.ladder) else 0
+        planned = plan.ladder[rung]
+        takes_plan = "precision" in consumed and f"{HELD}precision" not in consumed
+        seen, dtypes = _evidence(folder / "events.jsonl")
+        ran = (
+            seen[-1]
+            if seen
+            else PrecisionSeen.of_plan(planned, dtypes, has_frozen=plan.method == "lora")
+            if takes_plan
+            else None
+        )
+        number = record.get("attempt")
+        yield AttemptPrecision(
+            number if isinstance(number, int) else int(folder.name),
+            rung + 1,
+            planned if takes_plan else None,
+            takes_plan,
+            seen,
+            ran,
+            str(state.get("state") or State.PREPARING),
+            str(state["reason"]) if state.get("reason") else None,
+        )
+
+
+def _evidence(path: Path) -> tuple[tuple[PrecisionSeen, ...], object]:
+    """Return what the hook saw in an attempt, and the dtypes that the worker counted for its proof."""
+    seen: list[PrecisionSeen] = []
+    dtypes: object = None
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return (), None
+    for line in lines:  # of millions only a few are parsed
+        if b'"precision_seen"' not in line and b'"proof"' not in line:
+            continue
+        event = parse_event(line)
+        values = event.values if event is not None and event.kind == "evidence" else {}
+        if isinstance(values.get("precision_seen"), dict):
+            seen.append(PrecisionSeen.lenient(values["precision_seen"]))
+        if isinstance(values.get("proof"), dict):
+            dtypes = values["proof"].get("dtypes")
+    return tuple(seen), dtypes
+
+
+def _verdict(plan: Plan, ran: PrecisionSeen, attempt: AttemptPrecision) -> Verdict:
+    if attempt.seen:
+        return judge(ran, plan.ladder, is_rehearsed=plan.rehearsed, trains_all=plan.method == "full")
+    return on_rung(plan.ladder, attempt.rung)
+
+
+def _sentence(verdict: Verdict, ran: AttemptPrecision, attempts: tuple[AttemptPrecision, ...]) -> str:
+    """Return the verdict, with the reason where a failure of an earlier attempt led to a lower rung."""
+    earlier = [one for one in attempts if one.rung < ran.rung and one.reason]
+    if verdict.kind == "lower-rung" and ran.takes_plan and earlier:
+        last = earlier[-1]
+        return f"{verdict.sentence}: attempt {last.number} failed on rung {last.rung} ({last.reason})"
+    changes = len(ran.seen) - 1
+    return f"{verdict.sentence}{'; it changed during the training' if changes > 0 else ''}"
+
+
+def _why_unknown(plan: Plan, attempts: tuple[AttemptPrecision, ...]) -> str:
+    """Return why nothing shows which precision ran."""
+    if not attempts or attempts[-1].state in _NEW:
+        return "nothing has run yet"
+    if not plan.inject:
+        return "nothing is recorded of the precision that ran: the start-up hook was off, and the script took nothing from the plan"
+    if not is_terminal(attempts[-1].state):
+        return "nothing is recorded of the precision yet: no optimizer step of torch was seen so far"
+    return (
+        "nothing is recorded of the precision that ran: no optimizer step of torch was seen, "
+        "or the run is from a version that did not look"
+    )

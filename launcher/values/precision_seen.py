@@ -1,0 +1,42 @@
+"""The precision that a training really used, as the worker recorded it."""
+
+from __future__ import annotations
+
+from launcher.values.base import Record
+from launcher.values.precision import Precision
+
+
+class PrecisionSeen(Record):
+    """What was seen at one step: dtypes have torch's names, such as `bfloat16`, and counts are of tensors.
+
+    `steps` is the number of optimizer steps begun by then; 0 if a training failed before its first. `computed` counts the
+    products of matrices by the dtype of their result; it is empty where none could be seen, as in a compiled model. `eps` is
+    the smallest of an Adam's. A value that was not seen is `None` or empty.
+    """
+
+    device: str | None = None
+    autocast: list[str] = []
+    scaler: bool = False
+    trainable: dict[str, int] = {}
+    frozen: dict[str, int] = {}
+    gradients: dict[str, int] = {}
+    computed: dict[str, int] = {}
+    compiled: bool = False
+    tf32: bool | None = None
+    eps: float | None = None
+    steps: int | None = None
+
+    @classmethod
+    def of_plan(cls, precision: Precision, dtypes: object, *, has_frozen: bool) -> PrecisionSeen:
+        """Return what a script used that takes its precision from the plan; `dtypes` is what the worker counted, if it did."""
+        frozen = {precision.base_dtype: 1} if has_frozen else {}
+        counted = cls.lenient(dtypes if isinstance(dtypes, dict) else {})
+        return cls(
+            device=precision.device,
+            autocast=[precision.autocast_dtype] if precision.autocast_dtype else [],
+            scaler=precision.scaler,
+            trainable=counted.trainable or {precision.trainable_dtype: 1},
+            frozen=counted.frozen or frozen,
+            eps=precision.adam_eps,
+            tf32=precision.tf32,
+        )
