@@ -64,7 +64,7 @@ def compare(
         row = _main_row("frozen weights", ran.frozen, wanted.base_dtype)
         rows.append(row._replace(wanted="any", differs=False) if trains_all else row)
     rows += [
-        _main_row("gradients", ran.gradients, wanted.trainable_dtype),
+        _set_row("gradients", _floats(ran.gradients), {wanted.trainable_dtype}, _NOT_SEEN),
         _main_row("products", ran.computed, products),
         Row("tf32", _switch(ran.tf32), _switch(wanted.tf32), compares_tf32 and ran.tf32 != wanted.tf32),
     ]

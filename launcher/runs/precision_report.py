@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.planning.precision_comparison import Row, Verdict, compare, judge, on_rung
+from launcher.planning.precision_history import PRECISION_FAILURES
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror, parse_event
 from launcher.values.plan import Plan
@@ -62,7 +63,7 @@ def precision_report(mirror: Mirror) -> PrecisionReport:
         return PrecisionReport(mirror.run, plan, attempts, None, (), None, _why_unknown(plan, attempts), None)
     verdict = _verdict(plan, ran.ran, ran)
     rows = compare(ran.ran, plan.ladder[0], is_rehearsed=plan.rehearsed, trains_all=plan.method == "full")
-    may_adapt = verdict.kind != "as-wanted" and not ran.takes_plan
+    may_adapt = (verdict.kind != "as-wanted" or _has_failed(ran)) and not ran.takes_plan
     command = adapted_command(plan) if may_adapt else None
     return PrecisionReport(
         mirror.run, plan, attempts, ran, rows, verdict, _sentence(verdict, ran, attempts), command
@@ -146,12 +147,19 @@ def _verdict(plan: Plan, ran: PrecisionSeen, attempt: AttemptPrecision) -> Verdi
 
 def _sentence(verdict: Verdict, ran: AttemptPrecision, attempts: tuple[AttemptPrecision, ...]) -> str:
     """Return the verdict, with the reason where a failure of an earlier attempt led to a lower rung."""
+    is_fine = verdict.kind in ("as-wanted", "lower-rung")
     earlier = [one for one in attempts if one.rung < ran.rung and one.reason]
     if verdict.kind == "lower-rung" and ran.takes_plan and earlier:
         last = earlier[-1]
         return f"{verdict.sentence}: attempt {last.number} failed on rung {last.rung} ({last.reason})"
-    changes = len(ran.seen) - 1
-    return f"{verdict.sentence}{'; it changed during the training' if changes > 0 else ''}"
+    changed = "; it changed during the training" if len(ran.seen) > 1 else ""
+    failed = f", and it failed all the same ({ran.reason})" if is_fine and _has_failed(ran) else ""
+    return f"{verdict.sentence}{changed}{failed}"
+
+
+def _has_failed(attempt: AttemptPrecision) -> bool:
+    """Whether an attempt ended by a failure that a precision may explain."""
+    return attempt.reason in PRECISION_FAILURES
 
 
 def _why_unknown(plan: Plan, attempts: tuple[AttemptPrecision, ...]) -> str:
