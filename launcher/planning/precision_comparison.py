@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from pydantic import ValidationError
 
 from launcher.values.precision import SHORT, Precision
-from launcher.values.precision_seen import PrecisionSeen
+from launcher.values.used_precision import PrecisionSeen
 
 VerdictKind = Literal["as-wanted", "lower-rung", "unsound", "different"]
 _NOT_SEEN = "not seen"

@@ -13,8 +13,8 @@ from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror, parse_event
 from launcher.values.plan import Plan
 from launcher.values.precision import Precision
-from launcher.values.precision_seen import PrecisionSeen
 from launcher.values.record import State, is_terminal
+from launcher.values.used_precision import PrecisionSeen
 
 HELD = "held "
 """The prefix of a knob that a script consumed, but sets itself."""

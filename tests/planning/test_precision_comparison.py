@@ -4,7 +4,7 @@ import pytest
 
 from launcher.planning.precision_comparison import compare, judge
 from launcher.values.precision import Precision
-from launcher.values.precision_seen import PrecisionSeen
+from launcher.values.used_precision import PrecisionSeen
 
 
 def rung(mode, capability, base="float32", autocast=None, scaler=False, tf32=False):
