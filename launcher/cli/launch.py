@@ -55,6 +55,13 @@ def launch(
     rehearse: Annotated[
         bool, typer.Option("--rehearse", help="Run on a CPU with the card's precision and batch split.")
     ] = False,
+    adapt: Annotated[
+        bool,
+        typer.Option(
+            "--adapt",
+            help="Give a script that knows nothing of launcher the plan's precision, resume and guard.",
+        ),
+    ] = False,
     settings: SetOption = None,
     packages: Annotated[
         list[str] | None,
@@ -124,7 +131,7 @@ def launch(
         job,
         runtime,
         precision,
-        settings or (),
+        [*(settings or ()), *(["adapt=true"] if adapt else [])],
         name,
         words,
         secrets or (),

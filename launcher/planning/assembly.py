@@ -93,6 +93,7 @@ def plan(
         outputs=job.outputs,
         pull_limit=job.pull_limit,
         inject=job.inject,
+        adapt=job.adapt,
     )
 
 

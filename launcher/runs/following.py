@@ -211,7 +211,8 @@ def _correct(mirror: Mirror, state: RunState, view: View) -> None:
     words = {"precision": "precision", "split": "batch"}
     if own := [word for value, word in words.items() if value in expected and value not in taken]:
         view.note(f"your script took no {' and no '.join(own)} from the plan: it decided them itself")
-    if more := [word for value, word in words.items() if value in taken and value not in expected]:
+    more = [word for value, word in words.items() if value in taken and value not in expected]
+    if more and not mirror.plan().adapt:  # the hook takes the batch to halve it if memory runs out
         view.note(f"your script took its {' and '.join(more)} from the plan   launch explain")
 
 

@@ -22,8 +22,16 @@ _SUFFIXES = (".py", ".sh", ".bash")
 
 
 def plan_values_of(job: Job, folder: Path) -> tuple[PlanValue, ...]:
-    """Return which values of the plan the scripts of a job take, with `folder` as the folder of its code."""
-    return values_taken(_Reading(folder).sources(job.command))
+    """Return which values of the plan the scripts of a job take, with `folder` as the folder of its code.
+
+    A script that is adapted takes the precision; its batch is changed only if the job names one, for a plan's default is
+    not what the script means.
+    """
+    by_source = values_taken(_Reading(folder).sources(job.command))
+    if not job.adapt:
+        return by_source
+    by_hook: tuple[PlanValue, ...] = ("precision", "split") if job.batch.model_fields_set else ("precision",)
+    return tuple(sorted({*by_source, *by_hook}))
 
 
 class _Reading:

@@ -80,7 +80,7 @@ class Plan(Written):
     `environment` is made on the host for a native run; None if the host's own Python, or `host_environment`, has the
     packages. `packages_from` says where requirements are from that the job does not name. `rehearsed`: the card's precision
     and split are tried on a CPU; speed and kernels are not. `inject`: the start-up hook observes the Python processes of
-    the training.
+    the training. `adapt`: the hook gives them the values that the plan `takes`.
     """
 
     version: Literal[1] = 1
@@ -122,6 +122,7 @@ class Plan(Written):
     outputs: tuple[Pattern, ...] = ()
     pull_limit: PullLimit = ByteSize(2_000_000_000)
     inject: bool = True
+    adapt: bool = False
 
     @model_validator(mode="after")
     def _has_one_source_of_packages(self) -> Plan:

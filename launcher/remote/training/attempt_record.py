@@ -53,6 +53,7 @@ def compose(basis: Basis, folder: int, attempt: int) -> Dict[str, Any]:
         "changes": changes,
         "rehearsed": plan.get("rehearsed") is True,
         "card": _card(plan["profile"]) if imitates_card(plan) else None,
+        "adapt": _adaptation(plan, split.get("accumulation", 0)) if plan.get("adapt") is True else None,
         "checkpoint": checkpoints.describe(basis.checkpoint),
         "split": {**plan["split"], **split} if plan.get("split") else None,
         "steps": plan.get("steps"),
@@ -75,6 +76,13 @@ def compose(basis: Basis, folder: int, attempt: int) -> Dict[str, Any]:
             "cache": run.cache,
         },
     }
+
+
+def _adaptation(plan: Dict[str, Any], accumulation: int) -> Dict[str, Any]:
+    """Return what the start-up hook adapts: `split` if the plan's batch replaces the script's, and how often it was halved."""
+    planned = plan["split"]["accumulation"]
+    halvings = (max(accumulation, planned) // planned).bit_length() - 1
+    return {"split": "split" in (plan.get("takes") or ()), "halvings": halvings}
 
 
 def _card(profile: Dict[str, Any]) -> Dict[str, Any]:

@@ -7,11 +7,16 @@ from typing import Any, List, Mapping
 
 def hook_parts(plan: Mapping[str, Any]) -> List[str]:
     """Return the names of the parts, as the variable LAUNCH_HOOK lists them."""
-    parts = {"rehearse": imitates_card(plan), "observe": plan.get("inject") is True}
+    parts = {
+        "rehearse": imitates_card(plan),
+        "adapt": plan.get("adapt") is True,
+        "observe": plan.get("inject") is True,
+    }
     return [name for name, is_on in parts.items() if is_on]
 
 
 def imitates_card(plan: Mapping[str, Any]) -> bool:
     """Whether torch acts as with the plan's card: a rehearsal of a script that takes nothing from the plan by itself."""
-    is_hooked = plan.get("inject") is True and plan.get("takes") == []
+    is_adapted = plan.get("adapt") is True
+    is_hooked = is_adapted or (plan.get("inject") is True and plan.get("takes") == [])
     return is_hooked and plan.get("rehearsed") is True and plan["profile"]["kind"] == "cuda"

@@ -42,8 +42,8 @@ def send(
         event["step"] = int(step)
     if values is not None:
         event["values"] = values
-    if source is not None:
-        event["source"] = source
+    if source or process_channel.source:
+        event["source"] = source or process_channel.source
     process_channel.send(event)
 
 
@@ -55,11 +55,13 @@ def beat(step: int, source: Optional[str] = None) -> None:
 class Channel:
     """One connection to the agent: opened by the first event, silent after the first error.
 
-    `has_own_metrics`: the script reports its metrics by itself, so the start-up hook does not.
+    `has_own_metrics`: the script reports its metrics by itself, so the start-up hook does not. `source` is that of events
+    that name none: in a script that the hook adapts, all are the hook's.
     """
 
     def __init__(self) -> None:
         self.has_own_metrics = False
+        self.source: Optional[str] = None
         self._lock = threading.Lock()
         self._socket: Optional[socket.socket] = None
         self._is_silent = False

@@ -76,7 +76,7 @@ def training_arguments(**own: Any) -> Dict[str, Any]:
     values.consume(*(knob for knob, names in _KEYWORDS_OF_KNOBS.items() if not names & own.keys()))
     if has_own_flag:
         values.hold("precision")
-    _configure_accelerate(values, "fp16" if keywords["fp16"] else "bf16" if keywords["bf16"] else "no")
+    configure_accelerate(values, "fp16" if keywords["fp16"] else "bf16" if keywords["bf16"] else "no")
     return keywords
 
 
@@ -99,7 +99,7 @@ def accelerator(**own: Any) -> Any:
         "cpu": values.rehearsed or precision.device == "cpu",
         **own,
     }
-    _configure_accelerate(values, str(keywords["mixed_precision"]))
+    configure_accelerate(values, str(keywords["mixed_precision"]))
     return Accelerator(**keywords)
 
 
@@ -128,7 +128,7 @@ def version(text: str) -> Tuple[int, ...]:
     return tuple(int(part) for part in text.split(".")[:2])
 
 
-def _configure_accelerate(values: Knobs, mixed_precision: str) -> None:
+def configure_accelerate(values: Knobs, mixed_precision: str) -> None:
     """Give every Accelerator that the script makes itself the same precision.
 
     accelerate reads this variable, and ignores a value that is not in lower case.

@@ -28,32 +28,51 @@ def prepare(model: Any) -> Any:
     import torch
 
     values = knobs()
-    precision = values.peek.precision
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not trainable:
+    if not any(parameter.requires_grad for parameter in model.parameters()):
         raise RuntimeError(
             "nothing in the model is trainable: before prepare(), add an adapter or set requires_grad"
         )
     values.announce()
-    half_dtypes = (torch.float16, torch.bfloat16)
-    target = torch.float32 if precision.scaler else getattr(torch, precision.trainable_dtype)
-    converted = _convert_trainables(trainable, target, half_dtypes)
-    base = getattr(torch, precision.base_dtype)
-    if base in half_dtypes and target == torch.float32:
-        _compute_in_base_dtype(model, converted, base)
+    convert_trainables(model)
     if values.run is not None:  # without a run, no plan to compare the base with
-        _check_base(model, base, half_dtypes)
-    if precision.device == "cuda" and not values.rehearsed:
-        _switch_tf32(precision.tf32)
-    _repeat_grouped_heads(precision)
-    if hasattr(model, "gradient_checkpointing_enable") and values.activation_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        base = getattr(torch, values.peek.precision.base_dtype)
+        _check_base(model, base, (torch.float16, torch.bfloat16))
+    set_up(model)
     process_guard.watch(model)
     forbid_casts(model)
     return model
 
 
-def _convert_trainables(trainable: Sequence[Any], target: Any, half_dtypes: Sequence[Any]) -> Set[int]:
+def convert_trainables(model: Any) -> int:
+    """Give a model's trainables the plan's dtype, in place; return how many had another one.
+
+    Modules whose weights became float32 over a half base compute in the base's dtype where autocast is off.
+    """
+    import torch
+
+    precision = knobs().peek.precision
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    half_dtypes = (torch.float16, torch.bfloat16)
+    target = torch.float32 if precision.scaler else getattr(torch, precision.trainable_dtype)
+    converted = _convert(trainable, target, half_dtypes)
+    base = getattr(torch, precision.base_dtype)
+    if base in half_dtypes and target == torch.float32:
+        _compute_in_base_dtype(model, converted, base)
+    return len(converted)
+
+
+def set_up(model: Any) -> None:
+    """Switch tf32, attention to grouped heads and activation checkpointing as the plan says."""
+    values = knobs()
+    precision = values.peek.precision
+    if precision.device == "cuda" and not values.rehearsed:
+        _switch_tf32(precision.tf32)
+    _repeat_grouped_heads(precision)
+    if hasattr(model, "gradient_checkpointing_enable") and values.activation_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
+def _convert(trainable: Sequence[Any], target: Any, half_dtypes: Sequence[Any]) -> Set[int]:
     """Convert trainable parameters to the target dtype, in place; return the ids of those converted.
 
     A float32 parameter is converted only if the target is half precision; float64 and integers stay.

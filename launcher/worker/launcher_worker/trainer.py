@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Callable, Optional
 
 from .channel import beat, process_channel, send
 from .checkpoints import save
@@ -14,12 +14,15 @@ from .trainer_lines import TrainerLines
 from .values import knobs
 
 
-def trainer_callback() -> Any:
+def trainer_callback(keep: Optional[Callable[[int, str, Any, bool], None]] = None) -> Any:
     """Return a `transformers.TrainerCallback` that reports the begin and every log line, and saves checkpoints.
 
     It saves when `due` says so, and ends the training after a step when the run is asked to end: see `stopping`.
     The guard judges each of Trainer's steps, even if the model was not prepared. If Trainer counts tokens, the log
     line of a training step also has the tokens per second since the previous line.
+
+    A script that sets no checkpoints of launcher's folder passes `keep`, which is called for each checkpoint with its
+    step, folder, epoch, and whether the script itself wanted it.
     """
     from accelerate import PartialState
     from transformers import TrainerCallback
@@ -31,11 +34,13 @@ def trainer_callback() -> Any:
 
         def __init__(self) -> None:
             self._lines = TrainerLines()
+            self._is_own_save = True
 
         def on_train_begin(self, args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
             """Report where training begins and ends, and let the guard follow this Trainer's steps."""
             values = knobs()
-            values.consume("checkpoints")
+            if keep is None:
+                values.consume("checkpoints")
             process_pace.listen()
             planned = values.peek.precision.autocast_dtype
             if (args.fp16, args.bf16) != (planned == "float16", planned == "bfloat16"):
@@ -56,6 +61,7 @@ def trainer_callback() -> Any:
             self._lines.note_micro_batch()
             process_guard.tick(state.global_step)
             if process_pace.is_due(state.global_step, state.max_steps):
+                self._is_own_save = control.should_save
                 control.should_save = True
             if stopping():
                 control.should_training_stop = True
@@ -80,6 +86,10 @@ def trainer_callback() -> Any:
             """Seal the checkpoint, after every rank has written its part."""
             PartialState().wait_for_everyone()
             folder = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
-            save(state.global_step, folder, epoch=state.epoch)
+            if keep is None:
+                save(state.global_step, folder, epoch=state.epoch)
+            else:
+                keep(state.global_step, folder, state.epoch, self._is_own_save)
+            self._is_own_save = True
 
     return Reporter()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from typing import Any, Callable, List, Protocol
+from typing import Any, Callable, List, Optional, Protocol
 
 CAST_REFUSED = (
     "the dtype of a model in training must not change: the optimizer's state keeps the old dtype, and Adam fails at "
@@ -20,7 +20,8 @@ CAST_REFUSED = (
     "and fp16_full_eval cast the live model too: evaluate without them"
 )
 
-_no_casts: "weakref.WeakSet[Any]" = weakref.WeakSet()  # models whose dtypes must not change
+_no_casts: "weakref.WeakKeyDictionary[Any, Optional[Callable[[], None]]]" = weakref.WeakKeyDictionary()
+"""Models whose dtypes must not change, each with what is called instead of raising; None raises."""
 
 
 class StepListener(Protocol):
@@ -71,9 +72,9 @@ def see_forward(module: Any, _arguments: Any, output: Any) -> None:
         listener.see_forward(module, output)
 
 
-def forbid_casts(model: Any) -> None:
-    """Refuse every later cast of a model to another dtype."""
-    _no_casts.add(model)
+def forbid_casts(model: Any, instead: Optional[Callable[[], None]] = None) -> None:
+    """Refuse every later cast of a model to another dtype: raise, or leave it out and call `instead`."""
+    _no_casts[model] = instead
 
 
 def allow_casts() -> None:
@@ -126,7 +127,11 @@ def _wrap_casts() -> None:
         if self in _no_casts:
             for dtype in {part.dtype for part in self.parameters() if part.is_floating_point()}:
                 if change(torch.empty(0, dtype=dtype)).dtype != dtype:
-                    raise RuntimeError(CAST_REFUSED)
+                    instead = _no_casts[self]
+                    if instead is None:
+                        raise RuntimeError(CAST_REFUSED)
+                    instead()
+                    return self
         return apply(self, change, *args, **kwargs)
 
     torch.nn.Module._apply = watched_apply  # noqa: SLF001

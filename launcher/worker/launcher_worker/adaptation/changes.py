@@ -1,0 +1,66 @@
+"""What the hook has changed in a script, and what it has left alone: printed once each, and recorded as evidence."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from typing import Any, List, Set
+
+from ..channel import rank, send
+from ..shield import SOURCE
+from ..values import knobs
+
+MOST = 50
+"""More lines say nothing new: a script that makes a thousand models is told fifty times."""
+_LIBRARIES = (sysconfig.get_paths()["purelib"], sysconfig.get_paths()["stdlib"], os.path.dirname(__file__))
+
+
+class Changes:
+    """The lines that were said so far."""
+
+    def __init__(self) -> None:
+        self._said: Set[str] = set()
+        self._lines: List[str] = []
+
+    def change(self, what: str, name: str, before: Any, after: Any) -> None:
+        """Say that an argument has another value than the script gave it; nothing, if it is the same."""
+        if before != after:
+            self._say(f"{what}: {name} {_text(before)} -> {_text(after)}")
+
+    def add(self, what: str) -> None:
+        """Say what was added to the script."""
+        self._say(what)
+
+    def leave(self, what: str) -> None:
+        """Say what cannot be adapted, with the script's line that asks for it."""
+        place = _place()
+        self._say(f"left as it is: {what}{f' ({place})' if place else ''}")
+
+    def _say(self, line: str) -> None:
+        if line in self._said or len(self._said) >= MOST:
+            return
+        self._said.add(line)
+        knobs().announce()
+        if rank() == 0:
+            print(f"adapted: {line}", file=sys.stderr, flush=True)
+            self._lines.append(line)
+            send("evidence", values={"adapted": line}, source=SOURCE)
+
+
+changes = Changes()
+
+
+def _place() -> str:
+    """Return the line of the script that led here, as `train.py:12`; empty if only libraries did."""
+    frame = sys._getframe(1)  # noqa: SLF001  # the one way to a caller's line without a traceback
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not path.startswith((*_LIBRARIES, "<")) and f"{os.sep}launcher_worker{os.sep}" not in path:
+            return f"{os.path.basename(path)}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+def _text(value: Any) -> str:
+    return str(value).replace("torch.", "")

@@ -1,0 +1,156 @@
+"""A loop in plain torch: its autocast and GradScaler follow the plan, and what it trains is found at its first forward pass.
+
+An optimizer says which parameters are trained; the outermost module that holds them is the model. It is made safe to
+train before its first step. Where the script has no autocast, the model's forward pass gets the plan's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import weakref
+from typing import Any, List, Set
+
+from ..channel import process_channel
+from ..shield import SOURCE, shielded
+from ..values import knobs
+from .changes import changes
+from .models import adapt_model, adapted_models
+from .scaling import planned_scaler
+from .unsaved_hook import UnsavedHook
+
+MOST_FORWARDS = 1000
+"""After so many forward passes of modules that hold nothing of an optimizer, its model is not looked for any longer."""
+
+
+@shielded
+def adapt_torch(torch: Any) -> None:
+    """Have torch's own means of mixed precision follow the plan; `torch` is the module, which has just been imported."""
+    process_channel.source = SOURCE
+    _wrap_autocast(torch)
+    planned_scaler.install(torch)
+    search = ModelSearch(torch)
+    optimizer = torch.optim.Optimizer
+    original = optimizer.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        with shielded:
+            search.begin(self)
+
+    optimizer.__init__ = init
+    atexit.register(planned_scaler.report_without_step)
+
+
+def _wrap_autocast(torch: Any) -> None:
+    autocast = torch.amp.autocast_mode.autocast
+    original = autocast.__init__
+
+    @functools.wraps(original)
+    def init(
+        self: Any, device_type: str, dtype: Any = None, enabled: bool = True, *args: Any, **kwargs: Any
+    ) -> None:
+        with shielded:
+            if enabled and device_type == device():
+                dtype, enabled = _planned(torch, dtype)
+        original(self, device_type, dtype, enabled, *args, **kwargs)
+
+    autocast.__init__ = init
+
+
+def _planned(torch: Any, own: Any) -> Any:
+    planned = knobs().precision.autocast_dtype
+    if planned is None:
+        changes.change("autocast", "enabled", True, False)
+        return own, False
+    dtype = getattr(torch, planned)
+    if own is not None:
+        changes.change("autocast", "dtype", own, dtype)
+    return dtype, True
+
+
+def device() -> str:
+    """Return the type of device that the plan is for."""
+    return knobs().peek.precision.device
+
+
+class ModelSearch:
+    """Looks, from the making of an optimizer to the first forward pass, for the module that it trains."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._wanted: Set[int] = set()
+        self._optimizers: List[Any] = []  # weak references: an id is only good while its parameter lives
+        self._handle: Any = None
+        self._forwards = 0
+
+    def begin(self, optimizer: Any) -> None:
+        """Look for the module that holds an optimizer's parameters."""
+        self._optimizers.append(weakref.ref(optimizer))
+        self._wanted.update(id(part) for group in optimizer.param_groups for part in group["params"])
+        planned_scaler.follow(optimizer)
+        self._forwards = 0
+        if self._handle is None:
+            modules = self._torch.nn.modules.module
+            self._handle = modules.register_module_forward_pre_hook(self._see)
+
+    def _see(self, module: Any, _inputs: Any) -> None:
+        """Take the outermost module that holds wanted parameters: its hook is called before those of its parts."""
+        with shielded:
+            self._forwards += 1
+            held = {id(part) for part in module.parameters()} & self._wanted
+            if held:
+                self._wanted -= held
+                self._take(module)
+            if self._handle is not None and (not self._wanted or self._forwards > MOST_FORWARDS):
+                self._handle.remove()
+                self._handle = None
+
+    def _take(self, module: Any) -> None:
+        if any(part in adapted_models for part in module.modules()):
+            return  # by a Trainer or an Accelerator, which autocast by themselves
+        adapt_model(module)
+        if knobs().peek.precision.autocast_dtype is not None:
+            implicit = ImplicitAutocast(self._torch)
+            module.register_forward_pre_hook(UnsavedHook(implicit.enter))
+            module.register_forward_hook(UnsavedHook(implicit.leave), always_call=True)
+            implicit.enter(module, ())  # the hooks of the pass that has begun were collected before
+
+
+class ImplicitAutocast:
+    """The plan's autocast around a model's forward pass, where the script has none. Results are float32 again."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._open: List[Any] = []
+
+    def enter(self, _module: Any, _inputs: Any) -> None:
+        """Begin autocast, unless the script is in one."""
+        context = None
+        if not self._torch.is_autocast_enabled(device()):
+            dtype = getattr(self._torch, str(knobs().peek.precision.autocast_dtype))
+            context = self._torch.autocast(device(), dtype)
+            context.__enter__()
+            changes.add(f"forward pass: under autocast {str(dtype).replace('torch.', '')}")
+        self._open.append(context)
+
+    def leave(self, _module: Any, _inputs: Any, output: Any) -> Any:
+        """End it; return the output with float32 in place of half precision."""
+        context = self._open.pop() if self._open else None
+        if context is None:
+            return output
+        context.__exit__(None, None, None)
+        return self._widened(output)
+
+    def _widened(self, value: Any) -> Any:
+        torch = self._torch
+        if isinstance(value, torch.Tensor):
+            return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
+        if isinstance(value, dict):  # transformers' outputs are one, and keep their type
+            for name in value:
+                value[name] = self._widened(value[name])
+            return value
+        if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+            return type(value)(self._widened(one) for one in value)
+        return value

@@ -1,0 +1,89 @@
+"""Models: what from_pretrained loads gets the plan's base dtype, and what is trained the plan's dtype of trainables."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any
+
+from ..channel import rank
+from ..guard import process_guard
+from ..guard.torch_hooks import forbid_casts
+from ..preparation import convert_trainables, set_up
+from ..shield import shielded
+from ..values import knobs
+from .changes import changes
+
+adapted_models: "weakref.WeakSet[Any]" = weakref.WeakSet()
+"""The models that were made safe to train."""
+_QUANTIZED = ("quantization_config", "load_in_4bit", "load_in_8bit")
+
+
+@shielded
+def adapt_loading(module: Any) -> None:
+    """Have `from_pretrained` load in the plan's base dtype; `module` is transformers.modeling_utils."""
+    kind = module.PreTrainedModel
+    original = kind.from_pretrained.__func__
+
+    @functools.wraps(original)
+    def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        with shielded:
+            kwargs = _planned(kwargs)
+        return original(cls, *args, **kwargs)
+
+    kind.from_pretrained = classmethod(from_pretrained)
+
+
+def _planned(own: Any) -> Any:
+    """Return a script's keywords with the plan's dtype; a quantized model keeps the script's."""
+    import torch
+
+    if any(own.get(name) for name in _QUANTIZED):
+        changes.leave("the dtype of a quantized model")
+        return own
+    dtype = getattr(torch, knobs().precision.base_dtype)  # reading it consumes the knob
+    name = "torch_dtype" if "torch_dtype" in own else "dtype"
+    changes.change("from_pretrained", name, own.get(name), dtype)
+    attention = knobs().peek.precision.attention
+    if attention != "sdpa" and not knobs().rehearsed:
+        changes.change("from_pretrained", "attn_implementation", own.get("attn_implementation"), attention)
+        own = {**own, "attn_implementation": attention}
+    return {**own, name: dtype}
+
+
+def adapt_model(model: Any) -> None:
+    """Make a model of the script safe to train at the plan's precision, in place, and put it under the guard.
+
+    Call it before the first step: an optimizer that has no state yet does not notice.
+    """
+    import torch
+
+    values = knobs()
+    values.consume("precision")
+    if not any(part.requires_grad for part in model.parameters()):
+        return
+    converted = convert_trainables(model)
+    if converted:
+        changes.add(f"trainable weights: {converted} tensors are {_dtype(values)} now")
+    base = getattr(torch, values.peek.precision.base_dtype)
+    frozen = {
+        part.dtype for part in model.parameters() if not part.requires_grad and part.is_floating_point()
+    }
+    for other in sorted(frozen - {base}, key=str):
+        changes.leave(
+            f"frozen weights of {str(other).replace('torch.', '')}, where the plan has {values.peek.precision.base_dtype}"
+        )
+    set_up(model)
+    adapted_models.add(model)
+    process_guard.watch(model)
+    forbid_casts(model, instead=_leave_out_cast)
+
+
+def _dtype(values: Any) -> str:
+    precision = values.peek.precision
+    return "float32" if precision.scaler else str(precision.trainable_dtype)
+
+
+def _leave_out_cast() -> None:
+    if rank() == 0:
+        changes.add("a cast of the model while it is trained: left out")
