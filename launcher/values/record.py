@@ -135,6 +135,7 @@ class PlanSummary(Record):
     profile: dict[str, Any] = {}
     rehearsed: bool = False
     takes: list[str] | None = None
+    adapt: bool = False
     pull_limit: Annotated[int, Field(ge=0)] = 2_000_000_000
 
     @property

@@ -15,7 +15,9 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 model = AutoModelForCausalLM.from_pretrained(
     sys.argv[1], dtype=torch.float16 if device == "cuda" else torch.float32
 ).to(device)
-model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=8, target_modules=["q_proj", "v_proj", "lm_head"]))
+model = get_peft_model(
+    model, LoraConfig(task_type="CAUSAL_LM", r=8, target_modules=["q_proj", "v_proj", "lm_head"])
+)
 model.enable_input_require_grads()
 training_args = TrainingArguments(
     "out",

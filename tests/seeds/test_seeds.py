@@ -1,10 +1,11 @@
 """The five field reports as scripts that know nothing of launcher, started with `--rehearse` for the card in question.
 
-As reported they fail as they were reported. The judge is the file into which a script itself writes its losses, and for
+As reported they fail as they were reported; with `--adapt` they train. The judge is the file into which a script itself writes its losses, and for
 a crash the log.
 """
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -78,6 +79,30 @@ def test_as_reported_it_fails_as_reported(client, models, seed):
     assert " --adapt -- python seed_" in explained["next"]
     if seed.verdict == "as-wanted":
         assert explained["sentence"].endswith(f"and it failed all the same ({seed.kind})")
+
+
+LORA = ("--set", "method=lora")
+ADAPTED = {"seed_000": LORA, "seed_001": (), "seed_002": (), "seed_003": LORA, "seed_004": ()}
+
+
+@pytest.mark.parametrize("seed", [one for one in SEEDS if not one.words], ids=lambda seed: seed.name)
+def test_with_adapt_it_trains(client, models, seed):
+    """The script is the same, byte for byte. By its own ledger every loss is finite, the last are far lower, the weights move."""
+    done, folder, state = started(client, seed, models, "--adapt", *ADAPTED[seed.script])
+    assert done.returncode == 0, done.stderr
+    assert state["state"] == "succeeded"
+    told = json.loads((client.project.parent / "ledger").read_text())
+    losses = [float(loss) for loss in told["losses"]]
+    assert len(losses) == 30
+    assert all(map(math.isfinite, losses))
+    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
+    assert told["has_moved"]
+    adapted = [line for line in (folder / "log.txt").read_text().splitlines() if line.startswith("adapted: ")]
+    events = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
+    said = [event["values"]["adapted"] for event in events if "adapted" in (event.get("values") or {})]
+    assert adapted
+    assert [f"adapted: {line}" for line in said] == adapted
+    assert state["attempt"] == (2 if seed.model == "wide" else 1)  # the next rung mends what overflows fp16
 
 
 def test_a_command_that_runs_nothing_on_the_card_shows_nothing(client):

@@ -38,6 +38,7 @@ The modules, in the order in which they import each other:
 
     json_values, channel   strict JSON; the connection to the agent
     values                 what `attempt.json` holds: Knobs, Precision, Split, Peek
+    unsaved_hook           a hook on a model that is not saved with it
     guard/                 judges optimizer steps, and how torch reports them to it
     pace                   when to save, when to stop
     manifests, checkpoints sealing, rotation, where to resume
@@ -46,6 +47,8 @@ The modules, in the order in which they import each other:
     preparation            makes a model safe to train at the plan's precision
     trainer_lines, trainer what a Trainer's log lines say, the callback for a transformers.Trainer
     observer, startup/     the start-up hook, which observes scripts that do not use the worker
+    adaptation/            the hook gives such a script the plan (`--adapt`)
+    rehearsal/             the hook lets torch act as with a card that is not there (`--rehearse`)
     precision_seen, _watch which precision such a script really uses
 """
 

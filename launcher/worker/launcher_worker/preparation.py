@@ -14,6 +14,7 @@ from .channel import rank
 from .guard import process_guard
 from .guard.torch_hooks import forbid_casts
 from .mixed_precision import version
+from .unsaved_hook import UnsavedHook
 from .values import Precision, knobs
 
 
@@ -111,8 +112,8 @@ def _compute_in_base_dtype(model: Any, converted: Set[int], base: Any) -> None:
         named = module.named_parameters(recurse=False)
         names = [name for name, parameter in named if id(parameter) in converted]
         if names:
-            module.register_forward_pre_hook(functools.partial(lower, names))
-            module.register_forward_hook(restore, always_call=True)
+            module.register_forward_pre_hook(UnsavedHook(functools.partial(lower, names)))
+            module.register_forward_hook(UnsavedHook(restore), always_call=True)
 
 
 def _check_base(model: Any, base: Any, half_dtypes: Sequence[Any]) -> None:

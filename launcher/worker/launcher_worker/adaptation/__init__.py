@@ -6,7 +6,6 @@
     accelerators    accelerate's Accelerator
     loops           a loop in plain torch: autocast, GradScaler, optimizers
     scaling         the plan's scaler for a loop that has none
-    unsaved_hook    a hook on a model that is not saved with it
 
 All events of such a script are the hook's: its end is judged by its exit code, its log and the guard.
 """

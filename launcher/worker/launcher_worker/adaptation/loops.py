@@ -13,11 +13,11 @@ from typing import Any, List, Set
 
 from ..channel import process_channel
 from ..shield import SOURCE, shielded
+from ..unsaved_hook import UnsavedHook
 from ..values import knobs
 from .changes import changes
 from .models import adapt_model, adapted_models
 from .scaling import planned_scaler
-from .unsaved_hook import UnsavedHook
 
 MOST_FORWARDS = 1000
 """After so many forward passes of modules that hold nothing of an optimizer, its model is not looked for any longer."""

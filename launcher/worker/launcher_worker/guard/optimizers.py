@@ -93,7 +93,7 @@ def check_eps(optimizer: Any) -> None:
 
     for group in optimizer.param_groups:
         eps = group.get("eps")
-        has_half = any(part.dtype == torch.float16 for part in group["params"])
+        has_half = any(part.requires_grad and part.dtype == torch.float16 for part in group["params"])
         if isinstance(eps, float) and eps < 2**-14 and has_half:
             raise RuntimeError(
                 f"eps {eps:g} vanishes in float16, and the update divides by it: "

@@ -14,6 +14,8 @@ import functools
 import weakref
 from typing import Any, Callable, List, Optional, Protocol
 
+from ..unsaved_hook import UnsavedHook
+
 CAST_REFUSED = (
     "the dtype of a model in training must not change: the optimizer's state keeps the old dtype, and Adam fails at "
     "the next step, where the two meet. Cast a copy instead: copy.deepcopy(model).to(...). Trainer's bf16_full_eval "
@@ -42,32 +44,25 @@ class StepListener(Protocol):
         """Note a scaler's update, with its scale now and before."""
 
 
-_listeners: List[
-    StepListener
-] = []  # at most one; none in a process that only unpickled a model with our hook
+_listeners: List[StepListener] = []  # at most one
 
 
 def install(listener: StepListener) -> None:
     """Let torch report to a listener from now on; the first call of the process decides which."""
-    import torch
-
     if _listeners:
         return
     _listeners.append(listener)
     _hook_optimizers(listener)
     _wrap_scalers(listener)
     _wrap_casts()
-    # torch.compile must not trace it. It keeps its name, by which a pickled model finds it again.
-    globals()["see_forward"] = torch.compiler.disable(see_forward)
 
 
 def hook_forward(model: Any) -> None:
-    """Report the forward passes of a model to the listener."""
-    model.register_forward_hook(see_forward)
+    """Report the forward passes of a model to the listener; those of a copy are not reported."""
+    model.register_forward_hook(UnsavedHook(_see_forward))
 
 
-def see_forward(module: Any, _arguments: Any, output: Any) -> None:
-    """Report a forward pass. One function for all models, because copies and pickles of a model keep its hooks."""
+def _see_forward(module: Any, _arguments: Any, output: Any) -> None:
     for listener in _listeners:
         listener.see_forward(module, output)
 

@@ -1,0 +1,271 @@
+"""A script that knows nothing of launcher gets the plan: loops in plain torch, accelerate and Trainer, each in a process."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from testbed.llama import save_small_llama
+
+from launcher.planning import LadderInputs, ladder
+from launcher.runs import resolve
+
+pytestmark = pytest.mark.training
+
+TESTS = Path(__file__).parents[1]
+WORKER = TESTS.parent / "launcher" / "worker"
+BEGIN = """
+import json, sys, torch
+from small_data import batches, fingerprint, collate, rows
+from transformers import AutoModelForCausalLM
+torch.manual_seed(0)
+def batch_of(size=16, steps=1):
+    for batch in batches(size, steps):
+        yield {name: part.cuda() for name, part in batch.items()}
+def end(**values):
+    with open("ledger", "w") as file:
+        json.dump(values, file)
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A small model of Llama's kind."""
+    folder = tmp_path_factory.mktemp("model") / "model"
+    save_small_llama(folder)
+    return folder
+
+
+@pytest.fixture
+def adapted(tmp_path, model):
+    """Run a script under a card's first rung with the hook; give its end, what it wrote, and what was adapted."""
+
+    def run(script, card="titan_rtx", method="full", split=False, halvings=0, rung=0, **more):
+        profile = resolve.profile(card)
+        precision = ladder(LadderInputs(profile, method)).rungs[rung]
+        names = ("artifacts", "checkpoints", "cache")
+        values = {
+            "run": "261123-x-abcdef", "attempt": 1, "seed": 0, "rehearsed": True, "method": method, "model": None, "data": {},
+            "settings": {}, "steps": None, "save_every_steps": None, "loader_workers": 0,
+            "precision": precision.model_dump(mode="json"),
+            "split": {"global_batch": 8, "ranks": 1, "micro_batch": 2, "accumulation": 4},
+            "folders": {name: str(tmp_path / name) for name in names},
+            "adapt": {"split": split, "halvings": halvings},
+            "card": {"name": profile.title, "capability": profile.capability, "memory_gb": 24, "count": 1},
+            **more,
+        }  # fmt: skip
+        (tmp_path / "checkpoints").mkdir(exist_ok=True)
+        (tmp_path / "attempt.json").write_text(json.dumps(values))
+        (tmp_path / "train.py").write_text(BEGIN + script)
+        paths = [WORKER / "launcher_worker" / "startup", WORKER, TESTS / "seeds"]
+        environment = {
+            "PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(map(str, paths)),
+            "LAUNCH_HOOK": "rehearse adapt", "LAUNCH_ATTEMPT": str(tmp_path), "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "train.py", str(model)], cwd=tmp_path, env=environment, capture_output=True, text=True,
+            check=False, timeout=240,
+        )  # fmt: skip
+        lines = [
+            line.removeprefix("adapted: ")
+            for line in done.stderr.splitlines()
+            if line.startswith("adapted: ")
+        ]
+        ledger = tmp_path / "ledger"
+        return done, json.loads(ledger.read_text()) if ledger.exists() else None, lines
+
+    return run
+
+
+PLAIN = """
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1]).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+losses, norms = [], []
+for batch in batch_of(steps=10):
+    out = model(**batch)
+    out.loss.backward()
+    norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item())
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(out.loss.item())
+end(losses=losses, norms=norms, dtype=str(out.logits.dtype), weights=fingerprint(model))
+"""
+
+
+def test_a_loop_without_mixed_precision_gets_autocast_and_a_scaler_and_learns_the_same(adapted):
+    """What it clips and steps is unscaled: norms, losses and weights are those of fp32, but for rounding."""
+    done, of_fp16, lines = adapted(PLAIN)
+    assert done.returncode == 0, done.stderr
+    assert {"forward pass: under autocast float16", "gradients: scaled by a GradScaler"} <= set(lines)
+    done, of_fp32, lines = adapted(PLAIN, card="p100")
+    assert done.returncode == 0, done.stderr
+    assert not [line for line in lines if "autocast" in line or "scaled" in line]
+    assert of_fp16["dtype"] == of_fp32["dtype"] == "torch.float32"
+    for name in ("losses", "norms", "weights"):
+        assert of_fp16[name] == pytest.approx(of_fp32[name], rel=0.01)
+        assert of_fp16[name] != of_fp32[name]  # it was another precision
+
+
+OVERFLOWS = """
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1]).cuda()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+moved = []
+for step, batch in enumerate(batch_of(steps=6)):
+    before = fingerprint(model)
+    (model(**batch).loss * (1e4 if step == 3 else 1)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    moved.append(fingerprint(model) != before)
+end(moved=moved)
+"""
+
+
+def test_a_step_that_overflows_is_left_out_in_a_loop_that_knows_no_scaler(adapted):
+    """The one before it and the one after it are made."""
+    done, told, _ = adapted(OVERFLOWS)
+    assert done.returncode == 0, done.stderr
+    assert told["moved"] == [True, True, True, False, True, True]
+
+
+OWN = """
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.bfloat16).to("cuda")
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+scaler = torch.cuda.amp.GradScaler()
+seen = []
+for batch in batch_of(steps=3):
+    with torch.cuda.amp.autocast(dtype=torch.float16):
+        out = model(**batch)
+    seen.append(str(out.logits.dtype))
+    scaler.scale(out.loss).backward()
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+end(seen=seen, enabled=scaler.is_enabled(), dtypes=sorted({str(part.dtype) for part in model.parameters()}))
+"""
+
+
+def test_a_loop_s_own_autocast_and_scaler_follow_the_plan(adapted):
+    """An L40S wants bf16 without a scaler, over weights in fp32."""
+    done, told, lines = adapted(OWN, card="l40s")
+    assert done.returncode == 0, done.stderr
+    assert told == {"seen": ["torch.bfloat16"] * 3, "enabled": False, "dtypes": ["torch.float32"]}
+    assert lines == [
+        "from_pretrained: dtype bfloat16 -> float32",
+        "GradScaler: enabled True -> False",
+        "autocast: dtype float16 -> bfloat16",
+    ]
+
+
+ACCELERATE = """
+from accelerate import Accelerator
+from peft import LoraConfig, get_peft_model
+accelerator = Accelerator(mixed_precision="no")
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.bfloat16)
+model = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["lm_head"]))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+model, optimizer = accelerator.prepare(model, optimizer)
+losses = []
+for batch in batch_of(steps=8):
+    loss = model(**batch).loss
+    accelerator.backward(loss)
+    accelerator.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.item())
+torch.save(model, "whole.pt")
+of = lambda trained: sorted({str(part.dtype) for part in model.parameters() if part.requires_grad == trained})
+end(losses=losses, scaler=accelerator.scaler is not None, frozen=of(False), trained=of(True))
+"""
+
+
+def test_a_loop_with_accelerate_follows_the_plan(adapted):
+    """LoRA with a saved head over an fp16 base: what is trained is fp32, in spite of the bf16 that was asked for."""
+    done, told, lines = adapted(ACCELERATE, method="lora")
+    assert done.returncode == 0, done.stderr
+    assert (told["scaler"], told["frozen"], told["trained"]) == (True, ["torch.float16"], ["torch.float32"])
+    assert told["losses"][-1] < 0.9 * told["losses"][0]
+    assert "Accelerator: mixed_precision no -> fp16" in lines
+    assert "from_pretrained: dtype bfloat16 -> float16" in lines
+
+
+def test_a_saved_model_loads_where_launcher_is_not(adapted, tmp_path):
+    """A whole model, pickled with all of its hooks."""
+    adapted(PLAIN + 'torch.save(model, "whole.pt")\n')
+    read = "import sys, torch; torch.load('whole.pt', weights_only=False); print([one for one in sys.modules if one.startswith('launcher')])"
+    done = subprocess.run(
+        [sys.executable, "-c", read], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={"PATH": os.environ["PATH"]},
+    )  # fmt: skip
+    assert done.stdout == "[]\n", done.stderr
+
+
+TRAINER = """
+from transformers import Trainer, TrainingArguments
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
+arguments = TrainingArguments("out", per_device_train_batch_size=8, gradient_accumulation_steps=2, max_steps=4, report_to="none",
+    save_strategy="no", bf16=True)
+trainer = Trainer(model, arguments, train_dataset=rows(), data_collator=collate)
+trainer.train()
+end(micro=arguments.per_device_train_batch_size, accumulation=arguments.gradient_accumulation_steps, fp16=arguments.fp16,
+    bf16=arguments.bf16, step=trainer.state.global_step, left=sorted(__import__("os").listdir("out") if __import__("os").path.exists("out") else []))
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [({}, (8, 2)), ({"halvings": 1}, (4, 4)), ({"halvings": 5}, (1, 16)), ({"split": True}, (2, 4))],
+    ids=["its own", "halved once", "as far as it can be", "the job names one"],
+)
+def test_the_batch_is_the_script_s_unless_the_job_names_one(adapted, more, expected):
+    """After running out of memory the micro-batch is halved, and the batch of a step stays."""
+    done, told, _ = adapted(TRAINER, **more)
+    assert done.returncode == 0, done.stderr
+    assert (told["micro"], told["accumulation"]) == expected
+    assert (told["fp16"], told["bf16"]) == (True, False)
+
+
+def test_a_trainer_saves_for_a_resume_and_resumes(adapted, tmp_path):
+    """Its own folder has nothing of it; the next attempt begins where the checkpoint ends."""
+    done, told, _ = adapted(TRAINER, save_every_steps=2)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-2", "step-4"]
+    assert told["left"] == []
+    checkpoint = {"path": str(tmp_path / "checkpoints" / "step-2"), "step": 2}
+    done, told, lines = adapted(TRAINER, checkpoint=checkpoint)
+    assert done.returncode == 0, done.stderr
+    assert told["step"] == 4
+    assert done.stdout.count("'loss'") == 0
+    assert any(line.startswith("Trainer.train: resume_from_checkpoint None -> ") for line in lines)
+
+
+WITHOUT_STEP = """
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for batch in batch_of(steps=2):
+    model(**batch).loss.backward()
+"""
+
+
+def test_a_script_that_never_steps_is_told(adapted):
+    """At its end, and its exit code stays its own."""
+    done, _, _ = adapted(WITHOUT_STEP)
+    assert done.returncode == 0
+    assert "launch: 2 backward passes and no optimizer step: nothing was trained" in done.stderr
+    done, _, _ = adapted(PLAIN)
+    assert "no optimizer step" not in done.stderr
+
+
+def test_what_cannot_be_adapted_is_named_with_its_line(adapted):
+    """Frozen weights that the script has cast by hand stay as they are."""
+    script = PLAIN.replace(
+        ".cuda()\n",
+        ".cuda()\nmodel.model.embed_tokens.requires_grad_(False)\nmodel.model.embed_tokens.half()\n",
+        1,
+    )
+    done, _, lines = adapted(script, card="p100")
+    left = [line for line in lines if line.startswith("left as it is: frozen weights of float16")]
+    assert len(left) == 1, (lines, done.stderr)
+    assert "train.py:" in left[0]
