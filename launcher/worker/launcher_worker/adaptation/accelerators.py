@@ -8,8 +8,8 @@ from typing import Any
 from ..mixed_precision import configure_accelerate
 from ..shield import shielded
 from ..values import SHORT_NAMES, knobs
+from .adapted_models import adapt_model
 from .changes import changes
-from .models import adapt_model
 
 
 @shielded

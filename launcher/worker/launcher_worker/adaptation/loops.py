@@ -15,8 +15,8 @@ from ..channel import process_channel
 from ..shield import SOURCE, shielded
 from ..unsaved_hook import UnsavedHook
 from ..values import knobs
+from .adapted_models import adapt_model, adapted_models
 from .changes import changes
-from .models import adapt_model, adapted_models
 from .scaling import planned_scaler
 
 MOST_FORWARDS = 1000

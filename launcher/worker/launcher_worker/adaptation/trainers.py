@@ -13,9 +13,9 @@ from ..mixed_precision import configure_accelerate
 from ..shield import shielded
 from ..trainer import trainer_callback
 from ..values import Knobs, knobs
+from .adapted_models import adapt_model
+from .adapted_split import adapted_split
 from .changes import changes
-from .models import adapt_model
-from .split import adapted_split
 
 _FUSED = "adamw_torch_fused"
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PARTS = (
     ("rehearse", "torch", "rehearsal.imitation.imitate"),
     ("adapt", "torch", "adaptation.loops.adapt_torch"),
-    ("adapt", "transformers.modeling_utils", "adaptation.models.adapt_loading"),
+    ("adapt", "transformers.modeling_utils", "adaptation.adapted_models.adapt_loading"),
     ("adapt", "transformers.training_args", "adaptation.trainers.adapt_arguments"),
     ("adapt", "transformers.trainer", "adaptation.trainers.adapt_trainer"),
     ("adapt", "accelerate.accelerator", "adaptation.accelerators.adapt_accelerator"),
