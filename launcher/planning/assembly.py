@@ -6,10 +6,11 @@ from collections.abc import Collection
 
 from launcher.planning.allocation import allocation, nodes
 from launcher.planning.image_plan import Sources, image
-from launcher.planning.ladder import TOKENS, LadderInputs, PrecisionRequest, ladder
+from launcher.planning.ladder import LadderInputs, PrecisionRequest, ladder
 from launcher.planning.precision_history import failed_before
 from launcher.planning.split import split
 from launcher.planning.wheel_choice import UNKNOWN, Site
+from launcher.planning.workload import read_workload
 from launcher.values.environment import Environment
 from launcher.values.facts import PrecisionEvidence
 from launcher.values.host import Host
@@ -31,6 +32,7 @@ def plan(
     site: Site = UNKNOWN,
     environment: Environment | None = None,
     model: Model | None = None,
+    teacher: Model | None = None,
     platform: Platform | None = None,
     evidence: tuple[PrecisionEvidence, ...] = (),
     rehearsed_on: Profile | None = None,
@@ -41,7 +43,7 @@ def plan(
 
     `asked` is the requested precision, `sources` are for an image, `site` describes the host, `environment` is to be made
     there for a native run, `platform` describes the host's software. `evidence` is what earlier runs showed there about
-    precisions with the job's model. `rehearsed_on` is the CPU on which a card's precision and split are tried, `takes` is
+    precisions with the job's model, `teacher` that of a distillation. `rehearsed_on` is the CPU on which a card's precision and split are tried, `takes` is
     what the job's script takes, `packages_from` where requirements are from that the job itself does not name. Raises
     RefusedError when the card excludes the requested precision or a container, or when the cards cannot share the global
     batch equally.
@@ -50,10 +52,10 @@ def plan(
     built = image(on, job, host.build, sources, site) if runtime == "docker" else None
     packages = built or environment
     torch = packages.torch if packages else platform.torch if platform else None
-    inputs = ladder_inputs(profile, job, model, platform, evidence, torch)
+    inputs = ladder_inputs(profile, job, model, platform, evidence, torch, teacher)
     rungs = ladder(inputs, asked).rungs
     data = {name: source(value) for name, value in job.data if value is not None}
-    batch = split(profile, job.batch, model, job.method, rungs[0], inputs.tokens)
+    batch = split(profile, job.batch, model, job.method, rungs[0], inputs.workload)
     return Plan(
         job=job.name,
         host=host.name,
@@ -69,6 +71,7 @@ def plan(
         packages_from=packages_from,
         model=_model_source(job),
         model_facts=model,
+        teacher_facts=teacher,
         data=data,
         method=job.method,
         steps=job.steps,
@@ -116,16 +119,15 @@ def changed(parent: Plan, job: Job, keys: Collection[str], host: str) -> Plan:
     """Return the plan of a run that resumes another one: the parent's plan with some keys of the job changed.
 
     `job` is the parent's job with the changes. `keys` are the changed keys, as in a job's file; keys that a plan does not
-    have are ignored. `host` is the host's name here. Another micro-batch, or another length of samples, changes the
-    split, never the global batch.
+    have are ignored. `host` is the host's name here. Another micro-batch, or settings that take another amount of memory,
+    change the split, never the global batch.
     """
     values = {key: getattr(job, key) for key in {key.split(".")[0] for key in keys} & {*Plan.model_fields}}
-    tokens = ladder_inputs(parent.profile, job, parent.model_facts, None).tokens
-    before = ladder_inputs(parent.profile, job_of(parent), parent.model_facts, None).tokens
-    if "batch.micro" in keys or tokens != before:
+    model, teacher = parent.model_facts, parent.teacher_facts
+    workload = read_workload(job.settings, teacher, model)
+    if "batch.micro" in keys or workload != read_workload(parent.settings, teacher, model):
         batch = Batch(global_size=parent.split.global_batch, micro=job.batch.micro)
-        model, first = parent.model_facts, parent.ladder[0]
-        values["split"] = split(parent.profile, batch, model, parent.method, first, tokens)
+        values["split"] = split(parent.profile, batch, model, parent.method, parent.ladder[0], workload)
     return Plan.model_validate({**parent.model_dump(), **values, "job": job.name, "host": host})
 
 
@@ -136,16 +138,16 @@ def ladder_inputs(
     platform: Platform | None,
     evidence: tuple[PrecisionEvidence, ...] = (),
     torch: str | None = None,
+    teacher: Model | None = None,
 ) -> LadderInputs:
     """Return what the ladder of a job on a card depends on.
 
-    The length of a sample is the job's setting `max_length`. `torch` is the version that the run gets, `None` if unknown.
+    `torch` is the version that the run gets, `None` if unknown. `teacher` is the model that the setting `teacher` names.
     """
-    length = job.settings.get("max_length")
-    tokens = length if type(length) is int and length > 0 else TOKENS
+    workload = read_workload(job.settings, teacher, model)
     failures = failed_before(evidence, profile, job, _model_source(job), torch)
     platform = platform or Platform()
-    return LadderInputs(profile, job.method, model, platform, job.attention, job.compile, tokens, failures)
+    return LadderInputs(profile, job.method, model, platform, job.attention, job.compile, workload, failures)
 
 
 def _model_source(job: Job) -> Source | None:

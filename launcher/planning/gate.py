@@ -15,7 +15,7 @@ from launcher.errors import RefusedError
 from launcher.planning.image_plan import torch_for
 from launcher.planning.installed_packages import unmet
 from launcher.planning.ladder import FAILED_BEFORE
-from launcher.planning.memory import usable_gb, weights_gb
+from launcher.planning.memory import USABLE, Training, usable_gb, weights_gb
 from launcher.planning.placement import (
     cards_of,
     choose_gpus,
@@ -30,6 +30,7 @@ from launcher.planning.placement import (
     why_unusable,
 )
 from launcher.planning.wheel_choice import choose, objection, site
+from launcher.planning.workload import read_workload
 from launcher.values.facts import Facts
 from launcher.values.host import LOCAL, Host
 from launcher.values.plan import Finding, Plan
@@ -112,11 +113,15 @@ def _model_room(plan: Plan) -> list[Finding]:
     model, room, first = plan.model_facts, usable_gb(plan.profile), plan.ladder[0]
     if model is None or room is None:
         return []
-    needed = weights_gb(model, plan.method, first)
+    needed = weights_gb(
+        Training(model, plan.method, read_workload(plan.settings, plan.teacher_facts, model)), first
+    )
     if needed <= room:
         return []
     message = f"the model's {model.billions:.1f} B parameters take some {needed:,.0f} GB in {first.title}"
-    message += f"; {plan.profile.title} has {plan.profile.memory_gb:g} GB"
+    message += (
+        f"; {plan.profile.title} has {plan.profile.memory_gb:g} GB, of which {USABLE:.0%} are planned with"
+    )
     mend = (
         "train an adapter   --set method=lora"
         if plan.method == "full"

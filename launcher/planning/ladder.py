@@ -15,7 +15,8 @@ from typing import Literal, NamedTuple
 from pydantic import ValidationError
 
 from launcher.errors import RefusedError
-from launcher.planning.memory import needed_gb, usable_gb
+from launcher.planning.memory import USABLE, Training, needed_gb, usable_gb
+from launcher.planning.workload import Workload
 from launcher.values.base import Written
 from launcher.values.facts import PrecisionEvidence
 from launcher.values.model import Model
@@ -29,15 +30,12 @@ MODES: tuple[Mode, ...] = ("fp16-native", "fp16", "bf16", "fp32")
 """Least safe first."""
 FAILED_BEFORE = "failed here before: "
 """How `why` begins on a rung that evidence has moved behind a safer one."""
-TOKENS = 1024
-"""The length of a sample when the job's settings have no `max_length`."""
 
 
 class LadderInputs(NamedTuple):
     """What a ladder depends on.
 
-    `tokens` is the length of a sample. `failures` are records of precisions that failed before on this host, with this
-    card and model.
+    `failures` are records of precisions that failed before on this host, with this card and model.
     """
 
     profile: Profile
@@ -46,8 +44,14 @@ class LadderInputs(NamedTuple):
     platform: Platform = Platform()
     attention: Attention = "sdpa"
     compile: bool = False
-    tokens: int = TOKENS
+    workload: Workload = Workload()
     failures: tuple[PrecisionEvidence, ...] = ()
+
+    def needed_gb(self, precision: Precision) -> float | None:
+        """Return the memory of a step with a micro-batch of one; None if the model is not known."""
+        if self.model is None:
+            return None
+        return needed_gb(Training(self.model, self.method, self.workload), precision)
 
 
 class Excluded(Written):
@@ -147,10 +151,8 @@ def _as_excluded(rung: _Rung, why: str, *, on_request: bool = False) -> Excluded
 
 
 def _smallest(inputs: LadderInputs, possible: list[_Rung]) -> Precision:
-    assert inputs.model is not None  # noqa: S101 - only a known model is too large
-    model = inputs.model
     automatic = [rung.precision for rung in possible if not rung.only_on_request]
-    return min(automatic, key=lambda precision: needed_gb(model, inputs.method, precision, inputs.tokens))
+    return min(automatic, key=lambda precision: inputs.needed_gb(precision) or 0)
 
 
 def _why_nothing(inputs: LadderInputs, excluded: list[Excluded]) -> str:
@@ -302,10 +304,8 @@ def _make(inputs: LadderInputs, candidate: _Candidate) -> _Rung | Excluded:
 
 def too_large(inputs: LadderInputs, rung: Precision) -> str:
     """Return why a rung does not fit on the card; empty if it fits, or if the model's size is unknown."""
-    available = usable_gb(inputs.profile)
-    if inputs.model is None or available is None:
+    available, needed = usable_gb(inputs.profile), inputs.needed_gb(rung)
+    if inputs.model is None or available is None or needed is None or needed <= available:
         return ""
-    needed = needed_gb(inputs.model, inputs.method, rung, inputs.tokens)
-    if needed <= available:
-        return ""
-    return f"it needs about {needed:,.0f} GB for {inputs.model.billions:.1f} B parameters; the card has {inputs.profile.memory_gb:g} GB"
+    of_card = f"{available:.3g} of the card's {inputs.profile.memory_gb:g} GB, of which {USABLE:.0%} are planned with"
+    return f"it needs about {needed:.3g} GB for {inputs.model.billions:.1f} B parameters; there are {of_card}"

@@ -1,13 +1,16 @@
 """How much of a card's memory a training needs: an estimate from the model's shape, to choose rung and micro-batch.
 
-Sources: 16 bytes a parameter for float32 weights, gradients and Adam's two moments; 34 bytes a token, layer and hidden
-unit for half activations without an attention matrix (Korthikanti et al., 2022, table 2), twice that in float32.
+It is the peak of a step whose batch is accumulated, so gradients are there from the micro-batch before. `docs/precision.md`
+has the formula. Sources: what torch 2.13, transformers 5.23 and peft 0.21 keep alive (`tests/bench/MEMORY.md` compares);
+bitsandbytes' documentation for the states of its 8-bit optimizers.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from launcher.planning.activations import adapter_parameters, layer_bytes, passing_bytes, stream_bytes
+from launcher.planning.workload import Optimizer, Workload
 from launcher.values.model import Model
 from launcher.values.precision import Precision
 from launcher.values.profile import Profile
@@ -15,32 +18,65 @@ from launcher.values.profile import Profile
 GB = 1e9
 USABLE = 0.9
 """The share of a card's memory that a plan uses. The rest is for CUDA itself, fragmentation and a margin of error."""
-ADAPTER_SHARE = 0.02
-"""LoRA's trainables as a share of the base's parameters, rounded up: rank 16 on all linear layers is 1 to 2 %."""
-
 QUANTIZED_MORE = 1.2
 """The factor on a quantized base's bits, for scales and for the layers that are not quantized."""
+LOGIT_BYTES = 12
+"""Bytes of a logit at the peak of its loss: log-softmax, its gradient and the loss's, all in float32."""
+TEACHER_LOGIT_BYTES = 20
+"""Bytes more of a logit in a distillation: both models' logits, and both distributions."""
 
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
-def weights_gb(model: Model, method: Literal["lora", "full"], precision: Precision) -> float:
-    """Return the memory of weights, gradients and Adam's moments, in GB."""
-    trained = 4 * _BYTES[precision.trainable_dtype]
-    if method == "full":
-        return model.parameters * trained / GB
-    base = model.weight_bits / 8 * QUANTIZED_MORE if model.weight_bits else _BYTES[precision.base_dtype]
-    return model.parameters * (base + ADAPTER_SHARE * trained) / GB
+class _States(NamedTuple):
+    """An optimizer's memory for each trained parameter, as multiples of the parameter's own bytes, or in bytes.
+
+    `kept` and `kept_bytes` are its state, `step` is used during a step alone. `matrices` counts copies of the largest
+    matrix during a step.
+    """
+
+    kept: float = 0.0
+    kept_bytes: float = 0.0
+    step: float = 0.0
+    matrices: float = 0.0
 
 
-def sample_gb(model: Model, precision: Precision, tokens: int) -> float:
-    """Return the memory of one sample in the forward and backward pass, in GB; `tokens` is its length."""
-    is_half = "float32" not in (precision.autocast_dtype or precision.base_dtype)
-    layers = (34 if is_half else 68) * model.layers * model.hidden_size
-    logits = (
-        10 if is_half else 12
-    ) * model.vocab_size  # as computed, in float32 for the loss, and their gradient
-    return tokens * (layers + logits) / GB
+_STATES: dict[Optimizer, _States] = {
+    "adamw": _States(kept=2, step=1),  # the foreach form computes all square roots at once
+    "adamw-fused": _States(kept=2),
+    "adam-8bit": _States(kept_bytes=2),
+    "lion": _States(kept=1),
+    "lion-8bit": _States(kept_bytes=1),
+    "adafactor": _States(matrices=2),
+    "sgd": _States(),
+}
+
+
+class Training(NamedTuple):
+    """A training whose memory is estimated."""
+
+    model: Model
+    method: Literal["lora", "full"]
+    workload: Workload = Workload()
+
+    @property
+    def trained(self) -> int:
+        """How many parameters are trained."""
+        if self.method == "full":
+            return self.model.parameters
+        return adapter_parameters(self.model, self.workload.lora_rank)
+
+
+def weights_gb(training: Training, precision: Precision) -> float:
+    """Return the memory of weights, gradients and the optimizer's state, in GB, without any activations."""
+    return _weights(training, precision) / GB
+
+
+def needed_gb(training: Training, precision: Precision, micro_batch: int = 1) -> float:
+    """Return the peak of a step's memory, in GB."""
+    tokens = micro_batch * training.workload.tokens
+    kept = _weights(training, precision)
+    return (kept + max(_passes(training, precision, tokens), _step(training, precision))) / GB
 
 
 def usable_gb(profile: Profile) -> float | None:
@@ -48,6 +84,52 @@ def usable_gb(profile: Profile) -> float | None:
     return None if profile.memory_gb is None else profile.memory_gb * USABLE
 
 
-def needed_gb(model: Model, method: Literal["lora", "full"], precision: Precision, tokens: int) -> float:
-    """Return the memory of a training with a micro-batch of one, in GB."""
-    return weights_gb(model, method, precision) + sample_gb(model, precision, tokens)
+def _weights(training: Training, precision: Precision) -> float:
+    model, trained = training.model, training.trained
+    own = _BYTES[precision.trainable_dtype]
+    states = _STATES[training.workload.optimizer]
+    teacher = training.workload.teacher
+    return (
+        trained * (own * (2 + states.kept) + states.kept_bytes)
+        + (model.parameters * _base_bytes(model, precision) if training.method == "lora" else 0)
+        + (teacher.parameters * _base_bytes(teacher, precision) if teacher else 0)
+    )
+
+
+def _base_bytes(model: Model, precision: Precision) -> float:
+    """Return the bytes of a frozen parameter."""
+    return model.weight_bits / 8 * QUANTIZED_MORE if model.weight_bits else _BYTES[precision.base_dtype]
+
+
+def _step(training: Training, precision: Precision) -> float:
+    """Return what the optimizer allocates during a step."""
+    states, own = _STATES[training.workload.optimizer], _BYTES[precision.trainable_dtype]
+    model = training.model
+    widest = max(model.vocab_size, model.mlp_width) * model.hidden_size if training.method == "full" else 0
+    return own * (states.step * training.trained + states.matrices * widest)
+
+
+def _passes(training: Training, precision: Precision, tokens: int) -> float:
+    """Return what the forward and backward pass add at their peak, for all tokens of a micro-batch."""
+    model, method, workload = training.model, training.method, training.workload
+    logit = LOGIT_BYTES + (TEACHER_LOGIT_BYTES if workload.teacher else 0)
+    logits = logit * model.vocab_size * tokens
+    layer = layer_bytes(model, method, precision, workload.lora_rank, workload.tokens) * tokens
+    copies = _half_copies(training, precision)
+    if not workload.is_checkpointed:
+        return copies + model.layers * layer + logits
+    inputs = model.layers * model.hidden_size * stream_bytes(precision) * tokens
+    again = layer + passing_bytes(model, precision) * tokens + copies / model.layers
+    cached = copies if method == "full" else 0
+    return inputs + max(logits, again, cached + 10 * model.vocab_size * tokens)
+
+
+def _half_copies(training: Training, precision: Precision) -> float:
+    """Return the bytes of the half copies that autocast makes of float32 weights, and the backward pass needs."""
+    if precision.autocast_dtype is None:
+        return 0
+    model = training.model
+    if training.method == "full":
+        return 2 * model.multiplied
+    is_wide = precision.base_dtype == "float32" and not model.weight_bits
+    return 2 * (training.trained + (model.multiplied if is_wide else 0))

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Literal
 
 from launcher.errors import RefusedError
-from launcher.planning.memory import sample_gb, usable_gb, weights_gb
+from launcher.planning.memory import Training, needed_gb, usable_gb
+from launcher.planning.workload import Workload
 from launcher.values.job import Batch
 from launcher.values.model import Model
 from launcher.values.plan import Split
@@ -26,11 +27,11 @@ def split(
     model: Model | None,
     method: Literal["lora", "full"],
     precision: Precision,
-    tokens: int,
+    workload: Workload,
 ) -> Split:
     """Return the split with the largest micro-batch that divides one card's share of `batch` and should fit in memory.
 
-    `precision` is the first rung, `tokens` the length of a sample. If the memory is unknown (CPU, Apple) the micro-batch is
+    `precision` is the first rung. If the memory is unknown (CPU, Apple) the micro-batch is
     the job's `batch.micro`, else the whole share. Raises RefusedError if the cards cannot have equal shares.
     """
     share, rest = divmod(batch.global_size, profile.count)
@@ -41,12 +42,15 @@ def split(
         )
     limit = min(batch.micro or share, share)
     room = usable_gb(profile)
-    if room is not None and model is not None:
-        free = room - weights_gb(model, method, precision)
-        limit = min(limit, max(1, int(free / sample_gb(model, precision, tokens))))
-    elif profile.memory_gb is not None:
+    training = Training(model, method, workload) if model is not None else None
+    if profile.memory_gb is not None and training is None:
         limit = min(limit, max(1, int(profile.memory_gb / GB_A_SAMPLE)))
-    micro = next(size for size in range(limit, 0, -1) if share % size == 0)
+
+    def fits(micro: int) -> bool:
+        return training is None or room is None or needed_gb(training, precision, micro) <= room
+
+    sizes = (size for size in range(limit, 0, -1) if share % size == 0)
+    micro = next((size for size in sizes if fits(size)), 1)
     return Split(
         global_batch=batch.global_size, ranks=profile.count, micro_batch=micro, accumulation=share // micro
     )

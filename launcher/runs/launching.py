@@ -110,6 +110,7 @@ class Resolved(NamedTuple):
     rehearsed_on: Profile | None
     gpus: str | None
     values: HiddenValues = secret_values.NO_VALUES
+    teacher: Model | None = None
 
     @property
     def job(self) -> Job:
@@ -137,8 +138,10 @@ def understand(request: Request) -> Resolved:
         )
     rehearsed_on = resolve.profile("cpu") if request.rehearses else None
     requested_gpus(request.gpus, 1)
-    model = models.read_here(task)
-    return Resolved(host, profiles, task, request.precision, model, rehearsed_on, request.gpus, values)
+    model, teacher = models.read_here(task), models.read_teacher(task)
+    return Resolved(
+        host, profiles, task, request.precision, model, rehearsed_on, request.gpus, values, teacher
+    )
 
 
 class Started(NamedTuple):
@@ -330,6 +333,7 @@ def plan_of(profile: Profile, resolved: Resolved, facts: Facts | None) -> Plan:
         site=site(facts),
         environment=made,
         model=model,
+        teacher=resolved.teacher,
         platform=platform,
         evidence=facts.precision_evidence if facts else (),
         rehearsed_on=resolved.rehearsed_on,

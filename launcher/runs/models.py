@@ -1,4 +1,4 @@
-"""Read a job's model on this machine: the `config.json` of a local folder, or of the hub's cache."""
+"""Read a job's model, and the teacher of a distillation, on this machine: the `config.json` of a local folder, or of the hub's cache."""
 
 from __future__ import annotations
 
@@ -13,11 +13,21 @@ from launcher.values.model import Model, read_model
 
 def read_here(task: Task) -> Model | None:
     """Return the job's model; None if it is not on this machine."""
-    if task.job.model is None:
+    return _read(task, "model", task.job.model)
+
+
+def read_teacher(task: Task) -> Model | None:
+    """Return the model that the job's setting `teacher` names; None if it is not on this machine, or there is none."""
+    named = task.job.settings.get("teacher")
+    return _read(task, "settings.teacher", named) if isinstance(named, str) and named else None
+
+
+def _read(task: Task, key: str, written: str | None) -> Model | None:
+    if written is None:
         return None
-    model = source(task.job.model)
+    model = source(written)
     if model.kind == "local":
-        return read_model(read_json(task.locate("model", model.value) / "config.json"))
+        return read_model(read_json(task.locate(key, model.value) / "config.json"))
     if model.kind == "name" and model.value.count("/") == 1:
         return read_model(_in_hub_cache(model.value))
     return None

@@ -93,7 +93,7 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     profile = choose_profile(resolved.profiles, facts)[0] if facts else resolved.profiles[0]
     model, platform = known_of(resolved, facts)
     evidence = facts.precision_evidence if facts else ()
-    case = ladder_inputs(profile, resolved.job, model, platform, evidence, platform.torch)
+    case = ladder_inputs(profile, resolved.job, model, platform, evidence, platform.torch, resolved.teacher)
     takes = plan_values_of(resolved.job, resolved.task.code)
     findings = job_check.findings(resolved.task)
     return Explanation(case, ladder(case, resolved.asked), findings, resolved.job, takes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -10,13 +10,16 @@ from launcher.values.base import Record, Written
 from launcher.values.precision import Dtype
 
 Size = Annotated[int, Field(ge=1, le=2**40)]
+Mlp = Literal["gated", "plain", "gelu_new"]
+"""How an MLP computes: with a gate, without one, or without one and with a GELU that is composed of many operations."""
 
 
 class Model(Written):
     """A model: the dtype that it was saved in, its number of parameters, and its shape.
 
     The parameters are computed from the shape of a decoder, which may be wrong by a tenth. `weight_bits` is the width of a
-    base that was saved quantized.
+    base that was saved quantized. `query_size`, `key_value_size` and `mlp_size` are what a token has of queries, of keys
+    (as many values), and inside an MLP (of all experts that it passes); `None` where an older plan does not say.
     """
 
     dtype: Dtype | None = None
@@ -26,6 +29,33 @@ class Model(Written):
     head_dim: Size
     vocab_size: Size
     weight_bits: Annotated[int, Field(ge=1, le=16)] | None = None
+    query_size: Size | None = None
+    key_value_size: Size | None = None
+    mlp_size: Size | None = None
+    mlp: Mlp = "gated"
+    is_tied: bool = True
+
+    @property
+    def queries(self) -> int:
+        """Elements of a token's queries in one layer."""
+        return self.query_size or self.hidden_size
+
+    @property
+    def keys(self) -> int:
+        """Elements of a token's keys in one layer; its values have as many."""
+        return self.key_value_size or self.queries
+
+    @property
+    def mlp_width(self) -> int:
+        """Elements inside an MLP for one token."""
+        return self.mlp_size or 4 * self.hidden_size
+
+    @property
+    def multiplied(self) -> int:
+        """The parameters that a token is multiplied by: all but an input embedding that is not the output's too."""
+        return self.parameters - (
+            0 if self.is_tied else min(self.vocab_size * self.hidden_size, self.parameters // 2)
+        )
 
     @property
     def billions(self) -> float:
@@ -49,12 +79,23 @@ class _Config(Record):
     num_experts: Size | None = None
     n_routed_experts: Size | None = None
     moe_intermediate_size: Size | None = None
+    num_experts_per_tok: Size | None = None
+    hidden_act: str | None = None
+    activation_function: str | None = None
     tie_word_embeddings: bool = True
     model_type: str | None = None
     quantization_config: dict[str, Any] | None = None
 
 
-CONFIG_KEYS = tuple(_Config.model_fields)
+_OF_GPT2 = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+}
+"""The names that GPT-2 and its kin have for some keys."""
+
+CONFIG_KEYS = (*_Config.model_fields, *_OF_GPT2)
 """The keys of a `config.json` that a host returns."""
 
 
@@ -63,8 +104,9 @@ def read_model(config: dict[str, Any] | None) -> Model | None:
     if config is None:
         return None
     inner = config.get("text_config")
+    renamed = {name: config[old] for old, name in _OF_GPT2.items() if config.get(old) is not None}
     try:
-        parsed = _Config.lenient({**config, **(inner if isinstance(inner, dict) else {})})
+        parsed = _Config.lenient({**renamed, **config, **(inner if isinstance(inner, dict) else {})})
     except ValidationError:
         return None
     head_dim = parsed.head_dim or max(1, parsed.hidden_size // parsed.num_attention_heads)
@@ -72,24 +114,37 @@ def read_model(config: dict[str, Any] | None) -> Model | None:
     values = (parsed.num_key_value_heads or parsed.num_attention_heads) * head_dim
     experts = parsed.num_local_experts or parsed.num_experts or parsed.n_routed_experts or 1
     width = (parsed.moe_intermediate_size if experts > 1 else None) or parsed.intermediate_size
-    matrices = 2 if parsed.model_type in _WITHOUT_GATE else 3
+    mlp = _mlp(parsed)
+    matrices = 3 if mlp == "gated" else 2
     attention = parsed.hidden_size * (2 * queries + 2 * values)
-    mlp = matrices * parsed.hidden_size * (width or 4 * parsed.hidden_size) * experts
+    width = width or 4 * parsed.hidden_size
+    mlps = matrices * parsed.hidden_size * width * experts
     embeddings = parsed.vocab_size * parsed.hidden_size * (1 if parsed.tie_word_embeddings else 2)
     try:
         return Model.model_validate(
             {
                 "dtype": _dtype(parsed.dtype or parsed.torch_dtype),
-                "parameters": parsed.num_hidden_layers * (attention + mlp) + embeddings,
+                "parameters": parsed.num_hidden_layers * (attention + mlps) + embeddings,
                 "layers": parsed.num_hidden_layers,
                 "hidden_size": parsed.hidden_size,
                 "head_dim": head_dim,
                 "vocab_size": parsed.vocab_size,
                 "weight_bits": _bits(parsed.quantization_config),
+                "query_size": queries,
+                "key_value_size": values,
+                "mlp_size": width * min(experts, parsed.num_experts_per_tok or 1),
+                "mlp": mlp,
+                "is_tied": parsed.tie_word_embeddings,
             }
         )
     except ValidationError:  # sizes beyond any model
         return None
+
+
+def _mlp(parsed: _Config) -> Mlp:
+    if parsed.model_type not in _WITHOUT_GATE:
+        return "gated"
+    return "gelu_new" if (parsed.activation_function or parsed.hidden_act) == "gelu_new" else "plain"
 
 
 def _bits(quantization: dict[str, Any] | None) -> int | None:

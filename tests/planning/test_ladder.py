@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from launcher.errors import RefusedError
 from launcher.planning import LadderInputs, check, ladder, plan, split
+from launcher.planning.workload import Workload
 from launcher.runs.resolve import profile, profiles
 from launcher.values.host import Host
 from launcher.values.job import Batch, Job
@@ -228,7 +229,7 @@ def split_of(name, model=None, method="lora", size=64, **more):
         model,
         method,
         ladder(LadderInputs(one, method, model)).rungs[0],
-        1024,
+        Workload(),
     )
 
 

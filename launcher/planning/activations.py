@@ -1,0 +1,90 @@
+"""The activations of a decoder's layer that the backward pass needs: bytes for each token, from the layer's shape.
+
+Every term was found by counting what autograd keeps in transformers' modules, see `tests/bench/memory.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from launcher.values.model import Model
+from launcher.values.precision import Precision
+
+LINEARS = {"gated": 7, "plain": 4, "gelu_new": 4}
+"""The linear layers of a decoder's layer that get an adapter. Without a gate, queries, keys and values are one."""
+_INPUT_COPIES = {"gated": 5, "plain": 2, "gelu_new": 2}
+"""How many linear layers read the normalized hidden state; autocast makes a half copy of it for each."""
+_MLP_TENSORS = {"gated": 4, "plain": 2, "gelu_new": 5}
+"""Tensors of the MLP's width that are kept."""
+_GELU_NEW_AUTOCAST = 16
+"""Their bytes under autocast where torch.pow runs in float32: three in float32, two in half."""
+
+
+def layer_bytes(
+    model: Model, method: Literal["lora", "full"], precision: Precision, lora_rank: int, length: int
+) -> float:
+    """Return what one layer keeps for the backward pass, in bytes a token. `length` is that of a sample."""
+    return (
+        _norms(model, method, precision)
+        + _inputs(model, method, precision)
+        + _attention(model, precision, length)
+        + _mlp(model, precision)
+        + (LINEARS[model.mlp] * lora_rank * compute_bytes(precision) if method == "lora" else 0)
+    )
+
+
+def passing_bytes(model: Model, precision: Precision) -> float:
+    """Return what a layer's backward pass allocates besides, in bytes a token: gradients of the MLP's width."""
+    return 2 * model.mlp_width * compute_bytes(precision)
+
+
+def stream_bytes(precision: Precision) -> int:
+    """Return the bytes of an element of the hidden state between layers: that of the base, which autocast adds to."""
+    return 4 if precision.base_dtype == "float32" else 2
+
+
+def compute_bytes(precision: Precision) -> int:
+    """Return the bytes of an element inside a layer."""
+    return 4 if (precision.autocast_dtype or precision.base_dtype) == "float32" else 2
+
+
+def adapter_parameters(model: Model, rank: int) -> int:
+    """Return the parameters of an adapter of this rank on all linear layers of the decoder's layers."""
+    hidden, queries, keys = model.hidden_size, model.queries, model.keys
+    if model.mlp == "gated":
+        widths = 2 * (hidden + queries) + 2 * (hidden + keys) + 3 * (hidden + model.mlp_width)
+    else:
+        widths = (hidden + queries + 2 * keys) + (hidden + queries) + 2 * (hidden + model.mlp_width)
+    return rank * widths * model.layers
+
+
+def _norms(model: Model, method: Literal["lora", "full"], precision: Precision) -> float:
+    """Two norms: they compute in float32, so they keep their inputs in it; a trained gated model also keeps the results."""
+    is_native = precision.autocast_dtype is None and compute_bytes(precision) == 2
+    if model.mlp != "gated":
+        return 2 * model.hidden_size * (2 if is_native else 4)
+    results = 2 * model.hidden_size * (2 if is_native else 4) if method == "full" else 0
+    return 2 * model.hidden_size * 4 + results
+
+
+def _inputs(model: Model, method: Literal["lora", "full"], precision: Precision) -> float:
+    """The inputs of attention and MLP; under autocast a half copy for each linear layer, and one for an adapter's."""
+    if precision.autocast_dtype is None:
+        return 2 * model.hidden_size * compute_bytes(precision)
+    output = 2 * model.queries if method == "lora" else 0
+    return 2 * _INPUT_COPIES[model.mlp] * model.hidden_size + output
+
+
+def _attention(model: Model, precision: Precision, length: int) -> float:
+    """Queries, keys, values and the result; without a fused kernel also the weights, which grow with the length."""
+    kept = (2 * model.queries + 2 * model.keys) * compute_bytes(precision)
+    if precision.attention != "eager":
+        return kept
+    heads = max(1, model.queries // model.head_dim)
+    return kept + heads * length * (4 if compute_bytes(precision) == 4 else 6)
+
+
+def _mlp(model: Model, precision: Precision) -> float:
+    if model.mlp == "gelu_new" and precision.autocast_dtype is not None:
+        return _GELU_NEW_AUTOCAST * model.mlp_width
+    return _MLP_TENSORS[model.mlp] * model.mlp_width * compute_bytes(precision)

@@ -1,0 +1,66 @@
+"""What a job's settings say about the memory of its training: optimizer, adapter's rank, checkpointing, teacher.
+
+Settings are the job's own and are passed to its script unchanged. These names are read because scripts commonly use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from launcher.values.job import Scalar
+from launcher.values.model import Model
+
+Optimizer = Literal["adamw", "adamw-fused", "adam-8bit", "lion", "lion-8bit", "adafactor", "sgd"]
+
+TOKENS = 1024
+"""The length of a sample when the job's settings have no `max_length`."""
+LORA_RANK = 16
+"""The width of an adapter when the job's settings have no `lora_rank`."""
+LORA_RANK_NAMES = ("lora_rank", "lora_r", "r")
+CHECKPOINTING_NAMES = ("activation_checkpointing", "gradient_checkpointing")
+
+
+class Workload(NamedTuple):
+    """What memory depends on besides model, method and precision.
+
+    `tokens` is the length of a sample. `is_checkpointed`: activations are computed again in the backward pass. `teacher` is
+    the frozen model of a distillation.
+    """
+
+    tokens: int = TOKENS
+    optimizer: Optimizer = "adamw"
+    lora_rank: int = LORA_RANK
+    is_checkpointed: bool = False
+    teacher: Model | None = None
+
+
+def read_workload(settings: Mapping[str, Scalar], teacher: Model | None, student: Model | None) -> Workload:
+    """Return the workload that settings describe. A teacher whose shape is not known counts as one like the student."""
+    has_teacher = isinstance(settings.get("teacher"), str) and settings["teacher"] != ""
+    return Workload(
+        tokens=_count(settings, "max_length") or TOKENS,
+        optimizer=_optimizer(settings.get("optim", settings.get("optimizer"))),
+        lora_rank=next((rank for name in LORA_RANK_NAMES if (rank := _count(settings, name))), LORA_RANK),
+        is_checkpointed=any(settings.get(name) is True for name in CHECKPOINTING_NAMES),
+        teacher=(teacher or student) if has_teacher else None,
+    )
+
+
+def _count(settings: Mapping[str, Scalar], name: str) -> int | None:
+    value = settings.get(name)
+    return value if type(value) is int and value > 0 else None
+
+
+def _optimizer(written: Scalar | None) -> Optimizer:
+    """Classify a name as transformers' `optim` has them, e.g. `paged_adamw_8bit`; an unknown one counts as AdamW."""
+    name = str(written or "").lower()
+    if "lion" in name:
+        return "lion-8bit" if "8bit" in name else "lion"
+    if "8bit" in name:
+        return "adam-8bit"
+    if "adafactor" in name:
+        return "adafactor"
+    if name == "sgd":
+        return "sgd"
+    return "adamw-fused" if name.startswith("adam") and name.endswith("fused") else "adamw"

@@ -1,0 +1,260 @@
+"""Estimated memory beside measured peaks: `make memory` measures all rows and writes MEMORY.md.
+
+`memory.py measure NUMBER…` measures some rows and prints a JSON line for each. A row is a real training of transformers,
+peft and accelerate on this CPU, under the plan of a card: two steps of two micro-batches. The peak is of the second step's
+last micro-batch or of its optimizer, in bytes of tensors that are alive. Two operators are computed in float32, as
+autocast does on a card and not on a CPU: torch.pow and layer_norm.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "launcher" / "worker"))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from memory_rows import FORMS, IN_CI, ROWS, TEACHER, Row
+
+from launcher.planning.memory import Training, needed_gb
+from launcher.planning.workload import read_workload
+from launcher.values.model import read_model
+from launcher.values.precision import Precision
+
+__all__ = ["IN_CI", "ROWS", "estimate", "measured"]
+
+TABLE = Path(__file__).with_name("MEMORY.md")
+TOKENS = 256
+"""The length of a sample, unless the row says."""
+MICRO_BATCHES = 2
+
+
+class Memory(NamedTuple):
+    """A row's peak, in millions of bytes."""
+
+    estimated: float
+    measured: float
+
+    @property
+    def ratio(self) -> float:
+        """The estimate as a share of what was measured."""
+        return self.estimated / self.measured
+
+
+def estimate(row: Row) -> float:
+    """Return the estimated peak in millions of bytes."""
+    model, teacher = read_model(row.config), read_model(TEACHER)
+    workload = read_workload({"max_length": TOKENS, **row.settings}, teacher, model)
+    assert model is not None
+    assert row.method in ("lora", "full")
+    return needed_gb(Training(model, row.method, workload), _precision(row), row.micro_batch) * 1000
+
+
+def _precision(row: Row) -> Precision:
+    names = ("mode", "base_dtype", "trainable_dtype", "autocast_dtype", "scaler")
+    values = dict(zip(names, FORMS[row.form], strict=True))
+    eps = 1e-4 if row.form == "fp16-native" else 1e-8
+    card = {
+        "device": "cuda",
+        "capability": "8.0",
+        "attention": row.attention,
+        "adam_eps": eps,
+        "why": "measured",
+    }
+    return Precision.model_validate({**values, **card})
+
+
+def measure(row: Row) -> float:
+    """Train as the row says, and return the peak in millions of bytes."""
+    import launcher_worker as worker
+    import torch
+    from accelerate.state import AcceleratorState
+    from live_bytes import LiveBytes
+
+    with tempfile.TemporaryDirectory() as name:
+        _enter_run(Path(name), row)
+        AcceleratorState._reset_state(reset_partial_state=True)
+        model = worker.prepare(_model(row, Path(name))).train()
+        teacher = _load(TEACHER, Path(name)).eval() if "teacher" in row.settings else None
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        accelerator = worker.accelerator()
+        model, optimizer = accelerator.prepare(model, _optimizer(row, trained))
+        live, rows = LiveBytes(), _rows(row)
+        with live, _as_on_a_card():
+            live.note([*model.parameters(), *model.buffers(), *(teacher.parameters() if teacher else ())])
+            for _ in range(2):
+                for _ in range(MICRO_BATCHES):
+                    gc.collect()
+                    live.peak = live.now
+                    with accelerator.accumulate(model):
+                        accelerator.backward(_loss(model, teacher, rows, accelerator.autocast))
+                        if accelerator.sync_gradients:
+                            accelerator.clip_grad_norm_(trained, 1.0)
+                        optimizer.step()
+                        optimizer.zero_grad()
+        assert torch.isfinite(torch.stack([parameter.abs().max().float() for parameter in trained])).all()
+        return live.peak / 1e6
+
+
+def _enter_run(folder: Path, row: Row) -> None:
+    """Write the attempt that this process is in from now on."""
+    checkpointing = row.settings.get("gradient_checkpointing", False)
+    attempt = {
+        "run": "memory", "attempt": 1, "seed": 0, "rehearsed": True, "method": row.method, "model": None, "data": {},
+        "settings": row.settings, "steps": 2, "save_every_steps": None, "loader_workers": 0,
+        "precision": _precision(row).model_dump(), "activation_checkpointing": checkpointing,
+        "split": {"global_batch": 1, "ranks": 1, "micro_batch": 1, "accumulation": MICRO_BATCHES},
+        "folders": {part: str(folder / part) for part in ("artifacts", "checkpoints", "cache")},
+    }  # fmt: skip
+    (folder / "attempt.json").write_text(json.dumps(attempt))
+    os.environ["LAUNCH_ATTEMPT"] = str(folder)
+
+
+def _load(config: dict[str, object], folder: Path, **more: Any) -> Any:
+    """Make a random model, and load it as a script would."""
+    import launcher_worker as worker
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    made = transformers.AutoConfig.for_model(**config)
+    transformers.AutoModelForCausalLM.from_config(made).save_pretrained(folder / "model")
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder / "model", **worker.model_arguments(**more)
+    )
+    model.config.use_cache = False  # as Trainer sets it
+    return model
+
+
+def _model(row: Row, folder: Path) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    model = _load(row.config, folder, attn_implementation=row.attention)
+    if row.method == "full":
+        return model
+    rank = int(row.settings.get("lora_rank", 16))
+    return get_peft_model(model, LoraConfig(r=rank, target_modules="all-linear", task_type="CAUSAL_LM"))
+
+
+def _optimizer(row: Row, trained: list[Any]) -> Any:
+    """Make the optimizer in the form that a card gets: foreach, which is torch's default there and not on a CPU."""
+    import torch
+    import transformers
+
+    name = row.settings.get("optim")
+    if name == "sgd":
+        return torch.optim.SGD(trained, lr=1e-4, foreach=True)
+    if name == "adafactor":
+        return transformers.Adafactor(trained, lr=1e-4, relative_step=False, scale_parameter=False)
+    kind = {"fused": True} if name == "adamw_torch_fused" else {"foreach": True}
+    return torch.optim.AdamW(trained, lr=1e-4, eps=_precision(row).adam_eps, **kind)
+
+
+def _rows(row: Row) -> Any:
+    import torch
+
+    length = int(row.settings.get("max_length", TOKENS))
+    return torch.randint(0, int(str(row.config["vocab_size"])), (row.micro_batch, length))
+
+
+def _loss(model: Any, teacher: Any, rows: Any, autocast: Callable[[], Any]) -> Any:
+    """Return the loss of next tokens; with a teacher, plus the distance to its distribution."""
+    import torch
+    from torch.nn import functional
+
+    outputs = model(input_ids=rows, labels=rows)
+    if teacher is None:
+        return outputs.loss
+    with torch.no_grad(), autocast():
+        taught = teacher(input_ids=rows).logits.float()
+    student = functional.log_softmax(outputs.logits.float(), dim=-1)
+    return outputs.loss + functional.kl_div(
+        student, functional.softmax(taught, dim=-1), reduction="batchmean"
+    )
+
+
+class _as_on_a_card:  # noqa: N801 - read as a phrase
+    """Compute in float32 what autocast computes so on CUDA alone."""
+
+    def __enter__(self) -> None:
+        import torch
+        from torch.nn import functional
+
+        self._kept = torch.pow, functional.layer_norm
+        power, norm = self._kept
+
+        def wide(tensor: Any) -> Any:
+            return tensor.float() if torch.is_autocast_enabled("cpu") and torch.is_tensor(tensor) else tensor
+
+        torch.pow = lambda base, exponent: power(wide(base), exponent)
+        functional.layer_norm = lambda values, shape, weight=None, bias=None, eps=1e-5: norm(
+            wide(values), shape, wide(weight), wide(bias), eps
+        )
+
+    def __exit__(self, *_: object) -> None:
+        import torch
+        from torch.nn import functional
+
+        torch.pow, functional.layer_norm = self._kept
+
+
+def measured(numbers: list[int]) -> list[Memory]:
+    """Measure rows in one process of its own."""
+    words = [sys.executable, __file__, "measure", *map(str, numbers)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    peaks = [json.loads(line)["peak"] for line in done.stdout.splitlines() if line.startswith("{")]
+    return [Memory(estimate(ROWS[number]), peak) for number, peak in zip(numbers, peaks, strict=True)]
+
+
+def table(found: list[Memory]) -> str:
+    """Return all rows as Markdown."""
+    import peft
+    import torch
+    import transformers
+
+    head = ["training", "method", "precision", "estimated, MB", "measured, MB", "ratio"]
+    rows = [head, ["---"] * len(head)]
+    for row, memory in zip(ROWS, found, strict=True):
+        figures = [f"{memory.estimated:.1f}", f"{memory.measured:.1f}", f"{memory.ratio:.2f}"]
+        rows.append([row.title, row.method, row.form, *figures])
+    ratios = sorted(memory.ratio for memory in found)
+    versions = f"torch {torch.__version__.partition('+')[0]}, transformers {transformers.__version__}, peft {peft.__version__}"
+    return f"""\
+# Estimated memory beside measured peaks
+
+Written by `make memory`; do not edit.
+
+{time.strftime("%Y-%m-%d")}. {versions}. Small Llama and GPT-2 models on a CPU, under the plan of a card: the bytes of all tensors that are
+alive at the peak of a step of two micro-batches. AdamW has its foreach form, which is a card's default. torch.pow and
+layer_norm compute in float32 under autocast, as on a card. A kernel's own memory, fragmentation and CUDA's share are not
+in it: for these a plan leaves a tenth of the card. 8-bit optimizers need a card and are not measured.
+
+Ratios: {ratios[0]:.2f} to {ratios[-1]:.2f}.
+
+""" + "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
+
+
+def main() -> None:
+    """Measure some rows, or all and write the table."""
+    if sys.argv[1:2] == ["measure"]:
+        import transformers
+
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
+        for number in map(int, sys.argv[2:]):
+            print(json.dumps({"row": number, "peak": measure(ROWS[number])}), flush=True)
+        return
+    TABLE.write_text(table(measured(list(range(len(ROWS))))))
+    print(TABLE.read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""The trainings whose memory is measured: small ones, in every form that differs in what is kept."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+LLAMA = {"model_type": "llama", "vocab_size": 4000, "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 4,
+         "num_attention_heads": 6, "num_key_value_heads": 2, "tie_word_embeddings": False}  # fmt: skip
+TIED = {**LLAMA, "tie_word_embeddings": True, "vocab_size": 8000, "num_key_value_heads": 6}
+GPT2 = {"model_type": "gpt2", "vocab_size": 4000, "n_embd": 192, "n_layer": 4, "n_head": 6, "activation_function": "gelu_new",
+        "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}  # fmt: skip
+GELU = {**GPT2, "activation_function": "gelu"}
+TEACHER = {**LLAMA, "hidden_size": 384, "intermediate_size": 1024, "num_attention_heads": 12}
+
+FORMS = {
+    "fp32": ("fp32", "float32", "float32", None, False),
+    "bf16, fp32 base": ("bf16", "float32", "float32", "bfloat16", False),
+    "bf16, bf16 base": ("bf16", "bfloat16", "float32", "bfloat16", False),
+    "fp16, fp32 base": ("fp16", "float32", "float32", "float16", True),
+    "fp16, fp16 base": ("fp16", "float16", "float32", "float16", True),
+    "fp16-native": ("fp16-native", "float16", "float16", None, False),
+}
+"""Mode, dtypes of base and trainables, autocast's dtype, scaler: what a `Precision` on a card may be."""
+
+
+class Row(NamedTuple):
+    """A training: `settings` are a job's, and `micro_batch` samples are one micro-batch."""
+
+    title: str
+    config: dict[str, object]
+    method: str
+    form: str
+    settings: dict[str, bool | int | float | str] = {}
+    micro_batch: int = 2
+    attention: str = "sdpa"
+
+
+CHECKPOINTED: dict[str, bool | int | float | str] = {"gradient_checkpointing": True}
+TAUGHT: dict[str, bool | int | float | str] = {"teacher": "org/teacher"}
+
+ROWS = (
+    Row("Llama", LLAMA, "full", "fp32"),
+    Row("Llama", LLAMA, "full", "bf16, fp32 base"),
+    Row("Llama", LLAMA, "full", "fp16, fp32 base"),
+    Row("Llama", LLAMA, "full", "fp16-native"),
+    Row("Llama", LLAMA, "lora", "fp32"),
+    Row("Llama", LLAMA, "lora", "bf16, bf16 base"),
+    Row("Llama", LLAMA, "lora", "bf16, fp32 base"),
+    Row("Llama", LLAMA, "lora", "fp16, fp16 base"),
+    Row("Llama", LLAMA, "lora", "fp16, fp32 base"),
+    Row("Llama", LLAMA, "lora", "fp16-native"),
+    Row("Llama, tied embeddings", TIED, "full", "bf16, fp32 base"),
+    Row("Llama, tied embeddings", TIED, "lora", "fp16, fp32 base"),
+    Row("GPT-2", GPT2, "full", "fp32"),
+    Row("GPT-2", GPT2, "full", "bf16, fp32 base"),
+    Row("GPT-2", GPT2, "lora", "fp16, fp16 base"),
+    Row("GPT-2", GPT2, "lora", "bf16, fp32 base"),
+    Row("GPT-2, plain GELU", GELU, "full", "fp16, fp32 base"),
+    Row("GPT-2, plain GELU", GELU, "lora", "fp32"),
+    Row("Llama, checkpointing", LLAMA, "full", "fp32", CHECKPOINTED, 4),
+    Row("Llama, checkpointing", LLAMA, "full", "bf16, fp32 base", CHECKPOINTED, 4),
+    Row("Llama, checkpointing", LLAMA, "lora", "fp16, fp16 base", CHECKPOINTED, 4),
+    Row("GPT-2, checkpointing", GPT2, "lora", "bf16, fp32 base", CHECKPOINTED, 4),
+    Row("Llama, one short sample", LLAMA, "full", "bf16, fp32 base", {"max_length": 64}, 1),
+    Row("Llama, SGD", LLAMA, "full", "fp32", {"optim": "sgd"}),
+    Row("Llama, Adafactor", LLAMA, "full", "bf16, fp32 base", {"optim": "adafactor"}),
+    Row("Llama, one short sample, Adafactor", LLAMA, "full", "fp32", {"optim": "adafactor", "max_length": 64}, 1),
+    Row("Llama, fused AdamW, one short sample", LLAMA, "full", "fp32", {"optim": "adamw_torch_fused", "max_length": 64}, 1),
+    Row("Llama, rank 64", LLAMA, "lora", "fp16, fp16 base", {"lora_rank": 64}),
+    Row("Llama, eager attention", LLAMA, "lora", "bf16, bf16 base", {}, 2, "eager"),
+    Row("Llama, taught", LLAMA, "full", "bf16, fp32 base", TAUGHT),
+    Row("Llama, taught", LLAMA, "lora", "fp16, fp16 base", TAUGHT),
+)  # fmt: skip
+IN_CI = (1, 6, 19, 29)
+"""Which rows every test run measures."""

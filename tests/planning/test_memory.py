@@ -1,0 +1,98 @@
+"""The estimate of memory: what adds to it, and by how much. `tests/worker/test_memory.py` compares it with measured peaks."""
+
+import pytest
+
+from launcher.planning import LadderInputs, ladder
+from launcher.planning.memory import Training, needed_gb, weights_gb
+from launcher.planning.workload import Workload, read_workload
+from launcher.runs.resolve import profile
+from launcher.values.model import read_model
+
+LLAMA_7B = {"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "num_hidden_layers": 32,
+            "tie_word_embeddings": False, "vocab_size": 32000}  # fmt: skip
+MODEL = read_model(LLAMA_7B)
+BILLIONS = MODEL.parameters / 1e9
+
+
+def precision(name, mode, method="full"):
+    return ladder(LadderInputs(profile(name), method, None), mode).rungs[0]
+
+
+BF16, FP32 = precision("h200", "bf16"), precision("t4", "fp32")
+
+
+def peak(method="full", form=BF16, **workload):
+    return needed_gb(Training(MODEL, method, Workload(**workload)), form)
+
+
+def test_autocast_over_float32_weights_keeps_two_bytes_more_for_each_parameter_that_multiplies():
+    """Frozen or trained; an input embedding of its own is looked up and not multiplied."""
+    lean, wide = ladder(LadderInputs(profile("titan_rtx"), "lora", None)).rungs[:2]
+    assert (lean.base_dtype, wide.base_dtype) == ("float16", "float32")
+    more = peak("lora", wide) - peak("lora", lean)
+    copies = 2 * (BILLIONS - 32000 * 4096 / 1e9)
+    assert more == pytest.approx(2 * BILLIONS + copies, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("optim", "kept", "more_at_a_step"),
+    [
+        ("adamw_torch", 16, 4),
+        ("adamw_torch_fused", 16, 0),
+        ("adamw_8bit", 10, 0),
+        ("paged_adamw_8bit", 10, 0),
+        ("lion_8bit", 9, 0),
+        ("sgd", 8, 0),
+        ("adafactor", 8, 0.16),
+        ("something_new", 16, 4),
+    ],
+)
+def test_an_optimizer_has_its_state_and_what_a_step_needs(optim, kept, more_at_a_step):
+    """Bytes a parameter, with float32 weights and gradients."""
+    workload = read_workload({"optim": optim, "max_length": 1}, None, MODEL)
+    training = Training(MODEL, "full", workload)
+    assert weights_gb(training, FP32) / BILLIONS == pytest.approx(kept, rel=1e-6)
+    assert needed_gb(training, FP32) / BILLIONS == pytest.approx(kept + more_at_a_step, abs=0.01)
+
+
+def test_checkpointing_keeps_the_inputs_of_layers_and_one_layer():
+    """Much less than all layers; the loss's logits remain."""
+    long = {"form": FP32, "tokens": 8192, "optimizer": "sgd"}
+    plain, again = peak(**long), peak(**long, is_checkpointed=True)
+    kept = weights_gb(Training(MODEL, "full", Workload(optimizer="sgd")), FP32)
+    assert (again - kept) < (plain - kept) / 9
+    assert again - kept > 32 * 8192 * 4096 * 4 / 1e9
+
+
+def test_settings_say_what_takes_memory():
+    """The names that scripts have for it; a teacher of unknown shape counts as one like the student."""
+    read = read_workload(
+        {"max_length": 512, "lora_r": 8, "gradient_checkpointing": True, "teacher": "org/big"}, None, MODEL
+    )
+    assert read == Workload(512, "adamw", 8, is_checkpointed=True, teacher=MODEL)
+    assert read_workload({"max_length": True, "lora_rank": 0, "teacher": ""}, MODEL, None) == Workload()
+    teacher = peak("lora", teacher=MODEL) - peak("lora")
+    assert teacher == pytest.approx(4 * BILLIONS + 20 * 32000 * 1024 / 1e9, rel=1e-6)
+
+
+def test_the_rank_of_an_adapter_counts():
+    """At 64 it is four times as large as at 16."""
+    sizes = [Training(MODEL, "lora", Workload(lora_rank=rank)).trained for rank in (16, 64)]
+    assert sizes[0] == 39_976_960  # as peft prints for all linear layers of Llama 2 7B
+    assert sizes[1] == 4 * sizes[0]
+
+
+def test_gpt2_is_read_by_its_own_names():
+    """It writes n_embd where others write hidden_size."""
+    config = {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_inner": None,
+              "activation_function": "gelu_new"}  # fmt: skip
+    model = read_model(config)
+    assert model.parameters == pytest.approx(124e6, rel=0.02)
+    assert (model.mlp, model.mlp_width, model.keys) == ("gelu_new", 3072, 768)
+
+
+def test_only_the_experts_that_a_token_passes_have_activations():
+    """All of them have weights."""
+    moe = {**LLAMA_7B, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 1000}
+    assert read_model(moe).mlp_width == 2000
+    assert read_model(moe).parameters > read_model({**moe, "num_experts": 4}).parameters
