@@ -65,6 +65,7 @@ def explain(
         return
     from launcher.cli.plan_text import show_findings
     from launcher.cli.say import say
+    from launcher.planning.memory import usable_words
     from launcher.runs.hook_note import hook_note
     from launcher.runs.launching import Request
     from launcher.runs.previewing import explain as explain_request
@@ -110,6 +111,9 @@ def explain(
     )
     if "precision" not in takes:
         say("the job's script decides its own precision: it takes none of these")
+    if (needed := case.needed_gb(rungs[0])) is not None and case.profile.memory_gb is not None:
+        micro = f"a step takes about {needed:.3g} GB in rung 1 with a micro-batch of 1"
+        say(f"{micro}; {usable_words(case.profile)}")
     if case.model is None:
         say(
             "the model's configuration is not known here: a model trained in bf16, or a very large one, would change the order"

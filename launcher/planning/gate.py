@@ -15,7 +15,7 @@ from launcher.errors import RefusedError
 from launcher.planning.image_plan import torch_for
 from launcher.planning.installed_packages import unmet
 from launcher.planning.ladder import FAILED_BEFORE
-from launcher.planning.memory import USABLE, Training, usable_gb, weights_gb
+from launcher.planning.memory import Training, usable_gb, usable_words, weights_gb
 from launcher.planning.placement import (
     cards_of,
     choose_gpus,
@@ -119,9 +119,7 @@ def _model_room(plan: Plan) -> list[Finding]:
     if needed <= room:
         return []
     message = f"the model's {model.billions:.1f} B parameters take some {needed:,.0f} GB in {first.title}"
-    message += (
-        f"; {plan.profile.title} has {plan.profile.memory_gb:g} GB, of which {USABLE:.0%} are planned with"
-    )
+    message += f"; {plan.profile.title}: {usable_words(plan.profile)}"
     mend = (
         "train an adapter   --set method=lora"
         if plan.method == "full"

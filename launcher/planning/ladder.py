@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from pydantic import ValidationError
 
 from launcher.errors import RefusedError
-from launcher.planning.memory import USABLE, Training, needed_gb, usable_gb
+from launcher.planning.memory import Training, needed_gb, usable_gb, usable_words
 from launcher.planning.workload import Workload
 from launcher.values.base import Written
 from launcher.values.facts import PrecisionEvidence
@@ -96,7 +96,7 @@ class _Rung(NamedTuple):
 def ladder(inputs: LadderInputs, request: PrecisionRequest = "auto") -> Ladder:
     """Return the rungs: those that are chosen automatically, or the requested mode followed by the safer ones.
 
-    If no precision fits the card's memory, the only rung is the smallest one, which the gate refuses. If the first rungs
+    If no precision fits the card's memory, the only rung is the leanest one; its `why` says so. If the first rungs
     failed here before, the next one goes first; a request is not changed by that. Raises RefusedError when the card, the
     software or the memory excludes the requested mode, or the job's `attention` or `compile`.
     """
@@ -116,16 +116,19 @@ def ladder(inputs: LadderInputs, request: PrecisionRequest = "auto") -> Ladder:
         _as_excluded(rung, too_large(inputs, rung.precision)) for rung in possible if rung not in fitting
     ]
     if request == "auto":
-        rungs = _after_failures(rungs, inputs.failures) or [_smallest(inputs, possible)]
+        rungs = _after_failures(rungs, inputs.failures) or [_leanest(inputs, possible)]
     else:
         requested = [rung.precision for rung in fitting if rung.precision.mode == request]
         if not requested:
             raise RefusedError(_why_not(inputs, request, excluded))
         safer = MODES[MODES.index(request) + 1 :]
         rungs = [*requested, *(rung for rung in rungs if rung.mode in safer)]
-    others = [rung for rung in fitting if rung.only_on_request and rung.precision not in rungs]
-    on_request = [_as_excluded(rung, rung.only_on_request, on_request=True) for rung in others]
-    return Ladder(tuple(rungs), (*excluded, *on_request))
+    on_request = [
+        _as_excluded(rung, rung.only_on_request, on_request=True) for rung in fitting if rung.only_on_request
+    ]
+    listed = {(rung.mode, rung.base_dtype) for rung in rungs}
+    others = [no for no in (*excluded, *on_request) if (no.mode, no.base_dtype) not in listed]
+    return Ladder(tuple(rungs), tuple(dict.fromkeys(others)))
 
 
 def _after_failures(rungs: list[Precision], failures: tuple[PrecisionEvidence, ...]) -> list[Precision]:
@@ -150,9 +153,10 @@ def _as_excluded(rung: _Rung, why: str, *, on_request: bool = False) -> Excluded
     return Excluded(mode=precision.mode, base_dtype=precision.base_dtype, why=why, on_request=on_request)
 
 
-def _smallest(inputs: LadderInputs, possible: list[_Rung]) -> Precision:
+def _leanest(inputs: LadderInputs, possible: list[_Rung]) -> Precision:
     automatic = [rung.precision for rung in possible if not rung.only_on_request]
-    return min(automatic, key=lambda precision: inputs.needed_gb(precision) or 0)
+    rung = min(automatic, key=lambda precision: inputs.needed_gb(precision) or 0)
+    return rung.model_copy(update={"why": f"nothing fits; this is the leanest: {too_large(inputs, rung)}"})
 
 
 def _why_nothing(inputs: LadderInputs, excluded: list[Excluded]) -> str:
@@ -307,5 +311,4 @@ def too_large(inputs: LadderInputs, rung: Precision) -> str:
     available, needed = usable_gb(inputs.profile), inputs.needed_gb(rung)
     if inputs.model is None or available is None or needed is None or needed <= available:
         return ""
-    of_card = f"{available:.3g} of the card's {inputs.profile.memory_gb:g} GB, of which {USABLE:.0%} are planned with"
-    return f"it needs about {needed:.3g} GB for {inputs.model.billions:.1f} B parameters; there are {of_card}"
+    return f"it needs about {needed:.3g} GB for {inputs.model.billions:.1f} B parameters; {usable_words(inputs.profile)}"

@@ -84,6 +84,11 @@ def usable_gb(profile: Profile) -> float | None:
     return None if profile.memory_gb is None else profile.memory_gb * USABLE
 
 
+def usable_words(profile: Profile) -> str:
+    """Say how much memory of one card a plan uses, e.g. `a plan uses 90 % of the card's 24 GB, 21.6 GB`."""
+    return f"a plan uses {USABLE * 100:.0f} % of the card's {profile.memory_gb:g} GB, {usable_gb(profile):.3g} GB"
+
+
 def _weights(training: Training, precision: Precision) -> float:
     model, trained = training.model, training.trained
     own = _BYTES[precision.trainable_dtype]

@@ -64,6 +64,21 @@ def test_what_a_model_says_of_itself_orders_the_rungs(client, place):
     assert bases(plan) == ["float32", "float32"]
 
 
+def test_a_person_sees_what_a_step_takes_and_what_a_plan_uses_of_the_card(client):
+    """Where the model is known; the share is named where nothing fits, too."""
+    large = {**QWEN, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80}
+    for name, config in (("small", QWEN), ("large", large)):
+        (client.project / name).mkdir()
+        (client.project / name / "config.json").write_text(json.dumps(config))
+    words = ("explain", "--profile", "titan_rtx", "--job", "sft", "--set")
+    small, large = client.ok(*words, "model=./small"), client.ok(*words, "model=./large")
+    share = "a plan uses 90 % of the card's 24 GB, 21.6 GB"
+    assert f"GB in rung 1 with a micro-batch of 1; {share}" in small
+    assert "nothing fits" not in small
+    assert "nothing fits; this is the leanest: it needs about" in large
+    assert share in large
+
+
 def test_what_is_excluded_is_refused_with_its_reason(client):
     """The exit code is the gate's; a dry run shows a plan all the same, and says it."""
     words = ("--profile", "titan_rtx", "--precision", "bf16")
