@@ -316,6 +316,8 @@ class PlainView:
         if name == "failed":
             for line in self._not_shown:
                 self.write(f"    | {line[:200]}", "dim")
+            if result.adapted is not None:
+                self.write(f"  adapt    {result.adapted}")
             self.write(f"  next     launch logs {short}")
             if not evidence.diagnosis(state.evidence):
                 self.write(f"           launch diagnose {short}     reads its log for the cause")

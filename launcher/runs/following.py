@@ -13,6 +13,7 @@ from rich.filesize import decimal
 
 from launcher.errors import HostError, RunError, UnreachableError
 from launcher.hosts import Desk
+from launcher.runs.adapting import mending_command
 from launcher.runs.host_figures import host_figures
 from launcher.runs.lineage import joined
 from launcher.runs.local_copies import LocalCopies
@@ -244,4 +245,5 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
     if state.evidence is not None:
         state = state.model_copy(update={"evidence": explained(mirror.folder, state.evidence)})
     home = {path: path.stat().st_size for path in LocalCopies(mirror).files() if path.is_file()}
-    view.end(mirror.run, state, Result(weights, home, picture, metrics, first_loss, seconds))
+    adapted = mending_command(mirror, state)
+    view.end(mirror.run, state, Result(weights, home, picture, metrics, first_loss, seconds, adapted))

@@ -45,6 +45,7 @@ from launcher.runs import (
     secret_values,
     sweeping,
 )
+from launcher.runs.adapting import suggestion
 from launcher.runs.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free, settle
 from launcher.runs.env_file import HiddenValues
 from launcher.runs.held_interrupts import HeldInterrupts
@@ -179,6 +180,7 @@ def launch(request: Request, view: View) -> Started:
         facts, profile = _look(desk, resolved, view)
         plan = plan_of(profile, resolved, facts)
         view.head(plan)
+        settle(suggestion(plan), view)
         settle(script_check.without_effect(plan, resolved.asked, rehearses=request.rehearses), view)
         deadline = time.monotonic() + request.wait_s
         contact = Contact(host, desk, resolved.job, facts, view, resolved.gpus, deadline)

@@ -8,6 +8,7 @@ from launcher.errors import HostError, RefusedError
 from launcher.hosts import connect
 from launcher.planning import Ladder, LadderInputs, check, ladder, ladder_inputs
 from launcher.runs import cards, job_check, resolve, script_check, secret_values
+from launcher.runs.adapting import suggestion
 from launcher.runs.launching import AUTO, Request, Resolved, known_of, plan_of, understand
 from launcher.runs.loading import load
 from launcher.runs.probing import choose_profile, probe
@@ -63,6 +64,7 @@ def preview(request: Request, facts: Facts | None = None) -> Preview:
     against = [*refused, *of_job, *loaded.cargo.findings, *of_script]
     if question is not None:
         against.append(question)
+    against += suggestion(plan)
     against += script_check.without_effect(plan, resolved.asked, rehearses=request.rehearses)
     findings = (*against, *unreached, *asked, *check(plan, facts, host, resolve.wheels()))
     return Preview(plan, findings, loaded.cargo)

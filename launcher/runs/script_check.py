@@ -42,7 +42,7 @@ def findings(job: Job, cargo: Cargo) -> tuple[Finding, ...]:
 
 def without_effect(plan: Plan, asked: PrecisionRequest, *, rehearses: bool) -> Iterator[Finding]:
     """Yield a note for each option that changes nothing, since the script takes nothing of it from the plan."""
-    mend = "import launcher_worker in it to take them from the plan"
+    mend = "--adapt     gives it the plan's precision as it is; or import launcher_worker in it"
     if rehearses and not plan.rehearsed:
         message = "--rehearse: your script decides its own precision and batch, and the start-up hook is not in it, so it simply runs on a CPU"
         yield Finding(level="note", code="nothing-rehearsed", message=message, mend=mend)

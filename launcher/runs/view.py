@@ -79,7 +79,8 @@ class View(Protocol):
 class Result(NamedTuple):
     """What a run left on the client, and how long it took on the host's clock (None where that is not on record).
 
-    `home` are the files that came home, with their sizes in bytes.
+    `home` are the files that came home, with their sizes in bytes. `adapted` is the command that would have mended a
+    failure of precision.
     """
 
     adapter: Path | None
@@ -88,3 +89,4 @@ class Result(NamedTuple):
     metrics: dict[str, float]
     first_loss: float | None
     seconds: float | None
+    adapted: str | None = None

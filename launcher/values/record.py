@@ -73,6 +73,7 @@ class Reason(StrEnum):
     ENGINE_SILENT = "engine-silent"
     NAN_DIVERGENCE = "nan-divergence"
     NOT_LEARNING = "not-learning"
+    NOT_REHEARSABLE = "not-rehearsable"
     FP16_UNSCALE = "fp16-unscale"
     BF16_UNSUPPORTED = "bf16-unsupported"
     BF16_DTYPE_MISMATCH = "bf16-dtype-mismatch"

@@ -74,6 +74,8 @@ def test_as_reported_it_fails_as_reported(client, models, seed):
     ledger = client.project.parent / "ledger"
     if seed.line:
         assert not ledger.exists()
+    command = f"launch --profile {seed.card} --rehearse --adapt … -- python {seed.script}.py model"
+    assert " ".join([f"  adapt    {command}", *seed.words]) in done.stderr.splitlines()
     explained = json.loads(client.ok("explain", "--json", "last"))
     assert explained["verdict"] == seed.verdict
     assert " --adapt -- python seed_" in explained["next"]

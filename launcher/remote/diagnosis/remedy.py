@@ -204,6 +204,8 @@ class Edit(NamedTuple):
 _RUNG = Edit(
     _next_rung,
     knob="precision",
+    alone="launch it with --adapt, which gives the script the plan's precision as it is; or take it from the plan: "
+    "TrainingArguments(**worker.training_arguments(...)), model = worker.prepare(model)",
     by_hand="let the plan choose the precision: TrainingArguments(**worker.training_arguments(...)), model = worker.prepare(model)",
     at_last="no rung is left below %s: lower the learning rate, and check the data of that step",
 )
@@ -215,7 +217,7 @@ def _again(text: str, most: int) -> Edit:
 
 TABLE = {
     "nan-divergence": _RUNG._replace(
-        alone="lower the learning rate, clip the gradients, and check the data of that step; in float16, try bfloat16 or float32"
+        alone="lower the learning rate, clip the gradients, and check the data of that step; launch it with --adapt, which gives the script the plan's precision and goes to a safer one by itself"
     ),
     "not-learning": Edit(
         lambda _attempt: None,

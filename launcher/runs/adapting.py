@@ -1,0 +1,55 @@
+"""When a script that decides its own precision is told of `--adapt`, and the command that gives it the plan's."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+
+from launcher.errors import LaunchError
+from launcher.planning import starts_python
+from launcher.runs.mirror import Mirror
+from launcher.values.host import LOCAL
+from launcher.values.plan import Finding, Plan
+from launcher.values.record import RunState, State
+
+PRECISION_FAILURES = ("fp16-unscale", "bf16-unsupported", "bf16-dtype-mismatch", "nan-divergence")
+"""Classes of failures that another precision mends."""
+
+
+def suggestion(plan: Plan) -> tuple[Finding, ...]:
+    """Return a note on a plan for a card whose script decides its own precision, if the hook could adapt it."""
+    if plan.profile.kind == "cpu" or plan.hands_out("precision") or not starts_python(plan.command):
+        return ()
+    message = f"your script decides its own precision; {plan.profile.title} wants {plan.ladder[0].title}"
+    return (
+        Finding(
+            level="note", code="not-adapted", message=message, mend="--adapt     gives it that, as it is"
+        ),
+    )
+
+
+def mending_command(mirror: Mirror, state: RunState) -> str | None:
+    """Return the command that launches a run's script with the plan's precision, where that mends its failure."""
+    if state.state != State.FAILED or state.reason not in PRECISION_FAILURES:
+        return None
+    with contextlib.suppress(LaunchError):
+        plan = mirror.whole_plan()
+        if not plan.hands_out("precision") and starts_python(plan.command):
+            return adapted_command(plan)
+    return None
+
+
+def adapted_command(plan: Plan) -> str:
+    """Return the command line that launches a plan's command with `--adapt`.
+
+    It names host, card and command. What else a job says is left to the person: `…` stands for it.
+    """
+    words = ["launch"]
+    if plan.host != LOCAL.name:
+        words += ["--host", plan.host]
+    words += ["--profile", plan.profile.name]
+    if plan.rehearsed:
+        words.append("--rehearse")
+    has_more = bool(plan.settings or plan.variables or plan.secrets or plan.model or plan.data)
+    more = " …" if has_more else ""
+    return f"{shlex.join(words)} --adapt{more} -- {shlex.join(plan.command)}"
