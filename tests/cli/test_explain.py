@@ -79,6 +79,17 @@ def test_a_person_sees_what_a_step_takes_and_what_a_plan_uses_of_the_card(client
     assert share in large
 
 
+def test_the_teacher_of_a_distillation_is_read_as_the_model_is(client):
+    """Its shape is in the plan, and it takes memory."""
+    (client.project / "small").mkdir()
+    (client.project / "small" / "config.json").write_text(json.dumps(QWEN))
+    words = ("--dry-run", "--json", "--job", "sft", "--profile", "t4", "--set", "model=./small")
+    plain = json.loads(client.ok(*words))["plan"]
+    taught = json.loads(client.ok(*words, "--set", "settings.teacher=./small"))["plan"]
+    assert (plain["teacher_facts"], taught["teacher_facts"]) == (None, taught["model_facts"])
+    assert taught["split"]["micro_batch"] < plain["split"]["micro_batch"]
+
+
 def test_what_is_excluded_is_refused_with_its_reason(client):
     """The exit code is the gate's; a dry run shows a plan all the same, and says it."""
     words = ("--profile", "titan_rtx", "--precision", "bf16")
