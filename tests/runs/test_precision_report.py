@@ -62,10 +62,13 @@ def test_what_a_script_used_stands_beside_what_the_card_wants(client):
 
 def test_a_live_run_is_explained(client):
     """By what it has reported so far; before that it says that nothing was seen yet."""
-    client.script(f"import time\ntime.sleep(2)\n{REPORTS}\ntime.sleep(600)")
+    go = client.home / "go"
+    wait = f"import os, time\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.1)"
+    client.script(f"{wait}\n{REPORTS}\ntime.sleep(600)")
     run = client.detached(*TURING, "--", "python", "train.py")
     until(lambda: client.summary(run)["state"] == "running", "the start")
     assert "so far" in report(client, run)["sentence"]
+    go.touch()
     until(lambda: report(client, run)["verdict"] == "unsound", "what was seen")
     assert client.summary(run)["state"] == "running"
     client.ok("stop", "--now", run)
