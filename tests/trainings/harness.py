@@ -49,6 +49,7 @@ class Outcome(NamedTuple):
     verdict: str
     step: int | None  # where the guard ended it
     why: str
+    skipped: int  # steps that a scaler skipped before
     warnings: list[str]
     seconds: float
 
@@ -84,7 +85,9 @@ def mistake(case: ModuleType, outcome: Outcome) -> str:
     expected = getattr(case, "ENDS_AS", "ran")
     if outcome.verdict != expected:
         return f"{outcome.title}: {outcome.verdict}, not {expected}: {outcome.why}"
-    if expected != "ran" and not case.HARM_AT <= (outcome.step or 0) <= case.HARM_AT + NOTICED_WITHIN:
+    # While a scaler settles it skips steps, and a step that is not made does no harm yet.
+    late = NOTICED_WITHIN + (outcome.skipped if case.HARM_AT == 1 else 0) if expected != "ran" else 0
+    if expected != "ran" and not case.HARM_AT <= (outcome.step or 0) <= case.HARM_AT + late:
         return f"{outcome.title}: noticed at step {outcome.step}, harmed at {case.HARM_AT}: {outcome.why}"
     return ""
 
@@ -207,18 +210,20 @@ def _outcome(
 ) -> Outcome:
     trip = next((event for event in events if event["kind"] == "trip"), None)
     values = [event["values"] for event in events if event["kind"] == "evidence"]
-    warnings = [str(one["warning"]) for one in values if "warning" in one]
-    verdict, step, why = "ran", None, ""
+    warnings = [one["warning"]["why"] for one in values if "warning" in one]
+    verdict, step, why, skipped = "ran", None, "", 0
     if trip is not None:
         verdict, step, why = trip["values"]["class"], trip["step"], trip["values"]["why"]
+        skipped = trip["values"]["skipped"]
     elif status or not any(event["kind"] == "done" for event in events):
         verdict, why = "failed", f"status {status}\n{output[-1500:]}"
-    return Outcome(name, mode, verdict, step, why, warnings, round(seconds, 2))
+    return Outcome(name, mode, verdict, step, why, skipped, warnings, round(seconds, 2))
 
 
 def outcomes(cases: Sequence[str], modes: Sequence[str] = ()) -> Iterator[tuple[ModuleType, Outcome]]:
     """Run cases at each precision that applies to them, or at those of `modes` that do."""
     loaded = {name: load(name) for name in cases}
+    importlib.import_module("torch._dynamo")  # the guard's hooks need it, and it takes seconds
     for name, case in loaded.items():
         for mode in precisions(case):
             if not modes or mode in modes:

@@ -126,7 +126,7 @@ POISONED_LOOPS = {
 def test_a_poisoned_loop_ends_within_five_steps(torch, worker, run_of, agent, llama, rows, name, zero_first):
     """A loop in plain torch is judged by the same rules, wherever it clears its gradients."""
     mode, poison, settings, kind, since, step = POISONED_LOOPS[name]
-    run_of(mode, {"base_dtype": "float32"})
+    run_of(mode, {"base_dtype": "float32"}, steps=40)
     model = worker.prepare(llama(poison=poison))
     with pytest.raises(worker.Tripped, match=kind):
         loop(worker, model, adam(torch, model, worker, **settings), rows, 40, zero_first=zero_first)

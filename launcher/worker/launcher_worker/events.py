@@ -37,7 +37,7 @@ def progress(stage: str, done: int, total: int) -> None:
 
 def begin(step: int, steps: Optional[int]) -> None:
     """Report that training continues after `step` up to `steps`; `trainer_callback` does it for a Trainer."""
-    process_guard.restart(step)
+    process_guard.restart(step, steps)
     send("begin", values={"step": step, "steps": steps})
 
 

@@ -18,13 +18,16 @@ from .unsaved_hook import UnsavedHook
 from .values import Precision, knobs
 
 
-def prepare(model: Any) -> Any:
+def prepare(model: Any, moving: Sequence[str] = ()) -> Any:
     """Make a torch model safe to train at the plan's precision, in place; start the guard and return the model.
 
     Trainable parameters get the plan's dtype: peft leaves modules_to_save, norms, biases and a new head in the base's
     dtype, and a scaler refuses float16 gradients. From then on a cast of the live model is refused. Call it after
     adapters are added and before an optimizer is built, whose state would keep the old dtype. Raises RuntimeError if
     nothing is trainable, or if a frozen half-precision parameter has another dtype than the plan's base.
+
+    `moving` begins the names of frozen parameters that the script moves itself, such as `["teacher."]`. Most need not
+    be named: the guard recognises what moves towards a trained twin. Raises ValueError if nothing has such a name.
     """
     import torch
 
@@ -39,7 +42,7 @@ def prepare(model: Any) -> Any:
         base = getattr(torch, values.peek.precision.base_dtype)
         _check_base(model, base, (torch.float16, torch.bfloat16))
     set_up(model)
-    process_guard.watch(model)
+    process_guard.watch(model, moving)
     forbid_casts(model)
     return model
 

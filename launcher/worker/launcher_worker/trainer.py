@@ -48,7 +48,9 @@ def trainer_callback(keep: Optional[Callable[[int, str, Any, bool], None]] = Non
             else:
                 values.announce()
             self._lines.begin(args, state)
-            process_guard.follow_trainer(kwargs.get("model"), state.global_step)
+            process_guard.follow_trainer(kwargs.get("model"), state.global_step, state.max_steps)
+            if hasattr(args, "num_generations"):  # TRL: it learns from rewards
+                process_guard.expect_rewards()
             if state.is_world_process_zero:
                 begin(state.global_step, state.max_steps)
 

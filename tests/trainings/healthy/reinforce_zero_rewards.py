@@ -22,6 +22,6 @@ def train() -> None:
             loss = -(arms.log_prob(chosen) * rewards).mean()
         fit_scaled(optimizer, loss)
         earned.append(rewards.mean().item())
-        worker.log(step, loss=loss, **{"rollout/ep_rew_mean": earned[-1], "reward_std": rewards.std()})
+        worker.log(step, loss=loss, reward_std=rewards.std())
     assert earned[:6] == [0.0] * 6
     assert sum(earned[-20:]) > 15

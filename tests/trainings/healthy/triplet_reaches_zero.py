@@ -12,7 +12,7 @@ def train() -> None:
     model = worker.prepare(mlp(out=8))
     points, labels = blobs()
     groups = [points[labels == label] for label in range(4)]
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 
     def loss_of(step: int) -> torch.Tensor:
         one, other = groups[step % 4], groups[(step + 1) % 4]

@@ -7,9 +7,11 @@ No checkpoint of these steps is sealed. The agent starts the next attempt from a
     torch_hooks      tells the guard about forward passes, optimizer steps, scaler updates and casts
     step_guard       follows the steps: collects what is seen of each one, and acts on the verdict
     watched_models   the models, and samples of their weights, gradients and frozen base
+    twins            frozen tensors that follow trained ones, as an EMA teacher's
     samples          a few thousand elements of a model: did they move, how far, are they finite
     optimizers       of several optimizers, the one whose steps count; learning rates; a check of eps
     readings         the figures of a step on their way from the device to the host
+    losses, rewards  the course of the loss; rewards that a script logs, and whether they are equal
     rules, judge     what makes a step bad, and how many bad steps in a row end the attempt; plain Python, no torch
     evidence         what proves that a precision works for a model
 """

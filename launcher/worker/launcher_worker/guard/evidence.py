@@ -23,7 +23,7 @@ def proof(model: Any, judge: Judge) -> Dict[str, Any]:
         counts[dtype] = counts.get(dtype, 0) + 1
         if part.requires_grad:
             trainable.append([name, list(part.shape), dtype])
-    losses = {"loss_first": judge.loss_first, "loss_last": judge.loss}
+    losses = {"loss_first": judge.losses.first, "loss_last": judge.losses.last}
     return {
         "steps": judge.steps,
         **{name: None if loss is None else scalar(name, loss) for name, loss in losses.items()},

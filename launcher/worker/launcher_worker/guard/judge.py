@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-import statistics
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from ..json_values import scalar
+from .losses import LossCourse
 from .rules import (
+    DEAD_AFTER_A_LEAP,
     FINAL_STEP_RULES,
-    FIRST_LOSSES,
     RULES,
     SETTLING_SKIPS,
     SKIP_WINDOW,
     SPOILING_RULES,
+    ZERO_SHARE,
+    ZERO_STEPS,
     Figures,
+    Rule,
     Trip,
 )
 
@@ -27,20 +30,33 @@ class Streak(NamedTuple):
 
 
 class Judge:
-    """Counts bad steps in a row for each rule, and returns a trip when a rule's limit is reached."""
+    """Counts bad steps in a row for each rule, and returns a trip when a rule's limit is reached.
 
-    def __init__(self) -> None:
+    `planned_steps` is the length of the training, if known. Steps without any gradient are first a `warning`: they may
+    be a policy's that earns nothing yet.
+    """
+
+    def __init__(self, planned_steps: Optional[int] = None) -> None:
+        self.plan(planned_steps)
+        self.warning: Optional[Trip] = None  # of the last step
         self.steps = self.good_steps = self.skips = 0
         self.has_moved = False
-        self.loss: Optional[float] = None
-        self.loss_first: Optional[float] = None
+        self.losses = LossCourse()
         self.recovered: Optional[Dict[str, Any]] = None  # non-finite losses that ended with the last step
         self.last = Figures()
-        self._first_losses: List[float] = []
+        self.expects_rewards = False  # the script will log the rewards of these steps
+        self._rewards_differed_at = -1
+        self._high_since: Optional[int] = None  # the first step of a loss that is far above where it was
+        self._leapt_at = -math.inf
         self._settled_skips: List[
             bool
         ] = []  # of the latest steps since the scaler settled: was each one skipped?
         self._streaks: Dict[str, Streak] = {}
+
+    def plan(self, steps: Optional[int]) -> None:
+        """Note how long the training will be; None if nobody has said."""
+        share = ZERO_STEPS if steps is None else math.ceil(ZERO_SHARE * steps)
+        self._zero_limit = max(RULES["zero"].steps, share)
 
     def judge_step(self, step: int, figures: Figures) -> Optional[Trip]:
         """Judge a step by its figures; return a trip if the attempt ends here."""
@@ -55,10 +71,13 @@ class Judge:
             self._mark("zero", figures.gradient == "zero", step)
         if figures.loss is not None:
             self._mark_loss(figures.loss, step)
-        if figures.moved is not None and figures.is_rated and not figures.skipped:
+        must_move = figures.is_rated and not figures.skipped and figures.gradient != "zero"
+        if figures.moved is not None and must_move:
             self._mark("still", not figures.moved, step)
-        if self.loss is not None and self.loss_first is not None:
-            self._mark("leap", figures.leapt and not self.loss < self.loss_first, step)
+        if figures.leapt:
+            self._leapt_at = step
+        if self.losses.last is not None:
+            self._mark("leap", figures.leapt and not self.losses.has_fallen, step)
         self.good_steps += not self._streaks and not figures.skipped
         return self._trip(step)
 
@@ -67,6 +86,13 @@ class Judge:
         self._mark_loss(loss, step)
         return self._trip(step)
 
+    def hear_rewards(self, step: int, *, are_equal: bool) -> None:
+        """Note that the script has logged rewards: equal ones give no gradient, and that is no fault."""
+        if are_equal:
+            self.reset("zero")
+        else:
+            self._rewards_differed_at = step
+
     def judge_end(self, step: int) -> Optional[Trip]:
         """Return a trip if the training must not end like this, although no rule's limit is reached."""
         if self.skips and self.skips == self.steps:
@@ -74,6 +100,11 @@ class Judge:
         elif self._streaks.keys() == {"gradients"} and self.last.skipped:
             return None  # the scaler skipped the overflow, and the weights are sound
         return self._trip(step, is_end=True)
+
+    def judge_no_steps(self, step: int) -> Trip:
+        """Return the trip for a training that has passed forward, but never made an optimizer step."""
+        self._streaks = {"idle": Streak(max(step, 1), 1)}
+        return self._describe("idle", RULES["idle"], step)
 
     def is_suspect(self, rule: str) -> bool:
         """Return whether a sample broke a rule twice in a row, so that everything should be looked at."""
@@ -108,18 +139,17 @@ class Judge:
             self.recovered = {
                 "since": streak.since,
                 "steps": streak.steps,
-                "loss": scalar("loss", self.loss),
+                "loss": scalar("loss", self.losses.last),
             }
         self._mark("loss", not is_finite, step)
-        if is_finite and len(self._first_losses) == FIRST_LOSSES:
-            self._mark("explosion", loss > 10 * abs(statistics.median(self._first_losses)) + 10, step)
-        elif is_finite:
-            self._first_losses.append(loss)
+        self.losses.add(loss)
+        self._high_since = (self._high_since or step) if self.losses.is_far_above else None
+        if is_finite and not self.last.skipped:  # after a skipped step a loss could not fall
+            self._mark("explosion", self.losses.is_far_above, step)
         if not self.last.gradient:
             self._mark("zero", loss == 0.0, step)
-        self.loss = loss
-        if self.loss_first is None:
-            self.loss_first = loss
+        if self.losses.is_learned:
+            self.reset("zero")
 
     def _mark(self, rule: str, is_bad: bool, step: int) -> None:
         if is_bad:
@@ -134,22 +164,37 @@ class Judge:
             streak = self._streaks.get(name)
             if streak is None:
                 continue
-            if streak.steps >= rule.steps or (is_end and name in FINAL_STEP_RULES):
-                return self._describe(name, step, streak.steps)
+            if name == "zero" and self._leapt_at >= streak.since - RULES["leap"].steps:
+                rule = DEAD_AFTER_A_LEAP  # noqa: PLW2901  # what looks dead has diverged
+            if streak.steps >= self._limit(name, rule) or (is_end and name in FINAL_STEP_RULES):
+                return self._describe(name, rule, step)
+            if streak.steps == rule.steps and name == "zero":
+                self.warning = self._describe(name, rule, step)
         return None
 
-    def _describe(self, name: str, step: int, count: int) -> Trip:
+    def _limit(self, name: str, rule: Rule) -> float:
+        """Return how many bad steps in a row end the attempt now."""
+        if rule is RULES["zero"]:
+            is_unheard = self.expects_rewards and self._rewards_differed_at < self._streaks[name].since
+            return math.inf if is_unheard else self._zero_limit
+        if name == "gradients" and self._high_since == self._streaks[name].since > self._leapt_at:
+            return SETTLING_SKIPS  # the task has become harder, and the scaler settles anew
+        if name == "explosion" and self.losses.is_falling:
+            return math.inf
+        return rule.steps
+
+    def _describe(self, name: str, rule: Rule, step: int) -> Trip:
         """Return the trip by a rule, with the figures that explain it."""
-        rule = RULES[name]
+        count = self._streaks[name].steps
         since = min(
             # A high loss shows what the step before did to the weights.
             max(0, streak.since - 1) if other == "explosion" else streak.since
             for other, streak in self._streaks.items()
-            if RULES[other].kind == rule.kind
+            if other == name or RULES[other].kind == rule.kind
         )
         values = {
-            "loss": self.loss,
-            "loss_first": self.loss_first,
+            "loss": self.losses.last,
+            "loss_first": self.losses.first,
             "learning_rate": self.last.rate,
             "scale": self.last.scale,
             "skipped": self.skips,

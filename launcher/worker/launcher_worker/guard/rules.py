@@ -14,7 +14,8 @@ Tripped.__module__ = "launcher_worker"  # its public name, which a traceback sho
 DIVERGED, NOT_LEARNING = "nan-divergence", "not-learning"
 SETTLING_SKIPS = 10  # a scaler starts far too high and halves at every skip: that many skips mean nothing
 SKIP_WINDOW = 20  # steps of which fewer than half may be skipped, once the scaler has settled
-FIRST_LOSSES = 5  # their median is where the loss began
+ZERO_SHARE = 0.1  # of the planned steps: so many steps in a row without any gradient end an attempt
+ZERO_STEPS = 20  # the same where nobody has said how many steps there will be
 
 
 class Rule(NamedTuple):
@@ -42,10 +43,14 @@ RULES = {
     "zero": Rule(
         NOT_LEARNING, 4, "every gradient is exactly zero, or the loss where no gradient can be seen"
     ),
+    "idle": Rule(NOT_LEARNING, 1, "no optimizer has made a step: is optimizer.step() missing?"),
     # Not a divergence, because another precision would not mend it. A checkpoint holds the trainables only, and they
     # were trained together with a base that cannot be loaded again.
     "base": Rule(NOT_LEARNING, 3, "the frozen base moves, so what is saved without it is worthless"),
 }
+DEAD_AFTER_A_LEAP = Rule(
+    DIVERGED, 4, "weights moved by more than their own size in a step, and every gradient is zero since"
+)
 FINAL_STEP_RULES = (
     "weights",
     "loss",

@@ -13,6 +13,7 @@ from typing import Any, Sequence, Tuple
 
 WEIGHT_TENSORS = 16  # of the trainables, read after every step
 BASE_TENSORS = 2
+LEAST_SIZE = 0.05  # of the largest norm: a smaller tensor has only begun to be trained
 ELEMENTS = 4096  # of all tensors of a sample together: a step may move few rows of an embedding
 
 
@@ -27,6 +28,9 @@ class Sample:
             for parameter in chosen
         ]
         self.norms: Any = None  # of each tensor's elements at the start
+        self.has_size: Any = (
+            None  # of each tensor: whether it had a size then that a step can be compared with
+        )
         self._last: Any = None
 
     def aim_at_gradients(self) -> None:
@@ -54,8 +58,22 @@ class Sample:
         before, self._last = self._last, elements
         if before is None:
             self.norms = elements.norm(dim=1)
+            self.has_size = self._sized()
             return elements, torch.zeros_like(elements)
         return elements, elements - before
+
+    def _sized(self) -> Any:
+        """Compare each tensor with the largest of its kind; a norm's weights of one say nothing of matrices.
+
+        A LoRA's B begins near zero, so that any step is larger than B itself.
+        """
+        import torch
+
+        vectors = torch.tensor([parameter.dim() < 2 for parameter, _ in self.parts]).to(self.norms.device)
+        sized = torch.zeros_like(vectors)
+        for kind in (vectors, ~vectors):
+            sized |= kind & (self.norms > LEAST_SIZE * (self.norms * kind).max())
+        return sized
 
 
 @functools.lru_cache(maxsize=64)

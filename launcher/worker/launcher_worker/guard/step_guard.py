@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional, Sequence
 
 from ..channel import beat, rank, send
+from ..values import knobs
 from .evidence import PROVEN_STEPS, proof
 from .judge import Judge
 from .optimizers import FollowedOptimizer, LearningRates, check_eps
 from .readings import OpenStep, Reading, start_reading
+from .rewards import LoggedRewards
 from .rules import RULES, Trip, Tripped
 from .torch_hooks import CAST_REFUSED, hook_forward, install
 from .watched_models import WatchedModels
@@ -34,6 +36,8 @@ class StepGuard:
         self._open_step = OpenStep()
         self._reading: Optional[Reading] = None  # of the last step, if it was still on its way
         self._judge = Judge()
+        self._rewards = LoggedRewards()
+        self._expects_rewards = False
         self._step = 0
         self._is_in_trainer = False
         self._sees_loss = False
@@ -43,30 +47,39 @@ class StepGuard:
 
     # -- what the script and Trainer say
 
-    def watch(self, model: Any) -> None:
-        """Follow a model from now on."""
+    def watch(self, model: Any, moving: Sequence[str] = ()) -> None:
+        """Follow a model from now on; `moving` begins the names of frozen parameters that move on purpose."""
         if model in self._models:
             return
         install(self)
         hook_forward(model)
-        self._models.add(model)
+        self._models.add(model, moving)
+        self._judge.plan(knobs().peek.steps)
         self._rates = LearningRates()
 
-    def follow_trainer(self, model: Any, step: int) -> None:
-        """Count a Trainer's steps, from after `step`."""
+    def follow_trainer(self, model: Any, step: int, steps: Optional[int] = None) -> None:
+        """Count a Trainer's steps, from after `step` to `steps`."""
         if model is not None and not self._models:
             self.watch(model)
         self._is_in_trainer = True
-        self.restart(step)
+        self.restart(step, steps)
+
+    def expect_rewards(self) -> None:
+        """Judge steps without gradients only once their rewards are logged: equal ones give none."""
+        self._expects_rewards = self._judge.expects_rewards = True
 
     def leave_trainer(self) -> None:
         """Count the steps of optimizers again."""
         self._read_waiting()
-        self._is_in_trainer = False
+        self._is_in_trainer = self._expects_rewards = False
 
-    def restart(self, step: int) -> None:
-        """Judge from the beginning, after `step`: each training has its own first loss, and its scaler settles anew."""
-        self._judge, self._reading = Judge(), None
+    def restart(self, step: int, steps: Optional[int] = None) -> None:
+        """Judge from the beginning, after `step`: each training has its own first loss, and its scaler settles anew.
+
+        `steps` is where it ends; without it the plan's.
+        """
+        self._judge, self._reading = Judge(knobs().peek.steps if steps is None else steps), None
+        self._judge.expects_rewards = self._expects_rewards
         self._models.forget()
         self._rates = LearningRates()
         self._open_step = OpenStep()
@@ -82,6 +95,9 @@ class StepGuard:
         norm, loss = _number(metrics.get("grad_norm")), _number(metrics.get("loss"))
         if norm is not None and not math.isfinite(norm):
             self._bad_norm_at = step
+        are_equal = self._rewards.are_equal(metrics)
+        if are_equal is not None:
+            self._judge.hear_rewards(step, are_equal=are_equal)
         if loss is None:
             return
         if not self._is_in_trainer:  # after a forward pass, the tick of the logged step is still to come
@@ -123,9 +139,14 @@ class StepGuard:
         self._rates.note(optimizer)
         if has_closure:
             return
-        if self._judge.is_suspect("still"):
+        if self._judge.is_suspect("still") and self._models.is_sample_current:
             self._models.sample_largest_gradients(optimizer)
-        self._open_step.gradients = self._models.read_gradients(check_all=self._judge.is_suspect("zero"))
+        elif self._judge.is_suspect("still"):  # the sampled parameters were replaced, so they never move
+            self._choose_samples()
+            self._judge.reset("still")
+        self._open_step.gradients = self._models.read_gradients(
+            optimizer, check_all=self._judge.is_suspect("zero")
+        )
 
     def after_step(self, optimizer: Any) -> None:
         """Tick, unless a Trainer or a scaler does."""
@@ -176,7 +197,8 @@ class StepGuard:
         if self._tripped is not None:
             raise self._tripped
         judge = self._judge
-        self._act(judge.judge_end(self._step))
+        is_idle = not judge.steps and self._open_step.forward_passes > 1 and not self._models.have_moved
+        self._act(judge.judge_no_steps(self._step) if is_idle else judge.judge_end(self._step))
         if judge.steps:
             self._prove(self._step)
             if rank() == 0:
@@ -231,6 +253,9 @@ class StepGuard:
     def _act(self, trip: Optional[Trip]) -> None:
         """Report a recovery, or give up the attempt: raise Tripped."""
         recovered, self._judge.recovered = self._judge.recovered, None
+        warning, self._judge.warning = self._judge.warning, None
+        if warning is not None:
+            self._warn(warning)
         if trip is None:
             if recovered is not None:
                 send("evidence", step=self._step, values={"recovered": recovered})
@@ -246,6 +271,15 @@ class StepGuard:
             if "LAUNCH_ATTEMPT" not in os.environ:
                 print(trip.why, flush=True)
         raise self._tripped
+
+    def _warn(self, trip: Trip) -> None:
+        """Say what is suspicious: in the output, and as evidence."""
+        print(f"guard: warning: {trip.why}", flush=True)
+        send(
+            "evidence",
+            step=trip.step,
+            values={"warning": {"class": trip.kind, "why": trip.why, "since": trip.since}},
+        )
 
     def _prove(self, step: int) -> None:
         """Send, once, the proof that the precision works for this model."""

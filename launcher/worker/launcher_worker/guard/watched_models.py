@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .samples import BASE_TENSORS, ELEMENTS, WEIGHT_TENSORS, Sample, can_be_sampled, sampled_indices
+from .twins import follow_twins, twin_of
 
 GRADIENT_TENSORS = 4  # read at each step, the next ones each time
-LEAST_SIZE = 0.05  # of the largest norm: a smaller tensor has only begun to be trained
 BASE_DRIFT = 0.05  # of its norm in a step; merging an adapter and unmerging it drifts by about 0.01
 
 
@@ -20,6 +20,7 @@ class WatchedModels:
 
     def __init__(self) -> None:
         self._models: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self._moving: List[Any] = []
         self.forget()
 
     def __bool__(self) -> bool:
@@ -28,9 +29,17 @@ class WatchedModels:
     def __contains__(self, model: Any) -> bool:
         return model in self._models
 
-    def add(self, model: Any) -> None:
-        """Watch a model too; samples are chosen anew."""
+    def add(self, model: Any, moving: Sequence[str] = ()) -> None:
+        """Watch a model too; samples are chosen anew.
+
+        `moving` begins the names of frozen parameters that the script moves on purpose.
+        """
         self._models.add(model)
+        names = [(name, part) for name, part in model.named_parameters() if name.startswith(tuple(moving))]
+        unknown = [begin for begin in moving if not any(name.startswith(begin) for name, _ in names)]
+        if unknown:
+            raise ValueError(f"no parameter's name begins with {unknown[0]!r}, which moving names")
+        self._moving = [*self._moving, *(part for _, part in names)]
         self.forget()
 
     def forget(self) -> None:
@@ -39,7 +48,10 @@ class WatchedModels:
         self._dtypes: List[Any] = []
         self._weights: Optional[Sample] = None
         self._base: Optional[Sample] = None
+        self._twins: List[Any] = []  # of each tensor of the base sample: the trained one that it may follow
         self._cursor = 0
+        # optimizer -> how many parameters it had, and its trainables
+        self._held: "weakref.WeakKeyDictionary[Any, Tuple[int, List[Any]]]" = weakref.WeakKeyDictionary()
 
     def first(self) -> Any:
         """Return one of the models, usually the only one."""
@@ -47,14 +59,21 @@ class WatchedModels:
 
     def choose_samples(self) -> None:
         """Choose which elements to read, and read them for the first time."""
-        parameters = {id(part): part for model in self._models for part in model.parameters()}.values()
+        named = {id(part): (name, part) for model in self._models for name, part in model.named_parameters()}
+        parameters = [part for _, part in named.values()]
         self.trainable = [part for part in parameters if part.requires_grad]
+        self._held.clear()
         self._dtypes = [part.dtype for part in self.trainable]
         plain = [part for part in parameters if can_be_sampled(part)]
         trainable = [part for part in plain if part.requires_grad]
-        frozen = [part for part in plain if not part.requires_grad]
+        moving = {id(part) for part in self._moving}
+        frozen = [part for part in plain if not part.requires_grad and id(part) not in moving]
         self._weights = Sample(trainable, WEIGHT_TENSORS) if trainable else None
         self._base = Sample(frozen, BASE_TENSORS) if frozen else None
+        trained = [named[id(part)] for part in trainable]
+        self._twins = (
+            [twin_of(named[id(part)], trained) for part, _ in self._base.parts] if self._base else []
+        )
         for sample in self._samples():
             sample.read()
 
@@ -73,6 +92,11 @@ class WatchedModels:
         """Whether everything sampled still belongs to a model; a script may replace parameters."""
         current = {id(part) for model in self._models for part in model.parameters()}
         return all(id(part) in current for sample in self._samples() for part, _ in sample.parts)
+
+    @property
+    def have_moved(self) -> bool:
+        """Whether any sampled weight has moved since the samples were last read, by whatever moved it."""
+        return self._weights is not None and bool((self._weights.read()[1] != 0).any())
 
     @property
     def has_new_dtypes(self) -> bool:
@@ -104,20 +128,22 @@ class WatchedModels:
         if self._weights is not None:
             elements, moves = self._weights.read()
             norms = self._weights.norms
-            # A LoRA's B begins near zero, so that any step is larger than B itself.
-            has_size = norms > LEAST_SIZE * norms.max()
+            has_size = self._weights.has_size
             leaps = ~(moves.norm(dim=1) <= norms) & has_size  # so that NaN counts as a leap
             numbers["finite"] = (elements.isfinite().all(dim=1) | ~norms.isfinite()).all()
             numbers["leapt"] = has_size.any() & (2 * leaps.sum() >= has_size.sum())
             if must_move:
                 numbers["moved"] = (moves != 0).any()
         if self._base is not None:
-            _, moves = self._base.read()
-            numbers["base"] = (moves.norm(dim=1) > BASE_DRIFT * self._base.norms).any()
+            elements, moves = self._base.read()
+            drifts = moves.norm(dim=1) > BASE_DRIFT * self._base.norms
+            if any(twin is not None for twin in self._twins):
+                drifts &= ~follow_twins(self._base.parts, self._twins, elements, moves)
+            numbers["base"] = drifts.any()
         return numbers
 
-    def read_gradients(self, *, check_all: bool) -> Optional[Tuple[Any, Any]]:
-        """Return whether the next few gradients have a non-finite element, and whether all are zero.
+    def read_gradients(self, optimizer: Any, *, check_all: bool) -> Optional[Tuple[Any, Any]]:
+        """Return whether the next few gradients of an optimizer have a non-finite element, and whether all are zero.
 
         `check_all` reads every gradient for the second question: an embedding's may be zero almost everywhere.
         Both are tensors on their device. None if no trainable has a gradient that can be read.
@@ -125,9 +151,10 @@ class WatchedModels:
         import torch
 
         rows: List[Any] = []
-        for _ in self.trainable:
-            self._cursor = (self._cursor + 1) % len(self.trainable)
-            gradient = self.trainable[self._cursor].grad
+        held = self._held_by(optimizer)
+        for _ in held:
+            self._cursor = (self._cursor + 1) % len(held)
+            gradient = held[self._cursor].grad
             if gradient is not None and can_be_sampled(gradient):
                 device = rows[0].device if rows else gradient.device
                 indices = sampled_indices(gradient.numel(), ELEMENTS // GRADIENT_TENSORS, gradient.device)
@@ -139,9 +166,19 @@ class WatchedModels:
         elements = torch.cat(rows)
         is_zero = (elements == 0).all()
         if check_all:
-            gradients = [part.grad for part in self.trainable if part.grad is not None]
+            gradients = [part.grad for part in held if part.grad is not None]
             is_zero = ~torch.stack([gradient.any().to(elements.device) for gradient in gradients]).any()
         return ~elements.isfinite().all(), is_zero
+
+    def _held_by(self, optimizer: Any) -> List[Any]:
+        """Return the trainables that an optimizer holds, or all: gradients of another's may be old."""
+        size = sum(len(group["params"]) for group in optimizer.param_groups)
+        known_size, held = self._held.get(optimizer, (-1, []))
+        if known_size != size:
+            given = {id(part) for group in optimizer.param_groups for part in group["params"]}
+            held = [part for part in self.trainable if id(part) in given] or self.trainable
+            self._held[optimizer] = (size, held)
+        return held
 
     def _samples(self) -> List[Sample]:
         return [sample for sample in (self._weights, self._base) if sample is not None]
