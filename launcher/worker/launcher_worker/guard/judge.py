@@ -46,7 +46,6 @@ class Judge:
         self.last = Figures()
         self.expects_rewards = False  # the script will log the rewards of these steps
         self._rewards_differed_at = -1
-        self._high_since: Optional[int] = None  # the first step of a loss that is far above where it was
         self._leapt_at = -math.inf
         self._settled_skips: List[
             bool
@@ -143,9 +142,10 @@ class Judge:
             }
         self._mark("loss", not is_finite, step)
         self.losses.add(loss)
-        self._high_since = (self._high_since or step) if self.losses.is_far_above else None
-        if is_finite and not self.last.skipped:  # after a skipped step a loss could not fall
+        if is_finite:
             self._mark("explosion", self.losses.is_far_above, step)
+            if self._is_settling_anew:  # a loss cannot fall in steps that are skipped
+                self._streaks["explosion"] = self._streaks["explosion"]._replace(steps=0)
         if not self.last.gradient:
             self._mark("zero", loss == 0.0, step)
         if self.losses.is_learned:
@@ -177,11 +177,19 @@ class Judge:
         if rule is RULES["zero"]:
             is_unheard = self.expects_rewards and self._rewards_differed_at < self._streaks[name].since
             return math.inf if is_unheard else self._zero_limit
-        if name == "gradients" and self._high_since == self._streaks[name].since > self._leapt_at:
-            return SETTLING_SKIPS  # the task has become harder, and the scaler settles anew
+        if name == "gradients" and self._is_settling_anew:
+            return SETTLING_SKIPS
         if name == "explosion" and self.losses.is_falling:
             return math.inf
         return rule.steps
+
+    @property
+    def _is_settling_anew(self) -> bool:
+        """Whether the scaler lowers its scale because the task has become harder: the loss is high since it skips."""
+        skips, high = self._streaks.get("gradients"), self._streaks.get("explosion")
+        if skips is None or high is None or not self.last.skipped:
+            return False
+        return self.losses.is_sudden and skips.since == high.since > self._leapt_at
 
     def _describe(self, name: str, rule: Rule, step: int) -> Trip:
         """Return the trip by a rule, with the figures that explain it."""
