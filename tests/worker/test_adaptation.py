@@ -30,6 +30,9 @@ def end(**values):
 """
 
 
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A small model of Llama's kind."""
@@ -42,7 +45,7 @@ def model(tmp_path_factory):
 def adapted(tmp_path, model):
     """Run a script under a card's first rung with the hook; give its end, what it wrote, and what was adapted."""
 
-    def run(script, card="titan_rtx", method="full", split=False, halvings=0, rung=0, **more):
+    def run(script, card="titan_rtx", method="full", split=False, halvings=0, rung=0, ranks=1, **more):
         profile = resolve.profile(card)
         precision = ladder(LadderInputs(profile, method)).rungs[rung]
         names = ("artifacts", "checkpoints", "cache")
@@ -65,7 +68,7 @@ def adapted(tmp_path, model):
             "LAUNCH_HOOK": "rehearse adapt", "LAUNCH_ATTEMPT": str(tmp_path), "OMP_NUM_THREADS": "1",
         }  # fmt: skip
         done = subprocess.run(
-            [sys.executable, "train.py", str(model)], cwd=tmp_path, env=environment, capture_output=True, text=True,
+            [sys.executable, *(TORCHRUN if ranks > 1 else ()), "train.py", str(model)], cwd=tmp_path, env=environment, capture_output=True, text=True,
             check=False, timeout=240,
         )  # fmt: skip
         lines = [
@@ -189,6 +192,40 @@ def test_a_loop_with_accelerate_follows_the_plan(adapted):
     assert told["losses"][-1] < 0.9 * told["losses"][0]
     assert "Accelerator: mixed_precision no -> fp16" in lines
     assert "from_pretrained: dtype bfloat16 -> float16" in lines
+
+
+REPLICAS = """
+import os
+from peft import LoraConfig, get_peft_model
+torch.distributed.init_process_group("nccl")
+rank = torch.distributed.get_rank()
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float16).cuda()
+model = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["lm_head"]))
+model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[torch.cuda.current_device()])
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+losses = []
+for batch in batch_of(steps=8):
+    loss = model(**{name: part[rank::2] for name, part in batch.items()}).loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.item())
+weights = [None, None]
+torch.distributed.all_gather_object(weights, fingerprint(model))
+if rank == 0:
+    end(losses=losses, weights=weights)
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_replicas_are_made_of_a_model_that_is_safe_to_train(adapted):
+    """Two ranks, NCCL replaced by gloo: the gradients of a head that was fp16 are averaged in fp32, and the replicas stay equal."""
+    done, told, lines = adapted(REPLICAS, card="t4x2", method="lora", ranks=2)
+    assert done.returncode == 0, done.stderr
+    assert told["weights"][0] == told["weights"][1]
+    assert told["losses"][-1] < 0.9 * told["losses"][0]
+    assert lines.count("trainable weights: 1 tensor is float32 now") == 1
 
 
 def test_a_saved_model_loads_where_launcher_is_not(adapted, tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 from ..mixed_precision import configure_accelerate
 from ..shield import shielded
 from ..values import SHORT_NAMES, knobs
-from .adapted_models import adapt_model
+from .adapted_models import adapt_model, autocasting_models
 from .changes import changes
 
 
@@ -29,6 +29,7 @@ def adapt_accelerator(module: Any) -> None:
         with shielded:
             if not kwargs.get("evaluation_mode"):
                 adapt_model(model)
+                autocasting_models.add(model)
         return prepare_model(self, model, *args, **kwargs)
 
     kind.__init__, kind.prepare_model = begin, prepared

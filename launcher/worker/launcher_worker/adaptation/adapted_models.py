@@ -14,8 +14,8 @@ from ..shield import shielded
 from ..values import knobs
 from .changes import changes
 
-adapted_models: "weakref.WeakSet[Any]" = weakref.WeakSet()
-"""The models that were made safe to train."""
+autocasting_models: "weakref.WeakSet[Any]" = weakref.WeakSet()
+"""The models of a Trainer or an Accelerator, which autocast by themselves."""
 _QUANTIZED = ("quantization_config", "load_in_4bit", "load_in_8bit")
 
 
@@ -64,7 +64,8 @@ def adapt_model(model: Any) -> None:
         return
     converted = convert_trainables(model)
     if converted:
-        changes.add(f"trainable weights: {converted} tensors are {_dtype(values)} now")
+        count = "1 tensor is" if converted == 1 else f"{converted} tensors are"
+        changes.add(f"trainable weights: {count} {_dtype(values)} now")
     base = getattr(torch, values.peek.precision.base_dtype)
     frozen = {
         part.dtype for part in model.parameters() if not part.requires_grad and part.is_floating_point()
@@ -74,7 +75,6 @@ def adapt_model(model: Any) -> None:
             f"frozen weights of {str(other).replace('torch.', '')}, where the plan has {values.peek.precision.base_dtype}"
         )
     set_up(model)
-    adapted_models.add(model)
     process_guard.watch(model)
     forbid_casts(model, instead=_leave_out_cast)
 

@@ -15,7 +15,7 @@ from ..channel import process_channel
 from ..shield import SOURCE, shielded
 from ..unsaved_hook import UnsavedHook
 from ..values import knobs
-from .adapted_models import adapt_model, adapted_models
+from .adapted_models import adapt_model, autocasting_models
 from .changes import changes
 from .scaling import planned_scaler
 
@@ -40,7 +40,22 @@ def adapt_torch(torch: Any) -> None:
             search.begin(self)
 
     optimizer.__init__ = init
+    if torch.distributed.is_available():
+        _wrap_replicas(torch.nn.parallel.DistributedDataParallel)
     atexit.register(planned_scaler.report_without_step)
+
+
+def _wrap_replicas(kind: Any) -> None:
+    """Make a model safe to train before it is replicated: the buckets of its gradients have the dtypes of that moment."""
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+        with shielded:
+            adapt_model(module)
+        original(self, module, *args, **kwargs)
+
+    kind.__init__ = init
 
 
 def _wrap_autocast(torch: Any) -> None:
@@ -108,8 +123,8 @@ class ModelSearch:
                 self._handle = None
 
     def _take(self, module: Any) -> None:
-        if any(part in adapted_models for part in module.modules()):
-            return  # by a Trainer or an Accelerator, which autocast by themselves
+        if any(part in autocasting_models for part in module.modules()):
+            return
         adapt_model(module)
         if knobs().peek.precision.autocast_dtype is not None:
             implicit = ImplicitAutocast(self._torch)

@@ -13,7 +13,7 @@ from ..mixed_precision import configure_accelerate
 from ..shield import shielded
 from ..trainer import trainer_callback
 from ..values import Knobs, knobs
-from .adapted_models import adapt_model
+from .adapted_models import adapt_model, autocasting_models
 from .adapted_split import adapted_split
 from .changes import changes
 
@@ -104,6 +104,7 @@ def adapt_trainer(module: Any) -> None:
         with shielded:
             if model is None:
                 adapt_model(self.model)
+            autocasting_models.add(self.model)
             _add_callback(self)
 
     @functools.wraps(train)
