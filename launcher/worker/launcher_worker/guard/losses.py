@@ -20,7 +20,7 @@ class LossCourse:
         self.first: Optional[float] = None
         self.last: Optional[float] = None
         self.is_far_above = False  # the last loss: far above both where it began and where it was
-        self.is_sudden = False  # the loss before it was as usual, as where a curriculum jumps
+        self.is_sudden = False  # the loss had not begun to rise before, as where a curriculum jumps
         self.is_falling = False  # it is far above, but has begun to fall, as after a curriculum's jump
         self._first_losses: List[float] = []
         self._recent_losses: List[float] = []
@@ -55,7 +55,8 @@ class LossCourse:
         else:
             usual = max(abs(statistics.median(level)) for level in (self._first_losses, self._recent_losses))
             if not self.is_far_above:
-                self.is_sudden = self.last is not None and self.last < 1.5 * usual + 1
+                before, last = self._recent_losses[-2:]
+                self.is_sudden = last <= 1.5 * abs(before)
             began = self._explosion_began if self.is_far_above else loss
             self.is_far_above = loss > 10 * usual + 10
             self.is_falling = self.last is not None and loss < self.last and loss < FALLING * began
