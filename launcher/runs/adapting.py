@@ -7,13 +7,11 @@ import shlex
 
 from launcher.errors import LaunchError
 from launcher.planning import starts_python
+from launcher.planning.precision_history import PRECISION_FAILURES
 from launcher.runs.mirror import Mirror
 from launcher.values.host import LOCAL
 from launcher.values.plan import Finding, Plan
 from launcher.values.record import RunState, State
-
-PRECISION_FAILURES = ("fp16-unscale", "bf16-unsupported", "bf16-dtype-mismatch", "nan-divergence")
-"""Classes of failures that another precision mends."""
 
 
 def suggestion(plan: Plan) -> tuple[Finding, ...]:
@@ -42,14 +40,16 @@ def mending_command(mirror: Mirror, state: RunState) -> str | None:
 def adapted_command(plan: Plan) -> str:
     """Return the command line that launches a plan's command with `--adapt`.
 
-    It names host, card and command. What else a job says is left to the person: `…` stands for it.
+    A `…` stands for what is left to the person: the settings, model and data of a job.
     """
     words = ["launch"]
     if plan.host != LOCAL.name:
         words += ["--host", plan.host]
-    words += ["--profile", plan.profile.name]
     if plan.rehearsed:
-        words.append("--rehearse")
-    has_more = bool(plan.settings or plan.variables or plan.secrets or plan.model or plan.data)
-    more = " …" if has_more else ""
+        words += ["--profile", plan.profile.name, "--rehearse"]
+    for name, value in plan.variables.items():
+        words += ["-e", f"{name}={value}"]
+    for name in plan.secrets:
+        words += ["-s", name]
+    more = " …" if plan.settings or plan.model or plan.data else ""
     return f"{shlex.join(words)} --adapt{more} -- {shlex.join(plan.command)}"

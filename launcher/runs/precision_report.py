@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from launcher.planning.precision_comparison import Row, Verdict, compare, judge, on_rung
 from launcher.planning.precision_history import PRECISION_FAILURES
+from launcher.runs.adapting import adapted_command
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror, parse_event
 from launcher.values.plan import Plan
@@ -68,20 +68,6 @@ def precision_report(mirror: Mirror) -> PrecisionReport:
     return PrecisionReport(
         mirror.run, plan, attempts, ran, rows, verdict, _sentence(verdict, ran, attempts), command
     )
-
-
-def adapted_command(plan: Plan) -> str:
-    """Return the command line that starts a plan's command again, with the plan's precision in its script."""
-    words = ["launch"]
-    if plan.host != "local":
-        words += ["--host", plan.host]
-    if plan.rehearsed:
-        words += ["--profile", plan.profile.name, "--rehearse"]
-    for name, value in plan.variables.items():
-        words += ["-e", f"{name}={value}"]
-    for name in plan.secrets:
-        words += ["-s", name]
-    return shlex.join([*words, "--adapt", "--", *plan.command])
 
 
 def _attempts(mirror: Mirror, plan: Plan) -> Iterator[AttemptPrecision]:
