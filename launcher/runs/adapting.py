@@ -21,7 +21,10 @@ def suggestion(plan: Plan) -> tuple[Finding, ...]:
     message = f"your script decides its own precision; {plan.profile.title} wants {plan.ladder[0].title}"
     return (
         Finding(
-            level="note", code="not-adapted", message=message, mend="--adapt     gives it that, as it is"
+            level="note",
+            code="not-adapted",
+            message=message,
+            mend="--adapt     gives it that and leaves the file as it is",
         ),
     )
 
