@@ -71,6 +71,7 @@ class PlainView:
         self.silence = Silence()
         self._state: list[Any] = []
         self._trouble: str | None = None
+        self._warnings: list[str] = []  # of the guard, shown at the end; its training has printed them
         self._not_shown: deque[str] = deque(maxlen=LOG_TAIL)
 
     def write(self, text: str, style: str = "") -> None:
@@ -136,6 +137,7 @@ class PlainView:
         self.progress = Progress(run, steps)
         for event in events:
             self.progress.take(event)
+            self._warnings += filter(None, [evidence.warned(event)])
         observed = [event for event in events if evidence.observed(event)]
         for event in observed[-1:]:
             self.observed(event)
@@ -209,6 +211,8 @@ class PlainView:
         if event.kind == "remedy":
             self.remedy(event)
         self.observed(event)
+        if warning := evidence.warned(event):
+            self._warnings.append(warning)
         for name, path in evidence.moved_aside(event).items():
             self.note(
                 f"{name} is incomplete and was not saved by the worker: moved to checkpoints/{path} on the host"
@@ -288,6 +292,8 @@ class PlainView:
         short = run.rpartition("-")[2]
         name, reason = state.state, state.reason
         took = clock_text(result.seconds) if result.seconds is not None else ""
+        for warning in self._warnings[-3:]:
+            self.write(f"  ! the guard warned: {warning}")
         how = ["rehearsed on a CPU"] if state.rehearsed and state.taken != set() else []
         if name == "succeeded":
             outcome = ", ".join([*_outcome(self.progress, result), *how])

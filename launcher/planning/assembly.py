@@ -97,6 +97,7 @@ def plan(
         pull_limit=job.pull_limit,
         inject=job.inject,
         adapt=job.adapt,
+        guard=job.guard,
     )
 
 

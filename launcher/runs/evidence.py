@@ -54,6 +54,13 @@ def moved_aside(event: Event) -> dict[str, str]:
     return {str(name): str(path) for name, path in aside.items()} if isinstance(aside, dict) else {}
 
 
+def warned(event: Event) -> str | None:
+    """Return what the guard of a training warns of, if an event says it."""
+    warning = event.values.get("warning") if event.kind == "evidence" else None
+    why = warning.get("why") if isinstance(warning, dict) else None
+    return why[:MOST_CHARS] if isinstance(why, str) else None
+
+
 def observed(event: Event) -> str | None:
     """Return what the start-up hook observes, e.g. `Trainer of transformers 5.23.0`, if an event says it."""
     what = event.values.get("observed") if event.kind == "begin" else None

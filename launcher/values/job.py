@@ -52,7 +52,8 @@ class Job(Written):
     variables whose values are never part of a job. `outputs` are
     patterns of the files that come home at the end (without any: all that the run wrote), up to `pull_limit` bytes.
     `writable` names large files that the job changes in place. `inject`: the start-up hook observes its Python processes.
-    `adapt`: the hook gives them the plan's precision, resume, checkpoints and guard.
+    `adapt`: the hook gives them the plan's precision, resume, checkpoints and guard. `guard`: whether it ends a training
+    that looks sick, or only says so.
     """
 
     name: Name
@@ -85,6 +86,7 @@ class Job(Written):
     pull_limit: PullLimit = ByteSize(2_000_000_000)
     inject: bool = True
     adapt: bool = False
+    guard: Literal["end", "warn"] = "end"
 
     @field_validator("command")
     @classmethod

@@ -124,6 +124,7 @@ class Plan(Written):
     pull_limit: PullLimit = ByteSize(2_000_000_000)
     inject: bool = True
     adapt: bool = False
+    guard: Literal["end", "warn"] = "end"
 
     @model_validator(mode="after")
     def _has_one_source_of_packages(self) -> Plan:

@@ -230,6 +230,11 @@ def outcomes(cases: Sequence[str], modes: Sequence[str] = ()) -> Iterator[tuple[
                 yield case, run(name, case, mode)
 
 
+def _is_meant(name: str, word: str, everything: Sequence[str]) -> bool:
+    """Return whether a word names a case, or is the beginning of its name and of no case the whole."""
+    return name == word or (word not in everything and name.startswith(word))
+
+
 def main() -> int:
     """Run what the command line names, print an outcome a line; 1 if the guard was wrong about one."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -238,7 +243,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="a line of JSON a training")
     given = parser.parse_args()
     everything = names("healthy") + names("broken")
-    chosen = [name for name in everything if any(name.startswith(word) for word in given.names)]
+    chosen = [name for name in everything if any(_is_meant(name, word, everything) for word in given.names)]
     mistakes = 0
     for case, outcome in outcomes(chosen, given.precision):
         wrong = mistake(case, outcome)

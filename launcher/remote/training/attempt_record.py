@@ -54,6 +54,7 @@ def compose(basis: Basis, folder: int, attempt: int) -> Dict[str, Any]:
         "rehearsed": plan.get("rehearsed") is True,
         "card": _card(plan["profile"]) if imitates_card(plan) else None,
         "adapt": _adaptation(plan, split.get("accumulation", 0)) if plan.get("adapt") is True else None,
+        "guard": "warn" if plan.get("guard") == "warn" else "end",
         "checkpoint": checkpoints.describe(basis.checkpoint),
         "split": {**plan["split"], **split} if plan.get("split") else None,
         "steps": plan.get("steps"),

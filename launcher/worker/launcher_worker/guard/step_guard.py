@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import Any, Dict, Mapping, Optional, Sequence, Set
 
 from ..channel import beat, rank, send
 from ..values import knobs
@@ -38,6 +38,7 @@ class StepGuard:
         self._judge = Judge()
         self._rewards = LoggedRewards()
         self._expects_rewards = False
+        self._warned: Set[str] = set()  # rules that have only warned
         self._step = 0
         self._is_in_trainer = False
         self._sees_loss = False
@@ -187,7 +188,7 @@ class StepGuard:
         self._read_waiting()
         if self._tripped is not None:
             return str(self._tripped)
-        if self._judge.spoiled_by is not None:
+        if self._judge.spoiled_by is not None and knobs().guard == "end":
             return self._judge.spoiled_by
         return None if self._models.is_finite else RULES["weights"].text
 
@@ -263,6 +264,12 @@ class StepGuard:
         if trip.rule in ("still", "base") and not self._models.is_sample_current:
             self._choose_samples()  # the sampled parameters were replaced, so they never move
             self._judge.reset(trip.rule)
+            return
+        if knobs().guard == "warn":
+            self._judge.reset(trip.rule)
+            if trip.rule not in self._warned:
+                self._warned.add(trip.rule)
+                self._warn(trip)
             return
         if self._tripped is None:
             self._tripped = Tripped(trip.why)
