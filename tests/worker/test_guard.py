@@ -623,3 +623,33 @@ def test_an_adapter_that_has_only_begun_makes_no_leap(torch, worker, run_of, lla
                 part.normal_(std=1e-6)
     loop(worker, worker.prepare(model), adam(torch, model, worker, lr=1e-3), rows, 6)
     worker.done(6)
+
+
+def test_gradients_of_zero_warn_first_and_end_a_training_after_a_tenth_of_its_steps(
+    torch, worker, run_of, agent, llama, rows
+):
+    """A policy may earn nothing for a while, so four steps are a warning; ten of a hundred are too many."""
+    run_of("fp32", steps=100)
+    model = worker.prepare(llama(poison=from_step(6, lambda loss: loss * 0)))
+    with pytest.raises(worker.Tripped, match="not-learning"):
+        loop(worker, model, adam(torch, model, worker), rows, 40)
+    warning, trip = agent.first("evidence", "warning"), agent.first("trip")
+    assert (warning["step"], warning["values"]["warning"]["since"]) == (9, 6)
+    assert (trip["step"], trip["values"]["since"]) == (15, 6)
+
+
+def test_a_frozen_part_that_the_script_names_as_moving_may_move(torch, worker, run_of):
+    """What follows no twin must be named, and a name that fits nothing is refused."""
+    run_of("fp32")
+    model = torch.nn.ModuleDict({"memory": torch.nn.Linear(7, 3), "head": torch.nn.Linear(4, 1)})
+    model["memory"].requires_grad_(False)
+    with pytest.raises(ValueError, match="'memry.'"):
+        worker.prepare(model, moving=["memry."])
+    worker.prepare(model, moving=["memory."])
+    optimizer = adam(torch, model, worker)
+    for _ in range(8):
+        model["memory"].weight.normal_()
+        model["head"](torch.randn(2, 4)).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    worker.done(8)
