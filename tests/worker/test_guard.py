@@ -643,7 +643,7 @@ def test_a_frozen_part_that_the_script_names_as_moving_may_move(torch, worker, r
     run_of("fp32")
     model = torch.nn.ModuleDict({"memory": torch.nn.Linear(7, 3), "head": torch.nn.Linear(4, 1)})
     model["memory"].requires_grad_(False)
-    with pytest.raises(ValueError, match="'memry.'"):
+    with pytest.raises(ValueError, match=r"'memry\.'"):
         worker.prepare(model, moving=["memry."])
     worker.prepare(model, moving=["memory."])
     optimizer = adam(torch, model, worker)

@@ -34,11 +34,11 @@ class WatchedModels:
 
         `moving` begins the names of frozen parameters that the script moves on purpose.
         """
-        self._models.add(model)
         names = [(name, part) for name, part in model.named_parameters() if name.startswith(tuple(moving))]
         unknown = [begin for begin in moving if not any(name.startswith(begin) for name, _ in names)]
         if unknown:
             raise ValueError(f"no parameter's name begins with {unknown[0]!r}, which moving names")
+        self._models.add(model)
         self._moving = [*self._moving, *(part for _, part in names)]
         self.forget()
 
