@@ -278,6 +278,30 @@ def test_a_trainer_saves_for_a_resume_and_resumes(adapted, tmp_path):
     assert any(line.startswith("Trainer.train: resume_from_checkpoint None -> ") for line in lines)
 
 
+HALF_INPUTS = """
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1)).half().cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for _ in range(20):
+    inputs = torch.ones(4, 8, device="cuda").half()
+    loss = (model(inputs).float() - 1).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.item())
+end(losses=losses, dtypes=sorted({str(part.dtype) for part in model.parameters()}))
+"""
+
+
+@pytest.mark.parametrize("card", ["p100", "l40s"])
+def test_a_model_that_was_cast_by_hand_is_trained_in_fp32_and_takes_the_script_s_half_inputs(adapted, card):
+    """With autocast and without it; from the first forward pass on."""
+    done, told, _ = adapted(HALF_INPUTS, card=card)
+    assert done.returncode == 0, done.stderr
+    assert told["dtypes"] == ["torch.float32"]
+    assert told["losses"][-1] < 0.1 * told["losses"][0]
+
+
 WITHOUT_STEP = """
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

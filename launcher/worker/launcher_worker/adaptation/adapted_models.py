@@ -51,17 +51,18 @@ def _planned(own: Any) -> Any:
     return {**own, name: dtype}
 
 
-def adapt_model(model: Any) -> None:
+def adapt_model(model: Any) -> bool:
     """Make a model of the script safe to train at the plan's precision, in place, and put it under the guard.
 
-    Call it before the first step: an optimizer that has no state yet does not notice.
+    Call it before the first step: an optimizer that has no state yet does not notice. Returns whether trainables had
+    another dtype than the plan's.
     """
     import torch
 
     values = knobs()
     values.consume("precision")
     if not any(part.requires_grad for part in model.parameters()):
-        return
+        return False
     converted = convert_trainables(model)
     if converted:
         count = "1 tensor is" if converted == 1 else f"{converted} tensors are"
@@ -77,6 +78,7 @@ def adapt_model(model: Any) -> None:
     set_up(model)
     process_guard.watch(model)
     forbid_casts(model, instead=_leave_out_cast)
+    return bool(converted)
 
 
 def _dtype(values: Any) -> str:

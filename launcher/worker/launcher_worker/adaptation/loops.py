@@ -110,27 +110,39 @@ class ModelSearch:
             modules = self._torch.nn.modules.module
             self._handle = modules.register_module_forward_pre_hook(self._see)
 
-    def _see(self, module: Any, _inputs: Any) -> None:
-        """Take the outermost module that holds wanted parameters: its hook is called before those of its parts."""
+    def _see(self, module: Any, inputs: Any) -> Any:
+        """Take the outermost module that holds wanted parameters: its hook is called before those of its parts.
+
+        Returns what the forward pass that has begun is to get in place of its inputs, if anything.
+        """
         with shielded:
             self._forwards += 1
             held = {id(part) for part in module.parameters()} & self._wanted
             if held:
                 self._wanted -= held
-                self._take(module)
+                inputs = self._take(module, inputs)
             if self._handle is not None and (not self._wanted or self._forwards > MOST_FORWARDS):
                 self._handle.remove()
                 self._handle = None
+        return inputs
 
-    def _take(self, module: Any) -> None:
+    def _take(self, module: Any, inputs: Any) -> Any:
         if any(part in autocasting_models for part in module.modules()):
-            return
-        adapt_model(module)
+            return inputs
+        converted = adapt_model(module)
         if knobs().peek.precision.autocast_dtype is not None:
             implicit = ImplicitAutocast(self._torch)
             module.register_forward_pre_hook(UnsavedHook(implicit.enter))
             module.register_forward_hook(UnsavedHook(implicit.leave), always_call=True)
             implicit.enter(module, ())  # the hooks of the pass that has begun were collected before
+        elif converted:
+            module.register_forward_pre_hook(UnsavedHook(self._widen_call), with_kwargs=True)
+            inputs = widened(self._torch, inputs)
+        return inputs
+
+    def _widen_call(self, _module: Any, inputs: Any, keywords: Any) -> Any:
+        """Give a model whose weights became float32 its inputs in float32 too: there is no autocast that would."""
+        return widened(self._torch, inputs), widened(self._torch, keywords)
 
 
 class ImplicitAutocast:
@@ -156,16 +168,17 @@ class ImplicitAutocast:
         if context is None:
             return output
         context.__exit__(None, None, None)
-        return self._widened(output)
+        return widened(self._torch, output)
 
-    def _widened(self, value: Any) -> Any:
-        torch = self._torch
-        if isinstance(value, torch.Tensor):
-            return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
-        if isinstance(value, dict):  # transformers' outputs are one, and keep their type
-            for name in value:
-                value[name] = self._widened(value[name])
-            return value
-        if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
-            return type(value)(self._widened(one) for one in value)
+
+def widened(torch: Any, value: Any) -> Any:
+    """Return a value with float32 in place of half precision, inside lists, tuples and dictionaries too."""
+    if isinstance(value, torch.Tensor):
+        return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
+    if isinstance(value, dict):  # transformers' outputs are one, and keep their type
+        for name in value:
+            value[name] = widened(torch, value[name])
         return value
+    if type(value) in (list, tuple):
+        return type(value)(widened(torch, one) for one in value)
+    return value
