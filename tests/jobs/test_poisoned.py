@@ -85,9 +85,21 @@ def test_what_overflows_only_in_half_precision_is_mended_in_fp32(client):
     assert attempts[-1][1]["state"] == "succeeded"
 
 
-@pytest.mark.parametrize(("poison", "begins"), [("rate", 1), ("frozen", 1), ("zero", 12)])
+def test_a_rate_that_destroys_the_model_is_a_divergence(client):
+    """A rate of 1e3 leaves a dead model. No rung is left below fp32, so it is one attempt."""
+    done, attempts = trained(client, "rate", "--precision", "fp32")
+    assert done.returncode == 1
+    assert len(attempts) == 1
+    step, since, name = caught(attempts[0][1])
+    assert (name, attempts[0][1]["reason"]) == ("nan-divergence", "nan-divergence")
+    assert 1 <= since <= 3
+    assert step <= since + 5
+    assert "lower the learning rate" in done.stderr
+
+
+@pytest.mark.parametrize(("poison", "begins"), [("frozen", 1), ("zero", 12)])
 def test_what_does_not_learn_is_stopped_at_once(client, poison, begins):
-    """Another precision would not learn either: one attempt, and the reason. A rate of 1e3 leaves a dead model."""
+    """Another precision would not learn either: one attempt, and the reason."""
     done, attempts = trained(client, poison, "--precision", "fp32")
     assert done.returncode == 1
     assert len(attempts) == 1
