@@ -28,6 +28,8 @@ IN_CI = {
         "healthy/padded_batches",
         "healthy/reinforce_zero_rewards",
         "healthy/sparse_embedding",
+        "healthy/unfreezing_by_layer",
+        "healthy/value_of_a_first_reward",
         "healthy/warm_up_from_zero",
     ],
     "transformers, peft and TRL": [

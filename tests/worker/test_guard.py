@@ -52,7 +52,7 @@ POISONED_TRAINERS = {
         {},
         "nan-divergence",
         7,
-        10,
+        11,
     ),
     "an absurd learning rate": ("fp32", {}, None, {"learning_rate": 30.0}, "nan-divergence", 1, 3),
     "a loss of zero": ("fp32", {}, from_step(6, lambda loss: loss * 0), {}, "not-learning", 6, 9),
@@ -653,3 +653,63 @@ def test_a_frozen_part_that_the_script_names_as_moving_may_move(torch, worker, r
         optimizer.step()
         optimizer.zero_grad()
     worker.done(8)
+
+
+def judged(worker, losses, leapt_at=()):
+    """Judge a training by its losses; return the trip, if any, and the steps with a warning."""
+    judge, warned = worker.guard.judge.Judge(), []
+    for step, loss in enumerate(losses, 1):
+        leapt = step in leapt_at
+        seen = worker.guard.rules.Figures(loss=loss, moved=True, leapt=leapt, is_rated=True)
+        trip = judge.judge_step(step, seen)
+        warned += [step] if judge.warning else []
+        judge.warning = None
+        if trip:
+            return trip, warned
+    return None, warned
+
+
+def test_a_loss_that_jumps_although_no_weight_leapt_is_a_harder_task(worker):
+    """A value function's loss jumps with the first reward, and is noisy then; after a leap the same loss has diverged."""
+    harder = [0.02] * 29 + [300.0, 900.0, 100.0, 310.0, 620.0] * 6
+    assert judged(worker, harder) == (None, [32])
+    trip, _ = judged(worker, harder, leapt_at=(29,))
+    assert (trip.rule, trip.step) == ("explosion", 33)
+    rising = [0.02] * 29 + [300.0 * 3**step for step in range(9)]
+    assert judged(worker, rising)[0].step <= 35
+
+
+def test_a_loss_that_rises_little_by_little_diverges_at_last(worker):
+    """A tenth a step is never far above the twenty steps before."""
+    trip, _ = judged(worker, [2.0 * 1.1**step for step in range(900)])
+    assert trip.rule == "explosion"
+    assert trip.figures["loss"] < 1e6
+
+
+def test_steps_without_an_optimizer_are_a_warning_before_the_end(torch, worker, run_of, agent):
+    """A day of training would be lost otherwise; only `done` may end it, because a policy plays before it learns."""
+    run_of("fp32", split={"global_batch": 8, "ranks": 1, "micro_batch": 4, "accumulation": 2})
+    model = worker.prepare(torch.nn.Linear(4, 1))
+    for step in range(1, 61):
+        model(torch.randn(2, 4)).sum().backward()
+        worker.log(step, loss=1.0)
+    assert agent.first("evidence", "warning")["step"] == 40
+    with pytest.raises(worker.Tripped, match=r"optimizer\.step\(\) missing"):
+        worker.done(60)
+    assert agent.first("trip")["step"] == 59
+
+
+def test_a_part_that_thaws_is_no_moving_base(torch, worker, run_of):
+    """The frozen sample is drawn anew, although all that was trained before still is."""
+    run_of("fp32")
+    model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Linear(16, 1))
+    model[0].requires_grad_(False)
+    worker.prepare(model)
+    for step in range(1, 13):
+        if step in (1, 5):
+            model[0].requires_grad_(step == 5)
+            optimizer = adam(torch, model, worker, lr=0.1)
+        model(torch.randn(8, 16)).sub(3).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    worker.done(12)

@@ -1,4 +1,4 @@
-"""A curriculum that cannot be recognised, so its job says `guard = "warn"`: the loss jumps, and stays high for long."""
+"""A curriculum that cannot be recognised, so its job says `guard = "warn"`: the task becomes harder fourfold, step by step."""
 
 import launcher_worker as worker
 import torch
@@ -9,6 +9,7 @@ STEPS = 40
 GUARD = "warn"
 PRECISIONS = ("fp32", "bf16")
 HARDER_AT = 20
+HARDER_STEPS = 6
 
 
 def train() -> None:
@@ -16,9 +17,10 @@ def train() -> None:
     points = torch.randn(64, 8)
     answers = points.sum(1, keepdim=True)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    losses = fit(
-        optimizer,
-        lambda step: mse_loss(model(points).float(), answers * (20 if step >= HARDER_AT else 1)),
-        STEPS,
-    )
+
+    def loss_of(step: int) -> torch.Tensor:
+        scale = 2 ** min(max(0, step - HARDER_AT), HARDER_STEPS)
+        return mse_loss(model(points).float(), answers * scale)
+
+    losses = fit(optimizer, loss_of, STEPS)
     assert losses[-1] > 100 * losses[0]

@@ -12,6 +12,7 @@ No checkpoint of these steps is sealed. The agent starts the next attempt from a
     optimizers       of several optimizers, the one whose steps count; learning rates; a check of eps
     readings         the figures of a step on their way from the device to the host
     losses, rewards  the course of the loss; rewards that a script logs, and whether they are equal
+    idle             steps that are logged although no optimizer makes any
     rules, judge     what makes a step bad, and how many bad steps in a row end the attempt; plain Python, no torch
     evidence         what proves that a precision works for a model
 """

@@ -14,6 +14,8 @@ from .rules import (
     SETTLING_SKIPS,
     SKIP_WINDOW,
     SPOILING_RULES,
+    STEPS_AFTER_A_JUMP,
+    WARNING_RULES,
     ZERO_SHARE,
     ZERO_STEPS,
     Figures,
@@ -47,9 +49,7 @@ class Judge:
         self.expects_rewards = False  # the script will log the rewards of these steps
         self._rewards_differed_at = -1
         self._leapt_at = -math.inf
-        self._settled_skips: List[
-            bool
-        ] = []  # of the latest steps since the scaler settled: was each one skipped?
+        self._settled_skips: List[bool] = []  # of the latest steps since the scaler settled: was it skipped?
         self._streaks: Dict[str, Streak] = {}
 
     def plan(self, steps: Optional[int]) -> None:
@@ -168,7 +168,7 @@ class Judge:
                 rule = DEAD_AFTER_A_LEAP  # noqa: PLW2901  # what looks dead has diverged
             if streak.steps >= self._limit(name, rule) or (is_end and name in FINAL_STEP_RULES):
                 return self._describe(name, rule, step)
-            if streak.steps == rule.steps and name == "zero":
+            if streak.steps == rule.steps and name in WARNING_RULES:
                 self.warning = self._describe(name, rule, step)
         return None
 
@@ -179,9 +179,18 @@ class Judge:
             return math.inf if is_unheard else self._zero_limit
         if name == "gradients" and self._is_settling_anew:
             return SETTLING_SKIPS
-        if name == "explosion" and self.losses.is_falling:
-            return math.inf
+        if name == "explosion":
+            return self._limit_of_high_losses()
         return rule.steps
+
+    def _limit_of_high_losses(self) -> float:
+        """Return how many high losses end the attempt: none may, if they fall, or if the task has become harder."""
+        if self.losses.is_falling:
+            return math.inf
+        has_leapt = self._leapt_at >= self._streaks["explosion"].since - RULES["leap"].steps
+        if has_leapt or not self.losses.is_sudden:
+            return RULES["explosion"].steps
+        return math.inf if self.losses.is_harder else STEPS_AFTER_A_JUMP
 
     @property
     def _is_settling_anew(self) -> bool:

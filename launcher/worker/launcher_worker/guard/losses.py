@@ -10,6 +10,10 @@ FIRST_LOSSES = 5  # their median is where the loss began
 RECENT_LOSSES = 20  # their median is where it has been lately: a curriculum raises it little by little
 FALLEN = 0.98  # of the first loss: one below is being trained
 FALLING = 0.99  # of the loss with which an explosion began: one below has begun to fall again
+SUDDEN = 3.0  # times the loss of the step before: such a jump has not been coming
+NOISY = 0.5  # of their median: losses that far apart show no trend in a few steps
+RISING = 3.0  # times the loss with which an explosion began: a median above rises on
+ABSURD = 1e5  # times where it began: a loss that has come so far little by little diverges too
 DONE = 0.5  # of the first loss: if it was below before it became exactly zero, all is learned
 
 
@@ -20,11 +24,12 @@ class LossCourse:
         self.first: Optional[float] = None
         self.last: Optional[float] = None
         self.is_far_above = False  # the last loss: far above both where it began and where it was
-        self.is_sudden = False  # the loss had not begun to rise before, as where a curriculum jumps
+        self.is_sudden = False  # it came there in one step, as where a curriculum jumps
+        self.is_harder = False  # it jumped there, does not rise on, and has fallen or is too noisy to tell
         self.is_falling = False  # it is far above, but has begun to fall, as after a curriculum's jump
         self._first_losses: List[float] = []
         self._recent_losses: List[float] = []
-        self._explosion_began = math.inf
+        self._high_losses: List[float] = []  # since it is far above
         self._lowest_positive = math.inf
 
     def add(self, loss: float) -> None:
@@ -54,11 +59,28 @@ class LossCourse:
             self._first_losses.append(loss)
         else:
             usual = max(abs(statistics.median(level)) for level in (self._first_losses, self._recent_losses))
-            if not self.is_far_above:
-                before, last = self._recent_losses[-2:]
-                self.is_sudden = last <= 1.5 * abs(before)
-            began = self._explosion_began if self.is_far_above else loss
-            self.is_far_above = loss > 10 * usual + 10
-            self.is_falling = self.last is not None and loss < self.last and loss < FALLING * began
-            self._explosion_began = began
+            was_far_above = self.is_far_above
+            self.is_far_above = loss > 10 * usual + 10 or self._is_absurd(loss)
+            if self.is_far_above and not was_far_above:
+                before, last = (abs(recent) for recent in self._recent_losses[-2:])
+                self.is_sudden = last <= 1.5 * before and loss > SUDDEN * last and not self._is_absurd(loss)
+                self._high_losses = []
+            self._compare_high(loss)
         self._recent_losses = [*self._recent_losses, loss][-RECENT_LOSSES:]
+
+    def _compare_high(self, loss: float) -> None:
+        """Compare a loss that is far above with those since it is: the first of them is where the explosion began."""
+        self._high_losses = [*self._high_losses, loss][-RECENT_LOSSES:] if self.is_far_above else []
+        began = self._high_losses[0] if self._high_losses else -math.inf
+        self.is_falling = self.last is not None and loss < self.last and loss < FALLING * began
+        self.is_harder = self.is_far_above and self.is_sudden and self._has_settled()
+
+    def _has_settled(self) -> bool:
+        """Whether the losses since a jump do not rise, and have fallen below the first of them, or are noisy."""
+        began, usual = self._high_losses[0], statistics.median(self._high_losses)
+        lowest, highest = min(self._high_losses), max(self._high_losses)
+        is_open = lowest < FALLING * began or highest - lowest > NOISY * usual
+        return usual <= RISING * began and is_open
+
+    def _is_absurd(self, loss: float) -> bool:
+        return loss > ABSURD * (abs(statistics.median(self._first_losses)) + 1)

@@ -14,6 +14,7 @@ Tripped.__module__ = "launcher_worker"  # its public name, which a traceback sho
 DIVERGED, NOT_LEARNING = "nan-divergence", "not-learning"
 SETTLING_SKIPS = 10  # a scaler starts far too high and halves at every skip: that many skips mean nothing
 SKIP_WINDOW = 20  # steps of which fewer than half may be skipped, once the scaler has settled
+STEPS_AFTER_A_JUMP = 4  # with a high loss that came at once, though no weight had leapt
 ZERO_SHARE = 0.1  # of the planned steps: so many steps in a row without any gradient end an attempt
 ZERO_STEPS = 20  # the same where nobody has said how many steps there will be
 
@@ -51,12 +52,8 @@ RULES = {
 DEAD_AFTER_A_LEAP = Rule(
     DIVERGED, 4, "weights moved by more than their own size in a step, and every gradient is zero since"
 )
-FINAL_STEP_RULES = (
-    "weights",
-    "loss",
-    "gradients",
-    "explosion",
-)  # one such step is enough if it is the last one
+FINAL_STEP_RULES = ("weights", "loss", "gradients", "explosion")  # one such step is enough if it is the last
+WARNING_RULES = ("zero", "explosion")  # they warn first: the task may explain them
 SPOILING_RULES = ("weights", "loss", "explosion", "leap")  # no checkpoint is sealed after such a step
 
 

@@ -13,6 +13,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Set
 from ..channel import beat, rank, send
 from ..values import knobs
 from .evidence import PROVEN_STEPS, proof
+from .idle import IdleLog
 from .judge import Judge
 from .optimizers import FollowedOptimizer, LearningRates, check_eps
 from .readings import OpenStep, Reading, start_reading
@@ -36,6 +37,7 @@ class StepGuard:
         self._open_step = OpenStep()
         self._reading: Optional[Reading] = None  # of the last step, if it was still on its way
         self._judge = Judge()
+        self._idle = IdleLog()
         self._rewards = LoggedRewards()
         self._expects_rewards = False
         self._warned: Set[str] = set()  # rules that have only warned
@@ -103,6 +105,8 @@ class StepGuard:
             return
         if not self._is_in_trainer:  # after a forward pass, the tick of the logged step is still to come
             self._step = step - 1 if self._open_step.forward_passes else step
+            if self._idle.is_long(step, self._open_step.forward_passes, knobs().peek.split.accumulation):
+                self._warn(Judge().judge_no_steps(step))
         if self._models and not self._sees_loss:
             self._act(self._judge.judge_logged_loss(step, loss))
 
@@ -173,7 +177,7 @@ class StepGuard:
         beat(self._step)
         numbers = self._measure()
         reading = start_reading(self._step, numbers, *self._rates.at_step_end())
-        self._open_step = OpenStep()
+        self._open_step, self._idle = OpenStep(), IdleLog()
         if reading.arrival is None:
             self._judge_reading(reading)
         else:

@@ -84,8 +84,10 @@ class WatchedModels:
 
     @property
     def is_sample_trainable(self) -> bool:
-        """Whether everything sampled as trainable still is."""
-        return self._weights is not None and all(part.requires_grad for part, _ in self._weights.parts)
+        """Whether everything sampled as trainable still is, and nothing sampled as frozen was thawed."""
+        if self._weights is None or not all(part.requires_grad for part, _ in self._weights.parts):
+            return False
+        return self._base is None or not any(part.requires_grad for part, _ in self._base.parts)
 
     @property
     def is_sample_current(self) -> bool:
