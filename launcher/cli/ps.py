@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.figures import age_text
+from launcher.cli.figures import age_text, duration_text
 from launcher.cli.options import AcceptFlag, HostOption, JsonFlag
 from launcher.cli.say import say
 
@@ -22,19 +22,23 @@ def ps(
     state: Annotated[
         list[str] | None, typer.Option("--state", metavar="STATE", help="Only runs in this state.")
     ] = None,
-    last: Annotated[
-        int | None, typer.Option("--last", metavar="N", min=1, help="Only the newest N runs.")
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Only the newest N runs.")
     ] = None,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """List the runs of this client, or all runs of one host.
+    """List the runs of this client, or all runs of one host, the newest first.
 
-    Examples:  launch ps     launch ps --host lab     launch ps --host lab --last 20 --state failed
+    In a narrow terminal, long texts are cut and columns are left out; a pipe gets all of them.
+
+    Example:  launch ps
+
+    Example:  launch ps --host lab --limit 20 --state failed
     """
     from launcher.runs.control import listing
 
-    rows = listing(host, tuple(state or ()), last)
+    rows = listing(host, tuple(state or ()), limit)
     if as_json:
         runs = [{**row.summary.model_dump(), "host": row.host, "problem": row.problem} for row in rows]
         print(json.dumps({"version": 1, "runs": runs}))
@@ -46,13 +50,21 @@ def ps(
 
 
 def _show(rows: list[Row]) -> None:
-    from launcher.cli.columns import print_columns
+    from launcher.cli.columns import Column, print_columns
 
-    print_columns(
-        ("RUN", "JOB", "HOST", "CARD", "STATE", "STEP", "LOSS", "AGE", ""),
-        [_cells(row) for row in rows],
-        whole=(0, 5, 6, 7),
+    columns = (
+        Column("RUN"),
+        Column("JOB", 8, drop=3),
+        Column("HOST", 6, drop=4),
+        Column("CARD", 9, drop=7),
+        Column("STATE", 16),
+        Column("STEP", drop=2),
+        Column("LOSS", drop=6),
+        Column("TIME", drop=1),
+        Column("AGE", drop=8),
+        Column("", 16, drop=5),
     )
+    print_columns(columns, [_cells(row) for row in rows])
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -65,6 +77,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         _state(row),
         _step(run),
         _loss(run.loss),
+        _time(run),
         _age(run.time),
         f"last seen {run.state}; {row.problem}" if row.problem else _why(row),
     )
@@ -102,6 +115,13 @@ def _step(run: Summary) -> str:
 
 def _loss(loss: object) -> str:
     return f"{loss:.4g}" if isinstance(loss, int | float) else str(loss or "-")
+
+
+def _time(run: Summary) -> str:
+    """Return how long a run has been running, or took; `-` if nobody knows when it ended."""
+    if run.time is None or (run.ended is None and run.state in ("interrupted", "unreadable")):
+        return "-"
+    return duration_text((time.time() if run.ended is None else run.ended) - run.time)
 
 
 def _age(began: float | None) -> str:

@@ -48,7 +48,7 @@ class Row(NamedTuple):
 
 
 def listing(host_name: str | None, states: Sequence[str] = (), most: int | None = None) -> list[Row]:
-    """Return the runs of this client, or of one host: those in one of the `states`, the newest `most`; the oldest first.
+    """Return the runs of this client, or of one host: those in one of the `states`, the newest `most`; the newest first.
 
     Hosts with live runs are asked, all at once. The rows of a host that does not answer show the last known state, and say
     so. Raises UnknownNameError for a state that no run has.
@@ -58,8 +58,8 @@ def listing(host_name: str | None, states: Sequence[str] = (), most: int | None 
             raise unknown_name("state", word, STATES, looked_in="of a run")
     rows = _own_rows() if host_name is None else _rows_of(resolve.host(host_name), states, most)
     rows = [row for row in rows if not states or row.summary.state in states]
-    rows.sort(key=lambda row: row.summary.time or 0)
-    return rows if most is None else rows[max(0, len(rows) - most) :]
+    rows.sort(key=lambda row: row.summary.time or 0, reverse=True)
+    return rows[:most]
 
 
 def _rows_of(host: Host, states: Sequence[str], most: int | None) -> list[Row]:
@@ -71,7 +71,7 @@ def _rows_of(host: Host, states: Sequence[str], most: int | None) -> list[Row]:
 def _own_rows() -> list[Row]:
     rows: list[Row] = []
     open_runs: dict[str, tuple[Host, list[Mirror]]] = {}
-    for mirror in mirrors():
+    for mirror in reversed(mirrors()):
         try:
             host = mirror.host()
         except RunError as error:
@@ -133,8 +133,17 @@ def remembered(mirror: Mirror) -> Summary:
         evidence=state.evidence if diagnosis(state.evidence) or doubt(state.evidence) else None,
         rehearsed=plan.rehearsed,
         parent=mirror.parent(),
-        time=mirror.launched(),
+        time=mirror.launched() or None,
+        ended=_ended(mirror, state),
     )
+
+
+def _ended(mirror: Mirror, state: RunState) -> float | None:
+    """Return when a run ended, by this machine's clock: the host's clock may differ."""
+    began = mirror.began()
+    if not is_terminal(state.state) or state.time is None or began is None:
+        return None
+    return mirror.launched() + state.time - began
 
 
 def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:

@@ -206,7 +206,7 @@ class RuntimeRecord(Record):
 
 
 class Summary(Record):
-    """A run in one line, as its host reports it."""
+    """A run in one line, as its host reports it. `time` is when it was launched, `ended` when it reached its last state."""
 
     run: str
     state: str
@@ -226,6 +226,7 @@ class Summary(Record):
     rehearsed: bool = False
     parent: Parent | None = None
     time: Moment | None = None
+    ended: Moment | None = None
 
     @property
     def recorded_runtime(self) -> RuntimeRecord:

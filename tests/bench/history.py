@@ -55,7 +55,7 @@ def measure(client: Client, count: int) -> list[Row]:
     client.script("import time\ntime.sleep(3600)\n", "long.py")
     launch = ("--set", "inject=false", "--", "python3", "train.py")
     short = timed(lambda: client.ok(*launch), TRIES)
-    ended = json.loads(client.ok("ps", "--json"))["runs"][-1]["run"]
+    ended = json.loads(client.ok("ps", "--json"))["runs"][0]["run"]
     live = client.detached("--", "python3", "long.py")
     client.ok(*launch)  # the last run has ended
     root = client.home / ".launch"

@@ -1,16 +1,85 @@
 """Text in columns, in terminals that are narrower than the text."""
 
 import pytest
+from rich.cells import cell_len
 
-from launcher.cli.columns import print_columns
+from launcher.cli.columns import Column, column_lines, print_columns
+
+COLUMNS = (
+    Column("RUN"),
+    Column("JOB", 8, drop=2),
+    Column("STATE", 11),
+    Column("STEP", drop=1, is_figure=True),
+    Column("CARD", 9, drop=4),
+    Column("", 16, drop=3),
+)
+LONG = "CUDA out of memory. Tried to allocate 2.00 GiB, of which 1.2 GiB is free " * 3
+ROWS = [
+    (
+        "k3f9w2",
+        "a-job-with-a-long-name",
+        "resuming, attempt 2: agent-lost",
+        "412/900",
+        "2 x L40S 48 GB",
+        LONG,
+    ),
+    ("w8q2zz", "日本語の名前です", "running", "9", "-", ""),
+]
 
 
-@pytest.mark.parametrize("columns", ["200", "80", "40", "1"])
-def test_a_table_is_printed_in_any_terminal(monkeypatch, capsys, columns):
-    """An empty last column has no width, in which nothing can be wrapped."""
-    monkeypatch.setenv("COLUMNS", columns)
-    rows = [("k3f9w2", "resuming: agent-lost, and words that make the row too long for a terminal", "-", "")]
-    print_columns(("RUN", "STATE", "STEP", ""), rows, whole=(0, 2))
+@pytest.mark.parametrize("width", [1, 10, 24, 40, 60, 80, 100, 120, 200, 300])
+def test_each_row_is_one_line_that_fits(width):
+    """At any width, in cells: a Chinese letter takes two."""
+    lines = column_lines(COLUMNS, ROWS, width)
+    assert len(lines) == 1 + len(ROWS)
+    assert max(map(cell_len, lines)) <= width
+    if width >= 40:
+        assert [line.split()[0] for line in lines] == ["RUN", "k3f9w2", "w8q2zz"]
+        assert [line.split()[0] for line in lines[1:]] == ["k3f9w2", "w8q2zz"]
+        assert "running" in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("width", "titles"),
+    [
+        (120, ["RUN", "JOB", "STATE", "STEP", "CARD"]),
+        (60, ["RUN", "JOB", "STATE", "STEP"]),
+        (40, ["RUN", "JOB", "STATE", "STEP"]),
+        (29, ["RUN", "STATE", "STEP"]),
+        (25, ["RUN", "STATE"]),
+    ],
+)
+def test_columns_are_cut_first_and_then_left_out_in_their_order(width, titles):
+    """An ellipsis says that something is missing. What identifies a row is never cut."""
+    lines = column_lines(COLUMNS, ROWS, width)
+    assert lines[0].split() == titles
+    assert "…" in lines[1]
+    assert lines[1].startswith("k3f9w2  ")
+
+
+def test_the_width_is_used():
+    """No cell of the terminal is wasted while something is cut."""
+    for width in range(60, 300):
+        assert cell_len(column_lines(COLUMNS, ROWS, width)[1]) >= width - 2, width
+
+
+def test_without_a_width_nothing_is_cut():
+    """As in a pipe, where other programs read it. Figures end below each other."""
+    lines = column_lines(COLUMNS, ROWS)
+    assert LONG.rstrip() in lines[1]
+    assert cell_len(lines[1].partition("412/900")[0]) + 7 == cell_len(lines[2].partition(" 9 ")[0]) + 2
+
+
+def test_a_pipe_gets_the_whole_text_even_where_columns_is_set(monkeypatch, capsys):
+    """COLUMNS is the width of the terminal that started the pipe."""
+    monkeypatch.setenv("COLUMNS", "40")
+    print_columns(COLUMNS, ROWS)
     printed = capsys.readouterr().out
-    assert printed.split()[:4] == ["RUN", "STATE", "STEP", "k3f9w2"]
-    assert "res" in printed
+    assert LONG.rstrip() in printed
+    assert "\x1b" not in printed
+
+
+def test_a_table_without_rows_has_its_titles(capsys):
+    """The widths of columns need no row."""
+    print_columns(COLUMNS, [])
+    assert capsys.readouterr().out.split() == ["RUN", "JOB", "STATE", "STEP", "CARD"]

@@ -58,14 +58,14 @@ def test_last_is_the_newest_there_or_the_last_of_this_client(there, tmp_path):
 
 
 def test_a_listing_is_chosen_on_the_host(there):
-    """The newest, those in a state; the oldest is first, as without a host."""
+    """The newest, those in a state; the newest is first, as without a host."""
     ids, received = there
     rows = control.listing("box", most=5)
-    assert [row.summary.run for row in rows] == ids[4::-1]
+    assert [row.summary.run for row in rows] == ids[:5]
     assert len(received) == 5
     assert len(control.listing("box", ["interrupted"])) == 3
     assert len(received) == 8
-    assert [row.summary.run for row in control.listing("box")] == ids[::-1]
+    assert [row.summary.run for row in control.listing("box")] == ids
 
 
 @pytest.fixture
@@ -101,8 +101,8 @@ def test_ps_shows_what_is_asked_for(client):
     root = client.home / ".launch"
     EndedRun(root, FIRST)
     ids = repeat(root / "runs" / FIRST, 40, interrupted_every=10)
-    rows = client.ok("ps", "--host", "local", "--last", "3").splitlines()
-    assert [row.split()[0] for row in rows[1:]] == [run.rpartition("-")[2] for run in (ids[1], ids[0], FIRST)]
+    rows = client.ok("ps", "--host", "local", "--limit", "3").splitlines()
+    assert [row.split()[0] for row in rows[1:]] == [run.rpartition("-")[2] for run in (FIRST, ids[0], ids[1])]
     assert client.ok("ps", "--host", "local", "--state", "interrupted").count("interrupted") == 4
     assert len(client.ok("ps", "--host", "local").splitlines()) == 42
     assert "no such runs" in client.ok("ps", "--host", "local", "--state", "waiting")

@@ -61,6 +61,7 @@ def summary(run: Run, state: State) -> dict[str, Any]:
         "rehearsed": plan.get("rehearsed") is True,
         "parent": prepared.get("parent"),
         "time": prepared.get("time"),
+        "ended": state.get("time") if state["state"] in TERMINAL else None,
     }
 
 

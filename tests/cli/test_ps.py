@@ -1,0 +1,91 @@
+"""ps: the runs that this client knows, a line each, in terminals of any width and in a pipe."""
+
+import json
+import time
+
+import pytest
+from rich.cells import cell_len
+from testbed.pty_run import in_terminal, without_style
+
+from launcher.runs.mirror import Mirror
+from launcher.values.host import Host
+
+WHY = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 23.6 GiB, of which 1.2 GiB is free. Line 218 of train.py"
+RUNS = {
+    "261122-sft-w8q2zz": ("succeeded", "completed", "TITAN RTX 24 GB", 7800.0, {}),
+    "261122-distill-p0x1yy": ("failed", "cuda-oom", "2 x L40S 48 GB", 962.0, {"class": "cuda-oom", "why": WHY}),
+    "261122-a-long-name-of-a-job-a77ccc": ("failed", "user-code-error", "P100 16 GB", 2.0, {}),
+}  # fmt: skip
+
+
+@pytest.fixture
+def ended(client):
+    """Runs that have ended on hosts with long names, the oldest first; no host is asked about them."""
+    for number, (run, (state, reason, card, took_s, evidence)) in enumerate(RUNS.items(), 1):
+        job = run.split("-", 1)[1].rpartition("-")[0]
+        mirror = Mirror(run, client.runs)
+        began = time.time() - 3 * 86400 + number
+        mirror.bind_seen(Host(name="lambda-cloud-eu-west"), "", began)
+        (mirror.folder / "plan.json").write_text(
+            json.dumps({"job": job, "steps": 900, "profile": {"title": card}})
+        )
+        (mirror.folder / "0001").mkdir()
+        (mirror.folder / "0001" / "attempt.json").write_text(json.dumps({"time": began - 7200}))
+        values = {"state": state, "reason": reason, "attempt": 1, "step": 412, "loss": 1.284}
+        values |= {"time": began - 7200 + took_s, "evidence": evidence}
+        (mirror.folder / "0001" / "state.json").write_text(json.dumps(values))
+    return list(RUNS)
+
+
+def rows(text):
+    return [line.split() for line in without_style(text).splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("columns", "titles"),
+    [
+        (200, ["RUN", "JOB", "HOST", "CARD", "STATE", "STEP", "LOSS", "TIME", "AGE"]),
+        (120, ["RUN", "JOB", "HOST", "CARD", "STATE", "STEP", "LOSS", "TIME", "AGE"]),
+        (80, ["RUN", "JOB", "HOST", "STATE", "STEP", "TIME"]),
+        (40, ["RUN", "STATE", "TIME"]),
+    ],
+)
+def test_each_run_is_one_line_of_the_terminal(client, ended, columns, titles):
+    """Columns are cut, then left out; the newest run comes first."""
+    lines = without_style(in_terminal(client, "ps", columns=columns)).splitlines()
+    assert lines[0].split() == titles
+    assert [line[:6] for line in lines[1:]] == [run[-6:] for run in reversed(ended)]
+    assert max(map(cell_len, lines)) <= columns
+    assert "\x1b" not in "".join(lines)
+    assert ("CUDA out of" in lines[2]) == (columns >= 80)
+
+
+def test_a_pipe_gets_all_of_every_text(client, ended):
+    """However wide; no escape, and the same order."""
+    text = client.ok("ps")
+    assert WHY in text
+    assert "a-long-name-of-a-job" in text
+    assert "lambda-cloud-eu-west" in text
+    assert "\x1b" not in text
+    assert [row[0] for row in rows(text)[1:]] == [run[-6:] for run in reversed(ended)]
+
+
+def test_no_color_is_heeded(client, ended):
+    """A terminal gets the titles in a dim style, unless NO_COLOR is set."""
+    assert "\x1b[2mRUN" in in_terminal(client, "ps", columns=80)
+    assert "\x1b" not in in_terminal(client, "ps", columns=80, NO_COLOR="1")
+
+
+def test_the_newest_of_a_state(client, ended):
+    """`--limit` and `--state` choose among the rows, in JSON too."""
+    assert [row[0] for row in rows(client.ok("ps", "-n", "2"))[1:]] == [run[-6:] for run in ended[:0:-1]]
+    (found,) = json.loads(client.ok("ps", "--json", "--limit", "1", "--state", "succeeded"))["runs"]
+    assert found["run"] == ended[0]
+
+
+def test_a_run_that_has_ended_shows_how_long_it_took(client, ended):
+    """By its host's clock alone, which is two hours behind here; its age is by ours."""
+    found = {row[0]: " ".join(row) for row in rows(client.ok("ps"))}
+    assert "2 h 10 m 2 d" in found["w8q2zz"]
+    assert "16:02 2 d" in found["p0x1yy"]
+    assert "0:02 2 d" in found["a77ccc"]
