@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher.cli.asking import agrees
-from launcher.cli.figures import clock_text, size_text, transfer_text, value_text
+from launcher.cli.ending import ending, home_lines
+from launcher.cli.figures import clock_text, transfer_text, value_text
+from launcher.cli.link_loss import LinkLoss
 from launcher.cli.log_text import readable
 from launcher.cli.plan_text import headline
 from launcher.cli.progress import Progress, count
@@ -30,7 +32,7 @@ from launcher.runs.printed_lines import Printed
 from launcher.runs.view import Result
 from launcher.values.cargo import Cargo
 from launcher.values.plan import Finding, Plan
-from launcher.values.record import Event, Parent, RunState, Trouble
+from launcher.values.record import Event, Parent, PlanSummary, RunState, Trouble
 
 LOG_TAIL = 15
 MOST_SURPRISES = 5
@@ -66,6 +68,8 @@ class PlainView:
 
     def __init__(self, *, is_quiet: bool = False) -> None:
         self.progress = Progress("", None)
+        self.plan = PlanSummary()
+        self.link_loss: LinkLoss | None = None
         self.rehearsed = False
         self.is_quiet = is_quiet
         self.silence = Silence()
@@ -132,9 +136,10 @@ class PlainView:
         """Print the run's id alone on standard output, for scripts."""
         say(run)
 
-    def begin(self, run: str, steps: int | None, events: list[Event]) -> None:
+    def begin(self, run: str, plan: PlanSummary, events: list[Event]) -> None:
         """Begin to show a run."""
-        self.progress = Progress(run, steps)
+        self.progress = Progress(run, plan.steps)
+        self.plan = plan
         for event in events:
             self.progress.take(event)
             self._warnings += filter(None, [evidence.warned(event)])
@@ -265,86 +270,29 @@ class PlainView:
         return f"step {self.progress.where():>9}"
 
     def lost(self, error: HostError, tries: int, wait_s: float) -> None:
-        """Show that the link is lost."""
-        why = str(error).splitlines()[0]
-        self.write(
-            f"  · no link to {error.host}: the run is not affected. Retrying ({tries}) in {wait_s:.0f} s … {why}"
-        )
+        """Show that the link is lost, and again if it stays so."""
+        self.link_loss = self.link_loss or LinkLoss()
+        self.link_loss.tried(error, tries, wait_s)
+        if self.link_loss.is_due():
+            self.note(self.link_loss.text())
 
     def back(self) -> None:
         """Show that the link is back."""
-        self.note("the link is back")
+        lost_s = self.link_loss.seconds if self.link_loss else 0.0
+        self.link_loss = None
+        self.note(f"the link is back after {clock_text(lost_s)}")
 
     def came_home(self, run: str, files: Mapping[Path, int]) -> None:
-        """Show the largest of the files that came home: the first with its whole path, the others below the run's folder."""
-        largest = sorted(files, key=lambda path: (-files[path], path))[:3]
-        if not largest:
-            return
-        paths = [
-            str(path).partition(f"/{run}/")[2] if number else str(path) for number, path in enumerate(largest)
-        ]
-        words = [f"{shown} ({size_text(files[path])})" for shown, path in zip(paths, largest, strict=True)]
-        more = f" and {len(files) - 3} more   launch ls {run.rpartition('-')[2]}" if len(files) > 3 else ""
-        self.write(f"  came home {', '.join(words)}{more}")
+        """Show the largest of the files that came home."""
+        for line in home_lines(run, files):
+            self.write(line)
 
     def end(self, run: str, state: RunState, result: Result) -> None:
         """Show how the run ended and what it left."""
-        short = run.rpartition("-")[2]
-        name, reason = state.state, state.reason
-        took = clock_text(result.seconds) if result.seconds is not None else ""
         for warning in self._warnings[-3:]:
             self.write(f"  ! the guard warned: {warning}")
-        how = ["rehearsed on a CPU"] if state.rehearsed and state.taken != set() else []
-        if name == "succeeded":
-            outcome = ", ".join([*_outcome(self.progress, result), *how])
-            doubt = evidence.doubt(state.evidence)
-            self.write(f"  {'!' if doubt else '✓'} succeeded {took}   {outcome}".rstrip(), "bold")
-            if doubt:
-                self.write(f"    doubt  {doubt}")
-            self.write(f"  run      {run}")
-            for label, path in (("adapter", result.adapter), ("curve", result.picture)):
-                if path is not None:
-                    self.write(f"  {label:<8} {path}")
-            self.came_home(run, result.home)
-            if result.metrics:
-                self.write(f"  metrics  launch metrics {short}      tensorboard --logdir runs")
-            self.write(f"  output   launch logs {short}")
-            if doubt:
-                self.write(f"  next     launch diagnose {short}")
-            return
-        where = ", ".join([f"step {self.progress.where()}", *how])
-        self.write(f"  ✗ {name} {took}   {reason or 'no process or container runs it'}, {where}", "bold")
-        self.came_home(run, result.home)
-        for label, text in evidence.diagnosis(state.evidence).items():
-            self.write(f"    {label:<6} {text}")
-        if words := evidence.words(state.evidence):
-            self.write(f"    {', '.join(words)}")
-        if name == "failed":
-            for line in self._not_shown:
-                self.write(f"    | {line[:200]}", "dim")
-            if result.adapted is not None:
-                self.write(f"  adapt    {result.adapted}")
-            self.write(f"  next     launch logs {short}")
-            if not evidence.diagnosis(state.evidence):
-                self.write(f"           launch diagnose {short}     reads its log for the cause")
-        elif name == "interrupted":
-            self.write(f"  next     launch attach {short}     continues from the last checkpoint")
-        elif name == "waiting":
-            self.write(f"  next     launch attach {short}     tries again")
-        if name in ("failed", "cancelled") and count(state.checkpoint) is not None:
-            self.write(f"  resume   launch resume {short}     from step {state.checkpoint}")
+        for line in ending(run, state, result, self.progress, list(self._not_shown)):
+            self.write(*line)
 
     def close(self) -> None:
         """Do nothing: this view has no live display."""
-
-
-def _outcome(progress: Progress, result: Result) -> list[str]:
-    words = [f"{progress.step} step{'s' * (progress.step != 1)}"] if progress.step is not None else []
-    if "loss" in result.metrics and result.first_loss is not None:
-        words.append(f"loss {value_text(result.first_loss)} → {value_text(result.metrics['loss'])}")
-    words += [
-        f"{name.replace('_', ' ')} {result.metrics[name]:.2f}"
-        for name in ("accuracy", "answer_rate")
-        if name in result.metrics
-    ]
-    return words

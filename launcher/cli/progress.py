@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from launcher.cli.figures import clock_text, value_text
+import time
+from typing import NamedTuple
+
+from launcher.cli.figures import MOST_S, clock_text, value_text
 from launcher.runs.curves import HOST, host_points, numbers
 from launcher.values.record import Event
 
-_SHOWN = {"loss": "loss", "grad_norm": "grad", "learning_rate": "lr", "tokens_per_s": "tok/s"}
+_SHOWN = {"loss": "loss {}", "grad_norm": "grad {}", "learning_rate": "lr {}", "tokens_per_s": "{} tok/s"}
+_WEIGHTS = {"loss": 8, "grad_norm": 4, "learning_rate": 3, "tokens_per_s": 5}
+_CARD_WEIGHTS = (2, 1)
+_MOST_WEIGHT = 9
+
+
+class Figure(NamedTuple):
+    """A figure to watch. Where there is no room for all, those of the least weight are left out."""
+
+    text: str
+    weight: int
 
 
 class Progress:
@@ -20,11 +33,16 @@ class Progress:
         self._host_event: Event | None = None
         self.phase: str | None = None
         self.phase_share = 0.0
+        self.attempt: int | None = None
         self._first: tuple[float, int] | None = None
         self._last_time = 0.0
+        self._span: tuple[float, float] | None = None  # first and last event, by the host's clock
+        self._heard_s = time.monotonic()
 
     def take(self, event: Event) -> bool:
         """Take an event; return whether it was a metric of the training."""
+        self._span = (self._span[0] if self._span else event.time, event.time)
+        self._heard_s = time.monotonic()
         if event.kind == "begin" and (steps := count(event.values.get("steps"))):
             self.steps = steps
             self._first = None
@@ -35,6 +53,7 @@ class Progress:
                 self.phase_share = min(1.0, done / total)
         if event.kind == "state" and event.values.get("state") == "running":
             self._first, self.phase = None, None
+            self.attempt = event.attempt
         if event.kind == "host":
             self._host_event = event
         measured = numbers(event.values) if event.kind == "metric" and event.rank == 0 else {}
@@ -48,6 +67,11 @@ class Progress:
             self._last_time = event.time
         return True
 
+    def elapsed_s(self) -> float:
+        """Return the seconds since the run's first event: by the host's clock up to the last one, by this machine's since."""
+        began, last = self._span or (0.0, 0.0)
+        return min(max(0.0, last - began), MOST_S) + time.monotonic() - self._heard_s
+
     def eta_s(self) -> float | None:
         """Return the seconds to the last step at the pace so far, None while unknown."""
         if self._first is None or self.step is None or not self.steps or self.step <= self._first[1]:
@@ -57,13 +81,23 @@ class Progress:
 
     def words(self, *more: str) -> list[str]:
         """Return the values to watch while training, each with its label; `more` stands before the time left."""
-        words = [
-            f"{label} {value_text(self.values[name])}"
-            for name, label in _SHOWN.items()
+        return [*(figure.text for figure in self._values()), *more, *(figure.text for figure in self._left())]
+
+    def figures(self) -> list[Figure]:
+        """Return the step, the values, the use of the cards, and the time left, which comes last."""
+        cards = map(Figure, self.card_words(), _CARD_WEIGHTS)
+        return [Figure(self.where(), _MOST_WEIGHT), *self._values(), *cards, *self._left()]
+
+    def _values(self) -> list[Figure]:
+        return [
+            Figure(words.format(value_text(self.values[name])), _WEIGHTS[name])
+            for name, words in _SHOWN.items()
             if name in self.values
         ]
+
+    def _left(self) -> list[Figure]:
         eta = self.eta_s()
-        return [*words, *more, *([f"eta {clock_text(eta)}"] if eta is not None else [])]
+        return [Figure(f"eta {clock_text(eta)}", _MOST_WEIGHT)] if eta is not None else []
 
     def card_words(self) -> list[str]:
         """Return the mean use of the run's cards and their memory in use together."""

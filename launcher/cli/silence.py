@@ -55,9 +55,12 @@ class Silence:
         return True
 
     def text(self) -> str:
-        """Return how long the run has gone on, how long it has said nothing, the use of CPU and cards, and its last line."""
-        elapsed = clock_text(max(0.0, time.time() - self._began))
-        words = [elapsed, f"nothing new for {clock_text(self.seconds)}", *_use(self._figures)]
+        """Return how long the run has gone on, and what `words` returns."""
+        return f"{clock_text(max(0.0, time.time() - self._began))}   {self.words()}"
+
+    def words(self) -> str:
+        """Return how long the run has said nothing, the use of CPU and cards, and its last line."""
+        words = [f"nothing new for {clock_text(self.seconds)}", *_use(self._figures)]
         if self.last_line.strip():
             words.append(f"last: {self.last_line.strip()}")
         return "   ".join(words)

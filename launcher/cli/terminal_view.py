@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -10,23 +9,23 @@ from contextlib import ExitStack, contextmanager
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.figures import clock_text
+from launcher.cli.link_loss import LinkLoss
+from launcher.cli.live_region import ACCENT, live_region
 from launcher.cli.log_text import readable
 from launcher.cli.plain_view import PlainView
 from launcher.cli.signals import cursor_back_on_stop, spinner
 from launcher.cli.silence import QUIET_S
 from launcher.cli.thinning import Thinning
+from launcher.errors import HostError
 from launcher.runs.mirror import News
 from launcher.runs.printed_lines import Printed
 from launcher.runs.view import Result
-from launcher.values.record import Event, RunState
+from launcher.values.record import Event, PlanSummary, RunState
 from launcher.values.text import printable
 
-ACCENT = "cyan"
 CLOCK_AFTER_S = 3.0
 
 
@@ -66,6 +65,7 @@ class TerminalView(PlainView):
         self._prints_above = sys.stdout.isatty()
         self._thinning = Thinning()
         self._unfinished = ""
+        self._is_drawn = False
 
     def write(self, text: str, style: str = "") -> None:
         """Write one line, above the bar if it is shown."""
@@ -82,11 +82,12 @@ class TerminalView(PlainView):
         with spinner(self._console, work, ACCENT):
             yield work.show
 
-    def begin(self, run: str, steps: int | None, events: list[Event]) -> None:
-        """Begin the live bar."""
-        super().begin(run, steps, events)
+    def begin(self, run: str, plan: PlanSummary, events: list[Event]) -> None:
+        """Begin the live region."""
+        super().begin(run, plan, events)
         if self.is_quiet:
             return
+        self._is_drawn = True
         bar = Live(
             get_renderable=self._below,
             console=self._console,
@@ -122,6 +123,14 @@ class TerminalView(PlainView):
         if "loss" not in event.values:
             super().metric(event)
 
+    def lost(self, error: HostError, tries: int, wait_s: float) -> None:
+        """Show that the link is lost: in one line below, which counts, if that is drawn."""
+        if self._is_drawn:
+            self.link_loss = self.link_loss or LinkLoss()
+            self.link_loss.tried(error, tries, wait_s)
+        else:
+            super().lost(error, tries, wait_s)
+
     def end(self, run: str, state: RunState, result: Result) -> None:
         """End the bar and show the end."""
         self.close()
@@ -130,6 +139,7 @@ class TerminalView(PlainView):
     def close(self) -> None:
         """End the bar, which shows the cursor again."""
         self._write_printed(self._thinning.release(self._all_lines()))
+        self._is_drawn = False
         self._drawn.close()
 
     def _write_printed(self, lines: list[str]) -> None:
@@ -140,27 +150,11 @@ class TerminalView(PlainView):
         return f"launch logs {self.progress.run.rpartition('-')[2]}"
 
     def _below(self) -> Group:
-        """Return what is below the lines that stay: what is held back, the unfinished line, the bar."""
+        """Return what is below the lines that stay: what is held back, the unfinished line, what is wrong, the bar."""
         lines = [*self._thinning.pending(self._all_lines()), *filter(None, [self._unfinished])]
-        if self.silence.seconds >= QUIET_S:
-            lines.append(f"  · {self.silence.text()}")
+        if self.link_loss is not None:
+            lines.append(f"  · {self.link_loss.text()}")
+        elif self.silence.seconds >= QUIET_S:
+            lines.append(f"  · {self.silence.words()}")
         shown = [Text(printable(line), style="dim", no_wrap=True, overflow="ellipsis") for line in lines]
-        return Group(*shown, self._bar())
-
-    def _bar(self) -> Table:
-        progress = self.progress
-        share = (
-            progress.phase_share if progress.phase else (progress.step or 0) / (progress.steps or math.inf)
-        )
-        row = Table.grid(padding=(0, 2))
-        words = (
-            [progress.phase]
-            if progress.phase
-            else [progress.where(), *progress.words(*progress.card_words())]
-        )
-        name = progress.run.split("-", 1)[-1].rpartition("-")[0]
-        bar = ProgressBar(total=1.0, completed=share, width=26, complete_style=ACCENT, finished_style=ACCENT)
-        row.add_row(
-            Text(f"  {name}"), bar, Text(printable("  ".join(words)), no_wrap=True, overflow="ellipsis")
-        )
-        return row
+        return Group(*shown, live_region(self.progress, self.plan, self._console.width))

@@ -49,7 +49,7 @@ def follow(
     fetched = mirror.load()
     with _board(mirror, view) as board:
         board.add(fetched)
-        view.begin(mirror.run, mirror.plan().steps, fetched)
+        view.begin(mirror.run, mirror.plan(), fetched)
         _tell_parent(mirror, view)
         tries = lost_pulls = 0
         while True:
@@ -246,4 +246,5 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
         state = state.model_copy(update={"evidence": explained(mirror.folder, state.evidence)})
     home = {path: path.stat().st_size for path in LocalCopies(mirror).files() if path.is_file()}
     adapted = mending_command(mirror, state)
-    view.end(mirror.run, state, Result(weights, home, picture, metrics, first_loss, seconds, adapted))
+    result = Result(weights, home, picture, metrics, first_loss, seconds, adapted, mirror.folder)
+    view.end(mirror.run, state, result)

@@ -12,7 +12,7 @@ from launcher.runs.meter import Moved
 from launcher.runs.mirror import News
 from launcher.values.cargo import Cargo
 from launcher.values.plan import Finding, Plan
-from launcher.values.record import Event, Parent, RunState
+from launcher.values.record import Event, Parent, PlanSummary, RunState
 
 
 class Stage(Protocol):
@@ -51,8 +51,8 @@ class View(Protocol):
     def started(self, run: str) -> None:
         """Say the id of a run that is left to itself."""
 
-    def begin(self, run: str, steps: int | None, events: list[Event]) -> None:
-        """Begin to show a run of so many steps, if that is known; `events` are those that were fetched before."""
+    def begin(self, run: str, plan: PlanSummary, events: list[Event]) -> None:
+        """Begin to show a run; `events` are those that were fetched before."""
 
     def continues(self, run: str, parent: Parent) -> None:
         """Say which run this one goes on with, and from which step."""
@@ -80,7 +80,7 @@ class Result(NamedTuple):
     """What a run left on the client, and how long it took on the host's clock (None where that is not on record).
 
     `home` are the files that came home, with their sizes in bytes. `adapted` is the command that would have mended a
-    failure of precision.
+    failure of precision. `folder` is the run's own on the client.
     """
 
     adapter: Path | None
@@ -90,3 +90,4 @@ class Result(NamedTuple):
     first_loss: float | None
     seconds: float | None
     adapted: str | None = None
+    folder: Path | None = None

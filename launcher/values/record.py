@@ -131,6 +131,7 @@ class PlanSummary(Record):
     """The part of a plan that a client shows, as stored on the run's host."""
 
     job: str | None = None
+    host: str | None = None
     steps: Whole | None = None
     stop_grace_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
     profile: dict[str, Any] = {}

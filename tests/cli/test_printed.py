@@ -11,7 +11,7 @@ from launcher.runs.following import finish
 from launcher.runs.mirror import Mirror, News
 from launcher.runs.printed_lines import Printed, PrintedLines
 from launcher.runs.view import Result
-from launcher.values.record import Event, RunState
+from launcher.values.record import Event, PlanSummary, RunState
 
 RUN = "261122-train-abcdef"
 
@@ -142,7 +142,7 @@ def test_in_a_pipe_a_silence_is_noted_after_10_s_and_ever_more_rarely(monkeypatc
     clock = Clock()
     monkeypatch.setattr(silence, "time", clock)
     view = PlainView()
-    view.begin(RUN, None, [])
+    view.begin(RUN, PlanSummary(), [])
     view.news(news("loading the model"))
     figures = {"cpu_percent": 97.6, "gpu0.use_percent": 96, "memory_gb": 3.1, "gpu0.power_w": "none"}
     host = Event(version=1, kind="host", attempt=1, time=1.0, values=figures)
@@ -170,7 +170,7 @@ def metric(source=None):
 def test_a_metric_that_the_training_prints_itself_is_not_shown_twice(source, capsys):
     """Its line is on standard output already; what is only reported has a line on standard error."""
     view = PlainView()
-    view.begin(RUN, None, [])
+    view.begin(RUN, PlanSummary(), [])
     view.news(news("loss 2.5", events=[metric(source)]))
     said = capsys.readouterr()
     assert said.out == "loss 2.5\n"
@@ -181,7 +181,7 @@ def test_a_metric_that_the_training_prints_itself_is_not_shown_twice(source, cap
 def test_a_quiet_view_shows_the_last_lines_of_a_failure_only(capsys):
     """Nothing of the script while it runs."""
     view = PlainView(is_quiet=True)
-    view.begin(RUN, None, [])
+    view.begin(RUN, PlanSummary(), [])
     view.news(news("\n".join(f"line {number}" for number in range(100)), events=[metric()]))
     assert capsys.readouterr() == ("", "")
     view.end(RUN, RunState(state="failed"), Result(None, {}, None, {}, None, None))

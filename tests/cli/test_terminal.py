@@ -21,7 +21,7 @@ from launcher.cli.terminal_view import TerminalView
 from launcher.errors import AgentError
 from launcher.hosts.agent_desk import AgentDesk
 from launcher.runs.mirror import Mirror, News
-from launcher.values.record import RunState
+from launcher.values.record import PlanSummary, RunState
 
 pytestmark = pytest.mark.slow(reason="each test starts a client on a terminal and a run")
 
@@ -409,7 +409,7 @@ def test_what_another_client_fetches_meanwhile_is_shown_once(tmp_path, capsys):
     first.write_text("a\nb\n")
     second.write_text("c\n")
     mirror.load()  # where following takes up
-    view.begin(mirror.run, None, [])
+    view.begin(mirror.run, PlanSummary(), [])
     nothing = News(RunState(state="running"), [], [], is_all=True)
     view.news(nothing)
     view.news(nothing)

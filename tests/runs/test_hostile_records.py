@@ -15,7 +15,7 @@ from launcher.runs.control import Row, remembered
 from launcher.runs.curves import curve, table
 from launcher.runs.following import finish
 from launcher.runs.mirror import Mirror, News, parse_event
-from launcher.values.record import RunState
+from launcher.values.record import PlanSummary, RunState
 
 pytestmark = pytest.mark.slow(reason="hundreds of generated records in each view")
 
@@ -71,7 +71,7 @@ def test_any_plan_and_state_of_a_mirror_is_listed_and_followed(tmp_path, view, p
     (mirror.folder / "0002" / "state.json").write_text(json.dumps(state))
     assert 0 < mirror.plan().stop_grace_s <= 3600
     ps._show([Row("host", remembered(mirror))])
-    view.begin(RUN, mirror.plan().steps, [])
+    view.begin(RUN, mirror.plan(), [])
     state = mirror.state() or RunState(state="preparing")
     view.news(News(state, [], [], is_all=True))
     finish(mirror, state, view)
@@ -91,7 +91,7 @@ def parsed(told):
 def test_any_event_is_shown_or_left_out(view, told):
     """Times, steps and values beyond all measure are never an error of ours."""
     events = parsed(told)
-    view.begin(RUN, None, [])
+    view.begin(RUN, PlanSummary(), [])
     view.news(News(RunState(state="running"), events, [], is_all=True))
     view.news(News(RunState(state="running"), events, [], is_all=True))
     table((RUN, point) for point in curve(events))

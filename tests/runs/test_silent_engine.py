@@ -26,7 +26,7 @@ from launcher.runs import cleaning, control
 from launcher.runs.evidence import words
 from launcher.runs.mirror import Mirror, News
 from launcher.runs.view import Result
-from launcher.values.record import RunState
+from launcher.values.record import PlanSummary, RunState
 
 RUN = "0101-x-abcd"
 
@@ -97,7 +97,7 @@ def test_ps_and_attach_say_that_the_engine_does_not_answer(session, capsys):
     ps._show([control.Row("there", summary)])
     assert "its engine does not answer" in capsys.readouterr().out
     view = PlainView()
-    view.begin(RUN, None, [])
+    view.begin(RUN, PlanSummary(), [])
     for _ in range(2):
         view.news(News(RunState(state="resuming", evidence=summary.evidence), [], [], is_all=True))
     view.news(News(RunState(state="resuming"), [], [], is_all=True))

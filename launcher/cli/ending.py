@@ -1,0 +1,117 @@
+"""How a run ended, in lines: the outcome, what is at home, and the next command to type."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.cli.figures import clock_text, size_text, value_text
+from launcher.cli.progress import Progress, count
+from launcher.runs import evidence
+from launcher.runs.view import Result
+from launcher.values.record import RunState
+
+LARGEST = 3
+"""So many of the files at home are named."""
+LINE_CELLS = 200
+"""What is shown of a line that a training printed."""
+_ATTACH = {"interrupted": "continues from the last checkpoint", "waiting": "tries again"}
+
+
+class Line(NamedTuple):
+    """A line and its style."""
+
+    text: str
+    style: str = ""
+
+
+def ending(
+    run: str, state: RunState, result: Result, progress: Progress, not_shown: list[str]
+) -> Iterator[Line]:
+    """Yield the lines for the end of a run; `not_shown` are the last lines that it printed, if nobody has seen them."""
+    short = run.rpartition("-")[2]
+    took = clock_text(result.seconds) if result.seconds is not None else ""
+    rehearsed = ["rehearsed on a CPU"] if state.rehearsed and state.taken != set() else []
+    has_succeeded = state.state == "succeeded"
+    doubt = evidence.doubt(state.evidence)
+    if has_succeeded:
+        outcome = ", ".join([*_outcome(progress, result), *rehearsed])
+        yield Line(f"  {'!' if doubt else '✓'} succeeded {took}   {outcome}".rstrip(), "bold")
+        if doubt:
+            yield Line(f"    doubt  {doubt}")
+    else:
+        reason = state.reason or "no process or container runs it"
+        where = ", ".join([reason, f"step {progress.where()}", *rehearsed])
+        yield Line(f"  ✗ {state.state} {took}   {where}", "bold")
+        yield from (
+            Line(f"    {label:<6} {text}") for label, text in evidence.diagnosis(state.evidence).items()
+        )
+        if words := evidence.words(state.evidence):
+            yield Line(f"    {', '.join(words)}")
+        if state.state == "failed":
+            yield from (Line(f"    | {line[:LINE_CELLS]}", "dim") for line in not_shown)
+    yield from _at_home(run, result)
+    yield from _next(short, state, result, has_doubt=bool(doubt))
+
+
+def _at_home(run: str, result: Result) -> Iterator[Line]:
+    """Yield where the run's folder is, and what in it people look for."""
+    yield Line(f"  run      {run if result.folder is None else shown_path(result.folder)}")
+    for label, path in (("adapter", result.adapter), ("curve", result.picture)):
+        if path is not None:
+            yield Line(f"  {label:<8} {shown_path(path)}")
+    yield from map(Line, home_lines(run, result.home))
+    if result.metrics:
+        board = "      tensorboard --logdir runs" if shutil.which("tensorboard") else ""
+        yield Line(f"  metrics  launch metrics {run.rpartition('-')[2]}{board}")
+
+
+def _next(short: str, state: RunState, result: Result, *, has_doubt: bool) -> Iterator[Line]:
+    """Yield the commands to type next."""
+    name = state.state
+    if name == "succeeded":
+        yield Line(f"  output   launch logs {short}")
+        if has_doubt:
+            yield Line(f"  next     launch diagnose {short}")
+        return
+    if name == "failed" and result.adapted is not None:
+        yield Line(f"  adapt    {result.adapted}")
+    if name in _ATTACH:
+        yield Line(f"  next     launch attach {short}     {_ATTACH[name]}")
+    else:
+        yield Line(f"  next     launch logs {short}")
+    if name == "failed" and not evidence.diagnosis(state.evidence):
+        yield Line(f"           launch diagnose {short}     reads its log for the cause")
+    if name in ("failed", "cancelled") and count(state.checkpoint) is not None:
+        yield Line(f"  resume   launch resume {short}     from step {state.checkpoint}")
+
+
+def home_lines(run: str, files: Mapping[Path, int]) -> Iterator[str]:
+    """Yield a line for each of the largest files that came home, with its size; the last line counts the others."""
+    largest = sorted(files, key=lambda path: (-files[path], path))[:LARGEST]
+    for number, path in enumerate(largest):
+        yield f"  {'came home' if number == 0 else '':<9} {shown_path(path)} ({size_text(files[path])})"
+    left = len(files) - LARGEST
+    if left > 0:
+        yield f"  {'':<9} and {left} more   launch ls {run.rpartition('-')[2]}"
+
+
+def shown_path(path: Path) -> str:
+    """Return a path as people type it: from the working directory if it is in there, else whole."""
+    here = Path(os.path.realpath("."))
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def _outcome(progress: Progress, result: Result) -> list[str]:
+    words = [f"{progress.step} step{'s' * (progress.step != 1)}"] if progress.step is not None else []
+    if "loss" in result.metrics and result.first_loss is not None:
+        words.append(f"loss {value_text(result.first_loss)} → {value_text(result.metrics['loss'])}")
+    words += [
+        f"{name.replace('_', ' ')} {result.metrics[name]:.2f}"
+        for name in ("accuracy", "answer_rate")
+        if name in result.metrics
+    ]
+    return words
