@@ -13,6 +13,7 @@ pytestmark = pytest.mark.training
 WORKER = Path(__file__).parents[2] / "launcher" / "worker"
 CARDS = {
     "titan_rtx": {"name": "NVIDIA TITAN RTX", "capability": "7.5", "memory_gb": 24, "count": 1},
+    "p100": {"name": "Tesla P100-PCIE-16GB", "capability": "6.0", "memory_gb": 16, "count": 1},
     "l40s": {"name": "NVIDIA L40S", "capability": "8.9", "memory_gb": 48, "count": 2},
 }
 
@@ -141,3 +142,35 @@ def test_what_needs_a_real_card_is_named(rehearsed, what):
     done = rehearsed(f"import torch\n{NEEDS_A_CARD[what]}\n")
     assert done.returncode == 1
     assert "not rehearsable: " in done.stderr.splitlines()[-1]
+
+
+COMPILED = """
+import json, torch
+model = torch.compile(torch.nn.Linear(4, 1).cuda())
+step = torch.compile(lambda batch: model(batch).square().mean(), mode="reduce-overhead")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for _ in range(3):
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = step(torch.ones(2, 4, device="cuda"))
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.item())
+print(json.dumps([losses[2] < losses[0], sorted(model.state_dict())]))
+"""
+
+
+def test_a_compiled_model_trains_uncompiled(rehearsed):
+    """Its weights keep the names that a compiled model gives them."""
+    done = rehearsed(COMPILED)
+    assert said(done) == [True, ["_orig_mod.bias", "_orig_mod.weight"]]
+    assert done.stderr.count("torch.compile is left out") == 1
+
+
+def test_a_card_that_triton_does_not_support_refuses_to_compile(rehearsed):
+    """With the words of torch, which the table of failures knows."""
+    done = rehearsed(COMPILED, "p100")
+    assert done.returncode == 1
+    assert "Tesla P100-PCIE-16GB which is too old to be supported by the triton GPU compiler" in done.stderr
+    assert "not rehearsable" not in done.stderr

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..channel import process_channel, send
 from ..shield import SOURCE, shielded
-from . import autocasts, card_answers, devices, limits
+from . import autocasts, card_answers, compiling, devices, limits
 from .planned_card import planned_card
 
 
@@ -20,6 +20,7 @@ def imitate(torch: Any) -> None:
     card_answers.install(torch, card)
     devices.install(torch)
     autocasts.install(torch)
+    compiling.install(torch, card)
     limits.install(torch)
     devices.moves.count = 0
     atexit.register(_report, card.name)

@@ -23,6 +23,10 @@ class NotRehearsableError(RuntimeError):
     """Raised for what needs a real card; its text begins with `not rehearsable:` and names it."""
 
 
+class CardRefusesError(RuntimeError):
+    """Raised for what the card itself would refuse: the rehearsal has shown what it is for."""
+
+
 def refuse(what: str) -> NoReturn:
     """Raise NotRehearsableError, for what this names."""
     raise NotRehearsableError(f"{PREFIX}{what} needs a real card")
@@ -46,7 +50,7 @@ def install(torch: Any) -> None:
     def report(kind: Any, error: BaseException, traceback: Any) -> None:
         original(kind, error, traceback)
         text = f"{kind.__name__}: {error}"
-        if not isinstance(error, NotRehearsableError) and _NEEDS_A_CARD.search(text):
+        if not isinstance(error, (NotRehearsableError, CardRefusesError)) and _NEEDS_A_CARD.search(text):
             print(f"{PREFIX}{text.splitlines()[0][:300]}", file=sys.stderr, flush=True)
 
     sys.excepthook = report
