@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from launcher.cli.say import say
+from launcher.cli.wrapping import terminal_width, wrapped
 from launcher.values.text import printable
 
 GAP = "  "
+INDENT = "      "
 
 
 class Column(NamedTuple):
@@ -19,41 +23,59 @@ class Column(NamedTuple):
 
     `least` is the number of cells that are kept when its text is cut; `None` if it is never cut. Where cutting does not
     suffice, columns are left out, the one with the highest `drop` first. One with 0 always stays.
+
+    Text that `wraps` goes on below itself, and below the whole row where fewer than `least` cells are left for it.
     """
 
     title: str
     least: int | None = None
     drop: int = 0
     is_figure: bool = False
+    wraps: bool = False
 
 
-def print_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows under titles: a line each, cut to the width of the terminal. What is not a terminal gets all of the text."""
+class Layout(NamedTuple):
+    """A table as lines, the titles first, and the titles of the columns that were left out."""
+
+    lines: list[str]
+    left_out: list[str]
+
+
+def print_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Print rows under titles, in the width of the terminal, and return the titles of the columns that were left out.
+
+    What is not a terminal gets all of the text, a line for each row.
+    """
     console = Console(highlight=False)
-    head, *lines = column_lines(columns, rows, console.width if console.is_terminal else None)
-    console.print(Text(head, style="" if console.no_color else "dim"), soft_wrap=True)
+    (head, *lines), left_out = lay_out(columns, rows, terminal_width(console))
+    if head:
+        console.print(Text(head, style="" if console.no_color else "dim"), soft_wrap=True)
     if lines:
-        console.out("\n".join(lines), highlight=False)
+        say(*lines)
+    return left_out
 
 
-def column_lines(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None = None
-) -> list[str]:
-    """Return the line of titles and a line for each row, at most `width` cells long if one is given."""
+def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None = None) -> Layout:
+    """Return the rows as lines, at most `width` cells long if one is given."""
     titles = [column.title for column in columns]
     cells = [titles, *([printable(cell) for cell in row] for row in rows)]
     widths = [max(map(_cells, column)) for column in zip(*cells, strict=True)]
     kept = list(range(len(columns)))
     while width is not None and not _fit(columns, widths, kept, width):
-        last = max(kept, key=lambda number: columns[number].drop)
-        if columns[last].drop == 0:
+        last = max(kept, key=lambda number: (columns[number].drop, columns[number].wraps))
+        if columns[last].drop == 0 and not columns[last].wraps:
             break
         kept.remove(last)
-    lines = [
-        GAP.join(_padded(row[n], widths[n], is_right=columns[n].is_figure) for n in kept).rstrip()
-        for row in cells
-    ]
-    return lines if width is None else [_cut(line, width) for line in lines]
+    below = [n for n, column in enumerate(columns) if column.wraps and n not in kept and not column.drop]
+    lines: list[str] = []
+    for row in cells:
+        lines += _row_lines([(columns[n], row[n], widths[n]) for n in kept])
+        if row is not titles:
+            lines += [
+                f"{INDENT}{text}" for n in below for text in wrapped(row[n], (width or 0) - len(INDENT))
+            ]
+    left_out = [column.title for n, column in enumerate(columns) if n not in kept and n not in below]
+    return Layout(lines if width is None else [_cut(line, width) for line in lines], left_out)
 
 
 def _fit(columns: Sequence[Column], widths: list[int], kept: Sequence[int], width: int) -> bool:
@@ -75,10 +97,17 @@ def _narrowed(column: Column, width: int, limit: int) -> int:
     return width if column.least is None else min(width, max(limit, column.least))
 
 
-def _padded(cell: str, width: int, *, is_right: bool) -> str:
-    cell = _cut(cell, width)
-    space = " " * (width - _cells(cell))
-    return space + cell if is_right else cell + space
+def _row_lines(cells: Sequence[tuple[Column, str, int]]) -> Iterator[str]:
+    """Yield the lines of a row: one, unless a text wraps."""
+    parts = [wrapped(text, width) if column.wraps else [_cut(text, width)] for column, text, width in cells]
+    for line in zip_longest(*parts, fillvalue=""):
+        padded = [_padded(text, cell[2], cell[0]) for text, cell in zip(line, cells, strict=True)]
+        yield GAP.join(padded).rstrip()
+
+
+def _padded(text: str, width: int, column: Column) -> str:
+    space = " " * (width - _cells(text))
+    return space + text if column.is_figure else text + space
 
 
 def _cut(text: str, width: int) -> str:

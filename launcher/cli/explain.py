@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +19,10 @@ from launcher.cli.options import (
     SetOption,
 )
 from launcher.errors import UsageError
+
+if TYPE_CHECKING:
+    from launcher.planning.ladder import Excluded
+    from launcher.values.precision import Precision
 
 
 def explain(
@@ -64,7 +69,7 @@ def explain(
         _of_run(run, host, as_json=as_json)
         return
     from launcher.cli.plan_text import show_findings
-    from launcher.cli.say import say
+    from launcher.cli.wrapping import say_wrapped
     from launcher.planning.memory import usable_words
     from launcher.runs.hook_note import hook_note
     from launcher.runs.launching import Request
@@ -89,9 +94,27 @@ def explain(
         }
         print(json.dumps(values))
         return
+    _show_ladder(rungs, excluded)
+    if "precision" not in takes:
+        say_wrapped("the job's script decides its own precision: it takes none of these")
+    if (needed := case.needed_gb(rungs[0])) is not None and case.profile.memory_gb is not None:
+        micro = f"a step takes about {needed:.3g} GB in rung 1 with a micro-batch of 1"
+        say_wrapped(f"{micro}; {usable_words(case.profile)}")
+    if case.model is None:
+        say_wrapped(
+            "the model's configuration is not known here: a model trained in bf16, or a very large one, would change the order"
+        )
+    if note := hook_note(task):
+        say_wrapped(note)
+    show_findings(findings)
+
+
+def _show_ladder(rungs: Sequence[Precision], excluded: Sequence[Excluded]) -> None:
+    """Print the precisions in the order in which they are tried, then those that are excluded."""
+    from launcher.cli.columns import Column, print_columns
     from launcher.values.precision import SHORT
 
-    rows = [("rung", "precision", "base", "trained", "scaler", "why here")]
+    rows: list[tuple[str, ...]] = []
     for number, rung in enumerate(rungs, start=1):
         name = rung.title.split(",")[0].removesuffix(" + scaler")
         scaler = "yes" if rung.scaler else "-"
@@ -102,25 +125,8 @@ def explain(
         base = SHORT[exclusion.base_dtype] if exclusion.base_dtype else "-"
         label = f"only with --precision {exclusion.mode}" if exclusion.on_request else "excluded"
         rows.append(("-", exclusion.mode, base, "-", "-", f"{label}: {exclusion.why}"))
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    say(
-        *(
-            "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[5]])
-            for row in rows
-        )
-    )
-    if "precision" not in takes:
-        say("the job's script decides its own precision: it takes none of these")
-    if (needed := case.needed_gb(rungs[0])) is not None and case.profile.memory_gb is not None:
-        micro = f"a step takes about {needed:.3g} GB in rung 1 with a micro-batch of 1"
-        say(f"{micro}; {usable_words(case.profile)}")
-    if case.model is None:
-        say(
-            "the model's configuration is not known here: a model trained in bf16, or a very large one, would change the order"
-        )
-    if note := hook_note(task):
-        say(note)
-    show_findings(findings)
+    titles = ("rung", "precision", "base", "trained", "scaler")
+    print_columns((*map(Column, titles), Column("why here", 40, wraps=True)), rows)
 
 
 def _of_run(word: str, host: str | None, *, as_json: bool) -> None:

@@ -21,20 +21,27 @@ PATIENCE_S = 1.0
 
 
 def hosts(
-    every: Annotated[bool, typer.Option("--all", help="List the aliases of ~/.ssh/config too.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Name the other aliases of ~/.ssh/config too; they are not probed.")
+    ] = False,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Probe the configured hosts and list what they have.
 
-    These are this machine and the hosts of launch.toml and ~/.config/launch/hosts.toml. All are probed at once.
+    These are this machine, the hosts of launch.toml and ~/.config/launch/hosts.toml, and the aliases of ~/.ssh/config that
+    a run of this client is on. All are probed at once.
 
-    Examples:  launch hosts     launch hosts --json
+    Example:  launch hosts
+
+    Example:  launch hosts --all --json
     """
+    from launcher.cli.wrapping import say_wrapped
     from launcher.runs import resolve
-    from launcher.runs.probing import probe_all
+    from launcher.runs.probing import aliases_in_use, probe_all
 
     configured = resolve.hosts()
+    configured |= aliases_in_use(configured)
     aliases = [name for name in resolve.aliases() if name not in configured] if every else []
     rows: list[Probed] = []
     with _report_slow_hosts(rows, list(configured)):
@@ -45,7 +52,7 @@ def hosts(
         return
     _show(rows)
     if aliases:
-        say(f"aliases of ~/.ssh/config, not probed: {', '.join(aliases)}")
+        say_wrapped(f"aliases of ~/.ssh/config, not probed: {', '.join(aliases)}")
 
 
 @contextlib.contextmanager
@@ -74,18 +81,18 @@ def _values(row: Probed) -> dict[str, object]:
 
 
 def _show(rows: list[Probed]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from launcher.cli.columns import Column, print_columns
 
-    from launcher.values.text import printable
-
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("HOST", "CARDS", "EACH", "DRIVER", "MEMORY", "FREE", ""):
-        table.add_column(title, overflow="ellipsis", no_wrap=title in ("EACH", "DRIVER", "MEMORY", "FREE"))
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in (row.host.name, *_cells(row))))
-    Console(highlight=False).print(table)
+    columns = (
+        Column("HOST", 6),
+        Column("CARDS", 12),
+        Column("EACH", drop=2),
+        Column("DRIVER", drop=4),
+        Column("MEMORY", drop=3),
+        Column("FREE", drop=1),
+        Column("", 30, wraps=True),
+    )
+    print_columns(columns, [(row.host.name, *_cells(row)) for row in rows])
 
 
 def _cells(row: Probed) -> tuple[str, ...]:

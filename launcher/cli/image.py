@@ -44,6 +44,7 @@ def show(
 
     Example:  launch image show --profile titan_rtx
     """
+    from launcher.cli.wrapping import say_wrapped
     from launcher.planning import TorchTarget, image, torch_for
     from launcher.runs import package_sources, resolve
 
@@ -68,15 +69,15 @@ def show(
     if place.build.torch_index is not None:
         url, why = place.build.torch_index or "pip_conf's index", f"{place.name}'s build options"
     by = f"{place.name}'s build options" if "base" in place.build.model_fields_set else "the default"
-    say(
+    say_wrapped(
         f"  from          {place.build.base}   ({by})",
         f"  torch         {url}   ({why})",
         *(f"  note          {note}" for note in torch.notes),
         f"  requirements  {', '.join(chosen.requirements) or '-'}   ({task.job.name}; torch is pinned and installed first)",
         f"  template      {path}",
-        "",
-        *chosen.dockerfile.rstrip("\n").split("\n"),
+        hang=16,
     )
+    say("", *chosen.dockerfile.rstrip("\n").split("\n"))
 
 
 @app.command("build", cls=QuickCommand)
@@ -103,10 +104,10 @@ def listing(host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonF
 
     Example:  launch image list --host lab
     """
+    from launcher.cli.columns import Column, print_columns
     from launcher.hosts import connect
     from launcher.runs import resolve
     from launcher.runs.cleaning import images_of
-    from launcher.values.text import printable
 
     place = resolve.host(host)
     with connect(place) as desk:
@@ -118,10 +119,15 @@ def listing(host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonF
         say(
             f"{place.name}: no images built by launch yet", f"  next   launch image build --host {place.name}"
         )
-    for entry in images:
-        age = datetime.fromtimestamp(entry.created).astimezone().strftime("%Y-%m-%d %H:%M")
-        used = f"{entry.users} containers" if entry.users else "unused"
-        say(f"  {printable(entry.name):<40} {size_text(entry.bytes):>9}   {age}   {used}")
+        return
+    columns = (Column("IMAGE", 20), Column("SIZE", is_figure=True), Column("MADE", drop=1), Column("USED BY"))
+    print_columns(columns, [_cells(entry) for entry in images])
+
+
+def _cells(image: Supply) -> tuple[str, ...]:
+    made = datetime.fromtimestamp(image.created).astimezone().strftime("%Y-%m-%d %H:%M")
+    used = f"{image.users} container{'s' * (image.users != 1)}" if image.users else "-"
+    return image.name, size_text(image.bytes), made, used
 
 
 def _listed(image: Supply) -> dict[str, object]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,8 +13,9 @@ from launcher.cli.options import AcceptFlag, HostOption, JsonFlag, RunWord
 from launcher.cli.say import say
 
 if TYPE_CHECKING:
-    from launcher.runs.curves import Point
+    from launcher.runs.curves import Measured
     from launcher.runs.host_figures import Summary
+    from launcher.runs.mirror import Mirror
 
 
 def metrics(
@@ -25,13 +25,15 @@ def metrics(
     as_json: JsonFlag = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
 ) -> None:
-    """Print a run's metrics, and a summary of the host's own figures: cards, CPU, memory, disk.
+    """Print a run's metrics, a line for each step, and a summary of the host's own figures: cards, CPU, memory, disk.
 
-    A value that the script's log gives without a step is shown with its time. JSON and CSV have all figures of the host too, named host/NAME.
+    In a narrow terminal the first metrics are shown, the losses before all; a pipe gets all. A value that the script's log gives without a step is shown with its time. JSON and CSV have all figures of the host too, named host/NAME.
 
     Where several attempts passed a step, the latest attempt counts. If the run continues another, that run's metrics come first, under its own id.
 
-    Examples:  launch metrics last     launch metrics w8q2 --csv > w8q2.csv
+    Example:  launch metrics last
+
+    Example:  launch metrics w8q2 --csv > w8q2.csv
     """
     from launcher.cli.fetch import fetch
     from launcher.runs import curves
@@ -57,25 +59,31 @@ def metrics(
         yet = "" if state is not None and is_terminal(state.state) else " yet"
         say(f"{mirror.run} has reported no metrics{yet}", f"  next   launch logs {mirror.short}")
     else:
-        say(*(f"{_place(point)}  {point.name:<16} {point.value:.6g}" for _, point in measured))
-        if any(point.step is None for _, point in measured):
-            say("  · the log gives no step where a time is shown")
-    for line in _host_lines(summarize(figures)):
-        say(line)
+        _show(mirror, measured)
+    _show_host(summarize(figures))
 
 
-def _place(point: Point) -> str:
-    """Return the step of a point, or its time if it has no step."""
-    if point.step is None:
-        return f"at {time.strftime('%H:%M:%S', time.localtime(point.time))}"
-    return f"step {point.step:>6}"
+def _show(mirror: Mirror, measured: list[Measured]) -> None:
+    """Print a table with a line for each step, and say what it does not show."""
+    from launcher.cli.columns import print_columns
+    from launcher.cli.metrics_table import metrics_table
+    from launcher.cli.wrapping import complain_wrapped
+
+    left_out = print_columns(*metrics_table(measured))
+    if any(point.step is None for _, point in measured):
+        complain_wrapped("  · the log gives no step where a time is shown")
+    if left_out:
+        complain_wrapped(
+            f"  · not shown: {', '.join(left_out)}   launch metrics {mirror.short} --csv has all"
+        )
 
 
-def _host_lines(summaries: dict[str, Summary]) -> list[str]:
-    """Return a table of the host's own figures, no line without any."""
-    head = f"{'the host, every 10 s':<26} {'last':>9} {'mean':>9} {'least':>9} {'most':>9}"
-    rows = [
-        f"{name:<26} " + " ".join(f"{value:>9.5g}" for value in summary)
-        for name, summary in summaries.items()
-    ]
-    return [head, *rows] if rows else []
+def _show_host(summaries: dict[str, Summary]) -> None:
+    """Print a table of the host's own figures, nothing if there are none."""
+    from launcher.cli.columns import Column, print_columns
+
+    figures = ("last", "mean", "least", "most")
+    columns = (Column("the host, every 10 s", 12), *(Column(title, is_figure=True) for title in figures))
+    rows = [(name, *(f"{value:.5g}" for value in summary)) for name, summary in summaries.items()]
+    if rows:
+        print_columns(columns, rows)

@@ -29,7 +29,9 @@ def show_plan(plan: Plan, findings: tuple[Finding, ...]) -> None:
     """Print a plan for people."""
     rungs = plan.ladder if plan.hands_out("precision") else ()
     batch = [plan.split.title] if plan.hands_out("split") else []
-    say(
+    from launcher.cli.wrapping import say_wrapped
+
+    say_wrapped(
         headline(plan),
         *(f"  rung {number}     {rung.title}   ({rung.why})" for number, rung in enumerate(rungs, start=1)),
         *(f"  batch      {title}" for title in batch),
@@ -38,15 +40,20 @@ def show_plan(plan: Plan, findings: tuple[Finding, ...]) -> None:
         *([f"  variables  {_variables(plan)}"] if plan.variables else []),
         *(f"  hook       {note.partition(': ')[2]}" for note in [hook_note(plan)] if note),
         f"  plan       sha256 {plan.digest[:16]}   ({len(findings)} findings; complete plan: --json)",
+        hang=13,
     )
 
 
 def show_findings(findings: Iterable[Finding]) -> None:
     """Print what a launch would refuse, and the notes."""
+    from launcher.cli.wrapping import say_wrapped
+
     for finding in findings:
         mark = "would refuse" if finding.level == "refuse" else "note"
         mend = f"  {finding.mend}".split("\n") if finding.mend else []
-        say(*f"{mark}: {finding.message}".split("\n"), *mend)
+        say_wrapped(*f"{mark}: {finding.message}".split("\n"))
+        if mend:
+            say(*mend)
 
 
 def _variables(plan: Plan) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from launcher.cli.say import say
+from launcher.cli.wrapping import say_wrapped
 from launcher.runs.precision_report import AttemptPrecision, PrecisionReport
 
 
@@ -13,17 +14,17 @@ def show_report(report: PrecisionReport) -> None:
     plan, ran = report.plan, report.ran
     title = f"{plan.profile.title}, rehearsed on a CPU" if plan.rehearsed else plan.profile.title
     words = [report.run, title] if ran is None else [report.run, title, f"attempt {ran.number}"]
-    say(" · ".join(words))
-    table = [("", "ran", "the card wants", ""), *_marked(report)] if report.rows else []
-    _say_columns(table)
-    say(f"  {report.sentence}")
+    say_wrapped(" · ".join(words))
+    if report.rows:
+        _show_columns(("", "ran", "the card wants"), _marked(report))
+    say_wrapped(f"  {report.sentence}", hang=2)
     if ran is not None and not ran.seen:
-        say("  the script takes its precision from the plan, and the start-up hook saw no step of it")
+        say_wrapped("  the script takes its precision from the plan, and the start-up hook saw no step of it")
     if report.next_command is not None:
-        say(f"  next   {report.next_command}")
+        say(f"  next   {report.next_command}")  # not wrapped: it is there to be copied
     if len(report.attempts) > 1:
         rows = [(f"attempt {one.number}", _in_words(one), _end(one), "") for one in report.attempts]
-        _say_columns(rows)
+        _show_columns(("", "", ""), rows)
 
 
 def report_json(report: PrecisionReport) -> dict[str, Any]:
@@ -77,8 +78,15 @@ def _end(attempt: AttemptPrecision) -> str:
     return f"{attempt.state}, {attempt.reason}" if attempt.reason else attempt.state
 
 
-def _say_columns(rows: list[tuple[str, str, str, str]]) -> None:
-    widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        say(f"  {'  '.join([*cells, row[3]])}".rstrip())
+def _show_columns(titles: tuple[str, str, str], rows: list[tuple[str, str, str, str]]) -> None:
+    """Print a name and two texts beside each other, and a mark."""
+    from launcher.cli.columns import Column, print_columns
+
+    name, left, right = titles
+    columns = (
+        Column(f"  {name}"),
+        Column(left, 20, wraps=True),
+        Column(right, 20, wraps=True),
+        Column(""),
+    )
+    print_columns(columns, [(f"  {row[0]}", *row[1:]) for row in rows])

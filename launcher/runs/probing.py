@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.errors import BadFileError, LaunchError
+from launcher.errors import BadFileError, LaunchError, RunError
 from launcher.hosts import Desk, connect
 from launcher.planning import best_card, card_choice_reason, distribution, match_profile, source
 from launcher.runs import resolve
+from launcher.runs.mirror import mirrors
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job
@@ -58,6 +60,18 @@ def saved_probe(path: Path) -> Facts:
         shown = json.dumps(values.get("version"))[:60]
         raise BadFileError(f"{path}: version = {shown}: expected {PROBE_VERSION}\n  {mend}")
     return build(Facts, values, file=str(path))
+
+
+def aliases_in_use(configured: Container[str]) -> dict[str, Host]:
+    """Return the aliases of ssh's configuration that runs of this client are on, without the configured hosts."""
+    known = {*resolve.aliases()}
+    found: dict[str, Host] = {}
+    for mirror in mirrors():
+        with contextlib.suppress(RunError):
+            host = mirror.host()
+            if host.name in known and host.name not in configured:
+                found[host.name] = host
+    return dict(sorted(found.items()))
 
 
 class Probed(NamedTuple):

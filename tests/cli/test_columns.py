@@ -3,7 +3,7 @@
 import pytest
 from rich.cells import cell_len
 
-from launcher.cli.columns import Column, column_lines, print_columns
+from launcher.cli.columns import Column, lay_out, print_columns
 
 COLUMNS = (
     Column("RUN"),
@@ -30,7 +30,7 @@ ROWS = [
 @pytest.mark.parametrize("width", [1, 10, 24, 40, 60, 80, 100, 120, 200, 300])
 def test_each_row_is_one_line_that_fits(width):
     """At any width, in cells: a Chinese letter takes two."""
-    lines = column_lines(COLUMNS, ROWS, width)
+    lines = lay_out(COLUMNS, ROWS, width).lines
     assert len(lines) == 1 + len(ROWS)
     assert max(map(cell_len, lines)) <= width
     if width >= 40:
@@ -51,7 +51,7 @@ def test_each_row_is_one_line_that_fits(width):
 )
 def test_columns_are_cut_first_and_then_left_out_in_their_order(width, titles):
     """An ellipsis says that something is missing. What identifies a row is never cut."""
-    lines = column_lines(COLUMNS, ROWS, width)
+    lines = lay_out(COLUMNS, ROWS, width).lines
     assert lines[0].split() == titles
     assert "…" in lines[1]
     assert lines[1].startswith("k3f9w2  ")
@@ -60,12 +60,12 @@ def test_columns_are_cut_first_and_then_left_out_in_their_order(width, titles):
 def test_the_width_is_used():
     """No cell of the terminal is wasted while something is cut."""
     for width in range(60, 300):
-        assert cell_len(column_lines(COLUMNS, ROWS, width)[1]) >= width - 2, width
+        assert cell_len(lay_out(COLUMNS, ROWS, width).lines[1]) >= width - 2, width
 
 
 def test_without_a_width_nothing_is_cut():
     """As in a pipe, where other programs read it. Figures end below each other."""
-    lines = column_lines(COLUMNS, ROWS)
+    lines = lay_out(COLUMNS, ROWS).lines
     assert LONG.rstrip() in lines[1]
     assert cell_len(lines[1].partition("412/900")[0]) + 7 == cell_len(lines[2].partition(" 9 ")[0]) + 2
 
@@ -83,3 +83,22 @@ def test_a_table_without_rows_has_its_titles(capsys):
     """The widths of columns need no row."""
     print_columns(COLUMNS, [])
     assert capsys.readouterr().out.split() == ["RUN", "JOB", "STATE", "STEP", "CARD"]
+
+
+REASONS = (Column("RUNG"), Column("PRECISION", 9), Column("WHY", 30, wraps=True))
+PROSE = (
+    "tensor cores reach 130 TFLOP/s; the adapters stay in fp32 so that the scaler can unscale their gradients"
+)
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 200])
+def test_a_text_that_wraps_goes_on_below_itself_and_loses_no_word(width):
+    """Below its own column; below the row where there is no room beside it."""
+    head, first, *rest = lay_out(REASONS, [("1", "fp16 autocast", PROSE)], width).lines
+    assert max(map(cell_len, (head, first, *rest))) <= width
+    start = head.find("WHY")
+    assert (start < 0) == (width < 45)
+    words = [line[start:] if start > 0 else line for line in ([first, *rest] if start > 0 else rest)]
+    assert " ".join(" ".join(words).split()) == PROSE
+    assert all(line[:start].strip() == "" for line in rest if start > 0)
+    assert lay_out(REASONS, [("1", "fp16 autocast", PROSE)]).lines[1].endswith(PROSE)

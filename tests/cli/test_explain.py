@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from testbed.pty_run import in_terminal, without_style
 
 QWEN = {
     "dtype": "bfloat16", "hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14,
@@ -118,3 +119,16 @@ def test_the_start_up_hook_is_named_where_it_is_on(client):
     assert hook not in client.ok("--dry-run", *words, "--set", "inject=false", "--", "python", "train.py")
     assert hook in client.ok("explain", *words, "--set", "inject=true")
     assert not told(client, *words)["inject"]
+
+
+@pytest.mark.parametrize("columns", [80, 120, 200])
+def test_the_reasons_wrap_below_themselves_in_a_terminal(client, columns):
+    """No line is longer than the terminal, and no word of a reason is lost; a pipe has a line for each rung."""
+    words = ("explain", "--profile", "titan_rtx", "--job", "sft")
+    whole = client.ok(*words)
+    said = without_style(in_terminal(client, *words, columns=columns))
+    assert max(map(len, said.splitlines())) <= columns
+    assert sorted(said.split()) == sorted(
+        word for word in whole.split() if columns > 100 or word not in ("why", "here")
+    )
+    assert max(map(len, whole.splitlines())) > 80

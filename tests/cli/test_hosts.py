@@ -4,8 +4,10 @@ import json
 import socket
 
 import pytest
+from testbed.pty_run import in_terminal, without_style
 
 from launcher.runs import probing
+from launcher.runs.mirror import Mirror
 from launcher.values.host import Host
 
 pytestmark = pytest.mark.slow(reason="each test starts clients that wait for hosts")
@@ -82,3 +84,28 @@ def test_aliases_are_named_with_all_and_never_asked(client):
     assert "far" not in client.ok("hosts")
     assert "aliases of ~/.ssh/config, not probed: far, faraway" in client.ok("hosts", "--all")
     assert json.loads(client.ok("hosts", "--all", "--json"))["aliases"] == ["far", "faraway"]
+
+
+def test_aliases_that_a_run_is_on_are_probed(client):
+    """They are in use, so that their row is wanted; `--all` names the others."""
+    (client.home / ".ssh").mkdir()
+    (client.home / ".ssh" / "config").write_text("Host far faraway\n  Hostname 127.0.0.1\n  Port 1\n")
+    Mirror("261122-sft-w8q2zz", client.runs).bind_seen(Host(name="far", address="far"), "", 1.0)
+    Mirror("261122-sft-p0x1yy", client.runs).bind_seen(Host(name="forgotten", address="forgotten"), "", 1.0)
+    told = json.loads(client.ok("hosts", "--all", "--json"))
+    assert [row["host"] for row in told["hosts"]] == ["local", "far"]
+    assert told["aliases"] == ["faraway"]
+    assert "refuses the connection" in told["hosts"][1]["problem"]
+
+
+@pytest.mark.parametrize("columns", [80, 120, 200])
+def test_the_table_of_hosts_fits_the_terminal(client, cards, columns):
+    """Why a host did not answer goes on below itself, and loses no word."""
+    cards.put("t4")
+    client.script(dead("a-host-with-a-long-name-in-a-cloud"), "launch.toml")
+    said = without_style(in_terminal(client, "hosts", columns=columns))
+    lines = [line for line in said.splitlines() if not line.startswith("waiting for")]
+    assert max(map(len, lines)) <= columns
+    words = " ".join(" ".join(line.split()) for line in lines)
+    assert "1 x Tesla T4 15 GiB" in words
+    assert "is sshd running?" in words.replace("a-host-with-a-long-name-in-a-cloud ", "")

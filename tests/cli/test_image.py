@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from testbed.pty_run import in_terminal, without_style
 
 
 def test_it_prints_the_name_each_choice_and_the_dockerfile(client):
@@ -52,3 +53,14 @@ def test_a_card_must_be_named_that_a_container_can_have(client, words, code, sai
     done = client.run("image", "show", *words)
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_choices_fit_the_terminal_and_the_dockerfile_is_whole(client, columns):
+    """What is there to be copied is not broken."""
+    whole = client.ok("image", "show", "--profile", "titan_rtx")
+    said = without_style(in_terminal(client, "image", "show", "--profile", "titan_rtx", columns=columns))
+    head, _, dockerfile = said.partition("\n\n")
+    assert dockerfile == whole.partition("\n\n")[2]
+    assert max(map(len, head.splitlines())) <= columns
+    assert "".join(head.split()) == "".join(whole.partition("\n\n")[0].split())

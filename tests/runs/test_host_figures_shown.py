@@ -132,8 +132,8 @@ def test_a_client_shows_the_figures_apart_from_the_script_s_metrics(client, card
         (line["name"], str(line["step"] or "")) for line in measured
     ]
     text = client.ok("metrics", "last").splitlines()
-    assert [line.split()[:3] for line in text[:3]] == [["step", str(step), "loss"] for step in (1, 2, 3)]
-    assert [line.split()[0] for line in text[4:]] == sorted(f"host/{name}" for name in names)
+    assert [line.split() for line in text[:4]] == [["STEP", "loss"], ["1", "2.5"], ["2", "2"], ["3", "1.5"]]
+    assert [line.split()[0] for line in text[5:]] == sorted(f"host/{name}" for name in names)
     assert next(line for line in text if "gpu0.power_w" in line).split()[1:] == ["287.3"] * 4
     (run,) = client.runs.glob("[0-9]*-train-*")
     tags = {name for name, _, _ in drawn(run / "tensorboard")}

@@ -1,0 +1,48 @@
+"""Lines of text broken between words, in the width of the terminal. What is not a terminal gets them whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from launcher.cli.say import complain, say
+from launcher.values.text import printable
+
+LEAST = 20
+"""Cells that a text has below itself, however far its first line is indented."""
+
+
+def say_wrapped(*lines: str, hang: int | None = None) -> None:
+    """Print lines. What goes on in the next line is indented by `hang` cells, else two more than the line."""
+    say(*_wrapped_lines(lines, terminal_width(), hang))
+
+
+def complain_wrapped(*lines: str) -> None:
+    """Print lines on standard error, as `say_wrapped` does on standard output."""
+    complain("\n".join(_wrapped_lines(lines, terminal_width(Console(stderr=True)), None)))
+
+
+def _wrapped_lines(lines: Iterable[str], width: int | None, hang: int | None) -> Iterator[str]:
+    for line in lines:
+        text = printable(line)
+        indent = len(text) - len(text.lstrip()) + 2 if hang is None else hang
+        indent = min(indent, max(0, (width or 0) - LEAST))
+        first, *rest = wrapped(text[indent:], None if width is None else width - indent)
+        yield text[:indent] + first
+        yield from (f"{' ' * indent}{part}" for part in rest)
+
+
+def terminal_width(console: Console | None = None) -> int | None:
+    """Return the cells of a line, by default on standard output; `None` if that is no terminal, where lines have no end."""
+    console = console or Console()
+    return console.width if console.is_terminal else None
+
+
+def wrapped(text: str, width: int | None) -> list[str]:
+    """Return a text in lines of at most `width` cells, broken between words where possible."""
+    if width is None or cell_len(text) <= width:
+        return [text]
+    return [line.plain.rstrip() for line in Text(text).wrap(Console(), max(1, width))]
