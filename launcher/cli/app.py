@@ -30,6 +30,7 @@ from launcher.cli import (
     profile,
     ps,
     pull,
+    rerun,
     resume,
     rm,
     stop,
@@ -115,6 +116,7 @@ app.command("metrics", cls=QuickCommand)(metrics.metrics)
 app.command("plot", cls=QuickCommand)(plot.plot)
 app.command("stop", cls=QuickCommand)(stop.stop)
 app.command("resume", cls=QuickCommand)(resume.resume)
+app.command("rerun", cls=QuickCommand)(rerun.rerun)
 app.command("ls", cls=QuickCommand)(ls.ls)
 app.command("pull", cls=QuickCommand)(pull.pull)
 app.command("cp", cls=QuickCommand)(cp.cp)

@@ -72,9 +72,9 @@ def explain(
     from launcher.cli.wrapping import say_wrapped
     from launcher.planning.memory import usable_words
     from launcher.runs.hook_note import hook_note
-    from launcher.runs.launching import Request
     from launcher.runs.previewing import explain as explain_request
     from launcher.runs.probing import saved_probe
+    from launcher.runs.request import Request
 
     request = Request(host=host, profile=profile, job=job, precision=precision, settings=settings or ())
     case, (rungs, excluded), findings, task, takes = explain_request(

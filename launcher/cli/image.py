@@ -93,7 +93,8 @@ def build(
     Example:  launch image build --host lab --job sft
     """
     from launcher.cli.screens import make_view
-    from launcher.runs.launching import Request, build_image
+    from launcher.runs.launching import build_image
+    from launcher.runs.request import Request
 
     build_image(Request(host=host, profile=profile, job=job), make_view(as_json))
 

@@ -27,7 +27,7 @@ from launcher.cli.say import complain, say
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
-    from launcher.runs.launching import Request
+    from launcher.runs.request import Request
 
 HELP = """Take a fine-tune to a GPU that you can reach, and bring the adapter home.
 
@@ -123,7 +123,7 @@ def launch(
         raise UsageError(
             "--probe needs --dry-run: a launch probes its host itself\n  next   launch --dry-run --probe FILE"
         )
-    from launcher.runs.launching import Request
+    from launcher.runs.request import Request
 
     request = Request(
         host,

@@ -53,6 +53,7 @@ from launcher.runs.hook_note import hook_note
 from launcher.runs.loading import Load, load
 from launcher.runs.mirror import Mirror, runs_folder
 from launcher.runs.probing import choose_profile, describe, probe
+from launcher.runs.request import Request, remember
 from launcher.runs.run_id import new_run_id
 from launcher.runs.script_reading import plan_values_of
 from launcher.runs.shipped_before import ShippedBefore
@@ -72,28 +73,6 @@ AUTO: Literal["auto"] = "auto"
 ID_TRIES = 5
 WITHOUT_FACTS = "native"
 """The runtime of a preview whose host did not answer."""
-
-
-class Request(NamedTuple):
-    """What a command line asks for; None where it is silent."""
-
-    host: str | None = None
-    profile: str | None = None
-    job: str | None = None
-    runtime: str | None = None
-    precision: PrecisionRequest = "auto"
-    settings: Sequence[str] = ()
-    name: str | None = None
-    words: Sequence[str] = ()
-    secrets: Sequence[str] = ()
-    packages: Sequence[str] = ()
-    variables: Sequence[str] = ()
-    env_files: Sequence[str] = ()
-    rehearses: bool = False
-    gpus: str | None = None
-    wait_s: float = 0.0
-    outputs: Sequence[str] = ()
-    is_sure: bool = False
 
 
 class Resolved(NamedTuple):
@@ -189,8 +168,9 @@ def launch(request: Request, view: View) -> Started:
         with open_for_plan(desk, host, plan, contact.facts, build) as runtime:
             fill = functools.partial(ship, desk, loaded, before)
             started = begin(contact, runtime, plan, secrets, Filling("ship", fill))
-        with contextlib.suppress(OSError):  # on a full disk here, only an explanation is lost
+        with contextlib.suppress(OSError):  # on a full disk here, only an explanation and `rerun` are lost
             not_sent.remember(started.mirror.folder, loaded.cargo)
+            remember(started.mirror, request)
         return started
     except BaseException:
         desk.close()

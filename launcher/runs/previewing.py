@@ -9,9 +9,10 @@ from launcher.hosts import connect
 from launcher.planning import Ladder, LadderInputs, check, ladder, ladder_inputs
 from launcher.runs import cards, job_check, resolve, script_check, secret_values
 from launcher.runs.adapting import suggestion
-from launcher.runs.launching import AUTO, Request, Resolved, known_of, plan_of, understand
+from launcher.runs.launching import AUTO, Resolved, known_of, plan_of, understand
 from launcher.runs.loading import load
 from launcher.runs.probing import choose_profile, probe
+from launcher.runs.request import Request
 from launcher.runs.script_reading import plan_values_of
 from launcher.runs.shipped_before import ShippedBefore
 from launcher.values.cargo import Cargo

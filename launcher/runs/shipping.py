@@ -17,6 +17,7 @@ from launcher.runs.mirror import Mirror
 from launcher.runs.shipped_before import ShippedBefore, is_large
 from launcher.runs.view import Stage
 from launcher.values.cargo import Cargo
+from launcher.values.text import files_text
 
 TRIES = 3
 LARGE = 10_000_000
@@ -41,10 +42,10 @@ def ship(desk: Desk, load: Load, before: ShippedBefore, mirror: Mirror, stage: S
 
 def _sent(cargo: Cargo, sent: dict[str, int]) -> str:
     if not sent:
-        return f"{cargo.files:,} files, {decimal(cargo.bytes)}, none to send"
+        return f"{files_text(cargo.files)}, {decimal(cargo.bytes)}, none to send"
     largest = [f"{path} ({decimal(size)})" for path, size in cargo.largest if size >= LARGE]
     named = f"; largest: {', '.join(largest[:MOST_LARGEST])}" if largest else ""
-    return f"{len(sent):,} of {cargo.files:,} files sent, {decimal(sum(sent.values()))}{named}"
+    return f"{len(sent):,} of {files_text(cargo.files)} sent, {decimal(sum(sent.values()))}{named}"
 
 
 def _send(

@@ -20,8 +20,9 @@ from launcher.remote.record.rundir import Run
 from launcher.remote.serving.summary import line_of
 from launcher.runs import job_check, loading, script_check
 from launcher.runs.control import remembered
-from launcher.runs.launching import Request, understand
+from launcher.runs.launching import understand
 from launcher.runs.mirror import Mirror, parse_event
+from launcher.runs.request import Request
 from launcher.values.record import RunState, Summary
 
 RUN = "0101-x-abcd"

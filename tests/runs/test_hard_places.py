@@ -10,7 +10,8 @@ import subprocess
 import pytest
 from testbed.client import is_gone, processes_of, until
 
-from launcher.runs.launching import Request, launch
+from launcher.runs.launching import launch
+from launcher.runs.request import Request
 from launcher.runtimes.native import Native
 
 pytestmark = pytest.mark.slow(reason="runs on full disks and with long paths, each from start to end")

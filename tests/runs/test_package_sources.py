@@ -4,7 +4,8 @@ import pytest
 
 from launcher.errors import BadFileError, UsageError
 from launcher.runs import package_sources, resolve
-from launcher.runs.launching import Request, understand
+from launcher.runs.launching import understand
+from launcher.runs.request import Request
 from launcher.values.host import Host
 
 LAB = Host(name="lab", address="lab")

@@ -1,0 +1,56 @@
+"""rerun: launch again what a run was launched with."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from launcher.cli.options import (
+    AcceptFlag,
+    CardOption,
+    DetachFlag,
+    EnvFileOption,
+    JsonFlag,
+    NameOption,
+    QuietFlag,
+    RunWord,
+    SetOption,
+    WaitOption,
+    seconds,
+)
+
+
+def rerun(
+    run: RunWord = "last",
+    host: Annotated[
+        str | None, typer.Option("--host", metavar="HOST", help="Run on this host instead of the same one.")
+    ] = None,
+    profile: CardOption = None,
+    settings: SetOption = None,
+    env_files: EnvFileOption = None,
+    name: NameOption = None,
+    wait: WaitOption = None,
+    detach: DetachFlag = False,
+    sure: Annotated[bool, typer.Option("--yes", "-y", help="Send a large folder without asking.")] = False,
+    quiet: QuietFlag = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Launch again what a run was launched with, as a new run from step 0.
+
+    The job, the options and the command are the same; the code is that of the folder as it is now. What the new plan has
+    otherwise is said. To go on from a checkpoint, use launch resume.
+
+    Examples:  launch rerun last     launch rerun w8q2 --set seed=2     launch rerun w8q2 --host lambda
+    """
+    from launcher.cli.follow import start_and_follow
+    from launcher.cli.screens import make_view
+    from launcher.runs.control import locate
+    from launcher.runs.rerunning import Changes
+    from launcher.runs.rerunning import rerun as start
+
+    view = make_view(as_json, is_quiet=quiet)
+    _, parent = locate(run, None)
+    changes = Changes(host, profile, tuple(settings or ()), name, tuple(env_files or ()), seconds(wait), sure)
+    start_and_follow(lambda: start(parent, changes, view), view, detach=detach)

@@ -1,0 +1,73 @@
+"""What a command line asks for. It is kept with the run's mirror, so that the same can be launched again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
+
+from launcher.errors import UsageError
+from launcher.planning import PrecisionRequest
+from launcher.runs.json_file import read_json
+from launcher.runs.mirror import Mirror
+from launcher.runs.whole_file import write_whole
+
+NAME = "request.json"
+_NOT_AGAIN = {"wait_s": 0.0, "is_sure": False}
+"""What is said for one launch only."""
+
+
+class Request(NamedTuple):
+    """What a command line asks for; None where it is silent."""
+
+    host: str | None = None
+    profile: str | None = None
+    job: str | None = None
+    runtime: str | None = None
+    precision: PrecisionRequest = "auto"
+    settings: Sequence[str] = ()
+    name: str | None = None
+    words: Sequence[str] = ()
+    secrets: Sequence[str] = ()
+    packages: Sequence[str] = ()
+    variables: Sequence[str] = ()
+    env_files: Sequence[str] = ()
+    rehearses: bool = False
+    gpus: str | None = None
+    wait_s: float = 0.0
+    outputs: Sequence[str] = ()
+    is_sure: bool = False
+
+
+def remember(mirror: Mirror, request: Request) -> None:
+    """Write a request, and the folder that it was made in, beside a mirror's plan. Raises OSError."""
+    asked = {**request._asdict(), **_NOT_AGAIN}
+    record = {"version": 1, "folder": str(Path.cwd()), "request": asked}
+    write_whole(mirror.folder / NAME, json.dumps(record, default=list).encode())
+
+
+def recall(mirror: Mirror) -> Request:
+    """Return the request that a run came from.
+
+    Raises UsageError if it is not on record here, or was made in another folder, whose files it means.
+    """
+    record = read_json(mirror.folder / NAME)
+    try:
+        request = TypeAdapter(Request).validate_json(json.dumps(record["request"]))
+        folder = Path(str(record["folder"]))
+    except (KeyError, ValidationError):
+        raise UsageError(
+            f"{mirror.run}: its command line is not on record here\n"
+            f"  from its last checkpoint   launch resume {mirror.short}\n"
+            f"  a new launch               launch --host {mirror.plan().host or 'HOST'} …"
+        ) from None
+    if folder != Path.cwd():
+        raise UsageError(
+            f"{mirror.run} was launched in {folder}, and takes its files from there\n"
+            f"  next   cd {shlex.quote(str(folder))} && launch rerun {mirror.short}"
+        )
+    return request

@@ -1,0 +1,133 @@
+"""`launch rerun`: what a run was launched with is launched again. Witness: a ledger outside the runs, which each script writes."""
+
+import json
+
+import pytest
+
+from launcher.runs.mirror import Mirror
+from launcher.runs.rerunning import differences
+
+SCRIPT = """
+import json, os, sys
+import launcher_worker as worker
+knobs = worker.knobs()
+told = [sys.argv[1:], os.environ.get("COLOUR"), os.environ.get("TOKEN", "")[:3], knobs.steps, knobs.seed, VERSION]
+with open(os.environ["LEDGER"], "a") as ledger:
+    print(json.dumps(told), file=ledger)
+worker.done(knobs.steps)
+"""
+JOB = """
+name = "told"
+command = ["python", "train.py", "--rate", "1e-3"]
+steps = 10
+[batch]
+global = 8
+"""
+
+
+@pytest.fixture
+def told(client):
+    """A project whose script notes in a ledger what it was given; returns its launches as the ledger has them."""
+    ledger = client.home / "ledger"
+    client.script(SCRIPT.replace("VERSION", "1"))
+    client.script(JOB, "told.toml")
+    client.script(f"LEDGER={ledger}\n", "place.env")
+    return lambda: [json.loads(line) for line in ledger.read_text().splitlines()]
+
+
+FIRST = ("--host", "local", "--job", "told.toml", "--env", "COLOUR=red", "--env-file", "place.env")
+
+
+def ids(client):
+    """The runs at home, oldest first."""
+    return sorted(
+        (path.name for path in client.runs.iterdir() if path.name[0].isdigit()),
+        key=lambda run: json.loads((client.runs / run / "0001" / "attempt.json").read_text())["time"],
+    )
+
+
+def test_all_that_was_asked_for_is_asked_again_with_the_code_of_now(client, told):
+    """Command, options, variables and job are the same; the run is another one, and its plan is too, but for the code."""
+    client.ok(*FIRST, "--set", "seed=5")
+    client.script(SCRIPT.replace("VERSION", "2"))
+    said = client.seen("rerun", "last")
+    assert told() == [[["--rate", "1e-3"], "red", "", 10, 5, version] for version in (1, 2)]
+    first, second = ids(client)
+    plans = [json.loads((client.runs / run / "plan.json").read_text()) for run in (first, second)]
+    differing = {key for key in plans[0] if plans[0][key] != plans[1][key]}
+    assert differing <= {"code"}
+    assert "differs from" not in said
+
+
+def test_what_is_changed_is_said_and_the_rest_stays(client, told):
+    """A change is remembered too: a rerun of the rerun has it."""
+    client.ok(*FIRST)
+    (first,) = ids(client)
+    said = client.seen("rerun", first, "--set", "steps=20", "--set", "seed=7")
+    assert f"differs from {first.rpartition('-')[2]}: seed 0 → 7, steps 10 → 20" in said
+    client.ok("rerun", "last", "--set", "steps=30")
+    assert [row[3:5] for row in told()] == [[10, 0], [20, 7], [30, 7]]
+    assert {row[1] for row in told()} == {"red"}
+
+
+def test_detached_it_prints_the_new_runs_id_alone(client, told):
+    """As a launch does."""
+    client.ok(*FIRST)
+    out = client.ok("rerun", "--detach", "last")
+    assert out.split() == [out.strip()]
+    client.ok("attach", out.strip())
+    assert out.strip() == ids(client)[-1]
+    assert len(told()) == 2
+
+
+def test_a_secret_is_asked_for_again_and_never_kept(client, told):
+    """Its name alone is on record; without it in the shell there is no second run."""
+    client.variables["TOKEN"] = "sesame-open-9431"
+    client.ok(*FIRST, "--secret", "TOKEN")
+    kept = b"".join(path.read_bytes() for path in client.runs.rglob("*") if path.is_file())
+    assert b"sesame-open" not in kept
+    client.variables["TOKEN"] = "other-word-2718"
+    client.ok("rerun", "last")
+    assert [row[2] for row in told()] == ["ses", "oth"]
+    del client.variables["TOKEN"]
+    refused = client.run("rerun", "last")
+    assert refused.returncode == 2
+    assert "TOKEN" in refused.stderr
+    assert len(ids(client)) == 2
+
+
+def test_from_another_folder_the_right_command_is_shown_and_nothing_begins(client, told):
+    """The files that a run was made of are in the folder that it was launched in."""
+    client.ok(*FIRST)
+    (run,) = ids(client)
+    begun, client.project = client.project, client.home
+    client.variables["LAUNCH_RUNS"] = str(begun / "runs")
+    refused = client.run("rerun", run)
+    assert refused.returncode == 2
+    assert f"cd {begun} && launch rerun {run.rpartition('-')[2]}" in refused.stderr
+    assert len(told()) == 1
+
+
+def test_a_run_without_a_record_of_its_request_offers_what_works(client, told):
+    """One that another client launched, or an older version: its last checkpoint, or a launch."""
+    client.ok(*FIRST)
+    (run,) = ids(client)
+    for wrong in (None, "{}", "[", json.dumps({"folder": "/x", "request": {"settings": 3}})):
+        path = client.runs / run / "request.json"
+        path.unlink() if wrong is None else path.write_text(wrong)
+        refused = client.run("rerun", run)
+        assert refused.returncode == 2
+        assert f"launch resume {run.rpartition('-')[2]}" in refused.stderr
+    assert len(told()) == 1
+
+
+def test_long_values_and_many_differences_are_cut(client, told):
+    """Eight of them, each at most 40 characters, and how many are left."""
+    client.ok(*FIRST)
+    (run,) = ids(client)
+    plan = Mirror(run, client.runs).whole_plan()
+    settings = {f"key_{number}": "x" * 99 for number in range(10)}
+    found = differences(plan, plan.model_copy(update={"settings": settings, "steps": 11}))
+    assert len(found) == 9
+    assert found[0] == f"settings.key_0 - → {'x' * 39}…"
+    assert found[-1] == "and 3 more"
