@@ -1,29 +1,74 @@
-"""plot: draw the loss curve."""
+"""plot: draw the curves of a run, in the terminal and as a picture."""
 
 from __future__ import annotations
 
-from launcher.cli.options import AcceptFlag, HostOption, RunWord
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from launcher.cli.options import AcceptFlag, HostOption, JsonFlag, RunWord
 from launcher.cli.say import say
 from launcher.errors import RunError
 
+if TYPE_CHECKING:
+    from launcher.runs.curves import Point
 
-def plot(run: RunWord = "last", host: HostOption = None, _accept: AcceptFlag = False) -> None:
-    """Draw a run's loss curve, with the use of its cards below it, and print the picture's path.
 
-    If the run continues another, the curve includes that run.
+def plot(
+    run: RunWord = "last", host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonFlag = False
+) -> None:
+    """Draw a run's loss in the terminal, and write a picture with loss, learning rate, gradient norm, throughput and cards.
+
+    The picture's path is printed last; a pipe gets nothing else. If the run continues another, the curves include that run.
 
     Example:  launch plot last
     """
     from launcher.cli.fetch import fetch
+    from launcher.cli.wrapping import terminal_width
     from launcher.runs.host_figures import host_figures
     from launcher.runs.lineage import joined
     from launcher.runs.picture import draw
+    from launcher.runs.picture_title import title_of
 
     mirror = fetch(run, host)
+    measured, title = [point for _, point in joined(mirror)], title_of(mirror)
     try:
-        measured = [point for _, point in joined(mirror)]
-        draw(mirror.run, measured, host_figures(mirror), mirror.picture)
+        draw(mirror.run, measured, host_figures(mirror), mirror.picture, title)
     except OSError as error:
         path = error.filename or mirror.picture
         raise RunError(f"{path}: {error.strerror}\n  once fixed   launch plot {mirror.short}") from error
+    if as_json:
+        print(json.dumps({"version": 1, "kind": "plot", "run": mirror.run, "path": str(mirror.picture)}))
+        return
+    if (width := terminal_width()) is not None:
+        say(f"{mirror.short}  {title}"[:width], *_curves(measured, width))
     say(str(mirror.picture))
+
+
+def _curves(measured: list[Point], width: int) -> list[str]:
+    """Return the loss as a chart, and a line for each of the other panels."""
+    import shutil
+
+    from launcher.cli.chart import MOST_LINES, chart
+    from launcher.cli.figures import value_text
+    from launcher.runs.panels import panels_of
+
+    loss, *others = panels_of(measured)
+    height = max(4, min(MOST_LINES, shutil.get_terminal_size().lines - 8 - len(others)))
+    lines = chart(loss, width, height, is_ascii=not _can_print("\u28ff"))
+    for panel in others:
+        first, last = (value_text(panel.ys[at]) for at in (0, -1))
+        lines.append(f"  {panel.label:<15}  {first} {_arrow()} {last}"[:width])
+    return lines
+
+
+def _arrow() -> str:
+    return "→" if _can_print("→") else "->"
+
+
+def _can_print(letters: str) -> bool:
+    try:
+        letters.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True

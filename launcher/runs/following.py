@@ -20,6 +20,7 @@ from launcher.runs.local_copies import LocalCopies
 from launcher.runs.mirror import Mirror
 from launcher.runs.not_sent import explained
 from launcher.runs.picture import draw
+from launcher.runs.picture_title import title_of
 from launcher.runs.pulling import Choice, Pulled, came, pull, shown_path
 from launcher.runs.run_desk import open_desk
 from launcher.runs.tensorboard import TensorBoard
@@ -228,7 +229,7 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
     measured = [point for _, point in joined(mirror)]
     picture: Path | None = mirror.picture
     try:
-        draw(mirror.run, measured, host_figures(mirror), mirror.picture)
+        draw(mirror.run, measured, host_figures(mirror), mirror.picture, title_of(mirror))
     except RunError:
         picture = None  # a run without a loss has no picture, which is not an error here
     except OSError as error:
