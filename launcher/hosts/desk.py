@@ -100,7 +100,7 @@ class Runs(Protocol):
         """Remove a run that has ended, if nothing is lost but what `lose` names.
 
         `held` are the SHA-256 of the files that are safe here, by their paths. Raises AgentError `last-copies`, whose values
-        are a LastCopies. With `all`, a run whose engine does not answer is cancelled first.
+        are a LastCopies. With `all`, a run whose engine does not answer is stopped first.
         """
 
 

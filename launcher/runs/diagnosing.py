@@ -17,7 +17,7 @@ from launcher.runs.not_sent import explained
 
 _REASONS = ("exit-nonzero", "killed-by-signal")
 """What the agent calls a failure of the class `unknown`."""
-_NO_FAILURE = ("succeeded", "cancelled", "cancel-incomplete")
+_NO_FAILURE = ("succeeded", "stopped", "stop-incomplete")
 
 
 def diagnosis_of(mirror: Mirror) -> Diagnosis | None:

@@ -436,12 +436,12 @@ class Mirror:
     def state(self) -> RunState | None:
         """Return the last state that was fetched; `None` before the first.
 
-        A run that was removed before the end was on record, as on a full disk, had been cancelled.
+        A run that was removed before the end was on record, as on a full disk, had been stopped.
         """
         numbers = sorted(self.folder.glob("[0-9][0-9][0-9][0-9]*"))
         state = _state(read_json(numbers[-1] / "state.json")) if numbers else None
         if state is not None and not is_terminal(state.state) and self.is_freed:
-            return state.model_copy(update={"state": State.CANCELLED})
+            return state.model_copy(update={"state": State.STOPPED})
         return state
 
     def began(self) -> float | None:

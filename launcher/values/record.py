@@ -10,7 +10,7 @@ from dataclasses import field
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 from pydantic.dataclasses import dataclass
 
 from launcher.values.base import Record
@@ -25,7 +25,7 @@ Moment = Annotated[float, Field(ge=-1e12, le=1e12)]
 class State(StrEnum):
     """Where a run is.
 
-    preparing -> running -> (stopping | resuming | waiting) -> succeeded | failed | cancelled.
+    preparing -> running -> (stopping | resuming | waiting) -> succeeded | failed | stopped.
     `interrupted` is derived: nobody holds the run's lock, and the last recorded state is not terminal.
     `unreachable` is a client's view, never a state of the run.
     """
@@ -38,12 +38,12 @@ class State(StrEnum):
     RESUMING = "resuming"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-    CANCELLED = "cancelled"
-    CANCEL_INCOMPLETE = "cancel-incomplete"
+    STOPPED = "stopped"
+    STOP_INCOMPLETE = "stop-incomplete"
     INTERRUPTED = "interrupted"
 
 
-TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.CANCEL_INCOMPLETE})
+TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.STOPPED, State.STOP_INCOMPLETE})
 
 
 def is_terminal(state: object) -> bool:
@@ -56,8 +56,8 @@ class Reason(StrEnum):
 
     COMPLETED = "completed"
     EXIT_ONLY = "exit-only"
-    STOPPED_BY_USER = "stopped-by-user"
-    CANCELLED_BY_USER = "cancelled-by-user"
+    BY_USER = "by-user"
+    BY_USER_NOW = "by-user-now"
     TIME_LIMIT = "time-limit"
     EXIT_NONZERO = "exit-nonzero"
     KILLED_BY_SIGNAL = "killed-by-signal"
@@ -116,6 +116,27 @@ class Parent(Record):
     step: Whole
 
 
+_WORDS_BEFORE = {
+    "cancelled": State.STOPPED,
+    "cancel-incomplete": State.STOP_INCOMPLETE,
+    "stopped-by-user": Reason.BY_USER,
+    "cancelled-by-user": Reason.BY_USER_NOW,
+}
+"""The names that states and reasons had in records until 2026-11-23."""
+
+
+class Judged(Record):
+    """A state with its reason, in the words of this version."""
+
+    state: str
+    reason: str | None = None
+
+    @field_validator("state", "reason", mode="before")
+    @classmethod
+    def _in_todays_words(cls, word: object) -> object:
+        return _WORDS_BEFORE.get(word, word) if isinstance(word, str) else word
+
+
 class FolderStart(Record):
     """What `attempt.json` says of its folder: when it was made, by the host's clock, and for which attempt.
 
@@ -172,11 +193,9 @@ class Trouble(Record):
         return self.what if self.since_s is None else f"{self.what} for {self.since_s:.0f} s"
 
 
-class RunState(Record):
+class RunState(Judged):
     """The `state.json` of a run's last folder, or what the host derives if nobody holds the lock. Times are the host's clock."""
 
-    state: str
-    reason: str | None = None
     attempt: Whole | None = None
     step: Whole | None = None
     loss: float | str | None = None
@@ -206,12 +225,10 @@ class RuntimeRecord(Record):
     engine: EngineWay | None = None
 
 
-class Summary(Record):
+class Summary(Judged):
     """A run in one line, as its host reports it. `time` is when it was launched, `ended` when it reached its last state."""
 
     run: str
-    state: str
-    reason: str | None = None
     attempt: Whole | None = None
     step: Whole | None = None
     steps: Whole | None = None

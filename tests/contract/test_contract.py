@@ -215,18 +215,18 @@ def test_stop_lets_the_training_save(place):
     """The last step is saved, nothing is left alive, and the state says who ended it."""
     run = detached(place, waits_at=7)
     until_step(place, 7)
-    assert "cancelled: stopped-by-user" in place.client.ok("stop", run)
+    assert "stopped: by-user" in place.client.ok("stop", run)
     until(lambda: not place.alive(run), "everything of it to end", 10)
     assert ledger(place) == list(range(1, 8))
     assert saved_steps(place, run) == [5, 7]
-    assert row(place, run)["reason"] == "stopped-by-user"
+    assert row(place, run)["reason"] == "by-user"
 
 
 def test_stop_now_does_not_wait(place):
     """A training that ignores SIGTERM is ended at once and saves nothing more."""
     run = detached(place, waits_at=7, ignores_sigterm="true")
     until_step(place, 7)
-    assert "cancelled: cancelled-by-user" in place.client.ok("stop", "--now", run)
+    assert "stopped: by-user-now" in place.client.ok("stop", "--now", run)
     until(lambda: not place.alive(run), "everything of it to end", 10)
     assert saved_steps(place, run) == [5]
 

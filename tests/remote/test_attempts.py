@@ -293,7 +293,7 @@ def test_a_rung_that_was_begun_after_an_agent_s_death_is_not_forgotten_at_the_ne
 # who stops it in between
 
 
-@pytest.mark.parametrize(("wish", "reason"), [("stop", "stopped-by-user"), ("cancel", "cancelled-by-user")])
+@pytest.mark.parametrize(("wish", "reason"), [("stop", "by-user"), ("cancel", "by-user-now")])
 def test_a_wish_that_comes_while_an_attempt_is_given_up_is_the_end(toy, wish, reason):
     """No next rung, no SIGTERM to what is given up, and what was spoilt is set aside all the same."""
     toy.script(
@@ -307,7 +307,7 @@ def test_a_wish_that_comes_while_an_attempt_is_given_up_is_the_end(toy, wish, re
     write_durably(toy.run.wish, wish)
     ended = toy.wait(keeper)
     assert (ended["state"], ended["reason"], ended["evidence"]["class"]) == (
-        "cancelled",
+        "stopped",
         reason,
         "nan-divergence",
     )
@@ -321,7 +321,7 @@ def test_a_wish_that_comes_before_the_next_attempt_has_begun_is_the_end(toy):
     leave_with_a_remedy(toy)
     write_durably(toy.run.wish, "stop")
     ended = toy.ended()
-    assert (ended["state"], toy.rungs()) == ("cancelled", [])
+    assert (ended["state"], toy.rungs()) == ("stopped", [])
 
 
 def leave_with_a_remedy(toy):

@@ -79,7 +79,7 @@ ROWS = {
     "a Trainer began to train, and made no step": ({"is_without_step": True}, b"", "succeeded, doubt: no-step"),
     "none of these": ({}, b"loss 0.5\n", "succeeded"),
     "an error or a signal": ({"code": 1}, UNSCALE, "failed: fp16-unscale"),
-    "any end, after you asked it to stop": ({"wish": "stop", "is_stop_asked": True}, UNSCALE, "cancelled"),
+    "any end, after you asked it to stop": ({"wish": "stop", "is_stop_asked": True}, UNSCALE, "stopped"),
     "any end, after the host asked it to stop": ({"is_stop_asked": True}, b"", "resuming"),
 }  # fmt: skip
 

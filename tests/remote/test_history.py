@@ -88,7 +88,7 @@ def test_a_second_listing_opens_nothing_of_the_runs_that_ended(history, opened):
 
 CHANGES = {
     "its state": lambda run: run.last().write_state("failed", "exit-nonzero"),
-    "a folder after its last": lambda run: (folder := run.new_folder(), folder.write_state("cancelled"), folder.release()),
+    "a folder after its last": lambda run: (folder := run.new_folder(), folder.write_state("stopped"), folder.release()),
     "its plan": lambda run: Path(run.plan).write_text('{"job": "another"}'),
 }  # fmt: skip
 

@@ -74,7 +74,7 @@ def test_so_many_of_the_cards_that_are_free_or_none(make_run, tmp_path):
         ("preparing", False, True, True),  # its `serve` keeps the lock while it lives
         ("waiting", True, False, True),
         ("succeeded", True, False, True),
-        ("cancel-incomplete", True, False, True),
+        ("stop-incomplete", True, False, True),
     ],
 )
 def test_a_card_whose_lock_is_free_is_free_by_the_state_of_its_run(make_run, state, began, is_held, is_free):

@@ -299,10 +299,10 @@ def test_a_stop_saves_where_it_is_and_nothing_is_done_again(toy):
     toy.start()
     run.until_step(11)
     Path(toy.run.wish).write_text("stop")
-    until(lambda: toy.state()["state"] == "cancelled", "the end")
+    until(lambda: toy.state()["state"] == "stopped", "the end")
     (stopped,) = [line["stopped"] for line in trainer.read(run.ledger) if "stopped" in line]
     assert os.listdir(toy.run.checkpoints) == [f"step-{stopped}"]
-    assert toy.state()["reason"] == "stopped-by-user"
+    assert toy.state()["reason"] == "by-user"
 
 
 def test_a_limit_of_time_is_kept_with_a_checkpoint_in_time(toy):
@@ -311,7 +311,7 @@ def test_a_limit_of_time_is_kept_with_a_checkpoint_in_time(toy):
         toy, once(8, "os._exit(7)"), step_s=0.1, steps=4000, time_limit_minutes=10 / 60, stop_grace_s=2.0
     )
     ended = toy.ended()
-    assert (ended["state"], ended["reason"]) == ("cancelled", "time-limit")
+    assert (ended["state"], ended["reason"]) == ("stopped", "time-limit")
     (stopped,) = [line["stopped"] for line in trainer.read(run.ledger) if "stopped" in line]
     assert f"step-{stopped}" in os.listdir(toy.run.checkpoints)
     assert run.begins() == [0, 6]
@@ -483,7 +483,7 @@ def test_a_stop_is_heeded_while_a_checkpoint_is_proven(toy):
     toy.start()
     until(lambda: is_open(folder / "slow"), "the proof")
     Path(toy.run.wish).write_text("stop")
-    until(lambda: toy.state()["state"] == "cancelled", "the end")
+    until(lambda: toy.state()["state"] == "stopped", "the end")
     assert run.begins() == []
 
 

@@ -169,7 +169,7 @@ def test_a_run_that_could_not_be_ended_is_a_parent_once_nothing_is_left(tmp_path
     left = subprocess.Popen(["sleep", "600"])
     bearer = orphan(["sleep", "600"], {**os.environ, "LAUNCH_TOKEN": "t0ken"}, tmp_path / "output")
     told = {"pid": left.pid, "start": find(left.pid).start}
-    state = {**ENDED, "state": "cancel-incomplete", "evidence": {"remaining": [told]}}
+    state = {**ENDED, "state": "stop-incomplete", "evidence": {"remaining": [told]}}
     run = run_at(tmp_path, "0101-a-aaaa", state)
     with open(run.token, "w") as file:
         file.write("t0ken")
@@ -187,7 +187,7 @@ def test_a_run_that_could_not_be_ended_is_a_parent_once_nothing_is_left(tmp_path
 
 def test_a_silent_engine_leaves_a_run_in_doubt(tmp_path):
     """Its container may yet be there."""
-    state = {**ENDED, "state": "cancel-incomplete"}
+    state = {**ENDED, "state": "stop-incomplete"}
     runtime = {"kind": "docker", "engine": {"name": "docker", "socket": str(tmp_path / "none.sock")}}
     with pytest.raises(ParentError, match="its engine does not answer"):
         check_ended(run_at(tmp_path, "0101-a-aaaa", state, runtime=runtime))
@@ -240,7 +240,7 @@ def test_what_remedies_made_of_the_plan_holds_on_where_nobody_set_it_anew(tmp_pa
 def test_what_an_unanswered_failure_has_spoilt_is_not_gone_on_from(tmp_path, failure, step):
     """Its agent died before it could set them aside, and the run was ended by a client."""
     failure = failure and {"class": "nan-divergence", **failure}
-    states = ({**ENDED, "state": "running", "failure": failure}, {"state": "cancelled"})
+    states = ({**ENDED, "state": "running", "failure": failure}, {"state": "stopped"})
     answer = given(tmp_path, *states)()
     parent = {"run": "0101-a-aaaa", "checkpoint": f"step-{step}", "step": step}
     assert answer == {"parent": parent, "changes": {}, "passed_over": []}

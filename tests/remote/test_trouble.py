@@ -115,7 +115,7 @@ def test_a_full_disk_takes_heartbeats_and_wishes_and_ends_a_run(small_disk):
         assert run.read_wish() == wish
     assert state_of(run)["state"] == "running"
     folder.release()
-    assert (state_of(run)["state"], state_of(run)["reason"]) == ("cancelled", "stopped-by-user")
+    assert (state_of(run)["state"], state_of(run)["reason"]) == ("stopped", "by-user")
 
 
 def test_an_agent_says_why_the_disk_refuses(tmp_path):

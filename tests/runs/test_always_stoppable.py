@@ -131,8 +131,8 @@ def seen_by_follower(client, run, words):
 FULL = "disk full on local"
 READ_ONLY = "read-only file system on local"
 CONDITIONS = {
-    "full": ("ext4", Disk.fill, FULL, "stop", "cancelled"),
-    "no inode left": ("tmpfs", Disk.use_up_inodes, FULL, "now", "cancelled"),
+    "full": ("ext4", Disk.fill, FULL, "stop", "stopped"),
+    "no inode left": ("tmpfs", Disk.use_up_inodes, FULL, "now", "stopped"),
     "read-only": ("ext4", Disk.become_read_only, READ_ONLY, "stop", "interrupted"),
     "read-only, now": ("ext4", Disk.become_read_only, READ_ONLY, "now", "interrupted"),
 }
@@ -166,7 +166,7 @@ def test_a_disk_that_takes_nothing_keeps_no_verb_from_its_work(client, disk, con
         assert folder.exists()
     else:
         assert (gc.returncode, removed.returncode, folder.exists()) == (0, 0, False), removed.stderr
-        assert "cancelled" in client.ok("ps")
+        assert "stopped" in client.ok("ps")
 
 
 def test_workers_beyond_the_descriptors_wait_and_are_heard(client, tmp_path):
@@ -222,7 +222,7 @@ def test_a_frozen_agent_is_stopped_all_the_same(client, freezer):
     assert client.ok("exec", run, "--", "echo", "there") == "there\n"
     assert "stop it before" in client.run("rm", "--force", run).stderr
     client.ok("gc")
-    assert "cancelled" in client.ok("stop", "--now", run)
+    assert "stopped" in client.ok("stop", "--now", run)
     assert all(map(is_gone, ours))
     client.ok("rm", "--force", run)
     assert not folder.exists()

@@ -209,7 +209,7 @@ def test_a_run_whose_only_card_was_taken_waits_for_it_and_says_who_has_it(client
         assert row["state"] == "resuming"
         assert row["evidence"]["card"] == f"GPU 0 held by pid {stranger.pid} (root)"
         if is_stopped:
-            assert "cancelled" in client.ok("stop", run)
+            assert "stopped" in client.ok("stop", run)
         assert stranger.poll() is None
         stranger.kill()
         stranger.wait()

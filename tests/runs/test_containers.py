@@ -138,14 +138,14 @@ def test_a_finished_and_a_stopped_run_stay_down_a_running_one_comes_back(client,
         more_steps(box, run, 7)
     enough(box, finished)
     until(lambda: state(client, finished)["state"] == "succeeded", "its end")
-    assert "cancelled" in client.ok("stop", stopped)
+    assert "stopped" in client.ok("stop", stopped)
     assert inspect(box, stopped)["State"]["Running"] is False
     attempt = 1
     for restart in (_restart_gracefully, _restart_after_a_kill, _reboot):
         restart(box)
         attempt += 1
         attempt = running_attempt(client, running, attempt)["attempt"]
-        for run, end in ((finished, "succeeded"), (stopped, "cancelled")):
+        for run, end in ((finished, "succeeded"), (stopped, "stopped")):
             assert inspect(box, run)["State"]["Running"] is False
             assert state(client, run)["state"] == end
         more_steps(box, running, 4)
@@ -224,7 +224,7 @@ def test_what_strangers_do_to_a_container_is_told_as_it_is(client, box):
     ]
     told = [one["evidence"]["container"] for one in previous if one and "evidence" in one]
     assert [one if one == "removed" else one["exit"] for one in told] == [137, "removed"]
-    assert "cancelled" in client.ok("stop", "--now", run)
+    assert "stopped" in client.ok("stop", "--now", run)
 
 
 def interrupted(client, run):
@@ -242,7 +242,7 @@ def test_stop_leaves_a_checkpoint_and_nothing_running(client, box):
     run = detached(client)
     more_steps(box, run, 7)
     pid = inspect(box, run)["State"]["Pid"]
-    assert "cancelled: stopped-by-user" in client.ok("stop", run)
+    assert "stopped: by-user" in client.ok("stop", run)
     told = inspect(box, run)["State"]
     assert told["Running"] is False
     assert told["ExitCode"] == 0
@@ -260,7 +260,7 @@ def test_a_stop_while_the_engine_is_down_is_heeded_when_it_is_back(client, box):
     assert done.returncode == 4
     assert "docker does not answer" in done.stderr
     box.start()
-    until(lambda: state(client, run)["state"] == "cancelled", "its end")
+    until(lambda: state(client, run)["state"] == "stopped", "its end")
 
 
 def inspect_pid(engine, run):
@@ -386,7 +386,7 @@ def test_a_link_that_dies_in_the_start_says_that_the_run_may_have_begun(client, 
         assert "may have begun   launch attach" in err
         interrupted(client, run)
         between.gate.set()
-        assert "cancelled" in client.ok("stop", "--now", run)
+        assert "stopped" in client.ok("stop", "--now", run)
 
 
 def test_of_two_attaches_at_once_one_starts_the_run(client, box):
@@ -422,7 +422,7 @@ def test_a_stop_reaches_a_container_that_waits_for_its_next_start(client, box):
 
     restarts = f"launch-{run}"
     until(lambda: waits() and int(_restarts(box, restarts)) >= 5, "the engine to wait")
-    assert "cancelled" in client.ok("stop", run)
+    assert "stopped" in client.ok("stop", run)
     assert inspect(box, run)["State"]["Running"] is False
     assert inspect(box, run)["State"]["Restarting"] is False
 
@@ -443,7 +443,7 @@ def test_a_paused_container_is_stopped_all_the_same(client, box, words):
         assert f"docker unpause launch-{run}" in client.run("exec", run, "--", "true").stderr
         assert "stop it before" in client.run("rm", "--force", run).stderr
         client.ok("gc", "--host", "dock")
-    assert "cancelled" in client.ok("stop", run, *words)
+    assert "stopped" in client.ok("stop", run, *words)
     told = inspect(box, run)["State"]
     assert (told["Running"], told["Paused"]) == (False, False)
 
@@ -463,7 +463,7 @@ def test_a_run_on_a_full_disk_is_stopped_and_removed(client, box):
         until(lambda: "disk full on dock" in client.ok("ps"), "a full disk", every=0.5)
         assert client.ok("exec", run, "--", "echo", "there") == "there\n"
         assert "stop it before" in client.run("rm", "--force", run).stderr
-        assert "cancelled" in client.ok("stop", run)
+        assert "stopped" in client.ok("stop", run)
         client.ok("gc", "--host", "dock")
         client.ok("rm", "--force", run)
         assert run not in box.docker("ps", "-a") + box.machine.ssh("ls", f"{place}/runs")
@@ -528,7 +528,7 @@ def test_a_stranger_s_container_of_that_name_is_left_alone(client, box):
         done = client.run(*words)
         assert done.returncode == 4, words
         assert f"launch-{run} is not of run {run}" in done.stderr
-    assert "cancelled" in client.ok("stop", "--now", run)
+    assert "stopped" in client.ok("stop", "--now", run)
     told = json.loads(box.docker("inspect", stranger.strip()))[0]
     assert told["State"]["Status"] == "running"
 
@@ -645,7 +645,7 @@ def test_a_hostile_job_in_a_container_controls_nothing(client, box):
     assert box.machine.ssh("ls", f"{path}/record/secrets.env")
     assert state(client, run)["state"] == "running"
     client.run("stop", run)
-    assert state(client, run)["state"] in ("cancelled", "failed")
+    assert state(client, run)["state"] in ("stopped", "failed")
     assert box.machine.ssh("cat", ".ssh/authorized_keys") == keys
     assert not box.machine.ssh("ls", f"{path}/work/code/was-run", check=False)
     assert not box.machine.ssh("ls", f"{path}/record/secrets.env", check=False)  # erased inside

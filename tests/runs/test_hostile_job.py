@@ -38,7 +38,7 @@ def test_a_native_job_makes_no_tool_of_the_agent(client):
     until(lambda: (folder / "work/code/ready").exists(), "the job's links")
     client.run("stop", "--now", run)
     rows = json.loads(client.ok("ps", "--json", "--host", "local"))["runs"]
-    assert [row["state"] for row in rows] == ["cancelled"]
+    assert [row["state"] for row in rows] == ["stopped"]
     client.run("pull", run, "--all")
     assert keys.read_text() == "a key\n"
     assert not list(client.runs.rglob("authorized_keys"))

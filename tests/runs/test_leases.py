@@ -220,7 +220,7 @@ def test_a_waiting_run_can_be_stopped(client, cards):
     run, _ = interrupted(client)
     client.detached(*words(client))
     assert client.run("attach", run).returncode == 5
-    assert "cancelled" in client.ok("stop", run)
+    assert "stopped" in client.ok("stop", run)
 
 
 def test_an_agent_that_comes_back_to_a_card_of_another_run_leaves_it_alone(client, cards):

@@ -362,7 +362,7 @@ def test_of_four_ranks_one_hangs_and_all_four_cards_are_free_again(place):
     place.signal("STOP", [dead.holders[uuid_of(2)]])
     if place.is_native:
         place.client.ok("stop", "--host", "dock", dead.run)
-    end = ["cancelled", "stopped-by-user"] if place.is_native else ["failed", "hang"]
+    end = ["stopped", "by-user"] if place.is_native else ["failed", "hang"]
     until(lambda: place.state(dead.run) == end, "the end of the run")
     place.next_launch_has_its_cards(dead, "ranks", "0", profile="t4x4")
 

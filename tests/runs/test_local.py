@@ -189,7 +189,7 @@ def test_stop_lets_the_script_save_and_then_nothing_of_ours_is_left(aware):
     """`stop` ends a run with a checkpoint; `ps` of the system shows nothing of it."""
     run = aware.detached("--job", "steps.toml", "--set", "steps=100000")
     until(step_reached(aware, run, 7), "seven steps")
-    assert "cancelled: stopped-by-user" in aware.ok("stop", run)
+    assert "stopped: by-user" in aware.ok("stop", run)
     assert processes_of(run_folder(aware, run)) == []
     saved = sorted(
         run_folder(aware, run).glob("work/checkpoints/*/manifest.json"), key=lambda path: path.stat().st_mtime
@@ -208,7 +208,7 @@ def test_stop_now_does_not_wait_for_a_script_that_will_not_go(client):
     )
     run = client.detached("--", "python", "train.py")
     until(lambda: len(processes_of(run_folder(client, run))) >= 4, "keeper, agent, script and child")
-    assert "cancelled: cancelled-by-user" in client.ok("stop", "--now", run)
+    assert "stopped: by-user-now" in client.ok("stop", "--now", run)
     assert processes_of(run_folder(client, run)) == []
 
 
@@ -316,14 +316,14 @@ def test_keeper_and_agent_killed_leave_an_interrupted_run_that_attach_goes_on_wi
 
 
 def test_an_interrupted_run_can_be_stopped(aware):
-    """`stop` of a run that nobody holds ends what is left of it and says cancelled."""
+    """`stop` of a run that nobody holds ends what is left of it and says stopped."""
     run = aware.detached("--job", "steps.toml", "--set", "steps=100000")
     until(step_reached(aware, run, 3), "three steps")
     for pid in processes_of(run_folder(aware, run)):
         with open(f"/proc/{pid}/cmdline") as file:
             if "agent.pyz" in file.read():
                 os.kill(pid, signal.SIGKILL)
-    assert "cancelled" in aware.ok("stop", run)
+    assert "stopped" in aware.ok("stop", run)
     assert processes_of(run_folder(aware, run)) == []
 
 

@@ -166,13 +166,13 @@ def test_an_agent_killed_on_the_host_is_brought_back_and_its_orphan_is_ended(cli
     until(lambda: not left_on(lab), "everything of ours to be gone")
 
 
-@pytest.mark.parametrize(("words", "reason"), [((), "stopped-by-user"), (("--now",), "cancelled-by-user")])
+@pytest.mark.parametrize(("words", "reason"), [((), "by-user"), (("--now",), "by-user-now")])
 def test_stop_over_ssh_leaves_nothing_running(client, lab, words, reason):
     """Both kinds of stop return when the host's own ps shows nothing of the run."""
     client.script("import time; time.sleep(600)")
     run = client.detached("--host", "A", "--", "python", "train.py")
     until(lambda: any("train.py" in line for line in left_on(lab)), "the script")
-    assert f"cancelled: {reason}" in client.ok("stop", run, *words)
+    assert f"stopped: {reason}" in client.ok("stop", run, *words)
     assert not [line for line in left_on(lab) if "serve" not in line]
 
 

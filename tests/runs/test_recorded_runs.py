@@ -20,8 +20,8 @@ STATES = {
     "plain": ("succeeded", "exit-only", 1),
     "failed": ("failed", "exit-nonzero", None),
     "mended": ("succeeded", "completed", 12),
-    "cancelled": ("cancelled", "stopped-by-user", 8),
-    "cancelled_now": ("cancelled", "cancelled-by-user", 7),
+    "cancelled": ("stopped", "by-user", 8),
+    "cancelled_now": ("stopped", "by-user-now", 7),
     "child": ("succeeded", "completed", 14),
     "interrupted": ("interrupted", None, 5),
 }

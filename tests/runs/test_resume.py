@@ -84,7 +84,7 @@ def ended(client, run):
 
     def is_over():
         last = max((roots(client) / run / "record").glob("[0-9]*/state.json"))
-        return json.loads(last.read_text())["state"] in ("succeeded", "failed", "cancelled")
+        return json.loads(last.read_text())["state"] in ("succeeded", "failed", "stopped")
 
     until(is_over, f"the end of {run}")
     return run

@@ -114,7 +114,7 @@ def test_stop_says_so_and_stop_now_gives_the_run_up(session, monkeypatch):
     with pytest.raises(EngineError, match="launch stop --now abcd"):
         control.stop(AgentDesk(There(session)), RUN, now=False, grace_s=0.1)
     row = control.stop(AgentDesk(There(session)), RUN, now=True, grace_s=0.1)
-    assert (row.summary.state, row.summary.reason) == ("cancel-incomplete", "engine-silent")
+    assert (row.summary.state, row.summary.reason) == ("stop-incomplete", "engine-silent")
     assert "does not answer" in ", ".join(words(row.summary.evidence))
     There(session).call("remove", run=RUN)
     assert not control.runs_of(AgentDesk(There(session)), [RUN])
@@ -126,13 +126,13 @@ def test_a_run_that_ended_by_itself_has_ended_though_its_engine_is_silent(sessio
     folder.write_state("stopping")
 
     def silent(*_):
-        folder.write_state("cancelled", "stopped-by-user")
+        folder.write_state("stopped", "by-user")
         folder.release()
         raise EngineError("there", "there: its docker does not answer: gone\n  look")
 
     monkeypatch.setattr(control, "open_for_run", silent)
     row = control.stop(AgentDesk(There(session)), RUN, now=False, grace_s=0.1)
-    assert row.summary.state == "cancelled"
+    assert row.summary.state == "stopped"
     assert row.problem == "there: its docker does not answer: gone"
 
 

@@ -153,7 +153,7 @@ def test_a_run_whose_job_has_changed_modes_is_stopped_and_removed(tmp_path, what
         preexec_fn=obey_modes,
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[0])["state"] == "cancelled"
+    assert json.loads(done.stdout.splitlines()[0])["state"] == "stopped"
     assert not os.path.lexists(run.path)
 
 
@@ -169,6 +169,6 @@ def test_ps_and_gc_show_the_line_and_a_stop_makes_the_run_one_that_ended(client)
     assert "state.json is a pipe" in line
     assert f"{BAD} unreadable: state.json is a pipe" in client.ok("gc", "--host", "local")
     client.run("stop", "--now", BAD, "--host", "local")
-    assert client.summary(BAD, "--host", "local")["state"] == "cancelled"
+    assert client.summary(BAD, "--host", "local")["state"] == "stopped"
     client.ok("rm", "--force", BAD, "--host", "local")
     assert not os.path.exists(run.path)

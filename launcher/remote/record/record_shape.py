@@ -19,6 +19,14 @@ MOST_CHARS = 100_000
 _DIGITS = bytes(ord("0") if chr(byte) in "0123456789" else ord(" ") for byte in range(256))
 _LONG_NUMBER = b"0" * 400
 
+_WORDS_BEFORE = {
+    "cancelled": "stopped",
+    "cancel-incomplete": "stop-incomplete",
+    "stopped-by-user": "by-user",
+    "cancelled-by-user": "by-user-now",
+}
+"""The names that states and reasons had in records until 2026-11-23."""
+
 Check = Callable[[Any], bool]
 Shape = Dict[str, Check]
 
@@ -52,11 +60,14 @@ def read_record(path: str, shape: Shape) -> Dict[str, Any]:
 
 
 def read_state(path: str) -> Dict[str, Any]:
-    """Return a state; empty if none was written. Raises UnreadableError, and OSError."""
+    """Return a state, in the words of this version; empty if none was written. Raises UnreadableError, and OSError."""
     record = read_record(path, STATE)
     if record and not isinstance(record.get("state"), str):
         raise UnreadableError(path, "holds no state")
-    return record
+    words = {
+        name: _WORDS_BEFORE[record[name]] for name in ("state", "reason") if record.get(name) in _WORDS_BEFORE
+    }
+    return {**record, **words} if words else record
 
 
 def _is_shallow(value: Any, levels: int) -> bool:

@@ -27,7 +27,7 @@ from .record_shape import ATTEMPT, HEARTBEAT, read_record, read_state
 from .safe_open import RunPath, UnreadableError, open_up, opened_folder, status_of
 
 VERSION = 1
-TERMINAL = ("succeeded", "failed", "cancelled", "cancel-incomplete")
+TERMINAL = ("succeeded", "failed", "stopped", "stop-incomplete")
 RUN_ID = re.compile(
     r"[0-9]{6}-[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?-[a-z0-9]{6}|[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}"
 )
@@ -42,7 +42,7 @@ UNREADABLE = "unreadable"
 NODE = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 ONE_MACHINE, SHARED = "machine", "shared"
 """Where the locks of a run count: on the machine that made its record, or on all that share its root."""
-WISHES = {"run": None, "stop": "stopped-by-user", "cancel": "cancelled-by-user"}
+WISHES = {"run": None, "stop": "by-user", "cancel": "by-user-now"}
 """What a user may wish for a run, with the reason of the end that follows."""
 SMALL_FILES = ("attempt.json", "state.json")
 GROWING_FILES = ("events.jsonl", "log.txt")

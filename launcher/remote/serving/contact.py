@@ -132,7 +132,7 @@ def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
     """Write the wish `stop` or `cancel` and wake the agent; a run that nobody holds is ended here.
 
     `by_force` kills an agent that does not answer, and its training.
-    A run whose fate is silent may still be running. Only `cancel` ends it, as `cancel-incomplete`; an agent that comes
+    A run whose fate is silent may still be running. Only `cancel` ends it, as `stop-incomplete`; an agent that comes
     back later finds that end, or the wish, and leaves. What a disk refuses is returned: the run is stopped all the same.
     """
     refusal = None
@@ -149,12 +149,10 @@ def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
         if not is_ours:
             return refusal
         if judged["state"] in ("interrupted", "waiting") or run_state.is_unwritten(judged):
-            return _settle_if_possible(run, "cancelled", str(WISHES[wish])) or refusal
+            return _settle_if_possible(run, "stopped", str(WISHES[wish])) or refusal
         if wish == "cancel" and run_state.is_silent(judged):
             evidence = judged.get("evidence")
-            return (
-                _settle_if_possible(run, "cancel-incomplete", "engine-silent", evidence=evidence) or refusal
-            )
+            return _settle_if_possible(run, "stop-incomplete", "engine-silent", evidence=evidence) or refusal
     return refusal
 
 

@@ -25,7 +25,7 @@ class Remove(NamedTuple):
     """A run, and what of it may be lost: `nothing`, `checkpoints` or `all`.
 
     The payload is the SHA-256 of each file that the client holds, by its path below work/. With `all`, a run whose fate is
-    silent is cancelled first.
+    silent is stopped first.
     """
 
     run: RunId

@@ -10,7 +10,7 @@ from ..fate.trouble import trouble_of
 from ..record.record_shape import ATTEMPT, PLAN, read_record
 from ..record.rundir import TERMINAL, UNREADABLE, Run, unreadable
 
-IN_DOUBT = ("resuming", "interrupted", "cancel-incomplete", UNREADABLE)
+IN_DOUBT = ("resuming", "interrupted", "stop-incomplete", UNREADABLE)
 
 
 def line_of(run: Run, state: State) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def check_ended(parent: Run) -> None:
         if time.monotonic() >= deadline:
             raise ParentError("held", "run %s is %s, but its agent is still there" % (parent.id, state))
         time.sleep(0.02)
-    if state == "cancel-incomplete":
+    if state == "stop-incomplete":
         left = run_state.fate_of(parent).left(parent)
         if left:
             raise ParentError("held", "run %s could not be ended whole: %s" % (parent.id, left))

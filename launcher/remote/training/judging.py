@@ -105,9 +105,9 @@ def judge(
     if failure is not None:
         evidence.update(failure.evidence())
     if wish != "run" and outcome.remaining:
-        return Judgement("cancel-incomplete", "processes-remain", evidence)
+        return Judgement("stop-incomplete", "processes-remain", evidence)
     if wish != "run":
-        return Judgement("cancelled", reason_of(wish), evidence)
+        return Judgement("stopped", reason_of(wish), evidence)
     if failure is not None:
         return Judgement("failed", failure.name, evidence)
     if outcome.is_stop_asked:

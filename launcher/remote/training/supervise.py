@@ -206,7 +206,7 @@ class Supervisor:
         wish, history = self.run.read_wish(), self.history
         missing = sorted(set(self.plan.get("secrets") or ()) - set(self.secrets))
         if wish != "run":
-            return self._end("cancelled", reason_of(wish), {})
+            return self._end("stopped", reason_of(wish), {})
         if self.terminations:
             self.account.say("resuming", SHUTDOWN)
             return RESTART
@@ -215,7 +215,7 @@ class Supervisor:
             evidence = failure.evidence() if failure is not None else {}
             return self._end("failed", verdict.reason, {**evidence, "mend": verdict.mend})
         if self.run_time.left_s <= 0:
-            return self._end("cancelled", "time-limit", {})
+            return self._end("stopped", "time-limit", {})
         if history.begun >= int(self.plan.get("attempts", 1)):
             return self._end("failed", "attempts-exhausted", {"attempts": history.begun})
         has_remedy = self.mending.in_force.remedy is not None
