@@ -1,5 +1,31 @@
-"""The command line: one file per verb, with its arguments and its output."""
+"""The command line: one file per verb, with its arguments and its output.
 
-from launcher.cli.app import main
+`main` loads nothing before Ctrl-C is quiet: what is interrupted while it loads has done nothing yet.
+"""
 
-__all__ = ["main"]
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+_INTERRUPTED = 128 + signal.SIGINT
+
+
+def main() -> None:
+    """Run the command line; Ctrl-C ends it without a traceback at any moment."""
+    is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a background job ignores it
+    if is_heard:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from launcher.cli import app
+
+    completes = "_LAUNCH_COMPLETE" in os.environ  # Ctrl-C after Tab: a shell would show what is printed
+    try:
+        if is_heard and not completes:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        app.main()
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    finally:
+        if is_heard:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)

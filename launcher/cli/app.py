@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import os
 import sys
 from gc import set_threshold
@@ -34,19 +35,23 @@ from launcher.cli import (
     resume,
     rm,
     stop,
+    streams,
     sweep,
 )
-from launcher.cli.quick import QuickCommand, QuickGroup
+from launcher.cli.foreign import tip
+from launcher.cli.quick import QuickCommand, QuickGroup, WrongWordsError, tell_wrong_words
 from launcher.cli.say import complain
 from launcher.cli.signals import Terminated, heed_sigterm
 from launcher.errors import LaunchError, UsageError
 
 DEFAULT = "run"
+WIDEST = 1000
+"""Help has the width of the terminal; 80 cells in a pipe."""
 _OWN = ("--help", "-h", "--version", "--install-completion", "--show-completion")
 
 
 class RootGroup(QuickGroup):
-    """A group that runs its hidden default command when the first word is an option, or missing."""
+    """A group that runs its default command when the first word is an option, or missing."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert the default command, and keep the words after `--` for it unchanged."""
@@ -54,13 +59,15 @@ class RootGroup(QuickGroup):
             completing.let_values_complete(self)
             is_default = bool(args) and args[0].startswith("-")
             return super().parse_args(ctx, [DEFAULT, *args] if is_default else args)
-        if not args or (args[0].startswith("-") and args[0] not in _OWN):
+        if not args or args[0] == DEFAULT or (args[0].startswith("-") and args[0] not in _OWN):
             if "--" in args:
                 ctx.obj = args[args.index("--") + 1 :]
                 if not ctx.obj:
                     raise UsageError("no command after --\n  example   launch --host HOST -- python train.py")
                 args = args[: args.index("--")]
-            args = [DEFAULT, *args]
+            args = args if args[:1] == [DEFAULT] else [DEFAULT, *args]
+        elif not args[0].startswith("-") and args[0] not in self.commands:
+            raise UsageError(tip(args[0], args[1:], self.commands))
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -73,6 +80,10 @@ class RootGroup(QuickGroup):
                 param.default = False
         own = super().get_params(ctx)
         return [*self._launch_options(), *own] if ctx.resilient_parsing else own
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line."""
+        return ["[VERB]", "[OPTIONS]", "[-- COMMAND…]"]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Show the default command's options among the root's."""
@@ -88,7 +99,7 @@ app = typer.Typer(
     cls=RootGroup,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST},
     help=launch.HELP,
 )
 
@@ -108,28 +119,34 @@ def _root(
     pass
 
 
-app.command(DEFAULT, hidden=True, cls=QuickCommand)(launch.launch)
-app.command("ps", cls=QuickCommand)(ps.ps)
-app.command("attach", cls=QuickCommand)(attach.attach)
-app.command("logs", cls=QuickCommand)(logs.logs)
-app.command("metrics", cls=QuickCommand)(metrics.metrics)
-app.command("plot", cls=QuickCommand)(plot.plot)
-app.command("stop", cls=QuickCommand)(stop.stop)
-app.command("resume", cls=QuickCommand)(resume.resume)
-app.command("rerun", cls=QuickCommand)(rerun.rerun)
-app.command("ls", cls=QuickCommand)(ls.ls)
-app.command("pull", cls=QuickCommand)(pull.pull)
-app.command("cp", cls=QuickCommand)(cp.cp)
-app.command("exec", cls=execute.ExecuteCommand)(execute.execute)
-app.command("rm", cls=QuickCommand)(rm.rm)
-app.command("gc", cls=QuickCommand)(gc.gc)
-app.command("sweep", cls=QuickCommand)(sweep.sweep)
-app.command("diagnose", cls=QuickCommand)(diagnose.diagnose)
-app.command("explain", cls=QuickCommand)(explain.explain)
-app.command("probe", cls=QuickCommand)(probe.probe)
-app.command("hosts", cls=QuickCommand)(hosts.hosts)
-app.add_typer(profile.app, name="profile")
-app.add_typer(image.app, name="image")
+_TASKS: dict[str, dict[str, Any]] = {
+    "Launch": {DEFAULT: launch.launch, "rerun": rerun.rerun, "resume": resume.resume},
+    "Look": {
+        "ps": ps.ps,
+        "attach": attach.attach,
+        "logs": logs.logs,
+        "metrics": metrics.metrics,
+        "plot": plot.plot,
+        "diagnose": diagnose.diagnose,
+        "explain": explain.explain,
+    },
+    "Files": {"ls": ls.ls, "pull": pull.pull, "cp": cp.cp, "exec": execute.execute},
+    "End and clean up": {"stop": stop.stop, "rm": rm.rm, "gc": gc.gc, "sweep": sweep.sweep},
+    "Hosts and cards": {
+        "hosts": hosts.hosts,
+        "probe": probe.probe,
+        "profile": profile.app,
+        "image": image.app,
+    },
+}
+"""The verbs by task, in the order of the help."""
+_CLASSES = {DEFAULT: launch.LaunchCommand, "exec": execute.ExecuteCommand}
+for _task, _verbs in _TASKS.items():
+    for _name, _verb in _verbs.items():
+        if isinstance(_verb, typer.Typer):
+            app.add_typer(_verb, name=_name, rich_help_panel=_task)
+        else:
+            app.command(_name, cls=_CLASSES.get(_name, QuickCommand), rich_help_panel=_task)(_verb)
 
 
 _NEW_OBJECTS = 50_000
@@ -139,11 +156,22 @@ _NEW_OBJECTS = 50_000
 def main() -> None:
     """Run the command line. A LaunchError becomes a message and its exit code; any other exception is a bug and is shown."""
     completing.forget_equals_signs()
+    streams.prepare()
     heed_sigterm()
     core_dumps.turn_off()
     set_threshold(_NEW_OBJECTS)
     try:
-        app(prog_name="launch")
+        try:
+            code = app(prog_name="launch", standalone_mode=False)
+        finally:
+            sys.stdout.flush()
+        sys.exit(code if isinstance(code, int) else 0)
+    except WrongWordsError as error:
+        tell_wrong_words(error)
+        sys.exit(UsageError.exit_code)
+    except typer.Abort:  # the end of the input, where an answer was expected
+        complain("nothing was done")
+        sys.exit(1)
     except LaunchError as error:
         complain(str(error))
         sys.exit(error.exit_code)
@@ -152,13 +180,25 @@ def main() -> None:
             raise
         complain("the current directory has been removed\n  next   cd to an existing folder")
         sys.exit(UsageError.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
     except Terminated:
         sys.exit(Terminated.exit_code)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader has closed the pipe, as `launch logs | head` does
+        _forget_stdout()  # the reader has closed the pipe, as `launch logs | head` does
         sys.exit(0)
+    except OSError as error:
+        if error.filename is not None or error.errno not in _CANNOT_WRITE:
+            raise
+        _forget_stdout()
+        complain(f"standard output: {error.strerror}")
+        sys.exit(1)
+
+
+_CANNOT_WRITE = (errno.ENOSPC, errno.EIO, errno.EBADF)
+
+
+def _forget_stdout() -> None:
+    """Drop what is still to be written there, which Python would try again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _has_working_directory() -> bool:

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from launcher.cli.options import AcceptFlag, HostOption, JsonFlag, QuietFlag, RunWord
+from launcher.cli.options import (
+    AcceptFlag,
+    ColorOption,
+    HostOption,
+    JsonFlag,
+    QuietFlag,
+    RunWord,
+    VerboseFlag,
+)
 
 
 def attach(
     run: RunWord = "last",
     host: HostOption = None,
     quiet: QuietFlag = False,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Follow a run from where this client left off. An interrupted run is recovered first.
 
-    Example:  launch attach last
+    Examples:
+        launch attach last
     """
     from launcher.cli.follow import follow_to_end
     from launcher.cli.screens import make_view

@@ -7,9 +7,9 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
 from rich.text import Text
 
+from launcher.cli import streams
 from launcher.cli.say import say
 from launcher.cli.wrapping import terminal_width, wrapped
 from launcher.values.text import printable
@@ -46,7 +46,7 @@ def print_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> l
 
     What is not a terminal gets all of the text, a line for each row.
     """
-    console = Console(highlight=False)
+    console = streams.console()
     (head, *lines), left_out = lay_out(columns, rows, terminal_width(console))
     if head:
         console.print(Text(head, style="" if console.no_color else "dim"), soft_wrap=True)

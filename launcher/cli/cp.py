@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, HostOption
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, VerboseFlag
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,12 +24,16 @@ def cp(
     ],
     destination: Annotated[str, typer.Argument(metavar="DEST", help="A file or folder on this machine.")],
     host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist, without asking.")] = False,
 ) -> None:
     """Copy a file or folder of a run to this machine, verified.
 
-    Examples:  launch cp w8q2:out/model.pt .     launch cp last:checkpoints/step-400 /data/kept/
+    Examples:
+        launch cp w8q2:out/model.pt .
+        launch cp last:checkpoints/step-400 /data/kept/
     """
     from launcher.cli.asking import agrees
     from launcher.cli.figures import size_text

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, HostOption, JsonFlag
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
 from launcher.errors import UnknownNameError, UsageError
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ def diagnose(
         typer.Argument(metavar="FILE|-|RUN", help="A log file, - for standard input, or a run."),
     ] = "last",
     host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -30,9 +32,10 @@ def diagnose(
     The answer has the class of the failure, the line that shows it, the reason and the fix. Of a run it explains the
     last attempt that failed, or else the doubt about its end.
 
-    Examples:  launch diagnose crash.log     launch diagnose last
-
-    Example:  ssh lab cat train.log | launch diagnose -
+    Examples:
+        launch diagnose crash.log
+        launch diagnose last
+        ssh lab cat train.log | launch diagnose -
     """
     from launcher.cli.say import say
 

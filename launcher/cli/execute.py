@@ -9,7 +9,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from launcher.cli.options import AcceptFlag, HostOption, RunWord
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, RunWord, VerboseFlag
 from launcher.cli.quick import QuickCommand
 from launcher.cli.say import complain, without_escapes
 from launcher.errors import AgentError, UsageError
@@ -21,6 +21,8 @@ _LONGEST_ESCAPE = 1000
 
 class ExecuteCommand(QuickCommand):
     """A verb that takes a command after `--`."""
+
+    takes_command = True
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep the words after `--` unchanged."""
@@ -35,6 +37,8 @@ def execute(
     run: RunWord,
     stray: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
 ) -> None:
     """Run a command on a run's host, in its code folder.
@@ -42,9 +46,9 @@ def execute(
     The command has the run's environment, but no input and no secrets. Output is shown as it is printed, and the exit code is the command's. Ctrl-C ends the command, and so does a lost
     link: nothing that it started stays behind.
 
-    Example:  launch exec last -- nvidia-smi
-
-    Example:  launch exec w8q2 -- ls -la ../artifacts
+    Examples:
+        launch exec last -- nvidia-smi
+        launch exec w8q2 -- ls -la ../artifacts
     """
     words: list[str] = ctx.obj or []
     if stray or not words:

@@ -12,11 +12,13 @@ import typer
 from launcher.cli.options import (
     AcceptFlag,
     CardOption,
+    ColorOption,
     HostOption,
     JobOption,
     JsonFlag,
     PrecisionOption,
     SetOption,
+    VerboseFlag,
 )
 from launcher.errors import UsageError
 
@@ -45,6 +47,8 @@ def explain(
             metavar="FILE", help="Use this output of `launch probe --json` instead of asking the host."
         ),
     ] = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -52,13 +56,12 @@ def explain(
 
     The ladder comes first, in the order in which its precisions are tried, then the excluded ones.
 
-    Example:  launch explain --profile titan_rtx --job sft
-
-    Example:  launch explain --host lab --set method=full
-
     Of a run it shows what ran beside what the card wants, and what to do if they differ.
 
-    Example:  launch explain last
+    Examples:
+        launch explain --profile titan_rtx --job sft
+        launch explain --host lab --set method=full
+        launch explain last
     """
     if run is not None:
         if profile or job or settings or probe or precision != "auto":

@@ -8,11 +8,13 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, HostOption, JsonFlag
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
 
 
 def gc(
     host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List what would be removed; remove nothing.")
@@ -23,7 +25,8 @@ def gc(
 
     This removes unused files, broken uploads, old agents, containers and environments. Runs stay until `launch rm`; model caches stay as well.
 
-    Example:  launch gc --host lab --dry-run
+    Examples:
+        launch gc --host lab --dry-run
     """
     from launcher.cli.figures import size_text
     from launcher.cli.say import say

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, JsonFlag
+from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, VerboseFlag
 from launcher.cli.say import say
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ def hosts(
     every: Annotated[
         bool, typer.Option("--all", help="Name the other aliases of ~/.ssh/config too; they are not probed.")
     ] = False,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -32,9 +34,9 @@ def hosts(
     These are this machine, the hosts of launch.toml and ~/.config/launch/hosts.toml, and the aliases of ~/.ssh/config that
     a run of this client is on. All are probed at once.
 
-    Example:  launch hosts
-
-    Example:  launch hosts --all --json
+    Examples:
+        launch hosts
+        launch hosts --all --json
     """
     from launcher.cli.wrapping import say_wrapped
     from launcher.runs import resolve

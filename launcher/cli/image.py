@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from launcher.cli.figures import size_text
-from launcher.cli.options import AcceptFlag, CardOption, HostOption, JobOption, JsonFlag
+from launcher.cli.options import (
+    AcceptFlag,
+    CardOption,
+    ColorOption,
+    HostOption,
+    JobOption,
+    JsonFlag,
+    VerboseFlag,
+)
 from launcher.cli.quick import QuickCommand, QuickGroup
 from launcher.cli.say import say
 from launcher.errors import UsageError
@@ -38,11 +46,14 @@ def show(
     ] = None,
     job: JobOption = None,
     host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Show a job's image for a card: its name, how its parts were chosen, and its Dockerfile. No host is asked.
 
-    Example:  launch image show --profile titan_rtx
+    Examples:
+        launch image show --profile titan_rtx
     """
     from launcher.cli.wrapping import say_wrapped
     from launcher.planning import TorchTarget, image, torch_for
@@ -85,12 +96,15 @@ def build(
     host: HostOption = None,
     profile: CardOption = None,
     job: JobOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Build a job's image on a host now, so that no launch waits for it. Ctrl-C cancels the build.
 
-    Example:  launch image build --host lab --job sft
+    Examples:
+        launch image build --host lab --job sft
     """
     from launcher.cli.screens import make_view
     from launcher.runs.launching import build_image
@@ -100,10 +114,17 @@ def build(
 
 
 @app.command("list", cls=QuickCommand)
-def listing(host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonFlag = False) -> None:
+def listing(
+    host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
     """List the images that launch has built on a host, newest first.
 
-    Example:  launch image list --host lab
+    Examples:
+        launch image list --host lab
     """
     from launcher.cli.columns import Column, print_columns
     from launcher.hosts import connect
@@ -143,6 +164,8 @@ def _listed(image: Supply) -> dict[str, object]:
 @app.command("prune", cls=QuickCommand)
 def prune(
     host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List what would be removed; remove nothing.")
@@ -151,7 +174,8 @@ def prune(
 ) -> None:
     """Remove the images that launch has built on a host and that no run and no container uses.
 
-    Example:  launch image prune --host lab --dry-run
+    Examples:
+        launch image prune --host lab --dry-run
     """
     from launcher.hosts import connect
     from launcher.runs import resolve

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from launcher.cli.options import (
+    WHAT,
+    WHERE,
     AcceptFlag,
     CardOption,
+    ColorOption,
     DetachFlag,
     EnvFileOption,
     HostOption,
@@ -20,9 +23,11 @@ from launcher.cli.options import (
     PrecisionOption,
     QuietFlag,
     SetOption,
+    VerboseFlag,
     WaitOption,
     seconds,
 )
+from launcher.cli.quick import QuickCommand
 from launcher.cli.say import complain, say
 from launcher.errors import UsageError
 
@@ -41,6 +46,12 @@ launch --job sft --set model=org/name --set data.train=./my.jsonl
 """
 
 
+class LaunchCommand(QuickCommand):
+    """The verb `run`."""
+
+    takes_command = True
+
+
 def launch(
     ctx: typer.Context,
     stray: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
@@ -49,27 +60,46 @@ def launch(
     job: JobOption = None,
     runtime: Annotated[
         str | None,
-        typer.Option(metavar="RUNTIME", help="How the job runs on the host: auto, docker or native."),
+        typer.Option(
+            metavar="RUNTIME",
+            help="How the job runs on the host: auto, docker or native.",
+            rich_help_panel=WHERE,
+        ),
     ] = None,
     precision: PrecisionOption = "auto",
     rehearse: Annotated[
-        bool, typer.Option("--rehearse", help="Run on a CPU with the card's precision and batch split.")
+        bool,
+        typer.Option(
+            "--rehearse", help="Run on a CPU with the card's precision and batch split.", rich_help_panel=WHAT
+        ),
     ] = False,
     adapt: Annotated[
         bool,
         typer.Option(
             "--adapt",
             help="Give a script that knows nothing of launcher the plan's precision, resume and guard.",
+            rich_help_panel=WHAT,
         ),
     ] = False,
     settings: SetOption = None,
     packages: Annotated[
         list[str] | None,
-        typer.Option("--with", metavar="PACKAGE", help="Have this package there, for example peft==0.21.2."),
+        typer.Option(
+            "--with",
+            metavar="PACKAGE",
+            help="Have this package there, for example peft==0.21.2.",
+            rich_help_panel=WHAT,
+        ),
     ] = None,
     variables: Annotated[
         list[str] | None,
-        typer.Option("--env", "-e", metavar="NAME=VALUE", help="Set a variable of the job; it is recorded."),
+        typer.Option(
+            "--env",
+            "-e",
+            metavar="NAME=VALUE",
+            help="Set a variable of the job; it is recorded.",
+            rich_help_panel=WHAT,
+        ),
     ] = None,
     env_files: EnvFileOption = None,
     secrets: Annotated[
@@ -79,6 +109,7 @@ def launch(
             "-s",
             metavar="NAME",
             help="Pass this environment variable to the job; its value is never recorded.",
+            rich_help_panel=WHAT,
         ),
     ] = None,
     outputs: Annotated[
@@ -90,7 +121,10 @@ def launch(
         ),
     ] = None,
     gpus: Annotated[
-        str | None, typer.Option(metavar="N|UUID,…", help="Use this many of the host's cards, or these.")
+        str | None,
+        typer.Option(
+            metavar="N|UUID,…", help="Use this many of the host's cards, or these.", rich_help_panel=WHERE
+        ),
     ] = None,
     wait: WaitOption = None,
     name: NameOption = None,
@@ -107,10 +141,20 @@ def launch(
     ] = None,
     sure: Annotated[bool, typer.Option("--yes", "-y", help="Send a large folder without asking.")] = False,
     quiet: QuietFlag = False,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Launch the job of --job, else the command after --, else the project's job, else the sft demo."""
+    """Launch the job of --job, else the command after --, else the project's job, else the sft demo.
+
+    The word `run` may be left out.
+
+    Examples:
+        launch run
+        launch run --host lab --profile titan_rtx
+        launch run --host lab -- python train.py
+    """
     words: list[str] = ctx.obj or []
     if stray:
         complain(

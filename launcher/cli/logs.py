@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, HostOption, RunWord
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, RunWord, VerboseFlag
 
 
 def logs(
     run: RunWord = "last",
     host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Continue until the run ends.")] = False,
 ) -> None:
@@ -20,7 +22,9 @@ def logs(
 
     The log has all attempts, one after another.
 
-    Examples:  launch logs last     launch logs w8q2 -f
+    Examples:
+        launch logs last
+        launch logs w8q2 -f
     """
     from launcher.cli.fetch import fetch
     from launcher.cli.log_view import LogView

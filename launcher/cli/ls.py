@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, HostOption, JsonFlag, RunWord
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
 
 
 def ls(
@@ -16,12 +16,16 @@ def ls(
         str | None, typer.Argument(metavar="[PATH]", help="A file or folder of the run; by default all.")
     ] = None,
     host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """List what a run wrote, and whether it is here. Paths are relative to the run's working folder.
 
-    Examples:  launch ls last     launch ls w8q2 checkpoints
+    Examples:
+        launch ls last
+        launch ls w8q2 checkpoints
     """
     from launcher.cli.screens import make_stage
     from launcher.runs.control import locate
@@ -44,10 +48,10 @@ def ls(
     if not listing.rows:
         say(f"{mirror.short} wrote no files")
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from launcher.cli.streams import console
     from launcher.values.text import printable
 
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -57,7 +61,7 @@ def ls(
     for row in listing.rows:
         cells = (size_text(row.size), row.kind, row.here, row.path)
         table.add_row(*(Text(printable(cell)) for cell in cells))
-    Console(highlight=False).print(table)
+    console().print(table)
     total, absent = sum(row.size for row in listing.rows), [row for row in listing.rows if row.here != "yes"]
     words = f"{files_text(len(listing.rows))}, {size_text(total)}"
     if absent and not mirror.is_freed:

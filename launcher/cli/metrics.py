@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, HostOption, JsonFlag, RunWord
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
 from launcher.cli.say import say
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 def metrics(
     run: RunWord = "last",
     host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
@@ -31,9 +33,9 @@ def metrics(
 
     Where several attempts passed a step, the latest attempt counts. If the run continues another, that run's metrics come first, under its own id.
 
-    Example:  launch metrics last
-
-    Example:  launch metrics w8q2 --csv > w8q2.csv
+    Examples:
+        launch metrics last
+        launch metrics w8q2 --csv > w8q2.csv
     """
     from launcher.cli.fetch import fetch
     from launcher.runs import curves

@@ -9,6 +9,9 @@ import typer
 
 from launcher.errors import UsageError
 
+WHAT = "What runs"
+WHERE = "Where"
+
 
 def _accept_new_host_keys(value: bool) -> bool:
     if value:
@@ -16,6 +19,24 @@ def _accept_new_host_keys(value: bool) -> bool:
         from launcher.hosts.new_keys import NEW_KEYS
 
         NEW_KEYS.accept(complain)
+    return value
+
+
+def _choose_colour(choice: str | None) -> str | None:
+    if choice is not None:
+        from launcher.cli import streams
+
+        if choice not in streams.COLOURS:
+            raise UsageError(f"--color {choice}: expected {', '.join(streams.COLOURS)}")
+        streams.choose_colour(choice)
+    return choice
+
+
+def _be_verbose(value: bool) -> bool:
+    if value:
+        from launcher.cli import verbose
+
+        verbose.turn_on()
     return value
 
 
@@ -30,22 +51,45 @@ def seconds(wait: str | None) -> float:
 
 
 RunWord = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run's id, the start of it or of its last part; or `last`.")
+    str,
+    typer.Argument(
+        metavar="RUN", help="A run's id, the start of it or of its last part, its name, or `last`."
+    ),
 ]
 HostOption = Annotated[
-    str | None, typer.Option("--host", metavar="HOST", help="A host of launch.toml or ~/.ssh/config.")
+    str | None,
+    typer.Option(
+        "--host",
+        metavar="HOST",
+        help="A host of launch.toml or ~/.ssh/config, or user@machine:port.",
+        rich_help_panel=WHERE,
+    ),
 ]
 CardOption = Annotated[
     str | None,
-    typer.Option("--profile", metavar="PROFILE", help="The card; by default the one that the host has."),
+    typer.Option(
+        "--profile",
+        metavar="PROFILE",
+        help="The card; by default the one that the host has.",
+        rich_help_panel=WHERE,
+    ),
 ]
-JobOption = Annotated[str | None, typer.Option("--job", metavar="JOB", help="A job's name or its TOML file.")]
+JobOption = Annotated[
+    str | None,
+    typer.Option("--job", metavar="JOB", help="A job's name or its TOML file.", rich_help_panel=WHAT),
+]
 PrecisionOption = Annotated[
     Literal["auto", "bf16", "fp16", "fp16-native", "fp32"],
-    typer.Option(help="Start with this precision; `auto` takes the first of the ladder."),
+    typer.Option(
+        metavar="MODE",
+        show_default=False,
+        help="Start with this precision: bf16, fp16, fp16-native or fp32; auto takes the ladder's first.",
+        rich_help_panel=WHAT,
+    ),
 ]
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the job.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the job.", rich_help_panel=WHAT),
 ]
 EnvFileOption = Annotated[
     list[str] | None,
@@ -53,6 +97,7 @@ EnvFileOption = Annotated[
         "--env-file",
         metavar="FILE",
         help="Pass the variables of a file to the job, as secrets; see --secret.",
+        rich_help_panel=WHAT,
     ),
 ]
 NameOption = Annotated[
@@ -61,7 +106,10 @@ NameOption = Annotated[
 WaitOption = Annotated[
     str | None,
     typer.Option(
-        "--wait", metavar="TIME", help="Wait up to this long for an occupied card, for example 30m."
+        "--wait",
+        metavar="TIME",
+        help="Wait up to this long for an occupied card, for example 30m.",
+        rich_help_panel=WHERE,
     ),
 ]
 DetachFlag = Annotated[bool, typer.Option("--detach", help="Start the run, print how to attach, and exit.")]
@@ -75,5 +123,20 @@ AcceptFlag = Annotated[
         "--accept-new-host-key",
         callback=_accept_new_host_keys,
         help="Accept and record a host key that no known_hosts file has yet; a changed key is still refused.",
+    ),
+]
+ColorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--color",
+        metavar="WHEN",
+        callback=_choose_colour,
+        help="auto, always or never; auto heeds NO_COLOR and FORCE_COLOR.",
+    ),
+]
+VerboseFlag = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", "-v", callback=_be_verbose, help="Show files read, and each request to a host."
     ),
 ]

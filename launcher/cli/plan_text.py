@@ -39,7 +39,7 @@ def show_plan(plan: Plan, findings: tuple[Finding, ...]) -> None:
         f"  env        {_environment(plan)}",
         *([f"  variables  {_variables(plan)}"] if plan.variables else []),
         *(f"  hook       {note.partition(': ')[2]}" for note in [hook_note(plan)] if note),
-        f"  plan       sha256 {plan.digest[:16]}   ({len(findings)} findings; complete plan: --json)",
+        f"  plan       sha256 {plan.digest[:16]}   ({len(findings)} finding{'s' * (len(findings) != 1)}; complete plan: --json)",
         hang=13,
     )
 

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from launcher.cli.options import AcceptFlag, HostOption, JsonFlag, RunWord
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
 from launcher.cli.say import say
 from launcher.errors import RunError
 
@@ -15,13 +15,19 @@ if TYPE_CHECKING:
 
 
 def plot(
-    run: RunWord = "last", host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonFlag = False
+    run: RunWord = "last",
+    host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Draw a run's loss in the terminal, and write a picture with loss, learning rate, gradient norm, throughput and cards.
 
     The picture's path is printed last; a pipe gets nothing else. If the run continues another, the curves include that run.
 
-    Example:  launch plot last
+    Examples:
+        launch plot last
     """
     from launcher.cli.fetch import fetch
     from launcher.cli.wrapping import terminal_width

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from launcher.cli.figures import age_text, size_text
-from launcher.cli.options import AcceptFlag, HostOption, JsonFlag
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
 from launcher.cli.say import say
 
 if TYPE_CHECKING:
@@ -15,12 +15,18 @@ if TYPE_CHECKING:
     from launcher.values.facts import Facts, Gpu, Holder
 
 
-def probe(host: HostOption = None, _accept: AcceptFlag = False, as_json: JsonFlag = False) -> None:
+def probe(
+    host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
     """Show what a host has: cards, space, engines, interpreters.
 
-    Example:  launch probe --host lab
-
-    Example:  launch probe --host lab --json > lab.json
+    Examples:
+        launch probe --host lab
+        launch probe --host lab --json > lab.json
     """
     from launcher.errors import UnknownNameError
     from launcher.hosts import connect

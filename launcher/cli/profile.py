@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.options import JsonFlag
+from launcher.cli.options import ColorOption, JsonFlag, VerboseFlag
 from launcher.cli.quick import QuickCommand, QuickGroup
 
 app = typer.Typer(
@@ -16,10 +16,13 @@ app = typer.Typer(
 
 
 @app.command("list", cls=QuickCommand)
-def list_profiles(as_json: JsonFlag = False) -> None:
+def list_profiles(
+    _color: ColorOption = None, _verbose: VerboseFlag = False, as_json: JsonFlag = False
+) -> None:
     """List the profiles, yours and the built-in ones.
 
-    Example:  launch profile list
+    Examples:
+        launch profile list
     """
     if as_json:
         from launcher.runs.resolve import profiles
@@ -39,11 +42,14 @@ def list_profiles(as_json: JsonFlag = False) -> None:
 @app.command("show", cls=QuickCommand)
 def show(
     name: Annotated[str, typer.Argument(metavar="PROFILE", help="A profile's name.")],
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Show a card: its rates, what it supports, and the precisions that follow from that.
 
-    Example:  launch profile show titan_rtx
+    Examples:
+        launch profile show titan_rtx
     """
     from launcher.planning import LadderInputs, ladder
     from launcher.runs.resolve import profile

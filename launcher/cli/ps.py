@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from launcher.cli.figures import age_text, duration_text
-from launcher.cli.options import AcceptFlag, HostOption, JsonFlag
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
 from launcher.cli.say import say
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ def ps(
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Only the newest N runs.")
     ] = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -32,9 +34,9 @@ def ps(
 
     In a narrow terminal, long texts are cut and columns are left out; a pipe gets all of them.
 
-    Example:  launch ps
-
-    Example:  launch ps --host lab --limit 20 --state failed
+    Examples:
+        launch ps
+        launch ps --host lab --limit 20 --state failed
     """
     from launcher.runs.control import listing
 

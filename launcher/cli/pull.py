@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, HostOption, JsonFlag, RunWord
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
 
 if TYPE_CHECKING:
     from launcher.runs.mirror import Mirror
@@ -23,6 +23,8 @@ def pull(
     run: RunWord = "last",
     paths: PathWords = None,
     host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     everything: Annotated[
         bool, typer.Option("--all", help="Everything: no limit on the size, and checkpoints too.")
@@ -36,7 +38,10 @@ def pull(
 
     Without PATH: artifacts and outputs, the smallest first, up to the job's pull_limit; no checkpoints.
 
-    Examples:  launch pull last     launch pull w8q2 checkpoints/step-400     launch pull w8q2 --all
+    Examples:
+        launch pull last
+        launch pull w8q2 checkpoints/step-400
+        launch pull w8q2 --all
     """
     from launcher.cli.screens import make_view
     from launcher.errors import RunError

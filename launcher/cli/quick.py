@@ -1,10 +1,22 @@
-"""Commands that start quickly: typer loads pydantic (50 ms) for an unset `--help` unless its default is a bool."""
+"""The classes of all verbs: they start quickly, and have help whose examples can be pasted.
+
+typer loads pydantic (50 ms) for an unset `--help` unless its default is a bool.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
-from typer.core import TyperCommand, TyperGroup
+import typer
+from typer.core import TyperCommand, TyperGroup, TyperOption
+
+from launcher.cli import help_text
+from launcher.cli.say import complain
+from launcher.errors import UsageError
+
+WrongWordsError: Any = typer.BadParameter.__base__
+"""What typer raises for words that it does not understand; it exports some of its kinds only."""
 
 
 class QuickCommand(TyperCommand):
@@ -14,6 +26,53 @@ class QuickCommand(TyperCommand):
         """Return the help option with a plain default."""
         return _with_default(super().get_help_option(ctx))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse an option that is given twice but has one value. A missing RUN is told with what to type."""
+        if not ctx.resilient_parsing:
+            self._refuse_twins(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except WrongWordsError as error:
+            error.ctx = error.ctx or ctx
+            missing = (
+                getattr(getattr(error, "param", None), "metavar", None)
+                if type(error).__name__ == "MissingParameter"
+                else None
+            )
+            if missing is None:
+                raise
+            raise UsageError(_what_is_missing(ctx.command_path, str(missing))) from None
+
+    def _refuse_twins(self, ctx: Any, args: list[str]) -> None:
+        try:
+            _, _, order = self.make_parser(ctx).parse_args(list(args))
+        except WrongWordsError as error:
+            error.ctx = error.ctx or ctx
+            raise
+        for param, times in Counter(order).items():
+            has_one_value = isinstance(param, TyperOption) and not (
+                param.multiple or param.is_flag or param.count
+            )
+            if times > 1 and has_one_value:
+                raise UsageError(
+                    f"{param.opts[0]} is given {times} times, and has one value\n  see   {ctx.command_path} --help"
+                )
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line."""
+        return help_text.usage(self.get_params(ctx), takes_command=self.takes_command)
+
+    takes_command = False
+    """Whether a command follows after `--`."""
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write what the verb does; its examples stand on their own lines."""
+        help_text.write_text(formatter, self.help or "")
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and the options, in groups."""
+        help_text.write_options(formatter, ctx, self.get_params(ctx))
+
 
 class QuickGroup(TyperGroup):
     """A group of verbs."""
@@ -22,8 +81,38 @@ class QuickGroup(TyperGroup):
         """Return the help option with a plain default."""
         return _with_default(super().get_help_option(ctx))
 
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write what the verbs are for."""
+        help_text.write_text(formatter, self.help or "")
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the verbs by task, then the options."""
+        self.format_commands(ctx, formatter)
+        help_text.write_options(formatter, ctx, self.get_params(ctx))
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the verbs with the whole first sentence of each."""
+        help_text.write_commands(formatter, self.commands)
+
+
+def tell_wrong_words(error: Any) -> None:
+    """Say what is wrong with a command line, and where its help is. A group without a verb shows its help."""
+    if error.ctx is None or type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return
+    path = error.ctx.command_path
+    said = error.format_message().replace("Value error, ", "").rstrip(".")
+    complain(f"{path}: {said[:1].lower()}{said[1:]}\n  see   {path} --help")
+
 
 def _with_default(option: Any) -> Any:
     if option is not None:
         option.default = False
     return option
+
+
+def _what_is_missing(path: str, missing: str) -> str:
+    if missing in ("RUN", "RUN…", "RUN:PATH"):
+        path_too = ":PATH" if missing == "RUN:PATH" else ""
+        return f"{path}: which run?\n  the newest   {path} last{path_too}\n  all of them  launch ps"
+    return f"{path}: {missing} is missing\n  see   {path} --help"

@@ -9,6 +9,7 @@ import typer
 from launcher.cli.options import (
     AcceptFlag,
     CardOption,
+    ColorOption,
     DetachFlag,
     EnvFileOption,
     JsonFlag,
@@ -16,6 +17,7 @@ from launcher.cli.options import (
     QuietFlag,
     RunWord,
     SetOption,
+    VerboseFlag,
     WaitOption,
     seconds,
 )
@@ -34,6 +36,8 @@ def rerun(
     detach: DetachFlag = False,
     sure: Annotated[bool, typer.Option("--yes", "-y", help="Send a large folder without asking.")] = False,
     quiet: QuietFlag = False,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -42,7 +46,10 @@ def rerun(
     The job, the options and the command are the same; the code is that of the folder as it is now. What the new plan has
     otherwise is said. To go on from a checkpoint, use launch resume.
 
-    Examples:  launch rerun last     launch rerun w8q2 --set seed=2     launch rerun w8q2 --host lambda
+    Examples:
+        launch rerun last
+        launch rerun w8q2 --set seed=2
+        launch rerun w8q2 --host lambda
     """
     from launcher.cli.follow import start_and_follow
     from launcher.cli.screens import make_view

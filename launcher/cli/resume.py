@@ -8,6 +8,7 @@ import typer
 
 from launcher.cli.options import (
     AcceptFlag,
+    ColorOption,
     DetachFlag,
     EnvFileOption,
     HostOption,
@@ -15,6 +16,7 @@ from launcher.cli.options import (
     NameOption,
     QuietFlag,
     RunWord,
+    VerboseFlag,
     WaitOption,
     seconds,
 )
@@ -40,6 +42,8 @@ def resume(
         typer.Option("--yes", "-y", help="Send the secrets that the plan of another client's run names."),
     ] = False,
     quiet: QuietFlag = False,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -48,7 +52,9 @@ def resume(
     The new run is on the same host and starts from the newest complete checkpoint. It uses the code, data, model and precisions that are already there; nothing is sent. Its curves continue
     that run's. For a run that was interrupted, use launch attach.
 
-    Examples:  launch resume w8q2 --set steps=600     launch resume last
+    Examples:
+        launch resume w8q2 --set steps=600
+        launch resume last
     """
     from launcher.cli.follow import start_and_follow
     from launcher.cli.screens import make_view

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from launcher.cli.asking import YesFlag, agrees, check_last
-from launcher.cli.options import AcceptFlag, HostOption
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, VerboseFlag
 from launcher.errors import OtherRootError, UnreachableError
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ def rm(
         typer.Argument(metavar="RUN…", help="Runs: an id, the start of it or of its last part; or `last`."),
     ],
     host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     force: Annotated[
         bool, typer.Option("--force", help="Remove files of which there is no other copy, too.")
@@ -35,7 +37,10 @@ def rm(
 
     What a run wrote is compared with what is here first. Nothing is removed whose last copy would be lost. Files shared with other runs are removed by `launch gc`.
 
-    Examples:  launch rm w8q2     launch rm --here w8q2     launch rm --force p0x1 a77c
+    Examples:
+        launch rm w8q2
+        launch rm --here w8q2
+        launch rm --force p0x1 a77c
     """
     from launcher.runs.cleaning import check_here
     from launcher.runs.control import locate

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.text import Text
 
+from launcher.cli import streams
 from launcher.cli.figures import transfer_text
 from launcher.cli.json_view import JsonView
 from launcher.cli.plain_view import PlainView, Stage
@@ -22,14 +22,14 @@ def make_view(as_json_lines: bool, *, is_quiet: bool = False) -> View:
     """Return the JSON view if requested, the live view if standard error is a terminal, else the plain one."""
     if as_json_lines:
         return JsonView(is_quiet=is_quiet)
-    console = Console(stderr=True, highlight=False)
+    console = streams.console(stderr=True)
     return TerminalView(console, is_quiet=is_quiet) if console.is_terminal else PlainView(is_quiet=is_quiet)
 
 
 @contextmanager
 def make_stage(name: str) -> Iterator[Stage]:
     """Yield a stage that is shown on standard error while it lasts, and not when it is done."""
-    console = Console(stderr=True)
+    console = streams.console(stderr=True)
     with spinner(console, name) as status:
 
         def show(text: str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from launcher.cli.asking import YesFlag, check_last
-from launcher.cli.options import AcceptFlag, HostOption, JsonFlag, RunWord
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
 from launcher.cli.say import say
 from launcher.cli.signals import spinner
 
@@ -16,6 +16,8 @@ from launcher.cli.signals import spinner
 def stop(
     run: RunWord,
     host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     now: Annotated[bool, typer.Option("--now", help="End it immediately, without a checkpoint.")] = False,
     yes: YesFlag = False,
@@ -23,7 +25,9 @@ def stop(
 ) -> None:
     """Stop a run: it saves a checkpoint if it can, then ends. Wait until it has ended.
 
-    Examples:  launch stop w8q2     launch stop --now w8q2
+    Examples:
+        launch stop w8q2
+        launch stop --now w8q2
     """
     from launcher.runs.control import locate
     from launcher.runs.control import stop as ask
@@ -33,12 +37,12 @@ def stop(
 
     place, mirror = locate(run, host)
     check_last(run, mirror, "stop", yes=yes)
-    from rich.console import Console
+    from launcher.cli.streams import console
 
     grace_s = mirror.plan().stop_grace_s
     with (
         open_desk(place, mirror) as desk,
-        spinner(Console(stderr=True), f"stopping {mirror.run} on {place.name}"),
+        spinner(console(stderr=True), f"stopping {mirror.run} on {place.name}"),
     ):
         row = ask(desk, mirror.run, now=now, grace_s=grace_s)
     ended = row.summary

@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, HostOption, JsonFlag
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
 
 
 def sweep(
     host: HostOption = None,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List what would be done; change nothing.")
@@ -23,7 +25,9 @@ def sweep(
     Every launch does this for processes, containers and files. Only what provably belongs to a run is touched: by the run's token, host, boot and start time, or by a container's
     labels. Anything else is left alone and explained; for each foreign process on a card, the person to ask is named.
 
-    Examples:  launch sweep --host lab     launch sweep --host lab --dry-run
+    Examples:
+        launch sweep --host lab
+        launch sweep --host lab --dry-run
     """
     from launcher.cli.say import say
     from launcher.hosts import connect
@@ -48,10 +52,10 @@ def sweep(
         say(f"{place.name}: the processes on its cards are unknown: {facts.holders_error}")
     if not items:
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from launcher.cli.streams import console
     from launcher.values.text import printable
 
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -62,4 +66,4 @@ def sweep(
         did = item.did if item.did != "left" else "left alone"
         cells = (what, (item.run or "-").rpartition("-")[2], did, item.why)
         table.add_row(*(Text(printable(cell)) for cell in cells))
-    Console(highlight=False).print(table)
+    console().print(table)

@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from launcher.cli import streams
 from launcher.cli.say import complain, say
 from launcher.values.text import printable
 
@@ -22,7 +23,7 @@ def say_wrapped(*lines: str, hang: int | None = None) -> None:
 
 def complain_wrapped(*lines: str) -> None:
     """Print lines on standard error, as `say_wrapped` does on standard output."""
-    complain("\n".join(_wrapped_lines(lines, terminal_width(Console(stderr=True)), None)))
+    complain("\n".join(_wrapped_lines(lines, terminal_width(streams.console(stderr=True)), None)))
 
 
 def _wrapped_lines(lines: Iterable[str], width: int | None, hang: int | None) -> Iterator[str]:
@@ -37,7 +38,7 @@ def _wrapped_lines(lines: Iterable[str], width: int | None, hang: int | None) ->
 
 def terminal_width(console: Console | None = None) -> int | None:
     """Return the cells of a line, by default on standard output; `None` if that is no terminal, where lines have no end."""
-    console = console or Console()
+    console = console or streams.console()
     return console.width if console.is_terminal else None
 
 

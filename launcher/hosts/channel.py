@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import re
 import threading
 import time
@@ -33,6 +34,7 @@ LEAST_RATE = 8192
 """Bytes a second: what arrives more slowly than this counts against the deadline of all of it."""
 MOST_UNASKED = 16
 """Messages that answer no question of ours, before the connection is given up; beside a program, one more each second."""
+_LOG = logging.getLogger(__name__)
 _ROOT_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -164,9 +166,12 @@ class Channel:
         The deadline is for all of the answer; what comes faster than LEAST_RATE extends it. Raises AgentError when the agent
         refuses, ConnectionLostError when the link ends or the deadline passes.
         """
+        began = time.monotonic()
         with self._lock, self._link_errors():
             self._request(verb, payload, args, _Patience(deadline_s, deadline_s))
-            return self._answer()
+            reply = self._answer()
+        _LOG.debug("%s: %s took %.3f s", self.host, verb, time.monotonic() - began)
+        return reply
 
     def send_stream(self, verb: str, payload: bytes, fill: Callable[[IO[bytes]], None], **args: Any) -> Reply:
         """Ask for a verb that takes a stream after its request; `fill` writes it.

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import time
+
 from launcher.hosts.agent_desk import AgentDesk
-from launcher.hosts.channel import Channel
+from launcher.hosts.channel import Channel, Link
 from launcher.hosts.desk import Desk
 from launcher.values.host import Host
+
+_LOG = logging.getLogger(__name__)
 
 
 def connect(host: Host) -> Desk:
@@ -13,10 +18,17 @@ def connect(host: Host) -> Desk:
 
     Raises HostError that says what to do.
     """
+    began = time.monotonic()
+    desk = AgentDesk(Channel(host.name, _link(host)))
+    _LOG.debug("%s: connected in %.3f s", host.name, time.monotonic() - began)
+    return desk
+
+
+def _link(host: Host) -> Link:
     if host.is_local:
         from launcher.hosts.local import LocalLink
 
-        return AgentDesk(Channel(host.name, LocalLink(host)))
+        return LocalLink(host)
     from launcher.hosts.ssh import SshLink  # fabric and paramiko take 0.15 s to import
 
-    return AgentDesk(Channel(host.name, SshLink(host)))
+    return SshLink(host)

@@ -27,6 +27,10 @@ from launcher.values.wheels import WheelTable
 
 PROJECT_FILE = Path("launch.toml")
 DEFAULT_JOB = "sft"
+_ADDRESS = re.compile(
+    r"(?=.*[@.:])(?:(?P<user>[\w.-]+)@)?(?P<address>\w[\w.-]*|\[[0-9a-fA-F:.]+\])(?::(?P<port>[0-9]{1,5}))?"
+)
+"""An address: it has a user, a dot or a port, by which it differs from a name."""
 
 
 class Project(NamedTuple):
@@ -107,7 +111,7 @@ def hosts() -> dict[str, Host]:
 
 
 def host(name: str | None) -> Host:
-    """Return the host of this name: from a file, an alias of ~/.ssh/config, or an address like user@machine.
+    """Return the host of this name: from a file, an alias of ~/.ssh/config, or an address like user@machine:port.
 
     None means the project's default, else this machine. Raises UnknownNameError with the nearest name.
     """
@@ -119,9 +123,10 @@ def host(name: str | None) -> Host:
     is_plain = not re.search(r"[*?!]", wanted)
     if wanted in names or (is_plain and any(fnmatch.fnmatchcase(wanted, one) for one in patterns)):
         return build(Host, {"name": wanted, "address": wanted}, file="--host")
-    if re.fullmatch(r"([\w.-]+@)?\w[\w-]*(\.[\w-]+)+|[\w.-]+@\w[\w-]*", wanted):
-        user, _, address = wanted.rpartition("@")
-        return Host(name=wanted, address=address, user=user or None)
+    if found := _ADDRESS.fullmatch(wanted):
+        table = {"name": wanted, "address": found["address"].strip("[]"), "user": found["user"]}
+        port = int(found["port"]) if found["port"] else None
+        return build(Host, {**table, "port": port}, file="--host")
     raise unknown_name(
         "host",
         wanted,

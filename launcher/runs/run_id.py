@@ -28,7 +28,7 @@ def new_run_id(name: str) -> str:
 
 
 def find(word: str, runs: list[str]) -> str:
-    """Return the run that a word names: `last`, or the start of an id or of its last part.
+    """Return the run that a word names: `last`, the start of an id or of its last part, or the run's name.
 
     `runs` ends with the latest. Raises UnknownNameError if no run matches, UsageError if several do.
     """
@@ -37,6 +37,7 @@ def find(word: str, runs: list[str]) -> str:
             raise UnknownNameError("no runs yet\n  next   launch")
         return runs[-1]
     matches = [run for run in runs if word and word in _prefixes(run, len(word))]
+    matches = matches or [run for run in runs if word == _name(run)]
     exact = [run for run in matches if word in (run, run.rpartition("-")[2])]
     if len(exact) == 1:
         return exact[0]
@@ -47,6 +48,10 @@ def find(word: str, runs: list[str]) -> str:
     if len(matches) > 1:
         raise UsageError(f"'{word}' matches {len(matches)} runs: {', '.join(matches[:8])}\n  type more of it")
     return matches[0]
+
+
+def _name(run: str) -> str:
+    return run.partition("-")[2].rpartition("-")[0]
 
 
 def _prefixes(run: str, length: int) -> tuple[str, str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from launcher.errors import BadFileError
 
+_LOG = logging.getLogger(__name__)
 MOST_BYTES = 4 << 20
 MOST_DEEP = 50
 _MOST_DOTS = 1000
@@ -23,6 +25,7 @@ def read_text(path: Path) -> str:
             data = file.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
             raise BadFileError(f"{path}: is larger than {MOST_BYTES >> 20} MB")
+        _LOG.debug("read %s", path)
         return data.decode()
     except OSError as error:
         raise BadFileError(f"{path}: cannot be read: {error.strerror}") from error

@@ -100,6 +100,20 @@ def test_an_address_needs_no_file_at_all(person, word, user, address):
     assert (host.name, host.user, host.address) == (word, user, address)
 
 
+@pytest.mark.parametrize(
+    ("word", "user", "address", "port"),
+    [
+        ("me@box.lab.org:2222", "me", "box.lab.org", 2222),
+        ("box:22", None, "box", 22),
+        ("me@[fe80::1]:2222", "me", "fe80::1", 2222),
+    ],
+)
+def test_an_address_may_have_a_port(person, word, user, address, port):
+    """As rsync and scp write it."""
+    host = resolve.host(word)
+    assert (host.name, host.user, host.address, host.port) == (word, user, address, port)
+
+
 @pytest.mark.parametrize("word", ["lbmda", "a b", "-oProxyCommand=x", "me@", "me@-x", "a;b", "me@a b", "x\n"])
 def test_an_unknown_host_is_named_with_the_nearest_and_all_known(person, word):
     """What was looked in, a guess, and the list; nothing that ssh could take for an option passes."""

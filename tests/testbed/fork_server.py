@@ -126,6 +126,9 @@ def _become_client(request: dict[str, object], out: int, err: int) -> None:
     os.dup2(out, 1)
     os.dup2(err, 2)
     os.closerange(3, 64)
+    # Those of this process were made for other files.
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
     os.chdir(str(request["cwd"]))
     os.umask(int(request["umask"]))  # type: ignore[call-overload]
     os.environ.clear()

@@ -1,0 +1,76 @@
+"""Help as people read it: verbs by task, options in groups, examples on lines of their own, nothing of how it is built."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+EXAMPLES = "Examples:"
+"""What follows this line of a docstring is shown as it stands there."""
+_TYPE = re.compile(r" <([^<>]*)>$")
+
+
+def usage(params: Sequence[Any], *, takes_command: bool) -> list[str]:
+    """Return the words of a usage line that follow the verb."""
+    words = ["[OPTIONS]"]
+    for param in params:
+        if param.opts[0].startswith("-") or param.hidden:
+            continue
+        name = (param.metavar or param.human_readable_name.upper()).strip("[]…")
+        name = f"{name}…" if param.nargs == -1 else name
+        words.append(name if param.required else f"[{name}]")
+    return [*words, "-- COMMAND…"] if takes_command else words
+
+
+def write_text(formatter: Any, docstring: str) -> None:
+    """Write what a verb does, and its examples."""
+    text, _, examples = inspect.cleandoc(docstring).partition(f"\n{EXAMPLES}\n")
+    formatter.write_paragraph()
+    with formatter.indentation():
+        formatter.write_text(text.strip())
+    if examples:
+        with formatter.section(EXAMPLES.rstrip(":")):
+            for line in inspect.cleandoc(examples).splitlines():
+                formatter.write(f"  {line}\n")
+
+
+def write_commands(formatter: Any, commands: Mapping[str, Any]) -> None:
+    """Write the verbs under their tasks, in the order in which they were added, with the first sentence of each."""
+    tasks: dict[str, list[tuple[str, str]]] = {}
+    for name, command in commands.items():
+        if not command.hidden:
+            task = command.rich_help_panel or "Commands"
+            tasks.setdefault(task, []).append((name, _summary(command.help or "")))
+    widest = max(len(name) for rows in tasks.values() for name, _ in rows)
+    for task, rows in tasks.items():
+        with formatter.section(task):
+            formatter.write_dl([(name.ljust(widest), summary) for name, summary in rows])
+
+
+def write_options(formatter: Any, ctx: Any, params: Sequence[Any]) -> None:
+    """Write arguments and options under their groups."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for param in params:
+        record = param.get_help_record(ctx)
+        if record is None:
+            continue
+        name, words = record
+        if not param.opts[0].startswith("-"):
+            name = _TYPE.sub("", name).replace("[", "").replace("]", "")
+            groups.setdefault("Arguments", []).append((name, words))
+        else:
+            group = param.rich_help_panel or "Options"
+            groups.setdefault(group, []).append((name, words))
+    if "Options" in groups:
+        groups["Options"] = groups.pop("Options")  # the group without a name comes last
+    for group, rows in groups.items():
+        with formatter.section(group):
+            formatter.write_dl(rows)
+
+
+def _summary(docstring: str) -> str:
+    """Return the first sentence of a docstring."""
+    paragraph = inspect.cleandoc(docstring).partition("\n\n")[0]
+    return " ".join(paragraph.split()).partition(". ")[0].rstrip(".")

@@ -1,0 +1,72 @@
+"""Standard output and standard error: letters that they cannot print, colours, and what is at their other end."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+COLOURS = ("auto", "always", "never")
+_TWINS = {
+    "✓": "+",
+    "✗": "x",
+    "·": "-",
+    "…": "...",
+    "→": "->",
+    "—": "-",
+    "≥": ">=",
+    "≤": "<=",
+    "█": "#",
+    "━": "=",
+    "╸": "-",
+    "╺": "-",
+}
+"""What stands for our own letters where an alphabet lacks them; any other becomes a question mark."""
+_colour = "auto"
+
+
+def prepare() -> None:
+    """Let both streams print any text: a letter that their encoding lacks gets its ASCII twin."""
+    codecs.register_error("launch-twin", _twins)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as by `launch ps >&-`
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - it lasts as long as we do
+        stream = getattr(sys, name)
+        if hasattr(stream, "reconfigure"):  # what a test puts there has none
+            stream.reconfigure(errors="launch-twin")
+
+
+def choose_colour(choice: str) -> None:
+    """Set when colours are used, to one of COLOURS; `auto` asks NO_COLOR, FORCE_COLOR and the terminal."""
+    global _colour  # noqa: PLW0603 - one process has one terminal
+    _colour = choice
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console on standard output, or on standard error. It is a terminal only if one is there, whatever the colours."""
+    from rich.console import Console
+
+    is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    is_forced = bool(os.environ.get("FORCE_COLOR")) and not os.environ.get("NO_COLOR")
+    if _colour == "never":
+        return Console(stderr=stderr, highlight=False, force_terminal=is_terminal, color_system=None)
+    if _colour == "always" or (is_forced and not is_terminal):
+        return Console(
+            stderr=stderr,
+            highlight=False,
+            force_terminal=is_terminal,
+            color_system="256",
+            no_color=False,
+        )
+    return Console(stderr=stderr, highlight=False, force_terminal=is_terminal)
+
+
+def _twins(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lost = error.object[error.start : error.end]
+    return "".join(_TWINS.get(letter, "?") for letter in lost), error.end

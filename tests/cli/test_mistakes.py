@@ -1,0 +1,152 @@
+"""Typical mistakes: what is said, with which exit code, and the command that is offered. None of them changes anything."""
+
+import json
+import re
+import time
+
+import pytest
+
+from launcher.runs.mirror import Mirror
+from launcher.values.host import Host
+
+ENDED, LIVE, TWIN = "261121-done-aaaa11", "261122-live-bbbb22", "261122-live-cccc33"
+FILES = {
+    "launch.toml": '[hosts.lab]\naddress = "lab.invalid"\n[hosts.lambda]\naddress = "lambda.invalid"\n',
+    "train.py": "print(1)\n",
+    "my.toml": 'name = "x"\ncommand = ["python", "train.py"]\nsteps = 3\n[settings]\nrate = 0.1\n',
+    "bad.toml": 'name = "x"\ncommand = ["python", "train.py"]\nstepz = 3\n',
+    "broken.toml": 'name = "x\n',
+    "wrong.toml": 'name = "x"\ncommand = "python train.py"\n',
+    "notes.txt": "a\n",
+    "wrong.env": "A=1\nB\n",
+}
+MISTAKES = {
+    # the verb, and the order of words
+    "attahc last": (2, "did you mean 'attach'?", "launch attach last"),
+    "stauts": (2, "stauts is no verb", "launch ps"),
+    "status": (2, "status is no verb", "launch ps"),
+    "list": (2, "list is no verb", "launch ps"),
+    "queue": (2, "queue is no verb", "launch ps --state waiting"),
+    "ssh lab": (2, "ssh is no verb", "launch exec RUN -- COMMAND"),
+    "kill last": (2, "kill is no verb", "launch stop --now RUN"),
+    "cancel last": (2, "cancel is no verb", "launch stop RUN"),
+    "version": (2, "version is no verb", "launch --version"),
+    "help": (2, "help is no verb", "launch --help"),
+    "help ps": (2, "help is no verb", "launch ps --help"),
+    "python train.py": (2, "goes after --", "launch -- python train.py"),
+    "train.py --lr 1": (2, "goes after --", "launch -- python train.py --lr 1"),
+    "my.toml": (2, "my.toml is no verb", "launch --job my.toml"),
+    "lab": (2, "lab is no verb", "launch --host lab"),
+    "titan_rtx": (2, "titan_rtx is no verb", "launch --profile titan_rtx"),
+    "sft": (2, "sft is no verb", "launch --job sft"),
+    "aaaa11": (2, "aaaa11 is no verb", "launch attach aaaa11"),
+    "frobnicate": (2, "frobnicate is no verb", "launch --help"),
+    "--host lab python train.py": (2, "unexpected words: python train.py", "-- python train.py"),
+    "--host lab ps": (2, "unexpected words: ps", "launch ps --host HOST"),
+    "--host lab --": (2, "no command after --", "-- python train.py"),
+    "image shw": (2, "Did you mean 'show'?", "launch image --help"),
+    "profile titan_rtx": (2, "no such command 'titan_rtx'", "launch profile --help"),
+    "ps last": (2, "unexpected extra argument(s) (last)", "launch ps --help"),
+    "exec done ls": (2, "must follow --", "launch exec done -- ls"),
+    "exec done --": (2, "must follow --", "launch exec done --"),
+    # options
+    "--nonsense": (2, "no such option: --nonsense", "launch run --help"),
+    "ps --hots lab": (2, "no such option: --hots", "launch ps --help"),
+    "ps --limit 0": (2, "'--limit'", "launch ps --help"),
+    "ps --limit few": (2, "'--limit'", "launch ps --help"),
+    "ps --limit": (2, "requires an argument", "launch ps --help"),
+    "ps --state finished": (2, "did you mean", "known: failed"),
+    "--host lab --host lambda": (2, "--host is given 2 times", "launch run --help"),
+    "--wait soon": (2, "--wait soon: expected", "--wait 30m"),
+    "--wait 30": (2, "--wait 30: expected", "--wait 30m"),
+    "--gpus x": (2, "--gpus x", "--gpus 1"),
+    "--color sometimes": (2, "--color sometimes: expected auto", ""),
+    "--precision bf17": (2, "'bf17' is not one of 'auto', 'bf16'", "launch run --help"),
+    "--runtime magic": (2, "expected auto, docker, native", ""),
+    "--probe x.json": (2, "--probe needs --dry-run", "launch --dry-run --probe FILE"),
+    "--dry-run --probe none.json": (2, "none.json: cannot be read", ""),
+    "--env A -- true": (2, "expected NAME=VALUE", "-s A"),
+    "--env =x -- true": (2, "is not the name of a variable", ""),
+    "--secret NOPE -- true": (2, "secret NOPE: it is not set here", "export NOPE="),
+    "--env-file none.env -- true": (2, "none.env: cannot be read", ""),
+    "--env-file wrong.env -- true": (2, "line 2 is a name that is not set here", ""),
+    "--with == -- true": (2, "expected a requirement", ""),
+    "--name Große -- true": (2, "expected small letters", ""),
+    "--job my.toml -- python x": (2, "are two jobs", ""),
+    # names and paths
+    "--host lambada": (2, "did you mean 'lambda'?", "known: lab, lambda, local"),
+    "ps --host lambada": (2, "did you mean 'lambda'?", "known: lab, lambda, local"),
+    "--host me@lab.invalid:99999": (2, "port = 99999", ""),
+    "--profile titan_rx": (2, "did you mean 'titan_rtx'?", "known: a100_40gb"),
+    "--job sfft": (2, "did you mean 'sft'?", "known: sft"),
+    "--job nope.toml": (2, "nope.toml: cannot be read", ""),
+    "--job bad.toml": (2, "unknown key 'stepz': did you mean 'steps'?   (line 3)", "allowed: name"),
+    "--job broken.toml": (2, "broken.toml: is not TOML", "line 1"),
+    "--job wrong.toml": (2, "wrong.toml: command", "expected a list"),
+    "--job notes.txt": (2, "unknown job 'notes.txt'", "known: sft"),
+    "--job my.toml --set stpes=3": (2, "unknown key 'stpes': did you mean 'steps'?", "allowed: name"),
+    "--job my.toml --set steps=many": (2, 'steps = "many": expected a whole number', ""),
+    "--job my.toml --set steps": (2, "expected KEY=VALUE", "--set batch.global=32"),
+    "--job my.toml --set settings.rat=3": (3, "did you mean 'rate'?", "declared: rate"),
+    "--job my.toml --set code=nope": (2, "nope is not a folder", ""),
+    "--job my.toml --set data.x=y": (2, "unknown key 'data.x'", "allowed: train, eval"),
+    "--set model=./nope": (3, "does not exist here", "host:/PATH"),
+    "-- python nope.py": (3, "'nope.py' does not exist in", "--set code="),
+    "diagnose nofile.log": (2, "no file 'nofile.log', and no run", "launch ps"),
+    # runs
+    "stop": (2, "which run?", "launch stop last"),
+    "rm": (2, "which run?", "launch rm last"),
+    "cp": (2, "which run?", "launch cp last:PATH"),
+    "cp done:out": (2, "DEST is missing", "launch cp --help"),
+    "cp done .": (2, "expected RUN:PATH", "launch cp last:"),
+    "attach zzzz": (2, "no run 'zzzz' here", "launch ps --host HOST"),
+    "stop live": (2, "'live' matches 2 runs", "type more of it"),
+    "rerun done": (2, "its command line is not on record here", "launch resume aaaa11"),
+    "rm last": (2, "name it, or add --yes", "launch rm cccc33"),
+    "stop last": (2, "name it, or add --yes", "launch stop cccc33"),
+}
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory):
+    """A project with hosts, jobs good and bad, and three runs on record. No mistake changes it, so that all share it."""
+    from testbed.client import Client
+
+    client = Client(tmp_path_factory.mktemp("mistakes"))
+    for name, text in FILES.items():
+        client.script(text, name)
+    for run, state in ((ENDED, "succeeded"), (LIVE, "running"), (TWIN, "running")):
+        mirror = Mirror(run, client.runs)
+        mirror.bind_seen(Host(name="local"), "", time.time())
+        (mirror.folder / "0001").mkdir()
+        (mirror.folder / "0001" / "state.json").write_text(json.dumps({"state": state, "attempt": 1}))
+        (mirror.folder / "plan.json").write_text(json.dumps({"version": 1, "job": "x"}))
+    return client
+
+
+def tree(client):
+    return {
+        path: path.read_bytes() if path.is_file() else None
+        for path in sorted(client.project.rglob("*"))
+        if not path.name.endswith(".lock")
+    }
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_a_mistake_is_told_with_what_to_type(desk, line):
+    """The exit code, what happened, the next command; nothing on standard output, nothing made."""
+    code, said, command = MISTAKES[line]
+    before = tree(desk)
+    done = desk.run(*line.split())
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert command in done.stderr
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) <= 6
+    assert not re.search(r"Traceback|<class|Errno", done.stderr)
+    assert tree(desk) == before
+
+
+def test_there_are_sixty_of_them():
+    """As many as were asked for, at least."""
+    assert len(MISTAKES) >= 60

@@ -1,0 +1,137 @@
+"""What standard output and standard error are: letters that they lack, a reader that leaves, a full disk, Ctrl-C, colours."""
+
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+from testbed.client import LAUNCH
+from testbed.pty_run import in_terminal
+
+INTERRUPTED = """
+import os, signal, sys
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+from launcher.cli import main
+sys.meta_path.insert(0, Interrupts())
+sys.argv = ["launch", *{words!r}]
+main()
+"""
+
+
+def by_shell(client, command, **variables):
+    """Run a line of a shell in which LAUNCH is our command."""
+    return subprocess.run(
+        ["sh", "-c", command.replace("LAUNCH", shlex.join(LAUNCH))],
+        cwd=client.project,
+        env={**client.env, **variables},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp437"])
+def test_letters_that_an_encoding_lacks_have_a_twin(client, encoding):
+    """A launch and a listing, from stages to the end: no traceback, and few question marks."""
+    client.script("import sys\nsys.stdout.buffer.write('größe → 語\\n'.encode())\n")
+    done = by_shell(client, "LAUNCH -- python train.py; LAUNCH ps", PYTHONIOENCODING=encoding)
+    said = (done.stderr + done.stdout).decode(encoding)
+    assert "Traceback" not in said
+    assert "UnicodeEncodeError" not in said
+    assert "succeeded" in said
+    assert "+ succeeded" in said
+    printed = "größe -> ?"
+    assert printed.encode(encoding, "replace").decode(encoding) in said
+
+
+def test_a_reader_that_leaves_ends_the_command_quietly(client):
+    """As `head` does; also where it has left before the first line."""
+    for reader in ("head -1", "true"):
+        done = by_shell(client, f"LAUNCH profile list | {reader}")
+        assert done.stderr == b""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+@pytest.mark.parametrize("words", ["--help", "profile list", "ps", "image show --profile titan_rtx"])
+def test_output_that_cannot_be_written_is_told(client, words):
+    """A full disk is an error, in one line."""
+    done = by_shell(client, f"LAUNCH {words} > /dev/full")
+    assert done.returncode == 1
+    assert done.stderr.decode() == "standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize("words", ["--help", "profile list", "ps", "-- true"])
+def test_closed_streams_change_nothing(client, words):
+    """`>&-` and `2>&-`: as from a daemon."""
+    for closed in (">&-", "2>&-", ">&- 2>&-"):
+        done = by_shell(client, f"LAUNCH {words} {closed}")
+        assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
+
+
+def interrupted(client, name, *words, **variables):
+    """Run our command with a Ctrl-C at the moment when it loads a module."""
+    return subprocess.run(
+        [sys.executable, "-c", INTERRUPTED.format(name=name, words=list(words))],
+        cwd=client.project,
+        env={**client.env, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("typer", ["ps"]),
+        ("launcher.cli.app", ["ps"]),
+        ("launcher.errors", ["--help"]),
+        ("launcher.runs.control", ["ps"]),
+        ("rich.console", ["image", "show", "--profile", "titan_rtx"]),
+        ("launcher.hosts.agent_desk", ["probe"]),
+    ],
+)
+def test_ctrl_c_has_no_traceback_while_modules_load(client, name, words):
+    """It ends the process as a shell expects it."""
+    done = interrupted(client, name, *words)
+    assert done.returncode in (130, -2)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("name", ["typer", "launcher.cli.app", "launcher.runs.mirror"])
+def test_ctrl_c_after_tab_shows_nothing(client, name):
+    """A shell would print it into the line that is being typed."""
+    asked = {"_LAUNCH_COMPLETE": "complete_bash", "COMP_WORDS": "launch attach ", "COMP_CWORD": "2"}
+    done = interrupted(client, name, **asked)
+    assert (done.stdout, done.stderr) == ("", "")
+    assert done.returncode == -2
+
+
+def test_colours_are_by_the_terminal_unless_they_are_asked_for(client):
+    """`--color`, NO_COLOR and FORCE_COLOR; a pipe with colours is still no terminal: nothing is cut or redrawn."""
+    client.detached("--", "true")
+    plain = client.ok("ps")
+    assert "\x1b" not in plain
+    assert "\x1b[" in in_terminal(client, "ps", columns=100)
+    assert "\x1b" not in in_terminal(client, "ps", "--color", "never", columns=100)
+    for forced in (
+        client.ok("ps", "--color", "always"),
+        by_shell(client, "LAUNCH ps", NO_COLOR="", FORCE_COLOR="1").stdout.decode(),
+    ):
+        assert "\x1b[" in forced
+        assert forced.count("\n") == plain.count("\n")
+    assert "\x1b" not in by_shell(client, "LAUNCH ps", NO_COLOR="1", FORCE_COLOR="1").stdout.decode()
+
+
+def test_verbose_shows_the_requests_on_standard_error(client):
+    """Data stay as they are."""
+    done = client.run("ps", "--host", "local", "--json", "-v")
+    assert "local: runs took" in done.stderr or "local: connected in" in done.stderr
+    assert done.stdout.startswith("{")
+    assert "took" not in client.run("ps", "--host", "local", "--json").stderr
