@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.cli.plain_view import PlainView
@@ -15,10 +16,11 @@ from launcher.values.record import Parent
 class LogView(PlainView):
     """Only the log, read from the mirror, so that nothing is shown twice or left out."""
 
-    def __init__(self, mirror: Mirror) -> None:
+    def __init__(self, mirror: Mirror, starts: Mapping[Path, int] | None = None) -> None:
+        """Begin each log where `starts` says, in bytes; by default at its beginning."""
         super().__init__()
         self._mirror = mirror
-        self._shown: dict[Path, int] = {}
+        self._shown = dict(starts or {})
 
     def continues(self, run: str, parent: Parent) -> None:
         """Do nothing: the parent run is not part of the log."""

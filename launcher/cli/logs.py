@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, ColorOption, HostOption, RunWord, VerboseFlag
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, RunWord, VerboseFlag, seconds
+from launcher.errors import UsageError
 
 
 def logs(
@@ -16,22 +17,39 @@ def logs(
     _color: ColorOption = None,
     _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
+    lines: Annotated[
+        int | None, typer.Option("-n", "--lines", metavar="N", min=0, help="Only the last N lines.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", metavar="TIME", help="Only what it printed in its last TIME, for example 10m."
+        ),
+    ] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Continue until the run ends.")] = False,
 ) -> None:
     """Print a run's log, without terminal escapes.
 
-    The log has all attempts, one after another.
+    The log has all attempts, one after another. --since counts back from the run's end, or from now, and shows up to
+    ten seconds more.
 
     Examples:
         launch logs last
         launch logs w8q2 -f
+        launch logs w8q2 -n 100
+        launch logs w8q2 --since 10m
     """
     from launcher.cli.fetch import fetch
     from launcher.cli.log_view import LogView
     from launcher.runs.following import follow as follow_run
+    from launcher.runs.log_parts import last_lines, lines_since
 
+    if lines is not None and since is not None:
+        raise UsageError("-n and --since are two parts of a log: give one of them")
+    since_s = seconds(since, "--since")
     mirror = fetch(run, host)
-    view = LogView(mirror)
+    starts = {} if lines is None else last_lines(mirror.logs(), lines)
+    view = LogView(mirror, starts if since is None else lines_since(mirror, since_s))
     view.show()
     if not follow:
         return

@@ -40,13 +40,13 @@ def _be_verbose(value: bool) -> bool:
     return value
 
 
-def seconds(wait: str | None) -> float:
-    """Convert a time of --wait, for example `30m`, to seconds. Raises UsageError."""
-    if wait is None:
+def seconds(time: str | None, option: str = "--wait") -> float:
+    """Convert the time of an option, for example `30m`, to seconds. Raises UsageError."""
+    if time is None:
         return 0.0
-    written = re.fullmatch(r"([0-9]{1,6})(s|m|h|d)", wait)
+    written = re.fullmatch(r"([0-9]{1,6})(s|m|h|d)", time)
     if written is None:
-        raise UsageError(f"--wait {wait}: expected a number and s, m, h or d\n  example   --wait 30m")
+        raise UsageError(f"{option} {time}: expected a number and s, m, h or d\n  example   {option} 30m")
     return float(written[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[written[2]]
 
 

@@ -38,9 +38,15 @@ def points(event: Event) -> list[Point]:
     return _numbers(event) if event.kind == "metric" else []
 
 
+LOG_BYTES = "log_bytes"
+"""A value of an agent's `host` event that is no figure of the host: the size of the attempt's log."""
+
+
 def host_points(event: Event) -> list[Point]:
     """Return the host's own figures in an event, each named `host/NAME`. The agent gives them no step."""
-    return _numbers(event, HOST) if event.kind == "host" else []
+    if event.kind != "host":
+        return []
+    return [point for point in _numbers(event, HOST) if point.name != f"{HOST}{LOG_BYTES}"]
 
 
 def _numbers(event: Event, prefix: str = "") -> list[Point]:

@@ -226,10 +226,11 @@ def test_a_run_without_a_card_has_the_figures_of_the_host_and_asks_for_no_card(t
     total, *_, available = map(int, subprocess.check_output(["free", "-b"]).splitlines()[1].split()[1:])
     finish(toy, keeper)
     values = toy.events("host")[0]["values"]
-    assert values.keys() == {"cpu_percent", "memory_gb", "disk_free_gb"}
+    assert values.keys() == {"cpu_percent", "memory_gb", "disk_free_gb", "log_bytes"}
     assert values["memory_gb"] == pytest.approx((total - available) / 1e9, abs=2.0)
     assert values["disk_free_gb"] == pytest.approx(free / 1e9, abs=2.0)
     assert 0.0 <= values["cpu_percent"] <= 100.0
+    assert values["log_bytes"] >= 0
     assert cards.reported() == []
     assert toy.events("host")[0]["step"] is None
 

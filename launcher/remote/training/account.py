@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any, Dict, List, NamedTuple, Optional
 
@@ -62,6 +63,14 @@ class Account:
         self._log = Appender(folder.log)
         self._output = secret.Redaction(redactor)
         self._ours = ',"version":%d,"attempt":%d}' % (VERSION, attempt)
+
+    @property
+    def log_bytes(self) -> int:
+        """The size of the log, as far as it has been written."""
+        try:
+            return os.path.getsize(self.folder.log)
+        except OSError:
+            return 0
 
     def redact(self, value: Any) -> Any:
         """Return a JSON value with stars instead of secrets."""

@@ -20,7 +20,10 @@ LATE_S = 5.0  # and is waited for so long
 
 
 class HostWatch:
-    """One event of kind `host` about every ten seconds, as soon as the cards have reported if there are any."""
+    """One event of kind `host` about every ten seconds, as soon as the cards have reported if there are any.
+
+    It has the size of the log too, by which a client finds what was printed since a time.
+    """
 
     def __init__(self, account: Account, host: HostSamples, cards: CardSamples) -> None:
         """Begin; nothing is started before the first turn."""
@@ -58,8 +61,7 @@ class HostWatch:
 
     def _record(self) -> None:
         figures = {**self._host.read(), **self._cards.take()}
-        if figures:
-            self._account.record("host", figures)
+        self._account.record("host", {**figures, "log_bytes": self._account.log_bytes})
 
     def end(self, streams: Streams) -> None:
         """End what was started."""
