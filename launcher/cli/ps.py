@@ -13,6 +13,7 @@ from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, 
 from launcher.cli.say import say
 
 if TYPE_CHECKING:
+    from launcher.cli.columns import Column
     from launcher.runs.control import Row
     from launcher.values.record import Summary
 
@@ -25,6 +26,9 @@ def ps(
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Only the newest N runs.")
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Look again every five seconds, until Ctrl-C.")
+    ] = False,
     _color: ColorOption = None,
     _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
@@ -32,29 +36,59 @@ def ps(
 ) -> None:
     """List the runs of this client, or all runs of one host, the newest first.
 
-    In a narrow terminal, long texts are cut and columns are left out; a pipe gets all of them.
+    In a narrow terminal, long texts are cut and columns are left out; a pipe gets all of them. With --watch, a pipe gets
+    the list again whenever it has changed.
 
     Examples:
         launch ps
+        launch ps --watch
         launch ps --host lab --limit 20 --state failed
     """
     from launcher.runs.control import listing
 
-    rows = listing(host, tuple(state or ()), limit)
+    def look() -> list[Row]:
+        return listing(host, tuple(state or ()), limit)
+
+    if not watch:
+        _show(look(), is_chosen=bool(state), as_json=as_json)
+        return
+    from launcher.cli.watching import watch as watch_rows
+
+    watch_rows(
+        look, lambda rows, width: _table(rows, is_chosen=bool(state), width=width), _json if as_json else None
+    )
+
+
+def _show(rows: list[Row], *, is_chosen: bool, as_json: bool) -> None:
+    from launcher.cli.columns import print_columns
+
     if as_json:
-        runs = [{**row.summary.model_dump(), "host": row.host, "problem": row.problem} for row in rows]
-        print(json.dumps({"version": 1, "runs": runs}))
-        return
-    if not rows:
-        say(*(["no such runs"] if state else ["no runs yet", "  next   launch"]))
-        return
-    _show(rows)
+        print(_json(rows))
+    elif not rows:
+        say(*_nothing(is_chosen))
+    else:
+        print_columns(_columns(), [_cells(row) for row in rows])
 
 
-def _show(rows: list[Row]) -> None:
-    from launcher.cli.columns import Column, print_columns
+def _json(rows: list[Row]) -> str:
+    runs = [{**row.summary.model_dump(), "host": row.host, "problem": row.problem} for row in rows]
+    return json.dumps({"version": 1, "runs": runs})
 
-    columns = (
+
+def _table(rows: list[Row], *, is_chosen: bool, width: int | None) -> list[str]:
+    from launcher.cli.columns import lay_out
+
+    return lay_out(_columns(), [_cells(row) for row in rows], width).lines if rows else _nothing(is_chosen)
+
+
+def _nothing(is_chosen: bool) -> list[str]:
+    return ["no such runs"] if is_chosen else ["no runs yet", "  next   launch"]
+
+
+def _columns() -> tuple[Column, ...]:
+    from launcher.cli.columns import Column
+
+    return (
         Column("RUN"),
         Column("JOB", 8, drop=3),
         Column("HOST", 6, drop=4),
@@ -66,7 +100,6 @@ def _show(rows: list[Row]) -> None:
         Column("AGE", drop=8),
         Column("", 16, drop=5),
     )
-    print_columns(columns, [_cells(row) for row in rows])
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -4,9 +4,14 @@ import json
 import time
 
 import pytest
+import typer
 from rich.cells import cell_len
+from testbed.client import LAUNCH
 from testbed.pty_run import in_terminal, without_style
+from testbed.screen import Screen
 
+from launcher.cli import watching
+from launcher.errors import UnreachableError
 from launcher.runs.mirror import Mirror
 from launcher.values.host import Host
 
@@ -89,3 +94,40 @@ def test_a_run_that_has_ended_shows_how_long_it_took(client, ended):
     assert "2 h 10 m 2 d" in found["w8q2zz"]
     assert "16:02 2 d" in found["p0x1yy"]
     assert "0:02 2 d" in found["a77ccc"]
+
+
+def test_watched_in_a_terminal_the_list_changes_in_place(client):
+    """One list on the screen, before and after the end of a run; Ctrl-C ends it with success."""
+    client.script("import os, time\nwhile not os.path.exists(os.path.expanduser('~/go')): time.sleep(0.05)\n")
+    run = client.detached("--", "python", "train.py")
+    env = {key: value for key, value in client.env.items() if key not in ("COLUMNS", "LINES")}
+    with Screen([*LAUNCH, "ps", "--watch"], {**env, "TERM": "xterm"}, client.project, 80, 20) as screen:
+        screen.until(lambda lines: "running" in lines[-1] and run[-6:] in lines[-1])
+        (client.home / "go").touch()
+        lines = screen.until(lambda lines: "succeeded" in lines[-1])
+        assert [line.split()[0] for line in lines] == ["RUN", run[-6:]]
+        screen.type("\x03")
+        screen.to_the_end()
+        assert screen.process.returncode == 0
+        assert b"Traceback" not in screen.raw
+
+
+def test_watched_by_a_pipe_a_list_is_printed_when_it_changes(monkeypatch, capsys):
+    """Not again while it stays; a host that does not answer is asked again."""
+    monkeypatch.setattr(watching, "EVERY_S", 0.0)
+    seen = iter(
+        [["a"], ["a"], UnreachableError("lab", "lab: no answer"), ["a"], ["a", "b"], KeyboardInterrupt()]
+    )
+
+    def look():
+        found = next(seen)
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    with pytest.raises(typer.Exit) as end:
+        watching.watch(look, lambda rows, _: rows, None)
+    assert end.value.exit_code == 0
+    said = capsys.readouterr()
+    assert said.out == "a\na\nb\n"
+    assert said.err == "lab: no answer\n"
