@@ -1,6 +1,7 @@
 """ps: the runs that this client knows, a line each, in terminals of any width and in a pipe."""
 
 import json
+import signal
 import time
 
 import pytest
@@ -106,7 +107,7 @@ def test_watched_in_a_terminal_the_list_changes_in_place(client):
         (client.home / "go").touch()
         lines = screen.until(lambda lines: "succeeded" in lines[-1])
         assert [line.split()[0] for line in lines] == ["RUN", run[-6:]]
-        screen.type("\x03")
+        screen.process.send_signal(signal.SIGINT)
         screen.to_the_end()
         assert screen.process.returncode == 0
         assert b"Traceback" not in screen.raw
