@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from launcher.cli.answer import answer
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
 from launcher.errors import UnknownNameError, UsageError
 
@@ -41,15 +41,8 @@ def diagnose(
 
     diagnosis = _of(source, host)
     if as_json:
-        values = {
-            "version": 1,
-            "class": diagnosis.name,
-            "line": diagnosis.line,
-            "line_number": diagnosis.number,
-            "why": diagnosis.why,
-            "remedy": diagnosis.mend,
-        }
-        print(json.dumps(values))
+        found = {"class": diagnosis.name, "line": diagnosis.line, "line_number": diagnosis.number}
+        answer("diagnosis", **found, why=diagnosis.why, remedy=diagnosis.mend)
         return
     where = f"line {diagnosis.number}: {diagnosis.line}" if diagnosis.number else diagnosis.line or ""
     say(f"{diagnosis.name}   {where}".rstrip(), f"  why     {diagnosis.why}", f"  mend    {diagnosis.mend}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from launcher.cli.answer import answer
 from launcher.cli.options import (
     AcceptFlag,
     CardOption,
@@ -85,7 +85,6 @@ def explain(
     )
     if as_json:
         values = {
-            "version": 1,
             "profile": case.profile.name,
             "method": case.method,
             "model": case.model.model_dump(mode="json") if case.model else None,
@@ -95,7 +94,7 @@ def explain(
             "inject": task.inject,
             "takes": takes,
         }
-        print(json.dumps(values))
+        answer("ladder", **values)
         return
     _show_ladder(rungs, excluded)
     if "precision" not in takes:
@@ -140,6 +139,6 @@ def _of_run(word: str, host: str | None, *, as_json: bool) -> None:
 
     report = precision_report(fetch(word, host))
     if as_json:
-        print(json.dumps(report_json(report)))
+        answer("precision", **report_json(report))
     else:
         show_report(report)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import Annotated
 
 import typer
 
+from launcher.cli.answer import answer
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
 
 
@@ -44,18 +44,7 @@ def gc(
     total = sum(item.bytes for item in items)
     if as_json:
         dumped = [item.model_dump() for item in items]
-        print(
-            json.dumps(
-                {
-                    "version": 1,
-                    "host": place.name,
-                    "dry_run": dry_run,
-                    "bytes": total,
-                    "items": dumped,
-                    "unreadable": unreadable,
-                }
-            )
-        )
+        answer("garbage", host=place.name, dry_run=dry_run, bytes=total, items=dumped, unreadable=unreadable)
         return
     sizes: Counter[str] = Counter()
     for item in items:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import threading
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from launcher.cli.answer import answer
 from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, VerboseFlag
 from launcher.cli.say import say
 
@@ -50,7 +50,7 @@ def hosts(
         rows.extend(probe_all(list(configured.values())))
     rows.sort(key=lambda row: list(configured).index(row.host.name))
     if as_json:
-        print(json.dumps({"version": 1, "hosts": [_values(row) for row in rows], "aliases": aliases}))
+        answer("hosts", hosts=[_values(row) for row in rows], aliases=aliases)
         return
     _show(rows)
     if aliases:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from launcher.cli.answer import answer
 from launcher.cli.figures import size_text
 from launcher.cli.options import (
     AcceptFlag,
@@ -70,7 +70,7 @@ def show(
     torch = torch_for(task.job.requirements, TorchTarget(card), sources.wheels)
     if as_json:
         wheels = torch._asdict() if chosen.dockerfile is not None else None
-        print(json.dumps({"version": 1, "profile": card.name, "wheels": wheels, **chosen.model_dump()}))
+        answer("image", profile=card.name, wheels=wheels, **chosen.model_dump())
         return
     say(chosen.name)
     if chosen.dockerfile is None:
@@ -135,7 +135,7 @@ def listing(
     with connect(place) as desk:
         images = images_of(desk, place)
     if as_json:
-        print(json.dumps({"version": 1, "host": place.name, "images": [_listed(image) for image in images]}))
+        answer("images", host=place.name, images=[_listed(image) for image in images])
         return
     if not images:
         say(
@@ -188,8 +188,7 @@ def prune(
     total = sum(item.bytes for item in items)
     if as_json:
         images = [{"name": item.path, "bytes": item.bytes} for item in items]
-        values = {"version": 1, "host": place.name, "dry_run": dry_run, "bytes": total, "images": images}
-        print(json.dumps(values))
+        answer("pruned", host=place.name, dry_run=dry_run, bytes=total, images=images)
         return
     for item in items:
         say(f"  {printable(item.path):<40} {size_text(item.bytes):>9}")

@@ -29,8 +29,7 @@ class JsonView(PlainView):
     """One JSON object a line."""
 
     def _put(self, **values: Any) -> None:
-        more = {"rehearsed": True} if self.rehearsed else {}
-        print(json.dumps({"version": 1, **values, **more}), flush=True)
+        print(json.dumps({"version": 1, **values, "rehearsed": self.rehearsed}), flush=True)
 
     def hear(self, news: News) -> None:
         """Do nothing: a script has its own clock."""
@@ -38,11 +37,7 @@ class JsonView(PlainView):
     def printed(self, printed: Printed, text: str) -> None:
         """Put a record for each line that the training printed."""
         record = {"version": 1, "kind": "log", "run": self.progress.run, "attempt": printed.attempt}
-        more: dict[str, Any] = {"node": printed.node} if printed.node else {}
-        if self.rehearsed:
-            more["rehearsed"] = True
-        if printed.continues:
-            more["continues"] = True
+        more = {"node": printed.node, "continues": printed.continues, "rehearsed": self.rehearsed}
         records = ({**record, "text": line, **more} for line in text.split("\n"))
         lines = (to_json(values, ensure_ascii=True).decode() for values in records)
         sys.stdout.write("".join(f"{line}\n" for line in lines))

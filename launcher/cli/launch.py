@@ -207,13 +207,13 @@ def _preview(request: Request, probe: Path | None, as_json: bool) -> None:
     if as_json:
         dumped = [finding.model_dump() for finding in findings]
         values = {
-            "version": 1,
             "plan": plan.model_dump(mode="json"),
             "digest": plan.digest,
             "findings": dumped,
             "cargo": {**cargo.to_json(), "paths": sorted(cargo.paths)},
         }
-        print(json.dumps(values, sort_keys=True, separators=(",", ":")))
+        ordered = json.loads(json.dumps(values, sort_keys=True))  # the same plan gives the same bytes
+        print(json.dumps({"version": 1, "kind": "preview", **ordered}, separators=(",", ":")))
         return
     from launcher.cli.cargo_view import show_cargo
     from launcher.cli.plan_text import show_findings, show_plan

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
+from launcher.cli.answer import answer
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
 
 
@@ -36,8 +36,7 @@ def ls(
         listing = list_files(place, mirror, path, stage)
     if as_json:
         files = [row._asdict() for row in listing.rows]
-        values = {"version": 1, "run": mirror.run, "files": files, "left_out": listing.left_out}
-        print(json.dumps(values))
+        answer("files", run=mirror.run, files=files, left_out=listing.left_out)
         return
     from launcher.cli.figures import size_text
     from launcher.cli.say import complain, say

@@ -31,7 +31,6 @@ def report_json(report: PrecisionReport) -> dict[str, Any]:
     """Return the report for scripts. `ran` of an attempt is what was seen last, or what the script took from the plan."""
     wanted = report.plan.ladder[0]
     return {
-        "version": 1,
         "run": report.run,
         "profile": report.plan.profile.name,
         "rehearsed": report.plan.rehearsed,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
+from launcher.cli.answer import answer
 from launcher.cli.figures import age_text, size_text
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
 from launcher.cli.say import say
@@ -31,7 +31,7 @@ def probe(
     from launcher.errors import UnknownNameError
     from launcher.hosts import connect
     from launcher.runs import resolve
-    from launcher.runs.probing import PROBE_VERSION, choose_profile
+    from launcher.runs.probing import choose_profile
     from launcher.runs.probing import probe as ask
 
     place = resolve.host(host)
@@ -45,7 +45,7 @@ def probe(
         profile, why, problem = None, "", str(error).split("\n")
     if as_json:
         dumped = facts.model_dump(mode="json")
-        print(json.dumps({"version": PROBE_VERSION, "host": place.name, "profile": profile, **dumped}))
+        answer("probe", host=place.name, profile=profile, **dumped)
         return
     lines = [
         ("host", f"{place.name}   ({facts.user}@{facts.hostname}, {facts.platform} {facts.machine})"),

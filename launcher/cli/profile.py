@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
+from launcher.cli.answer import answer
 from launcher.cli.options import ColorOption, JsonFlag, VerboseFlag
 from launcher.cli.quick import QuickCommand, QuickGroup
 
@@ -28,7 +28,7 @@ def list_profiles(
         from launcher.runs.resolve import profiles
 
         dumped = [card.model_dump(mode="json") for card in profiles().values()]
-        print(json.dumps({"version": 1, "profiles": dumped}))
+        answer("profiles", profiles=dumped)
         return
     from launcher.runs.catalogue import files
     from launcher.values.toml import read_toml
@@ -64,7 +64,7 @@ def show(
     rungs = ladder(LadderInputs(card, "lora")).rungs
     if as_json:
         ladder_json = [rung.model_dump(mode="json") for rung in rungs]
-        print(json.dumps({"version": 1, **card.model_dump(mode="json"), "can": can, "ladder": ladder_json}))
+        answer("profile", profile=card.model_dump(mode="json"), can=can, ladder=ladder_json)
         return
     print(f"{card.name}   {card.title}{f', capability {card.capability}' if card.capability else ''}")
     if card.peak:

@@ -72,7 +72,7 @@ def _show(rows: list[Row], *, is_chosen: bool, as_json: bool) -> None:
 
 def _json(rows: list[Row]) -> str:
     runs = [{**row.summary.model_dump(), "host": row.host, "problem": row.problem} for row in rows]
-    return json.dumps({"version": 1, "runs": runs})
+    return json.dumps({"version": 1, "kind": "runs", "runs": runs})
 
 
 def _table(rows: list[Row], *, is_chosen: bool, width: int | None) -> list[str]:

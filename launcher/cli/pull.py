@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from launcher.cli.answer import answer
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def pull(
     view = make_view(as_json)
     pulled = (pull_until_end if follow else pull_once)(place, mirror, choice, view)
     if as_json:
-        print(json.dumps(_values(pulled, mirror)))
+        answer("pulled", **_values(pulled, mirror))
     else:
         view.came_home(mirror.run, {mirror.place(file.path): file.size for file in pulled.fetched})
         for text in what_stayed(pulled, place.name, mirror):
@@ -71,8 +71,6 @@ def pull(
 
 def _values(pulled: Pulled, mirror: Mirror) -> dict[str, object]:
     return {
-        "version": 1,
-        "kind": "pulled",
         "run": mirror.run,
         "files": [
             {

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
+from launcher.cli.answer import answer
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
 
 
@@ -44,7 +44,7 @@ def sweep(
     items = [*ours, *strangers(facts)]
     if as_json:
         dumped = [item.model_dump() for item in items]
-        print(json.dumps({"version": 1, "host": place.name, "dry_run": dry_run, "items": dumped}))
+        answer("leftovers", host=place.name, dry_run=dry_run, items=dumped)
         return
     if not ours:
         say(f"{place.name}: nothing is left over")

@@ -110,15 +110,15 @@ def as_json(value: float) -> float | str:
 
 
 def record(run: str, point: Point, *, rehearsed: bool = False) -> dict[str, Any]:
-    """Return a point as one metric line: {run, attempt, rank, step, time, name, value}, and `rehearsed` where it was."""
-    line = {"run": run, **point._asdict(), "value": as_json(point.value)}
-    return {**line, "rehearsed": True} if rehearsed else line
+    """Return a point as one metric line: {version, kind, run, attempt, rank, step, time, name, value, rehearsed}."""
+    line = {"version": 1, "kind": "metric", "run": run, **point._asdict(), "value": as_json(point.value)}
+    return {**line, "rehearsed": rehearsed}
 
 
 def table(found: Iterable[Measured]) -> str:
     """Return the points as CSV with a head line; non-finite numbers are nan, inf and -inf."""
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, ["run", *Point._fields], lineterminator="\n")
+    writer = csv.DictWriter(buffer, ["run", *Point._fields], lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     writer.writerows(record(run, point) for run, point in found)
     return buffer.getvalue()

@@ -96,10 +96,11 @@ def test_a_non_finite_number_is_its_name_in_json_and_csv(word, is_text):
 
 
 def test_json_and_csv_have_the_same_columns_in_the_same_order():
-    """A metric line is {run, attempt, rank, step, time, name, value}."""
+    """CSV has no version, kind and `rehearsed`: those are of JSON."""
     (point,) = curve([metric(3, 2, 1, loss=0.1)])
     line = record("0101-sft-aaaa", point)
-    assert list(line) == ["run", "attempt", "rank", "step", "time", "name", "value"]
+    columns = ["run", "attempt", "rank", "step", "time", "name", "value"]
+    assert list(line) == ["version", "kind", *columns, "rehearsed"]
     assert (
         table([("0101-sft-aaaa", point)])
         == "run,attempt,rank,step,time,name,value\n0101-sft-aaaa,2,1,3,7.5,loss,0.1\n"

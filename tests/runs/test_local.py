@@ -49,6 +49,8 @@ pause = 0.02
 hold = ""
 """
 
+METRIC = {"version", "kind", "run", "attempt", "rank", "step", "time", "name", "value", "rehearsed"}
+
 
 HELD = ("--set", "settings.hold=go")
 """The first attempt waits behind its ninth step until it is told to go on, by `go_on`, or to end."""
@@ -181,7 +183,7 @@ def test_logged_lines_of_hugging_face_become_metrics_and_a_hidden_nan_is_one(cli
     lines = [json.loads(line) for line in client.ok("metrics", "last", "--json").splitlines()]
     losses = {line["step"]: line["value"] for line in lines if line["name"] == "loss"}
     assert losses == {10: 2.271, 20: "nan", 30: 2.1}
-    assert set(lines[0]) == {"run", "attempt", "rank", "step", "time", "name", "value"}
+    assert set(lines[0]) == METRIC
     assert ",loss,nan" in client.ok("metrics", "last", "--csv")
 
 
@@ -340,9 +342,10 @@ def test_sigterm_to_the_agent_without_a_wish_is_a_shutdown_and_the_run_comes_bac
 def test_json_is_one_object_a_line_with_metric_lines(aware):
     """Every line parses; metrics have the shape that `metrics --json` gives; the last line is the end."""
     lines = [json.loads(line) for line in aware.ok("--job", "steps.toml", "--json").splitlines()]
-    assert {line["kind"] for line in lines if "kind" in line} >= {"plan", "stage", "end"}
+    assert all([*line][:2] == ["version", "kind"] and "rehearsed" in line for line in lines)
+    assert {line["kind"] for line in lines} >= {"plan", "stage", "metric", "end"}
     metric = next(line for line in lines if line.get("name") == "loss")
-    assert set(metric) == {"run", "attempt", "rank", "step", "time", "name", "value"}
+    assert set(metric) == METRIC
     assert (lines[-1]["kind"], lines[-1]["state"]) == ("end", "succeeded")
 
 
