@@ -34,7 +34,7 @@ def ending(
     """Yield the lines for the end of a run; `not_shown` are the last lines that it printed, if nobody has seen them."""
     short = run.rpartition("-")[2]
     took = clock_text(result.seconds) if result.seconds is not None else ""
-    rehearsed = ["rehearsed on a CPU"] if state.rehearsed and state.taken != set() else []
+    rehearsed = ["rehearsed on a CPU"] if result.is_rehearsed else []
     has_succeeded = state.state == "succeeded"
     doubt = evidence.doubt(state.evidence)
     if has_succeeded:

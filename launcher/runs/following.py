@@ -222,6 +222,13 @@ def _goes_on(state: RunState) -> bool:
     return not is_terminal(state.state) and state.state not in (State.WAITING, State.INTERRUPTED)
 
 
+def _is_rehearsed(mirror: Mirror, state: RunState) -> bool:
+    """Whether the run shows something about its card: of a script that was to take nothing, the hook imitates the card."""
+    if not state.rehearsed or state.reason == "not-rehearsable":
+        return False
+    return state.taken != set() or mirror.plan().takes == []
+
+
 def finish(mirror: Mirror, state: RunState, view: View) -> None:
     """Draw a run's loss and show how it ended."""
     if state.state == State.SUCCEEDED:
@@ -247,5 +254,8 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
         state = state.model_copy(update={"evidence": explained(mirror.folder, state.evidence)})
     home = {path: path.stat().st_size for path in LocalCopies(mirror).files() if path.is_file()}
     adapted = mending_command(mirror, state)
-    result = Result(weights, home, picture, metrics, first_loss, seconds, adapted, mirror.folder)
+    is_rehearsed = _is_rehearsed(mirror, state)
+    result = Result(
+        weights, home, picture, metrics, first_loss, seconds, adapted, mirror.folder, is_rehearsed
+    )
     view.end(mirror.run, state, result)

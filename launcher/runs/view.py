@@ -80,7 +80,8 @@ class Result(NamedTuple):
     """What a run left on the client, and how long it took on the host's clock (None where that is not on record).
 
     `home` are the files that came home, with their sizes in bytes. `adapted` is the command that would have mended a
-    failure of precision. `folder` is the run's own on the client.
+    failure of precision. `folder` is the run's own on the client. `is_rehearsed`: a card's plan was tried on a CPU, and the
+    script took something of it or ran as if the card were there.
     """
 
     adapter: Path | None
@@ -91,3 +92,4 @@ class Result(NamedTuple):
     seconds: float | None
     adapted: str | None = None
     folder: Path | None = None
+    is_rehearsed: bool = False
