@@ -22,6 +22,7 @@ from launcher.cli import (
     gc,
     hosts,
     image,
+    init,
     launch,
     logs,
     ls,
@@ -120,7 +121,7 @@ def _root(
 
 
 _TASKS: dict[str, dict[str, Any]] = {
-    "Launch": {DEFAULT: launch.launch, "rerun": rerun.rerun, "resume": resume.resume},
+    "Launch": {DEFAULT: launch.launch, "rerun": rerun.rerun, "resume": resume.resume, "init": init.init},
     "Look": {
         "ps": ps.ps,
         "attach": attach.attach,
@@ -169,7 +170,9 @@ def main() -> None:
     except WrongWordsError as error:
         tell_wrong_words(error)
         sys.exit(UsageError.exit_code)
-    except typer.Abort:  # the end of the input, where an answer was expected
+    except typer.Abort as error:  # the end of the input, or Ctrl-C, where an answer was expected
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
         complain("nothing was done")
         sys.exit(1)
     except LaunchError as error:

@@ -1,0 +1,104 @@
+"""init: write a project's launch.toml for a host, and try it."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.cli.asking import agrees
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
+from launcher.cli.say import complain
+from launcher.errors import UsageError
+
+if TYPE_CHECKING:
+    from launcher.runs.proposing import Proposal
+
+HELLO = "import platform\nprint('hello from', platform.node(), 'with Python', platform.python_version())\n"
+
+
+def init(
+    host: HostOption = None,
+    environment: Annotated[
+        str | None,
+        typer.Option("--environment", metavar="FOLDER", help="Your own environment there, for all jobs."),
+    ] = None,
+    smoke: Annotated[
+        bool, typer.Option("--smoke/--no-smoke", help="Run a first job there, which takes seconds.")
+    ] = True,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Write launch.toml for a host: probe it, propose its card and environment, and run a first job there.
+
+    Without --host you are asked. A launch.toml that is there is never changed.
+
+    Examples:
+        launch init
+        launch init --host lab
+        launch init --host me@gpu.example.org:2222 --environment ~/venvs/torch
+    """
+    from launcher.cli.answer import answer
+    from launcher.cli.screens import make_view
+    from launcher.hosts import connect
+    from launcher.runs import resolve
+    from launcher.runs.probing import NO_JOB, describe, probe
+    from launcher.runs.proposing import propose, write
+
+    path = resolve.PROJECT_FILE
+    if path.exists():
+        raise UsageError(f"{path} is there already, and stays as it is\n  look   launch hosts")
+    place = resolve.host(host or _asked())
+    if environment is not None:
+        place = place.model_copy(update={"environment": environment})
+    view = make_view(as_json)
+    with view.stage("probe") as stage, connect(place) as desk:
+        facts = probe(desk, place, NO_JOB)
+        stage.text = describe(facts)
+    proposal = propose(place, environment, facts)
+    _show(proposal, path)
+    if agrees(f"write {path}?") is False:
+        raise typer.Exit(1)
+    write(path, proposal.text)
+    if as_json:
+        answer("init", path=str(path), host=proposal.host, profile=proposal.profile, runtime=proposal.runtime)
+    if smoke:
+        _run_hello(proposal.host, as_json=as_json)
+    complain("  next     launch -- python train.py")
+
+
+def _asked() -> str:
+    """Return the host that a person names. Raises UsageError without a terminal."""
+    from launcher.runs import resolve
+
+    known = [*resolve.aliases(), "local"]
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"which host?\n  known  {', '.join(known)}\n  next   launch init --host HOST")
+    complain(f"hosts: {', '.join(known)}; or an address such as me@gpu.example.org:2222")
+    return str(typer.prompt("host", default=known[0], err=True))
+
+
+def _show(proposal: Proposal, path: Path) -> None:
+    complain("\n".join(f"  {label:<9}{text}" for label, text in proposal.lines))
+    complain("\n".join([f"{path}:", *(f"  | {line}" for line in proposal.text.splitlines())]))
+
+
+def _run_hello(host: str, *, as_json: bool) -> None:
+    """Run a job of one line there, from a folder of its own. Raises Exit if it does not succeed."""
+    from launcher.cli.follow import start_and_follow
+    from launcher.cli.screens import make_view
+    from launcher.runs.launching import launch
+    from launcher.runs.request import Request
+
+    with tempfile.TemporaryDirectory(prefix="launch-") as folder:
+        Path(folder, "hello.py").write_text(HELLO)
+        settings = [f"code={folder}", "inject=false"]
+        words = ["python3", "hello.py"]
+        request = Request(host=host, runtime="native", settings=settings, name="hello", words=words)
+        view = make_view(as_json)
+        start_and_follow(lambda: launch(request, view), view, detach=False)
