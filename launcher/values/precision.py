@@ -67,7 +67,7 @@ class Precision(Written):
 
     @model_validator(mode="after")
     def _could_not_crash(self) -> Self:
-        for fault in (*self._of_scaler(), *self._of_mode(), *self._of_device(), *self._of_kernels()):
+        for fault in (*self._of_scaler(), *self._of_device(), *self._of_mode(), *self._of_kernels()):
             raise ValueError(fault)
         return self
 

@@ -42,6 +42,7 @@ def seen(trained=FP32, frozen=HALF, autocast=(), computed=None, **more):
         (seen(autocast=["bfloat16"], frozen=BF16), TURING, "unsound", "7.5 < 8.0 emulates bf16 in software"),
         (seen(autocast=["float16"], frozen=BF16, scaler=True), TURING, "unsound", "mixes fp16 and bf16"),
         (seen(BF16, frozen={}, computed=BF16), AMPERE, "unsound", "bfloat16 trainables lose small updates"),
+        (seen(BF16, frozen={}, computed=BF16), TURING, "unsound", "7.5 < 8.0 emulates bf16 in software"),
         (seen(autocast=["bfloat16"], frozen=BF16), AMPERE, "as-wanted", "wants"),
         (seen(autocast=["bfloat16"], frozen=FP32, computed=BF16), AMPERE, "different", "frozen weights fp32 instead of bf16"),
         (seen(frozen=FP32), AMPERE, "different", "tf32 off instead of on"),
