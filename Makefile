@@ -16,11 +16,12 @@
 # trainings    train healthy and broken cases under the guard, and write their table
 # memory       write the table of estimated and measured memory
 # scripts      launch training programs of PyPI packages, and write their table
+# cast         record a first session, and draw it for README and docs
 # mutants      break the product by each patch, and show that the tests notice
 # testbed-up   leave two machines running
 # testbed-down end them
 # clean        remove what these targets made
-.PHONY: demo quick test long check lint docs bench links kills orders large scale precision memory fuzz scripts mutants testbed-up testbed-down clean
+.PHONY: demo quick test long check lint docs cast bench links kills orders large scale precision memory fuzz scripts mutants testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -80,6 +81,9 @@ precision: .venv/ready
 
 trainings: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python tests/trainings/table.py
+
+cast: .venv/ready
+	$(BIN)/python tests/cast/make.py
 
 memory: .venv/ready
 	$(BIN)/python tests/bench/memory.py

@@ -17,16 +17,17 @@ LIMIT_S = 60.0
 
 
 class Screen:
-    """A program on a pty of its own. `raw` is all that it has written, `lines()` what is on the screen now."""
+    """A program on a pty of its own. `raw` is all that it has written (and, if it `echoes`, what was typed), `lines()` what is on the screen now."""
 
-    def __init__(self, words, env, cwd=None, width=80, height=30):
+    def __init__(self, words, env, cwd=None, width=80, height=30, *, echoes=False):
         self.emulator = pyte.Screen(width, height)
         self._stream = pyte.ByteStream(self.emulator)
         self.raw = b""
         self._ours, theirs = pty.openpty()
-        settings = termios.tcgetattr(theirs)
-        settings[3] &= ~termios.ECHO
-        termios.tcsetattr(theirs, termios.TCSANOW, settings)
+        if not echoes:
+            settings = termios.tcgetattr(theirs)
+            settings[3] &= ~termios.ECHO
+            termios.tcsetattr(theirs, termios.TCSANOW, settings)
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         self.process = subprocess.Popen(
             words, cwd=cwd, env=env, stdin=theirs, stdout=theirs, stderr=theirs, process_group=0
