@@ -42,6 +42,8 @@ def ending(
         yield Line(f"  {'!' if doubt else '✓'} succeeded {took}   {outcome}".rstrip(), "bold")
         if doubt:
             yield Line(f"    doubt  {doubt}")
+        if result.unsound is not None:
+            yield Line(f"    ! precision: {result.unsound}")
     else:
         reason = state.reason or "no process or container runs it"
         where = ", ".join([reason, f"step {progress.where()}", *rehearsed])
@@ -73,6 +75,8 @@ def _next(short: str, state: RunState, result: Result, *, has_doubt: bool) -> It
     """Yield the commands to type next."""
     name = state.state
     if name == "succeeded":
+        if result.unsound is not None:
+            yield Line(f"  explain  launch explain {short}     what the card wants, and how to get it")
         yield Line(f"  output   launch logs {short}")
         if has_doubt:
             yield Line(f"  next     launch diagnose {short}")

@@ -35,9 +35,10 @@ def plot(
     from launcher.runs.lineage import joined
     from launcher.runs.picture import draw
     from launcher.runs.picture_title import title_of
+    from launcher.runs.precision_report import known_precision
 
     mirror = fetch(run, host)
-    measured, title = [point for _, point in joined(mirror)], title_of(mirror)
+    measured, title = [point for _, point in joined(mirror)], title_of(mirror, known_precision(mirror))
     try:
         draw(mirror.run, measured, host_figures(mirror), mirror.picture, title)
     except OSError as error:

@@ -21,6 +21,7 @@ from launcher.runs.mirror import Mirror
 from launcher.runs.not_sent import explained
 from launcher.runs.picture import draw
 from launcher.runs.picture_title import title_of
+from launcher.runs.precision_report import known_precision
 from launcher.runs.pulling import Choice, Pulled, came, pull, shown_path
 from launcher.runs.run_desk import open_desk
 from launcher.runs.tensorboard import TensorBoard
@@ -235,8 +236,9 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
         _correct(mirror, state, view)
     measured = [point for _, point in joined(mirror)]
     picture: Path | None = mirror.picture
+    report = known_precision(mirror)
     try:
-        draw(mirror.run, measured, host_figures(mirror), mirror.picture, title_of(mirror))
+        draw(mirror.run, measured, host_figures(mirror), mirror.picture, title_of(mirror, report))
     except RunError:
         picture = None  # a run without a loss has no picture, which is not an error here
     except OSError as error:
@@ -256,6 +258,15 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
     adapted = mending_command(mirror, state)
     is_rehearsed = _is_rehearsed(mirror, state)
     result = Result(
-        weights, home, picture, metrics, first_loss, seconds, adapted, mirror.folder, is_rehearsed
+        weights,
+        home,
+        picture,
+        metrics,
+        first_loss,
+        seconds,
+        adapted,
+        mirror.folder,
+        is_rehearsed,
+        report.unsound if report else None,
     )
     view.end(mirror.run, state, result)

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from launcher.errors import BadFileError
 from launcher.runs.mirror import Mirror
-from launcher.runs.precision_report import AttemptPrecision, precision_report
+from launcher.runs.precision_report import AttemptPrecision, PrecisionReport
 from launcher.values.text import printable
 
 
-def title_of(mirror: Mirror) -> str:
+def title_of(mirror: Mirror, report: PrecisionReport | None) -> str:
     """Return what ran where, and at which precision as far as that was seen: sft · TITAN RTX 24 GB · fp16 autocast + scaler."""
     plan = mirror.plan()
     card = f"{plan.card}, rehearsed on a CPU" if plan.card and plan.rehearsed else plan.card
-    return printable(" · ".join(filter(None, (plan.job, card, _precision(mirror)))))
-
-
-def _precision(mirror: Mirror) -> str:
-    try:
-        ran = precision_report(mirror).ran
-    except BadFileError:  # a plan of another version
-        return ""
-    return "" if ran is None else _words(ran)
+    precision = _words(report.ran) if report is not None and report.ran is not None else ""
+    return printable(" · ".join(filter(None, (plan.job, card, precision))))
 
 
 def _words(attempt: AttemptPrecision) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher.errors import BadFileError
 from launcher.planning.precision_comparison import Row, Verdict, compare, judge, on_rung
 from launcher.planning.precision_history import PRECISION_FAILURES
 from launcher.runs.adapting import adapted_command
@@ -53,6 +54,11 @@ class PrecisionReport(NamedTuple):
     sentence: str
     next_command: str | None
 
+    @property
+    def unsound(self) -> str | None:
+        """Why what ran is not sound on the card; None if it is, or if nothing is known."""
+        return self.sentence if self.verdict is not None and self.verdict.kind == "unsound" else None
+
 
 def precision_report(mirror: Mirror) -> PrecisionReport:
     """Return which precision a run used. Raises BadFileError if this version does not understand its plan."""
@@ -68,6 +74,14 @@ def precision_report(mirror: Mirror) -> PrecisionReport:
     return PrecisionReport(
         mirror.run, plan, attempts, ran, rows, verdict, _sentence(verdict, ran, attempts), command
     )
+
+
+def known_precision(mirror: Mirror) -> PrecisionReport | None:
+    """Return which precision a run used; None if this version does not understand its plan."""
+    try:
+        return precision_report(mirror)
+    except BadFileError:
+        return None
 
 
 def _attempts(mirror: Mirror, plan: Plan) -> Iterator[AttemptPrecision]:

@@ -81,7 +81,7 @@ class Result(NamedTuple):
 
     `home` are the files that came home, with their sizes in bytes. `adapted` is the command that would have mended a
     failure of precision. `folder` is the run's own on the client. `is_rehearsed`: a card's plan was tried on a CPU, and the
-    script took something of it or ran as if the card were there.
+    script took something of it or ran as if the card were there. `unsound`: why the precision that ran is not sound on the card.
     """
 
     adapter: Path | None
@@ -93,3 +93,4 @@ class Result(NamedTuple):
     adapted: str | None = None
     folder: Path | None = None
     is_rehearsed: bool = False
+    unsound: str | None = None

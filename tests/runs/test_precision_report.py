@@ -6,6 +6,9 @@ import re
 import pytest
 from testbed.client import until
 
+from launcher.runs.mirror import Mirror
+from launcher.runs.precision_report import known_precision
+
 REPORTS = """
 import json, os, socket, sys, time
 
@@ -41,6 +44,8 @@ def test_what_a_script_used_stands_beside_what_the_card_wants(client):
     """Two columns, a verdict with the rule that is broken, and the whole command that mends it."""
     client.script(REPORTS)
     client.run(*TURING, "-e", "A=b c", "--", "python", "train.py", "--lr", "1")
+    (run,) = client.runs.glob("[0-9]*")
+    assert "cannot unscale" in known_precision(Mirror(run.name, client.runs)).unsound
     said = client.ok("explain", "last")
     lines = (re.split("  +", row.strip()) for row in said.splitlines())
     rows = {name: cells for name, *cells in lines}

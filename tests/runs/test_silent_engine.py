@@ -94,7 +94,7 @@ def test_ps_and_attach_say_that_the_engine_does_not_answer(session, capsys):
     """Not `resuming` alone, for ever; who follows is told once."""
     (summary,) = control.runs_of(AgentDesk(There(session)), [RUN])
     assert summary.state == "resuming"
-    ps._show([control.Row("there", summary)])
+    ps._show([control.Row("there", summary)], is_chosen=False, as_json=False)
     assert "its engine does not answer" in capsys.readouterr().out
     view = PlainView()
     view.begin(RUN, PlanSummary(), [])
@@ -228,6 +228,16 @@ def test_a_doubtful_success_has_its_own_mark_and_its_next_command(capsys):
     assert "launch diagnose" in capsys.readouterr().err
     PlainView().end(RUN, RunState(state="succeeded", evidence={"exit": 0}), none)
     assert capsys.readouterr().err.startswith("  ✓ succeeded")
+
+
+def test_a_success_at_a_precision_that_is_not_sound_says_so(capsys):
+    """With the rule that is broken, and the command that shows what the card wants."""
+    why = "this card does not train soundly with what ran: a scaler cannot unscale float16 gradients"
+    result = Result(None, {}, None, {}, None, None, unsound=why)
+    PlainView().end(RUN, RunState(state="succeeded", evidence={"exit": 0}), result)
+    said = capsys.readouterr().err
+    assert f"! precision: {why}" in said
+    assert f"explain  launch explain {RUN.rpartition('-')[2]}" in said
 
 
 def test_a_run_is_taken_back_only_when_its_engine_says_that_it_has_no_container(session):
