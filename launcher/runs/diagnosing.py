@@ -14,6 +14,7 @@ from launcher.hosts.log_diagnosis import BY_NAME, Diagnosis, Ended, diagnose
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.not_sent import explained
+from launcher.values.record import in_todays_words
 
 _REASONS = ("exit-nonzero", "killed-by-signal")
 """What the agent calls a failure of the class `unknown`."""
@@ -52,6 +53,7 @@ def _ended_attempts(mirror: Mirror) -> Iterator[tuple[Path, dict[str, Any], dict
     behind: dict[str, Any] | None = None
     for folder in sorted(mirror.folder.glob("[0-9][0-9][0-9][0-9]*"), reverse=True):
         record, state = read_json(folder / "attempt.json"), read_json(folder / "state.json")
+        state["state"] = in_todays_words(state.get("state"))
         is_ended = behind is not None or state.get("state") in ("failed", "resuming", *_NO_FAILURE)
         if record.get("kind") == "attempt" and is_ended:
             previous = (behind or {}).get("previous")

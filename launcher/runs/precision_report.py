@@ -14,7 +14,7 @@ from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror, parse_event
 from launcher.values.plan import Plan
 from launcher.values.precision import Precision
-from launcher.values.record import State, is_terminal
+from launcher.values.record import State, in_todays_words, is_terminal
 from launcher.values.used_precision import PrecisionSeen
 
 HELD = "held "
@@ -114,8 +114,8 @@ def _attempts(mirror: Mirror, plan: Plan) -> Iterator[AttemptPrecision]:
             takes_plan,
             seen,
             ran,
-            str(state.get("state") or State.PREPARING),
-            str(state["reason"]) if state.get("reason") else None,
+            str(in_todays_words(state.get("state")) or State.PREPARING),
+            str(in_todays_words(state["reason"])) if state.get("reason") else None,
         )
 
 

@@ -125,16 +125,18 @@ _WORDS_BEFORE = {
 """The names that states and reasons had in records until 2026-11-23."""
 
 
+def in_todays_words(word: object) -> object:
+    """Return a state or a reason of a record in the words of this version."""
+    return _WORDS_BEFORE.get(word, word) if isinstance(word, str) else word
+
+
 class Judged(Record):
     """A state with its reason, in the words of this version."""
 
     state: str
     reason: str | None = None
 
-    @field_validator("state", "reason", mode="before")
-    @classmethod
-    def _in_todays_words(cls, word: object) -> object:
-        return _WORDS_BEFORE.get(word, word) if isinstance(word, str) else word
+    _todays_words = field_validator("state", "reason", mode="before")(in_todays_words)
 
 
 class FolderStart(Record):
