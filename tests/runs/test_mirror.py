@@ -528,6 +528,7 @@ IDS = ["0101-sft-w8q2", "0102-sft-w8zz", "0102-x-aaaa", "0201-last-bbbb"]
         ("a", 2),
         ("0101", 0),
         ("0102-x", 2),
+        ("x", 2),
         ("0102-sft-w8zz", 1),
     ],
 )
@@ -536,7 +537,7 @@ def test_a_run_is_named_by_its_start_its_last_letters_or_last(word, run):
     assert find(word, IDS) == IDS[run]
 
 
-@pytest.mark.parametrize("word", ["w8", "01", "0102", "0102-"])
+@pytest.mark.parametrize("word", ["w8", "01", "0102", "0102-", "sft"])
 def test_a_word_that_means_several_runs_names_them(word):
     """Never the first of several by luck."""
     with pytest.raises(UsageError, match=r"matches [234] runs: 010") as caught:
@@ -550,7 +551,7 @@ def test_whole_letters_beat_a_longer_id_that_begins_with_them():
 
 
 @pytest.mark.parametrize(
-    ("word", "names"), [("zzzz", IDS), ("8q2", IDS), ("sft", IDS), ("last", []), ("w8q2", [])]
+    ("word", "names"), [("zzzz", IDS), ("8q2", IDS), ("ft", IDS), ("last", []), ("w8q2", [])]
 )
 def test_a_word_that_means_no_run_says_where_to_look(word, names):
     """The message ends with a command to paste."""
