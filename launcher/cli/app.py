@@ -35,6 +35,7 @@ from launcher.cli import (
     rerun,
     resume,
     rm,
+    shell,
     stop,
     streams,
     sweep,
@@ -131,7 +132,8 @@ _TASKS: dict[str, dict[str, Any]] = {
         "diagnose": diagnose.diagnose,
         "explain": explain.explain,
     },
-    "Files": {"ls": ls.ls, "pull": pull.pull, "cp": cp.cp, "exec": execute.execute},
+    "Files": {"ls": ls.ls, "pull": pull.pull, "cp": cp.cp},
+    "Work beside a run": {"exec": execute.execute, "shell": shell.shell},
     "End and clean up": {"stop": stop.stop, "rm": rm.rm, "gc": gc.gc, "sweep": sweep.sweep},
     "Hosts and cards": {
         "hosts": hosts.hosts,
@@ -141,7 +143,11 @@ _TASKS: dict[str, dict[str, Any]] = {
     },
 }
 """The verbs by task, in the order of the help."""
-_CLASSES = {DEFAULT: launch.LaunchCommand, "exec": execute.ExecuteCommand}
+_CLASSES = {
+    DEFAULT: launch.LaunchCommand,
+    "exec": execute.ExecuteCommand,
+    "shell": execute.ExecuteCommand,
+}
 for _task, _verbs in _TASKS.items():
     for _name, _verb in _verbs.items():
         if isinstance(_verb, typer.Typer):

@@ -64,13 +64,18 @@ def execute(
         with open_desk(place, mirror) as desk:
             code = run_there(desk, mirror.run, words, lambda stream, data: outputs[stream].write(data))
     except AgentError as error:
-        if error.code not in _CODES:
-            raise
-        complain(str(error))
-        code = _CODES[error.code]
+        code = code_of(error)
     for output in outputs.values():
         output.finish()
     raise typer.Exit(code)
+
+
+def code_of(error: AgentError) -> int:
+    """Say why a command did not start; return the exit code that a shell has for that. Raises any other error again."""
+    if error.code not in _CODES:
+        raise error
+    complain(str(error))
+    return _CODES[error.code]
 
 
 class _Output:

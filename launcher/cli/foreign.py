@@ -15,7 +15,7 @@ _VERBS = {
     "squeue": ("launch ps --state waiting", "launch hosts"),
     "jobs": ("launch ps",),
     "top": ("launch hosts", "launch metrics last"),
-    "ssh": ("launch exec RUN -- COMMAND",),
+    "ssh": ("launch shell RUN", "launch exec RUN -- COMMAND"),
     "kill": ("launch stop --now RUN",),
     "cancel": ("launch stop RUN",),
     "scancel": ("launch stop RUN",),

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from launcher.errors import BadFileError, MalformedAnswerError
 from launcher.hosts.channel import HASHING_S, Channel, Incoming, Reply, Stream
+from launcher.hosts.company import ONLY_LISTENING, Keyboard, typing, until
 from launcher.hosts.desk import Heard, Making, Preparation, Printed, Runs, Upkeep
 from launcher.values.answers import (
     CommandEnd,
@@ -250,8 +251,15 @@ class _Runs(_Part):
     def execute(
         self, run: str, command: Sequence[str], take: Printed, is_enough: Callable[[], bool]
     ) -> CommandEnd:
-        reply = self._channel.execute("exec", b"", take, is_enough, run=run, command=list(command))
+        reply = self._channel.execute("exec", b"", take, until(is_enough), run=run, command=list(command))
         return self._as(CommandEnd, "exec", reply)
+
+    def interact(self, run: str, command: Sequence[str], take: Printed, keyboard: Keyboard) -> CommandEnd:
+        window = keyboard.window()
+        screen = {"kind": keyboard.kind, **window._asdict()}
+        typed = typing(keyboard, window)
+        reply = self._channel.execute("interact", b"", take, typed, run=run, command=list(command), **screen)
+        return self._as(CommandEnd, "interact", reply)
 
     def outputs(self, run: str, heard: Heard, *, every_file: bool = False) -> Outputs:
         files: list[Output] = []
@@ -382,7 +390,7 @@ class _Making(_Part):
             "build",
             payload,
             take,
-            _never,
+            ONLY_LISTENING,
             engine=engine.model_dump(),
             tag=tag,
             labels=dict(labels),
@@ -415,7 +423,7 @@ class _Making(_Part):
             "make_environment",
             payload,
             take,
-            _never,
+            ONLY_LISTENING,
             name=name,
             maker=maker._asdict(),
             index=index,
@@ -492,10 +500,6 @@ class _Environment(Record):
 
 class _Root(Record):
     root: str
-
-
-def _never() -> bool:
-    return False
 
 
 def _unheard(_count: int) -> None:

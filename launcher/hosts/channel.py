@@ -17,12 +17,12 @@ from typing import IO, Any, Protocol, Self, cast
 
 from launcher.errors import AgentError, ConnectionLostError, HostError, MalformedAnswerError
 from launcher.hosts.agent_file import MAGIC, agent_file
+from launcher.hosts.company import Company, told
 from launcher.values.record import DISK_WORDS
 from launcher.values.text import printable
 
 DEADLINE_S = 30.0
 PING_S = 15.0
-POLL_S = 0.1
 HASHING_S = 600.0
 GREETING_S = 60.0
 MAX_LINE = 16 * 1024 * 1024
@@ -221,16 +221,11 @@ class Channel:
                 return self._answer()
 
     def execute(
-        self,
-        verb: str,
-        payload: bytes,
-        take: Callable[[int, bytes], None],
-        is_enough: Callable[[], bool],
-        **args: Any,
+        self, verb: str, payload: bytes, take: Callable[[int, bytes], None], company: Company, **args: Any
     ) -> Reply:
         """Ask for a verb that runs a program; `take` gets what it prints as (1 or 2, bytes) while it does.
 
-        Once `is_enough`, the agent ends the program; it does as well, for the link is closed then, when this raises.
+        `company` says what to tell the agent meanwhile. When this raises, the link is closed, and the agent ends the program.
         Raises AgentError when the agent refuses, ConnectionLostError when the link ends or falls silent. What `take`
         raises comes out as it is.
         """
@@ -238,8 +233,8 @@ class Channel:
             with self._link_errors():
                 self._request(verb, payload, args, _Patience(DEADLINE_S))
             is_over = threading.Event()
-            company = threading.Thread(target=self._accompany, args=(is_enough, is_over), daemon=True)
-            company.start()
+            talker = threading.Thread(target=self._tell, args=(company(is_over),), daemon=True)
+            talker.start()
             empty = 0
             try:
                 while True:
@@ -247,7 +242,7 @@ class Channel:
                         message, data = self._message(MAX_CHUNK)
                     if "stream" not in message:
                         is_over.set()
-                        company.join()
+                        talker.join()
                         return self._unwrap(message, data)
                     if data and message["stream"] in (1, 2):
                         take(message["stream"], data)
@@ -261,24 +256,20 @@ class Channel:
                 self.close()
                 raise
 
-    def _accompany(self, is_enough: Callable[[], bool], is_over: threading.Event) -> None:
-        """Let the agent hear, until the program has ended, that we listen, and once that it is enough.
+    def _tell(self, words: Iterator[bytes]) -> None:
+        """Tell the agent these words while its program runs, and now and then that we listen.
 
         A word that comes too late the agent takes for a request without an id.
         """
-        is_said = False
         next_ping = time.monotonic() + PING_S
-        while not is_over.wait(POLL_S) and not self._is_closed.is_set():
-            words = []
-            if is_enough() and not is_said:
-                is_said = True
-                words.append("end")
-            if time.monotonic() >= next_ping:
+        for said in words:
+            if self._is_closed.is_set():
+                return
+            is_due = time.monotonic() >= next_ping
+            if is_due:
                 next_ping = time.monotonic() + PING_S
-                words.append("ping")
             try:
-                for word in words:
-                    self._link.sendall(b'{"verb":"%s"}\n' % word.encode())
+                self._link.sendall(said + told("ping") if is_due else said)
             except (OSError, HostError):
                 return  # the next read finds the link broken, and reports it
 
@@ -333,7 +324,7 @@ class Channel:
             message, payload = self._message()
             if message.get("id", 0) is not None:
                 return self._unwrap(message, payload)
-            # to a word that `_accompany` said too late
+            # to a word that `_tell` said too late
         raise self._flooded()
 
     def _flooded(self) -> ConnectionLostError:

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
 from launcher.hosts.channel import Incoming, Reply, Stream
+from launcher.hosts.company import Keyboard
 from launcher.values.answers import (
     CommandEnd,
     Freed,
@@ -83,6 +84,9 @@ class Runs(Protocol):
         self, run: str, command: Sequence[str], take: Printed, is_enough: Callable[[], bool]
     ) -> CommandEnd:
         """Run a command beside a run; `take` gets its output as it appears. Once `is_enough`, the command is ended."""
+
+    def interact(self, run: str, command: Sequence[str], take: Printed, keyboard: Keyboard) -> CommandEnd:
+        """Run a command, by default the user's shell, on a terminal beside a run; it gets what is typed at `keyboard`."""
 
     def outputs(self, run: str, heard: Heard, *, every_file: bool = False) -> Outputs:
         """Return what a run wrote, without digests. `every_file`: the patterns of its job do not count."""

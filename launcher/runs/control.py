@@ -24,7 +24,9 @@ from launcher.values.parsing import unknown_name
 from launcher.values.record import DISK_WORDS, RunState, State, Summary, is_terminal
 
 if TYPE_CHECKING:
+    from launcher.hosts.company import Keyboard
     from launcher.runs.view import Stage, View
+    from launcher.values.answers import CommandEnd
     from launcher.values.image import BuildOptions
     from launcher.values.plan import Plan
 
@@ -287,16 +289,34 @@ def execute(desk: Desk, run: str, command: Sequence[str], take: Callable[[int, b
     `take` gets its output as (1 or 2, bytes). Ctrl-C ends the command, and 130 is returned when it has ended; a second
     Ctrl-C does not wait for that. Raises HostError.
     """
-    summary = summary_of(desk, run)
-    with contextlib.ExitStack() as stack:
-        inside = desk
-        if summary is not None:
-            runtime = stack.enter_context(open_for_run(desk, summary))
-            inside = stack.enter_context(runtime.inside(run))
-        interrupts = stack.enter_context(_interrupt_noted())
+    with _beside(desk, run) as inside, _interrupt_noted() as interrupts:
         end = inside.runs.execute(run, command, take, lambda: bool(interrupts))
-    if interrupts:
-        return 128 + signal.SIGINT
+    return 128 + signal.SIGINT if interrupts else _exit_code(desk, end)
+
+
+def interact(
+    desk: Desk, run: str, command: Sequence[str], take: Callable[[int, bytes], None], keyboard: Keyboard
+) -> int:
+    """Run a command, by default the user's shell, on a terminal beside a run; return its exit code, as a shell reports it.
+
+    `take` gets what it shows, and it gets what is typed at `keyboard`. Raises HostError.
+    """
+    with _beside(desk, run) as inside:
+        return _exit_code(desk, inside.runs.interact(run, command, take, keyboard))
+
+
+@contextlib.contextmanager
+def _beside(desk: Desk, run: str) -> Iterator[Desk]:
+    """Yield a desk from which a command sees what the run's processes see."""
+    summary = summary_of(desk, run)
+    if summary is None:  # the agent says so
+        yield desk
+        return
+    with open_for_run(desk, summary) as runtime, runtime.inside(run) as inside:
+        yield inside
+
+
+def _exit_code(desk: Desk, end: CommandEnd) -> int:
     if end.signal is not None:
         return 128 + end.signal
     if end.exit is None:

@@ -27,7 +27,7 @@ MISTAKES = {
     "status": (2, "status is no verb", "launch ps"),
     "list": (2, "list is no verb", "launch ps"),
     "queue": (2, "queue is no verb", "launch ps --state waiting"),
-    "ssh lab": (2, "ssh is no verb", "launch exec RUN -- COMMAND"),
+    "ssh lab": (2, "ssh is no verb", "launch shell RUN"),
     "kill last": (2, "kill is no verb", "launch stop --now RUN"),
     "cancel last": (2, "cancel is no verb", "launch stop RUN"),
     "version": (2, "version is no verb", "launch --version"),

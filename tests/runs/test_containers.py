@@ -7,7 +7,8 @@ import re
 
 import pytest
 from testbed.between import Between
-from testbed.client import until
+from testbed.client import LAUNCH, until
+from testbed.screen import Screen
 
 pytestmark = pytest.mark.testbed
 
@@ -288,6 +289,29 @@ def test_exec_runs_in_the_container_and_ends_with_its_client(client, box):
     until(lambda: box.docker("ps", "-aq").split() == before, "nothing left beside")
     client.ok("rm", "--force", run)  # its checkpoints go too
     assert box.docker("ps", "-aq").split() == []
+
+
+def test_a_shell_is_in_the_container_too(client, box):
+    """With a terminal of its own, in a running container and beside an ended one."""
+    run = detached(client)
+    asks = 'cat /proc/1/comm; id -u; pwd; stty size; test -t 0 && echo "on a terminal"'
+    for state in ("running", "ended"):
+        with Screen([*LAUNCH, "shell", run], client.env, client.project, 133, 41) as screen:
+            screen.until(lambda lines: lines[-1].endswith(("#", "$")))
+            screen.type(f"{asks}; exit 5\n")
+            screen.to_the_end()
+        assert screen.process.returncode == 5, state
+        said = screen.raw.decode()
+        for words in (
+            "docker-init",
+            box.machine.ssh("id", "-u").strip(),
+            "work/code",
+            "41 133",
+            "on a terminal",
+        ):
+            assert words in said, state
+        if state == "running":
+            client.ok("stop", "--now", run)
 
 
 def test_an_edited_script_rebuilds_nothing(client, box):

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from testbed.client import LAUNCH, is_gone, processes_of, until
+from testbed.client import LAUNCH, marked, processes_of, until
 
 pytestmark = pytest.mark.slow(reason="each test starts clients and a run")
 
@@ -46,19 +46,6 @@ def execute(client, run, *command):
         [*LAUNCH, "exec", run, "--", *command],
         cwd=client.project, env=client.env, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False,
     )  # fmt: skip
-
-
-def marked(mark):
-    """The pids whose command line holds a word that only one test says, `launch` itself left out."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-        except OSError:
-            continue
-        if mark.encode() in words and LAUNCH[2].encode() not in words and not is_gone(int(entry.name)):
-            found.append(int(entry.name))
-    return found
 
 
 def test_what_it_prints_comes_as_it_is_and_its_exit_code_is_ours(client, ended):

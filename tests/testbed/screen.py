@@ -28,7 +28,7 @@ class Screen:
             settings = termios.tcgetattr(theirs)
             settings[3] &= ~termios.ECHO
             termios.tcsetattr(theirs, termios.TCSANOW, settings)
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+        self.resize(width, height)
         self.process = subprocess.Popen(
             words, cwd=cwd, env=env, stdin=theirs, stdout=theirs, stderr=theirs, process_group=0
         )
@@ -55,6 +55,15 @@ class Screen:
             assert time.monotonic() < ends, "\n".join(self.lines())
             assert self._read() is not False, "\n".join(self.lines())
         return self.lines()
+
+    def resize(self, width, height):
+        """Give the window another size."""
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+        self.emulator.resize(height, width)
+
+    def settings(self):
+        """Return the terminal's settings, as `stty -a` prints them."""
+        return termios.tcgetattr(self._ours)
 
     def type(self, text):
         """Type at the terminal."""

@@ -1,4 +1,4 @@
-"""Verbs about runs that exist: list, read, stop, run a command beside one."""
+"""Verbs about runs that exist: list, read, stop, run a command or a shell beside one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ..record.files import REFUSED
 from ..record.rundir import TERMINAL
 from ..store.shipping import LineWriter
 from ..system import attending
+from ..system.terminal import Window
 from . import command, contact, cursors, run_lines
 from .client_connection import SILENCE_S
 from .requests import Reply, RequestError, RunId
@@ -117,9 +118,31 @@ def execute(session: Session, request: Execute, _payload: bytes) -> Reply:
         raise RequestError(error.code, str(error)) from None
 
 
+class Interact(NamedTuple):
+    """A run, the words of a command (none for a shell), and the client's terminal: its kind, and its window's size."""
+
+    run: RunId
+    command: List[str]
+    kind: str
+    rows: int
+    columns: int
+
+
+def interact(session: Session, request: Interact, _payload: bytes) -> Reply:
+    """Run a command on a terminal beside a run, while the client types; see command.py."""
+    run = session.run(request.run)
+    contact.check_is_here(run)
+    screen = command.Screen(request.kind, Window(request.rows, request.columns))
+    try:
+        return Reply(command.interact(run, request.command, screen, session.connection))
+    except attending.CommandError as error:
+        raise RequestError(error.code, str(error)) from None
+
+
 VERBS = {
     "runs": Verb(Runs, runs),
     "read": Verb(Read, read),
     "wish": Verb(Wish, wish),
     "exec": Verb(Execute, execute),
+    "interact": Verb(Interact, interact),
 }

@@ -26,7 +26,7 @@ MODULES = {
     "probing": ("ping", "probe", "root"),
     "preparing": ("create", "offer", "ship", "inherit", "secrets"),
     "starting": ("start", "hand_over", "take_back", "await", "place", "resume"),
-    "running": ("runs", "read", "wish", "exec"),
+    "running": ("runs", "read", "wish", "exec", "interact"),
     "making_verbs": (
         *("hold", "builder", "build", "packages"),
         *("environment", "make_environment", "seal_environment"),

@@ -1,7 +1,8 @@
 """Attend to a program for a client: report what it prints until it and everything it started have ended.
 
-The client sends "ping" while it listens and "end" to end the program. It receives the program's output, stream by
-stream, and finally how the program ended. Nothing is recorded, and nothing that the program started outlives the
+The client sends "ping" while it listens and "end" to end the program; to a program on a terminal also "type" with what
+was typed, and "window" with the size of its window. It receives the program's output, stream by stream, and finally how
+the program ended. Nothing is recorded, and nothing that the program started outlives the
 connection, but for what it handed over (process_lineage.py): all of it descends from this process, which adopts orphans (on
 Linux; on macOS an orphan escapes).
 
@@ -17,16 +18,18 @@ import subprocess
 import sys
 import time
 from functools import partial
-from typing import Any, Callable, Iterator, NamedTuple
+from typing import IO, Any, Callable, Iterator, NamedTuple, Optional
 
 from ..record import strict_json
 from . import bearers, process
 from .login_umask import login_umask
+from .terminal import Terminal, Window, become_controlling
 
 TURN_S = 0.05
 GRACE_S = 3.0
 QUIET_S = 1.0
 MARK = bearers.OF_EXEC
+MOST_TYPED = 1 << 16
 PIECE = 3900  # bytes: with its header line at most what a writable pipe accepts at once
 
 
@@ -52,12 +55,39 @@ class CommandError(Exception):
 
 
 class Program(NamedTuple):
-    """A program to run: its command line, its working folder, its variables, and descriptors that it inherits."""
+    """A program to run: its command line, its working folder, its variables, and descriptors that it inherits.
+
+    With a `window` it runs on a terminal of that size, and the client types into it; else it has no input.
+    """
 
     words: list[str]
     folder: str
     variables: dict[str, str]
     held: tuple[int, ...] = ()
+    window: Optional[Window] = None
+
+
+class _Started(NamedTuple):
+    """A program that runs, and its terminal if it has one."""
+
+    child: subprocess.Popen[bytes]
+    terminal: Optional[Terminal]
+
+    def outputs(self) -> dict[int, int]:
+        """Return the descriptors of what it prints, each with the number of its stream."""
+        if self.terminal is not None:
+            return {self.terminal.descriptor: 1}
+        return {pipe.fileno(): number for number, pipe in self._pipes()}
+
+    def close(self) -> None:
+        if self.terminal is not None:
+            self.terminal.close()
+        for _, pipe in self._pipes():
+            pipe.close()
+
+    def _pipes(self) -> list[tuple[int, IO[bytes]]]:
+        pipes = ((1, self.child.stdout), (2, self.child.stderr))
+        return [(number, pipe) for number, pipe in pipes if pipe is not None]
 
 
 def reap(child: subprocess.Popen[bytes]) -> int | None:
@@ -96,29 +126,46 @@ def guarded() -> Iterator[Callable[[Program, Any], dict[str, Any]]]:
 
 
 def _attend(token: str, guard: int, program: Program, wire: Any) -> dict[str, Any]:
-    child = _start(program, token)
+    started = _start(program, token)
     find_all = partial(_descendants_but, guard)
     try:
-        code, number = process.exit_of(_Listening(child, wire, find_all).run())
+        code, number = process.exit_of(_Listening(started, wire, find_all).run())
     finally:
         process.end(find_all, "descendant", GRACE_S)
-        for pipe in (child.stdout, child.stderr):
-            assert pipe is not None  # noqa: S101 - asked for with PIPE
-            pipe.close()
+        started.close()
     return {"exit": code, "signal": number}
 
 
-def _start(program: Program, token: str) -> subprocess.Popen[bytes]:
+def _start(program: Program, token: str) -> _Started:
+    if program.window is None:
+        return _Started(_popen(program, token, subprocess.DEVNULL, subprocess.PIPE), None)
+    try:
+        terminal = Terminal(program.window)
+    except OSError as error:
+        raise CommandError("no-terminal", "no terminal can be opened: %s" % error.strerror) from None
+    try:
+        return _Started(_popen(program, token, terminal.program_end, terminal.program_end), terminal)
+    except CommandError:
+        terminal.close()
+        raise
+    finally:
+        terminal.give_away()
+
+
+def _popen(program: Program, token: str, stdin: int, stdout: int) -> subprocess.Popen[bytes]:
     try:
         with login_umask():
             return subprocess.Popen(
                 program.words,
                 cwd=program.folder,
                 env={**program.variables, MARK: token},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stdout,
                 start_new_session=True,
+                preexec_fn=None  # noqa: PLW1509 - this process has one thread
+                if program.window is None
+                else become_controlling,
                 pass_fds=program.held,
             )
     except FileNotFoundError:
@@ -148,15 +195,12 @@ def _descendants_but(guard: int) -> list[process.Process]:
 class _Listening:
     """A program and the client that listens to it. Output that the client does not accept yet stays in the pipes."""
 
-    def __init__(
-        self, child: subprocess.Popen[bytes], wire: Any, find_all: Callable[[], list[process.Process]]
-    ) -> None:
-        assert child.stdout is not None  # noqa: S101 - asked for with PIPE
-        assert child.stderr is not None  # noqa: S101 - likewise
-        self._child = child
+    def __init__(self, started: _Started, wire: Any, find_all: Callable[[], list[process.Process]]) -> None:
+        self._child = started.child
+        self._terminal = started.terminal
         self._wire = wire
         self._find_all = find_all
-        self._streams = {child.stdout.fileno(): 1, child.stderr.fileno(): 2}
+        self._streams = started.outputs()
         self._status: int | None = None
         self._ending: process.Ending | None = None
         self._is_ended = False
@@ -181,13 +225,29 @@ class _Listening:
 
     def _hear(self) -> None:
         while self._wire.has_input(0.0):
-            if strict_json.decode(self._wire.read_line()).get("verb") == "end":
+            message = strict_json.decode(self._wire.read_line())
+            verb = message.get("verb")
+            if verb == "end":
                 self._ending = self._ending or process.Ending(self._find_all, "descendant", GRACE_S)
+            elif self._terminal is not None and verb in ("type", "window"):
+                self._take(self._terminal, message)
             elif self._wire.wait([], 0.0) is not None:  # the client accepts an answer
                 self._wire.write({"stream": 0})
+        if self._terminal is not None:
+            self._terminal.hand_over()
+
+    def _take(self, terminal: Terminal, message: dict[str, Any]) -> None:
+        """Take what was typed, or the new size of the window. Raises EOFError for anything else."""
+        try:
+            if message["verb"] == "type":
+                terminal.type(self._wire.read(min(int(message["size"]), MOST_TYPED)))
+            else:
+                terminal.resize(Window(int(message["rows"]), int(message["columns"])))
+        except (KeyError, TypeError, ValueError):
+            raise EOFError from None
 
     def _forward(self, descriptor: int) -> None:
-        piece = os.read(descriptor, PIECE)
+        piece = self._terminal.read(PIECE) if self._terminal is not None else os.read(descriptor, PIECE)
         if piece:
             self._wire.write({"stream": self._streams[descriptor]}, piece)
         else:

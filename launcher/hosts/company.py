@@ -1,0 +1,70 @@
+"""What the client tells the agent while a program runs over there: that it is enough, or what is typed."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
+
+POLL_S = 0.1
+
+
+class Window(NamedTuple):
+    """The size of a terminal, in characters."""
+
+    rows: int
+    columns: int
+
+
+class Keyboard(Protocol):
+    """A terminal here, at which someone types for a program over there. `kind` is as in TERM."""
+
+    kind: str
+
+    def window(self) -> Window:
+        """Return the size of its window."""
+
+    def read(self, wait_s: float) -> bytes:
+        """Return what was typed, waiting up to `wait_s` seconds for it."""
+
+
+Company = Callable[[threading.Event], Iterator[bytes]]
+"""Yields the next words for the agent, often none, until the program is over, which the event says."""
+
+
+def told(verb: str, **values: int) -> bytes:
+    """Return a message to the agent beside a program."""
+    return json.dumps({"verb": verb, **values}).encode() + b"\n"
+
+
+def until(is_enough: Callable[[], bool]) -> Company:
+    """Tell the agent to end the program once it `is_enough`."""
+
+    def words(is_over: threading.Event) -> Iterator[bytes]:
+        is_said = False
+        while not is_over.wait(POLL_S):
+            is_due = not is_said and is_enough()
+            is_said = is_said or is_due
+            yield told("end") if is_due else b""
+
+    return words
+
+
+def typing(keyboard: Keyboard, first: Window) -> Company:
+    """Tell the agent what is typed, and each new size of the window; `first` is the one that it knows."""
+
+    def words(is_over: threading.Event) -> Iterator[bytes]:
+        known = first
+        while not is_over.is_set():
+            typed = keyboard.read(POLL_S)
+            yield told("type", size=len(typed)) + typed if typed else b""
+            if (now := keyboard.window()) != known:
+                known = now
+                yield told("window", **now._asdict())
+
+    return words
+
+
+ONLY_LISTENING = until(lambda: False)
+"""Tell the agent nothing: it runs the program to its end."""

@@ -1,0 +1,76 @@
+"""A pseudo-terminal for an interactive program: what the client types goes in, what the program shows comes out."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import select
+import struct
+import termios
+from typing import NamedTuple
+
+MOST_UNREAD = 1 << 20
+"""Bytes that were typed and that the program has not read yet. What is typed beyond that is lost, as on any terminal."""
+
+
+class Window(NamedTuple):
+    """The size of a terminal, in characters."""
+
+    rows: int = 24
+    columns: int = 80
+
+
+class Terminal:
+    """Both ends of a pseudo-terminal. The program's end is closed here once the program has it."""
+
+    def __init__(self, window: Window) -> None:
+        """Open both ends. Raises OSError."""
+        self.descriptor, self.program_end = os.openpty()
+        os.set_blocking(self.descriptor, False)
+        self._unread = b""
+        self.resize(window)
+
+    def resize(self, window: Window) -> None:
+        """Set the size of the window; the program gets SIGWINCH."""
+        size = struct.pack("HHHH", *(min(max(side, 1), 0xFFFF) for side in window), 0, 0)
+        fcntl.ioctl(self.descriptor, termios.TIOCSWINSZ, size)
+
+    def type(self, data: bytes) -> None:
+        """Take what was typed, and hand the program as much as it accepts."""
+        self._unread += data[: MOST_UNREAD - len(self._unread)]
+        self.hand_over()
+
+    def hand_over(self) -> None:
+        """Hand the program more of what was typed before."""
+        try:
+            while self._unread and select.select([], [self.descriptor], [], 0.0)[1]:
+                self._unread = self._unread[os.write(self.descriptor, self._unread) :]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            if error.errno != errno.EIO:  # nobody has the program's end any more
+                raise
+            self._unread = b""
+
+    def read(self, size: int) -> bytes:
+        """Return what the program shows; none once nobody has the program's end any more."""
+        try:
+            return os.read(self.descriptor, size)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return b""
+
+    def give_away(self) -> None:
+        """Close the program's end here: the program has it now."""
+        os.close(self.program_end)
+
+    def close(self) -> None:
+        """Close our end: the program's session is hung up."""
+        os.close(self.descriptor)
+
+
+def become_controlling() -> None:
+    """Make standard input the controlling terminal of this process, the leader of a new session."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
