@@ -106,6 +106,10 @@ class RefusedStreamError(HostError):
     """Raised when a socket on a host cannot be reached: forwarding is forbidden, or nobody listens there."""
 
 
+class NobodyListensError(RefusedStreamError):
+    """Raised when nobody listens on a port of a host's loopback, which may change."""
+
+
 class EngineError(HostError):
     """Raised when a host's container engine refuses, or does not answer."""
 

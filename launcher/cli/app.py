@@ -19,6 +19,7 @@ from launcher.cli import (
     diagnose,
     execute,
     explain,
+    forward,
     gc,
     hosts,
     image,
@@ -133,7 +134,7 @@ _TASKS: dict[str, dict[str, Any]] = {
         "explain": explain.explain,
     },
     "Files": {"ls": ls.ls, "pull": pull.pull, "cp": cp.cp},
-    "Work beside a run": {"exec": execute.execute, "shell": shell.shell},
+    "Work beside a run": {"exec": execute.execute, "shell": shell.shell, "forward": forward.forward},
     "End and clean up": {"stop": stop.stop, "rm": rm.rm, "gc": gc.gc, "sweep": sweep.sweep},
     "Hosts and cards": {
         "hosts": hosts.hosts,
@@ -147,6 +148,7 @@ _CLASSES = {
     DEFAULT: launch.LaunchCommand,
     "exec": execute.ExecuteCommand,
     "shell": execute.ExecuteCommand,
+    "forward": execute.ExecuteCommand,
 }
 for _task, _verbs in _TASKS.items():
     for _name, _verb in _verbs.items():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import re
 import sys
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TextIO
 
 import typer
@@ -59,15 +61,21 @@ def execute(
     from launcher.runs.run_desk import open_desk
 
     place, mirror = locate(run, host)
-    outputs = {1: _Output(sys.stdout), 2: _Output(sys.stderr)}
     try:
-        with open_desk(place, mirror) as desk:
-            code = run_there(desk, mirror.run, words, lambda stream, data: outputs[stream].write(data))
+        with open_desk(place, mirror) as desk, shown_output() as show:
+            code = run_there(desk, mirror.run, words, show)
     except AgentError as error:
         code = code_of(error)
+    raise typer.Exit(code)
+
+
+@contextlib.contextmanager
+def shown_output() -> Iterator[Callable[[int, bytes], None]]:
+    """Yield a function that shows what a command prints, given as (1 or 2, bytes), while it does."""
+    outputs = {1: _Output(sys.stdout), 2: _Output(sys.stderr)}
+    yield lambda stream, data: outputs[stream].write(data)
     for output in outputs.values():
         output.finish()
-    raise typer.Exit(code)
 
 
 def code_of(error: AgentError) -> int:

@@ -16,6 +16,8 @@ _VERBS = {
     "jobs": ("launch ps",),
     "top": ("launch hosts", "launch metrics last"),
     "ssh": ("launch shell RUN", "launch exec RUN -- COMMAND"),
+    "tunnel": ("launch forward RUN PORT",),
+    "port-forward": ("launch forward RUN PORT",),
     "kill": ("launch stop --now RUN",),
     "cancel": ("launch stop RUN",),
     "scancel": ("launch stop RUN",),

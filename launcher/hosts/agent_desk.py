@@ -12,7 +12,7 @@ from typing import IO, Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from launcher.errors import BadFileError, MalformedAnswerError
-from launcher.hosts.channel import HASHING_S, Channel, Incoming, Reply, Stream
+from launcher.hosts.channel import HASHING_S, Channel, Incoming, Reply, Socket
 from launcher.hosts.company import ONLY_LISTENING, Keyboard, typing, until
 from launcher.hosts.desk import Heard, Making, Preparation, Printed, Runs, Upkeep
 from launcher.values.answers import (
@@ -135,11 +135,15 @@ class AgentDesk:
         """Return the line by which a person runs a shell's command on the host."""
         return self._channel.by_hand(command)
 
-    def open_socket(self, path: str) -> Stream:
+    def open_socket(self, path: str) -> Socket:
         """Open a stream to a Unix socket on the host."""
         return self._channel.open_socket(path)
 
-    def open_program(self, words: Sequence[str]) -> Stream:
+    def open_port(self, port: int) -> Socket:
+        """Open a stream to a TCP port of the host's loopback."""
+        return self._channel.open_port(port)
+
+    def open_program(self, words: Sequence[str]) -> Socket:
         """Open a stream to the standard input and output of a program on the host."""
         return self._channel.open_program(words)
 

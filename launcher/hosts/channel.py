@@ -54,6 +54,13 @@ class Stream(Protocol):
         """Close the stream and what carries it."""
 
 
+class Socket(Stream, Protocol):
+    """A stream whose two directions end one by one, as a socket's do."""
+
+    def shutdown(self, how: int, /) -> None:
+        """End what is received (SHUT_RD) or sent (SHUT_WR), or both (SHUT_RDWR)."""
+
+
 class Link(Stream, Protocol):
     """A stream to an agent, and the connection that it is on: `close` frees everything behind it."""
 
@@ -62,10 +69,13 @@ class Link(Stream, Protocol):
     def by_hand(self, command: str) -> str:
         """Return the line by which a person runs a shell's command over there."""
 
-    def open_socket(self, path: str) -> Stream:
+    def open_socket(self, path: str) -> Socket:
         """Open a stream to a Unix socket over there. Raises RefusedStreamError, or HostError when the link is gone."""
 
-    def open_program(self, words: Sequence[str]) -> Stream:
+    def open_port(self, port: int) -> Socket:
+        """Open a stream to a TCP port of its loopback. Raises RefusedStreamError, or HostError when the link is gone."""
+
+    def open_program(self, words: Sequence[str]) -> Socket:
         """Open a stream to the standard input and output of a program over there. Raises HostError."""
 
 
@@ -152,11 +162,15 @@ class Channel:
         """Return the line by which a person runs a shell's command on the host."""
         return self._link.by_hand(command)
 
-    def open_socket(self, path: str) -> Stream:
+    def open_socket(self, path: str) -> Socket:
         """Open a stream to a Unix socket on the host. Raises RefusedStreamError, or HostError when the link is gone."""
         return self._link.open_socket(path)
 
-    def open_program(self, words: Sequence[str]) -> Stream:
+    def open_port(self, port: int) -> Socket:
+        """Open a stream to a TCP port of the host's loopback. Raises RefusedStreamError, or HostError when the link is gone."""
+        return self._link.open_port(port)
+
+    def open_program(self, words: Sequence[str]) -> Socket:
         """Open a stream to the standard input and output of a program on the host. Raises HostError."""
         return self._link.open_program(words)
 

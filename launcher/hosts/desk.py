@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
-from launcher.hosts.channel import Incoming, Reply, Stream
+from launcher.hosts.channel import Incoming, Reply, Socket
 from launcher.hosts.company import Keyboard
 from launcher.values.answers import (
     CommandEnd,
@@ -266,10 +266,16 @@ class Desk(Protocol):
     def by_hand(self, command: str) -> str:
         """Return the line by which a person runs a shell's command on the host."""
 
-    def open_socket(self, path: str) -> Stream:
+    def open_socket(self, path: str) -> Socket:
         """Open a stream to a Unix socket on the host. Raises RefusedStreamError, or HostError if the link is gone."""
 
-    def open_program(self, words: Sequence[str]) -> Stream:
+    def open_port(self, port: int) -> Socket:
+        """Open a stream to a TCP port of the host's loopback.
+
+        Raises NobodyListensError, RefusedStreamError if the host forbids it, or HostError if the link is gone.
+        """
+
+    def open_program(self, words: Sequence[str]) -> Socket:
         """Open a stream to the standard input and output of a program on the host. Raises HostError."""
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from launcher.errors import HostError, RefusedStreamError
+from launcher.errors import HostError, NobodyListensError, RefusedStreamError
 from launcher.hosts.agent_file import boot_command
 from launcher.hosts.local_variables import of_local_runs
 from launcher.values.host import Host
@@ -53,6 +53,14 @@ class LocalLink:
             except OSError as error:
                 raise RefusedStreamError(self._name, f"{self._name}: {path}: {error.strerror}") from error
             undo.pop_all()
+        return stream
+
+    def open_port(self, port: int) -> socket.socket:
+        """Open a stream to a TCP port of this machine's loopback. Raises NobodyListensError."""
+        try:
+            stream = socket.create_connection(("localhost", port), LEAVE_S)
+        except OSError as error:
+            raise NobodyListensError(self._name, f"{self._name}: nobody listens on port {port}") from error
         return stream
 
     def open_program(self, words: Sequence[str]) -> socket.socket:

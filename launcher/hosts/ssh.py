@@ -17,6 +17,7 @@ import paramiko
 from launcher.errors import (
     ConnectionLostError,
     HostError,
+    NobodyListensError,
     RefusedStreamError,
     UnreachableError,
 )
@@ -112,6 +113,21 @@ class SshLink:
             except AttributeError as error:
                 words = "this version of paramiko cannot open such a channel"
                 raise RefusedStreamError(self._host.name, f"{self._host.name}: {path}: {words}") from error
+
+    def open_port(self, port: int) -> paramiko.Channel:
+        """Open a stream to a TCP port of the host's loopback; it does not count as one of sshd's sessions.
+
+        Raises NobodyListensError, RefusedStreamError if sshd forbids it, ConnectionLostError if the link is lost.
+        """
+        name, here, there = self._host.name, ("127.0.0.1", 0), ("localhost", port)
+        with _channel_errors(self._host, self._transport), _deadline(self._transport):
+            try:
+                return self._transport.open_channel("direct-tcpip", there, here, timeout=CONNECT_S)
+            except paramiko.ChannelException as error:
+                if error.code == UNREACHED:
+                    raise NobodyListensError(name, f"{name}: nobody listens on port {port}") from error
+                why = {FORBIDDEN: "sshd forbids it (AllowTcpForwarding)"}.get(error.code, error.text)
+                raise RefusedStreamError(name, f"{name}: port {port}: {why}") from error
 
     def open_program(self, words: Sequence[str]) -> paramiko.Channel:
         """Open a stream to the standard input and output of a program; it counts as one of sshd's sessions.

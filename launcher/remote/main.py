@@ -13,6 +13,7 @@ _MODULES = {
     "spare": "store.store",
     "settle": "making.environment_seal",
     "guard": "system.attending",
+    "relay": "serving.relay",
 }
 
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import ClassVar, NamedTuple, Self
 
 from launcher.hosts import Desk
+from launcher.hosts.channel import Socket
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.image import BuildOptions
@@ -73,6 +74,8 @@ class Runtime(ABC):
     """The name of its module."""
     has_images: ClassVar[bool] = False
     """Whether a plan for this runtime has an image."""
+    has_own_loopback: ClassVar[bool] = False
+    """Whether a run's ports are others than those of its host."""
     makes_environments: ClassVar[bool] = False
     """Whether a plan for this runtime may have an environment that is made on the host."""
 
@@ -173,6 +176,14 @@ class Runtime(ABC):
         """Yield a desk from which a command sees what the run's processes see."""
         del run
         yield self.desk
+
+    def open_port(self, run: str, port: int) -> Socket:
+        """Open a stream to a TCP port of the loopback that a run's processes have.
+
+        Raises NobodyListensError, RefusedStreamError if the host forbids it, or another HostError.
+        """
+        del run
+        return self.desk.open_port(port)
 
     def remove(self, run: str) -> str | None:
         """Remove what the runtime keeps for a run that has ended; return what could not be removed, and what to do."""

@@ -1,9 +1,12 @@
 """Runs in containers of a host's own Docker Engine. Witnesses: the docker CLI inside the machine, and plain ssh."""
 
+import errno
 import hashlib
 import itertools
 import json
 import re
+import signal
+import urllib.request
 
 import pytest
 from testbed.between import Between
@@ -312,6 +315,34 @@ def test_a_shell_is_in_the_container_too(client, box):
             assert words in said, state
         if state == "running":
             client.ok("stop", "--now", run)
+
+
+def test_a_port_in_the_container_is_reached(client, box):
+    """The container's own loopback, not the host's; an ended one has no ports. Where sshd forwards nothing, that too."""
+    run = detached(client)
+    serves = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8765, bind='127.0.0.1')"
+    with client.start("forward", run, "8765", "--", "python", "-c", serves) as process:
+        address = process.stdout.readline().strip()
+        until(lambda: "8765" in process.stdout.readline(), "the server")
+        with urllib.request.urlopen(f"{address}/train.py", timeout=60) as answer:
+            assert answer.read() == STEPS.encode()
+        asks = "import socket; print(socket.socket().connect_ex(('127.0.0.1', 8765)))"
+        assert box.machine.ssh("python3", "-c", asks) == f"{errno.ECONNREFUSED}\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+    until(lambda: " relay " not in box.docker("top", f"launch-{run}"), "the end of the relays")
+    client.ok("stop", "--now", run)
+    done = client.run("forward", run, "8765")
+    assert (done.returncode, "does not run" in done.stderr) == (4, True)
+
+
+def test_a_host_that_forwards_no_ports_says_so(client, engine):
+    """`AllowTcpForwarding no`: exit code 4, and the setting's name."""
+    write_project(client, engine, user="dan", runtime="native")
+    client.detached("--host", "dock", "--", "true")
+    done = client.run("forward", "last", "8765")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "AllowTcpForwarding" in done.stderr
 
 
 def test_an_edited_script_rebuilds_nothing(client, box):

@@ -355,7 +355,12 @@ def engine_in_a_machine(name: str, number: int, say: Say = print) -> Iterator[En
     base_image(say)
     folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
     folder.chmod(0o755)
-    machine = Machine(name, number, folder / name, sshd="Match User dan\n    AllowStreamLocalForwarding no\n")
+    machine = Machine(
+        name,
+        number,
+        folder / name,
+        sshd="Match User dan\n    AllowStreamLocalForwarding no\n    AllowTcpForwarding no\n",
+    )
     try:
         machine.make(
             *((user, "/bin/bash") for user in ("ada", "bob", "eve", "rae", "dan")),

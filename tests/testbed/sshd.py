@@ -152,6 +152,10 @@ class SshHost:
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it has ended by itself meanwhile
 
+    def connections(self) -> set[int]:
+        """Return the pids of the daemon's processes, one for each open connection."""
+        return {int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()}
+
     def let_in(self, key: Path, shell: str) -> None:
         """Let one more key in, to a login whose commands are read by another shell than the user's own."""
         public = key.with_name(f"{key.name}.pub").read_text()

@@ -24,7 +24,7 @@ from pydantic import Field
 
 from launcher.errors import EngineError, RefusedStreamError
 from launcher.hosts import Desk
-from launcher.hosts.channel import Stream
+from launcher.hosts.channel import Socket
 from launcher.runtimes.docker.container import LABEL_ROOT, LABEL_RUN, Container, EngineFacts, name_of
 from launcher.values.base import Record
 from launcher.values.engine_access import EngineWay
@@ -73,7 +73,7 @@ class DockerEngine:
         """Hang up."""
         self.api.close()
 
-    def _chosen_dial(self) -> Callable[[], Stream]:
+    def _chosen_dial(self) -> Callable[[], Socket]:
         """Return how a stream to the engine is opened: its socket over the connection, else its program.
 
         A socket costs 1.5 ms and none of sshd's sessions; `docker system dial-stdio` 100 ms and one of them.
@@ -165,7 +165,7 @@ class DockerEngine:
 
     # streams to a program inside
 
-    def open_exec(self, container: Container, words: Sequence[str]) -> Stream:
+    def open_exec(self, container: Container, words: Sequence[str]) -> Socket:
         """Start a program in a running container; return the stream of its standard input and output.
 
         Raises EngineError.
@@ -174,7 +174,7 @@ class DockerEngine:
             number = self.api.exec_create(container.id, list(words), stdin=True)["Id"]
             return self._upgraded(f"/exec/{number}/start", b'{"Detach":false,"Tty":false}')
 
-    def open_beside(self, container: Container, words: Sequence[str]) -> Stream:
+    def open_beside(self, container: Container, words: Sequence[str]) -> Socket:
         """Start a program in a new container that is as this one was, but for its cards, and goes with the program.
 
         Return the stream of its standard input and output. Raises EngineError.
@@ -199,7 +199,7 @@ class DockerEngine:
             self.api.start(number)
         return stream
 
-    def _upgraded(self, path: str, body: bytes) -> Stream:
+    def _upgraded(self, path: str, body: bytes) -> Socket:
         """Ask for a path whose connection becomes the stream. Raises OSError where the engine does not let it."""
         request = (
             f"POST /v{self.api.api_version}{path} HTTP/1.1\r\nHost: engine\r\nContent-Type: application/json\r\n"
@@ -461,11 +461,12 @@ class _Demultiplexed:
     Engine API, "Attach to a container": frames of a byte for the stream, three of nothing, and a length of four.
     """
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Socket) -> None:
         self._stream = stream
         self._left = 0
         self.settimeout = stream.settimeout
         self.sendall = stream.sendall
+        self.shutdown = stream.shutdown
         self.close = stream.close
 
     def recv(self, size: int, /) -> bytes:
@@ -493,7 +494,7 @@ class _Demultiplexed:
 class _Client(docker.APIClient):  # type: ignore[misc] # docker-py has no types
     """docker-py's client over streams that `dial` opens."""
 
-    def __init__(self, dial: Callable[[], Stream]) -> None:
+    def __init__(self, dial: Callable[[], Socket]) -> None:
         super().__init__("http://engine:1", version=".".join(map(str, OLDEST_API)), timeout=TIMEOUT_S)
         self.mount("http+docker://", _Adapter(dial))
         self.base_url = "http+docker://engine"
@@ -521,7 +522,7 @@ class _Client(docker.APIClient):  # type: ignore[misc] # docker-py has no types
 class _Adapter(BaseHTTPAdapter):  # type: ignore[misc] # likewise
     """One pool for the one engine, as docker-py's own adapters have."""
 
-    def __init__(self, dial: Callable[[], Stream]) -> None:
+    def __init__(self, dial: Callable[[], Socket]) -> None:
         self._pool = _Pool(dial)
         super().__init__()
 
@@ -539,7 +540,7 @@ class _Adapter(BaseHTTPAdapter):  # type: ignore[misc] # likewise
 
 
 class _Pool(urllib3.connectionpool.HTTPConnectionPool):
-    def __init__(self, dial: Callable[[], Stream]) -> None:
+    def __init__(self, dial: Callable[[], Socket]) -> None:
         super().__init__("engine", timeout=TIMEOUT_S, maxsize=4)
         self._dial = dial
 
@@ -548,7 +549,7 @@ class _Pool(urllib3.connectionpool.HTTPConnectionPool):
 
 
 class _Connection(urllib3.connection.HTTPConnection):
-    def __init__(self, dial: Callable[[], Stream]) -> None:
+    def __init__(self, dial: Callable[[], Socket]) -> None:
         super().__init__("engine", timeout=TIMEOUT_S)
         self._dial = dial
 

@@ -9,11 +9,11 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from launcher.errors import EngineError, RefusedStreamError
+from launcher.errors import EngineError, NobodyListensError, RefusedStreamError
 from launcher.hosts import Desk
 from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.agent_file import MAGIC
-from launcher.hosts.channel import Channel, Stream
+from launcher.hosts.channel import Channel, Socket, Stream
 from launcher.planning import engine as usable_engine
 from launcher.planning import is_closed
 from launcher.runtimes.docker import build_remains, images
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 AWAIT_S = 30.0
 """How long an agent may take to appear in its container: a cold Python on a slow disk, at most."""
 LOOK_S = 1.0
+READY = b"+"
+"""What remote/serving/relay.py says once a port has answered."""
 NO_PROGRAM = (126, 127)
 """The exit codes of a container whose program cannot be started, however often the engine tries."""
 
@@ -51,6 +53,7 @@ class Docker(Runtime):
 
     name = "docker"
     has_images = True
+    has_own_loopback = True
 
     _checked: Image | None = None
 
@@ -180,6 +183,18 @@ class Docker(Runtime):
         with AgentDesk(Channel(host, _Inside(host, open_stream(container, command)))) as desk:
             yield desk
 
+    def open_port(self, run: str, port: int) -> Socket:
+        """Open a stream to a TCP port in the run's container, which must be running."""
+        host, place = self.desk.host, self.desk.runs.location(run)
+        container = self.engine.find(run, place.root)
+        if container is None or container.status != "running":
+            raise EngineError(host, f"{host}: the container of {run} does not run: nothing listens in it")
+        stream = self.engine.open_exec(container, ["python3", "-I", place.agent, "relay", str(port)])
+        if stream.recv(1) != READY:
+            stream.close()
+            raise NobodyListensError(host, f"{host}: nobody listens on port {port} in the container of {run}")
+        return stream
+
     def remove(self, run: str) -> str | None:
         """Remove the run's container; return why it is left if the engine refuses or does not answer."""
         try:
@@ -260,7 +275,7 @@ class Docker(Runtime):
 
 
 class _Inside:
-    """A link to an agent in a container, from which no other stream can be opened."""
+    """A link to an agent in a container, from which no other stream is opened."""
 
     about = "in its container"
 
@@ -274,10 +289,13 @@ class _Inside:
     def by_hand(self, command: str) -> str:
         return command
 
-    def open_socket(self, path: str) -> Stream:
+    def open_socket(self, path: str) -> Socket:
         raise RefusedStreamError(self._host, f"{self._host}: {path} is not for a container")
 
-    def open_program(self, words: Sequence[str]) -> Stream:
+    def open_port(self, port: int) -> Socket:
+        raise RefusedStreamError(self._host, f"{self._host}: port {port} is not for a container")
+
+    def open_program(self, words: Sequence[str]) -> Socket:
         raise RefusedStreamError(self._host, f"{self._host}: {words[0]} is not for a container")
 
 

@@ -1,0 +1,197 @@
+"""Forwarding: each connection to a port of this machine is carried to a port beside a run."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from launcher.errors import HostError, NobodyListensError, RefusedStreamError, UnreachableError, UsageError
+from launcher.hosts import Desk
+from launcher.hosts.channel import Socket
+from launcher.runs.control import summary_of
+from launcher.runs.mirror import Mirror
+from launcher.runs.run_desk import open_desk
+from launcher.runtimes import Runtime, open_for_run
+from launcher.values.host import Host
+
+LOOPBACK = "127.0.0.1"
+PIECE = 1 << 16
+LOOK_S = 0.5
+BACKLOG = 64
+
+
+class Door:
+    """The way to a port beside a run, over one connection. A lost one is made anew when the port is next opened."""
+
+    def __init__(self, host: Host, mirror: Mirror, port: int) -> None:
+        """Connect to the host. Raises HostError."""
+        self._host = host
+        self._mirror = mirror
+        self.port = port
+        self._lock = threading.Lock()
+        self._opened = contextlib.ExitStack()
+        self._runtime: Runtime | None = None
+        with self._lock:
+            self._connect()
+
+    @property
+    def desk(self) -> Desk:
+        """The desk of the run's host."""
+        return self._connected().desk
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the port is one of this machine's loopback, where nothing has to be carried."""
+        return self._host.is_local and not self._connected().has_own_loopback
+
+    def open(self) -> Socket:
+        """Open a stream to the port. Raises NobodyListensError, another RefusedStreamError, or HostError."""
+        with self._lock:
+            try:
+                return self._connected().open_port(self._mirror.run, self.port)
+            except RefusedStreamError:
+                raise
+            except HostError:
+                self._close()
+            return self._connected().open_port(self._mirror.run, self.port)
+
+    def is_answered(self) -> bool:
+        """Whether somebody listens there. Raises RefusedStreamError if the host forbids it, or HostError."""
+        try:
+            self.open().close()
+        except NobodyListensError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the connection, and with it what it carries."""
+        with self._lock:
+            self._close()
+
+    def _connected(self) -> Runtime:
+        return self._runtime or self._connect()
+
+    def _connect(self) -> Runtime:
+        with contextlib.ExitStack() as opening:
+            desk = opening.enter_context(open_desk(self._host, self._mirror))
+            summary = summary_of(desk, self._mirror.run)
+            if summary is None:
+                raise UnreachableError(
+                    desk.host, f"{desk.host} has no run {self._mirror.run}: removed there?"
+                )
+            self._runtime = opening.enter_context(open_for_run(desk, summary))
+            self._opened = opening.pop_all()
+        return self._runtime
+
+    def _close(self) -> None:
+        self._runtime = None
+        self._opened.close()
+
+
+class Forwarded(NamedTuple):
+    """The port of this machine that leads to a run's, and whether somebody listens there yet.
+
+    Nothing `is_carried` where both are the same port of this machine.
+    """
+
+    port: int
+    is_answered: bool
+    is_carried: bool = True
+
+
+@contextlib.contextmanager
+def forwarded(door: Door, port: int | None, tell: Callable[[str], None]) -> Iterator[Forwarded]:
+    """Carry connections to `port` of this machine's loopback through a door, during the block.
+
+    Without a `port` it is the same one as there, or another if that is taken. `tell` gets what went wrong, once for each
+    reason in a row. Raises UsageError if `port` is taken, RefusedStreamError if the host forbids it, HostError.
+    """
+    is_answered = door.is_answered()
+    with contextlib.ExitStack() as opened:
+        listener = None
+        if not door.is_here or port not in (None, door.port):
+            listener = opened.enter_context(_listen(port or door.port, or_another=port is None))
+            if not is_answered and door.is_answered() and _has_caller(listener):
+                listener = None  # a host whose loopback is this machine's: it was us who answered
+                opened.close()
+        if listener is None:
+            yield Forwarded(door.port, is_answered, is_carried=False)
+            return
+        carrier = _Carrier(listener, door, tell)
+        server = threading.Thread(target=carrier.serve, daemon=True)
+        server.start()
+        try:
+            yield Forwarded(listener.getsockname()[1], is_answered)
+        finally:
+            carrier.is_over.set()
+            server.join()
+
+
+def _has_caller(listener: socket.socket) -> bool:
+    return bool(select.select([listener], [], [], LOOK_S)[0])
+
+
+def _listen(port: int, *, or_another: bool) -> socket.socket:
+    for tried in (port, 0) if or_another else (port,):
+        with contextlib.suppress(OSError):
+            return socket.create_server((LOOPBACK, tried), backlog=BACKLOG)
+    raise UsageError(
+        f"port {port} of this machine is taken, or not yours to take\n  another   launch forward RUN PORT"
+    )
+
+
+class _Carrier:
+    """Carries what connects to `listener` through a door."""
+
+    def __init__(self, listener: socket.socket, door: Door, tell: Callable[[str], None]) -> None:
+        self._listener = listener
+        self._door = door
+        self._tell = tell
+        self._told = ""
+        self.is_over = threading.Event()
+
+    def serve(self) -> None:
+        """Carry connections until it is over."""
+        self._listener.settimeout(LOOK_S)
+        while not self.is_over.is_set():
+            with contextlib.suppress(OSError):  # nobody has come, or left again
+                here, _ = self._listener.accept()
+                threading.Thread(target=self._carry, args=(here,), daemon=True).start()
+
+    def _carry(self, here: socket.socket) -> None:
+        with here:
+            try:
+                there = self._door.open()
+            except HostError as error:
+                self._say_once(str(error).splitlines()[0])
+                return
+            self._told = ""
+            try:
+                there.settimeout(None)
+                back = threading.Thread(target=_pump, args=(there, here), daemon=True)
+                back.start()
+                _pump(here, there)
+                back.join()
+            finally:
+                there.close()
+
+    def _say_once(self, problem: str) -> None:
+        if problem != self._told:
+            self._told = problem
+            self._tell(problem)
+
+
+def _pump(source: Socket, sink: Socket) -> None:
+    """Carry one direction to its end, and tell the other side of it. A side that breaks ends both directions."""
+    try:
+        while piece := source.recv(PIECE):
+            sink.sendall(piece)
+        sink.shutdown(socket.SHUT_WR)
+    except (OSError, EOFError, HostError):
+        for side in (source, sink):
+            with contextlib.suppress(OSError, EOFError, HostError):
+                side.shutdown(socket.SHUT_RDWR)
