@@ -17,9 +17,11 @@ def main() -> None:
     is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a background job ignores it
     if is_heard:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    completes = "_LAUNCH_COMPLETE" in os.environ
+    if completes:  # a shell would show errors in the middle of the line, and what Ctrl-C prints
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     from launcher.cli import app
 
-    completes = "_LAUNCH_COMPLETE" in os.environ  # Ctrl-C after Tab: a shell would show what is printed
     try:
         if is_heard and not completes:
             signal.signal(signal.SIGINT, signal.default_int_handler)

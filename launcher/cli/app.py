@@ -37,6 +37,7 @@ from launcher.cli import (
     resume,
     rm,
     shell,
+    shell_answers,
     stop,
     streams,
     sweep,
@@ -81,6 +82,7 @@ class RootGroup(QuickGroup):
         for param in self.params:
             if param.name in ("install_completion", "show_completion"):
                 param.default = False
+                shell_answers.use_our_scripts()
         own = super().get_params(ctx)
         return [*self._launch_options(), *own] if ctx.resilient_parsing else own
 
@@ -164,7 +166,7 @@ _NEW_OBJECTS = 50_000
 
 def main() -> None:
     """Run the command line. A LaunchError becomes a message and its exit code; any other exception is a bug and is shown."""
-    completing.forget_equals_signs()
+    shell_answers.rejoin_words()
     streams.prepare()
     heed_sigterm()
     core_dumps.turn_off()

@@ -1,10 +1,11 @@
-"""Completion: the possible endings of a word, in the protocol of typer's shell scripts."""
+"""Completion: what a word on the command line may become."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from typing import Any
 
+from launcher.cli.shell_answers import Offer, tell
 from launcher.errors import LaunchError
 
 
@@ -12,12 +13,6 @@ def _host_names() -> list[str]:
     from launcher.runs import resolve
 
     return [*resolve.hosts(), *resolve.aliases()]
-
-
-def _run_ids() -> list[str]:
-    from launcher.runs.mirror import run_ids
-
-    return ["last", *run_ids()]
 
 
 def _profile_names() -> list[str]:
@@ -43,12 +38,10 @@ _NAMES = {
     "PROFILE": _profile_names,
     "JOB": _job_names,
     "RUNTIME": _runtime_names,
-    "RUN": _run_ids,
-    "RUN…": _run_ids,
-    "RUN:PATH": _run_ids,
-    "FILE|-|RUN": _run_ids,
 }
 """The completions of an argument or option, by its metavar."""
+_RUNS = {"RUN": "", "[RUN]": "", "RUN…": "", "RUN:PATH": ":", "FILE|-|RUN": ""}
+"""The metavars of a run, with what follows its id."""
 
 
 def let_values_complete(group: Any) -> None:
@@ -57,30 +50,31 @@ def let_values_complete(group: Any) -> None:
         if hasattr(command, "commands"):
             let_values_complete(command)
         for param in command.params:
-            if param.metavar in _NAMES or param.type_descriptor.is_choice:
+            if param.metavar in (*_NAMES, *_RUNS) or param.type_descriptor.is_choice:
                 param._custom_shell_complete = _complete  # noqa: SLF001 - a built parameter has no public way
 
 
-def _complete(_ctx: Any, param: Any, incomplete: str) -> list[str]:
+def _complete(ctx: Any, param: Any, incomplete: str) -> Sequence[Offer]:
     """Return the completions of a word; none if one of the user's files is invalid, which the command itself reports."""
     try:
-        names = _NAMES[param.metavar]() if param.metavar in _NAMES else param.type_descriptor.choices
-    except LaunchError:
+        offers = _offers(ctx, param, incomplete)
+    except (LaunchError, OSError, ValueError):
         return []
-    return [f"{_option_prefix()}{name}" for name in names if name.startswith(incomplete)]
+    return tell(offers, incomplete)
 
 
-def _option_prefix() -> str:
-    """Return the `--host=` of a word `--host=la`: zsh and fish replace the whole word."""
-    option, is_joined, _ = os.environ.get("_TYPER_COMPLETE_ARGS", "").rpartition(" ")[2].partition("=")
-    return f"{option}=" if is_joined and option.startswith("--") else ""
+def _offers(ctx: Any, param: Any, word: str) -> list[Offer]:
+    if param.metavar in _RUNS:
+        from launcher.cli.run_words import offered_runs
 
-
-def forget_equals_signs() -> None:
-    """Drop the equals sign from `--host = la`, which is how bash splits `--host=la`."""
-    if "COMP_WORDS" not in os.environ:
-        return
-    words, cursor = os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"])
-    before = [word for word in words[:cursor] if word != "="]
-    os.environ["COMP_WORDS"] = "\n".join([*before, *words[cursor:]])
-    os.environ["COMP_CWORD"] = str(cursor - (len(words[:cursor]) - len(before)))
+        given = ctx.params.get(param.name)
+        before = given if isinstance(given, list | tuple) else ()
+        verb = f"{ctx.info_name} --here" if ctx.params.get("here") else str(ctx.info_name)
+        if ":" in word:
+            return []
+        return [
+            offer._replace(value=offer.value + _RUNS[param.metavar])
+            for offer in offered_runs(verb, word, before)
+        ]
+    names = _NAMES[param.metavar]() if param.metavar in _NAMES else param.type_descriptor.choices
+    return [Offer(name) for name in names if name.startswith(word)]

@@ -15,8 +15,9 @@ from launcher.errors import EngineError, HostError, LaunchError, RunError, Unkno
 from launcher.hosts import Desk, connect
 from launcher.runs import resolve
 from launcher.runs.evidence import diagnosis, doubt, why_silent
-from launcher.runs.mirror import Mirror, latest, mirrors, run_ids, runs_folder
+from launcher.runs.mirror import Mirror, latest, mirrors, run_ids
 from launcher.runs.run_id import RUN_ID, find
+from launcher.runs.runs_folder import runs_folder
 from launcher.runtimes import open_for_run
 from launcher.runtimes.runtime import Resumption
 from launcher.values.host import Host

@@ -51,10 +51,11 @@ from launcher.runs.env_file import HiddenValues
 from launcher.runs.held_interrupts import HeldInterrupts
 from launcher.runs.hook_note import hook_note
 from launcher.runs.loading import Load, load
-from launcher.runs.mirror import Mirror, runs_folder
+from launcher.runs.mirror import Mirror
 from launcher.runs.probing import choose_profile, describe, probe
 from launcher.runs.request import Request, remember
 from launcher.runs.run_id import new_run_id
+from launcher.runs.runs_folder import runs_folder
 from launcher.runs.script_reading import plan_values_of
 from launcher.runs.shipped_before import ShippedBefore
 from launcher.runs.shipping import ship

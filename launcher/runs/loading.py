@@ -12,8 +12,8 @@ from launcher.planning import source
 from launcher.runs import resolve
 from launcher.runs.digests import Digests
 from launcher.runs.local_paths import values_of
-from launcher.runs.mirror import runs_folder
 from launcher.runs.refused_folders import refusal
+from launcher.runs.runs_folder import runs_folder
 from launcher.runs.tree import CodeTree, collect
 from launcher.values.cargo import Cargo, JobSource, Why
 from launcher.values.plan import Finding

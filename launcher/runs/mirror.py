@@ -19,12 +19,13 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from launcher.errors import ConnectionLostError, OtherRootError, RunError, UsageError
+from launcher.errors import ConnectionLostError, OtherRootError, RunError
 from launcher.hosts.channel import Reply
 from launcher.runs.json_file import read_json
 from launcher.runs.launch_count import last_number, next_number
 from launcher.runs.printed_lines import Printed, PrintedLines
 from launcher.runs.run_id import RUN_ID
+from launcher.runs.runs_folder import runs_folder
 from launcher.runs.whole_file import write_whole
 from launcher.values.base import Record
 from launcher.values.host import Host
@@ -40,21 +41,6 @@ _MIRRORED = re.compile(
     rf"plan\.json|[0-9]{{4,9}}/{_NODE}(?:attempt\.json|state\.json|events\.jsonl|log\.txt)"
 )
 _EVENT = TypeAdapter(Event)
-
-
-def runs_folder() -> Path:
-    """Return the folder of all mirrors: $LAUNCH_RUNS, else `runs` in the working directory.
-
-    Raises UsageError if a file has that name, or the name of a folder above it.
-    """
-    folder = Path(os.environ.get("LAUNCH_RUNS") or "runs").resolve()
-    existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
-    if not existing.is_dir():
-        raise UsageError(
-            f"{existing} is not a folder, so runs cannot be kept in {folder}\n"
-            "  name another folder   LAUNCH_RUNS=FOLDER"
-        )
-    return folder
 
 
 class News(NamedTuple):

@@ -25,7 +25,11 @@ def ends(client):
 
     def ask(line):
         words = line.split(" ")
-        asked = {"_LAUNCH_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+        asked = {
+            "_LAUNCH_COMPLETE": "complete_bash",
+            "COMP_WORDS": "\n".join(words),
+            "COMP_CWORD": str(len(words) - 1),
+        }
         done = subprocess.run(
             LAUNCH,
             cwd=client.project,
@@ -53,7 +57,7 @@ def ends(client):
         ("launch profile show tit", ["titan_rtx"]),
         ("launch image show --profile tit", ["titan_rtx"]),
         ("launch --job s", ["sft"]),
-        ("launch resume la", ["last"]),
+        ("launch resume la", []),
         ("launch resume last --s", ["--set"]),
         ("launch --precision f", ["fp16", "fp16-native", "fp32"]),
         ("launch -- python --ho", []),
@@ -160,4 +164,7 @@ def test_bash_itself_completes_by_what_we_show(client, installed):
     done = subprocess.run(
         ["bash", "--norc", "-c", script], cwd=client.project, env=installed, capture_output=True, text=True, check=True
     )  # fmt: skip
-    assert done.stdout.splitlines() == ["--host", "complete -o default -F _launch_completion launch"]
+    assert done.stdout.splitlines() == [
+        "--host",
+        "complete -o default -o nosort -F _launch_completion launch",
+    ]

@@ -104,10 +104,10 @@ def test_ctrl_c_has_no_traceback_while_modules_load(client, name, words):
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("name", ["typer", "launcher.cli.app", "launcher.runs.mirror"])
+@pytest.mark.parametrize("name", ["typer", "launcher.cli.app", "launcher.runs.known_runs"])
 def test_ctrl_c_after_tab_shows_nothing(client, name):
     """A shell would print it into the line that is being typed."""
-    asked = {"_LAUNCH_COMPLETE": "complete_bash", "COMP_WORDS": "launch attach ", "COMP_CWORD": "2"}
+    asked = {"_LAUNCH_COMPLETE": "complete_bash", "COMP_WORDS": "launch\nattach\n", "COMP_CWORD": "2"}
     done = interrupted(client, name, **asked)
     assert (done.stdout, done.stderr) == ("", "")
     assert done.returncode == -2

@@ -14,7 +14,7 @@ import pytest
 from testbed.client import until
 
 from launcher.errors import UsageError
-from launcher.runs.mirror import runs_folder
+from launcher.runs.runs_folder import runs_folder
 
 pytestmark = pytest.mark.slow(reason="each test starts several clients and a run")
 

@@ -1,0 +1,23 @@
+"""Where the mirrors of this client are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from launcher.errors import UsageError
+
+
+def runs_folder() -> Path:
+    """Return the folder of all mirrors: $LAUNCH_RUNS, else `runs` in the working directory.
+
+    Raises UsageError if a file has that name, or the name of a folder above it.
+    """
+    folder = Path(os.environ.get("LAUNCH_RUNS") or "runs").resolve()
+    existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not existing.is_dir():
+        raise UsageError(
+            f"{existing} is not a folder, so runs cannot be kept in {folder}\n"
+            "  name another folder   LAUNCH_RUNS=FOLDER"
+        )
+    return folder
