@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.remote.record.record_shape import read_state
-from launcher.remote.record.rundir import TERMINAL
 from launcher.runs.json_file import read_json
 from launcher.runs.run_id import RUN_ID
+from launcher.values.states import in_todays_words, is_terminal
 
 NEWEST = 48
 """Runs whose records are read at most. Typing more of an older one's id brings it among them."""
@@ -42,7 +41,7 @@ class KnownRun(NamedTuple):
     @property
     def has_ended(self) -> bool:
         """Whether no further attempt follows. A run that was removed from its host has ended."""
-        return self.is_freed or self.state in TERMINAL
+        return self.is_freed or is_terminal(self.state)
 
 
 def known_runs(folder: Path, is_wanted: Callable[[str], bool]) -> list[KnownRun]:
@@ -87,7 +86,8 @@ def _known(folder: Path) -> KnownRun | None:
 def _state(folder: Path) -> str | None:
     try:
         numbers = [name for name in os.listdir(folder) if name.isdigit()]
-        state = read_state(str(folder / max(numbers, key=int) / "state.json")).get("state")
-    except (OSError, ValueError):
+    except OSError:
         return None
+    newest = max(numbers, key=int, default="0001")
+    state = in_todays_words(read_json(folder / newest / "state.json").get("state"))
     return state if isinstance(state, str) else None

@@ -7,7 +7,6 @@ same words.
 from __future__ import annotations
 
 from dataclasses import field
-from enum import StrEnum
 from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, field_validator
@@ -15,97 +14,16 @@ from pydantic.dataclasses import dataclass
 
 from launcher.values.base import Record
 from launcher.values.engine_access import EngineWay
+from launcher.values.states import TERMINAL as TERMINAL
+from launcher.values.states import Reason as Reason
+from launcher.values.states import State as State
+from launcher.values.states import in_todays_words as in_todays_words
+from launcher.values.states import is_terminal as is_terminal
 
 Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
 """A whole number that a float represents exactly, so that arithmetic with it never overflows."""
 Moment = Annotated[float, Field(ge=-1e12, le=1e12)]
 """Seconds since 1970."""
-
-
-class State(StrEnum):
-    """Where a run is.
-
-    preparing -> running -> (stopping | resuming | waiting) -> succeeded | failed | stopped.
-    `interrupted` is derived: nobody holds the run's lock, and the last recorded state is not terminal.
-    `unreachable` is a client's view, never a state of the run.
-    """
-
-    RESERVED = "reserved"
-    PREPARING = "preparing"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    WAITING = "waiting"
-    RESUMING = "resuming"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    STOPPED = "stopped"
-    STOP_INCOMPLETE = "stop-incomplete"
-    INTERRUPTED = "interrupted"
-
-
-TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.STOPPED, State.STOP_INCOMPLETE})
-
-
-def is_terminal(state: object) -> bool:
-    """Whether no further attempt follows. A state that this version does not know is not terminal."""
-    return isinstance(state, str) and state in TERMINAL
-
-
-class Reason(StrEnum):
-    """Why a run is in its state."""
-
-    COMPLETED = "completed"
-    EXIT_ONLY = "exit-only"
-    BY_USER = "by-user"
-    BY_USER_NOW = "by-user-now"
-    TIME_LIMIT = "time-limit"
-    EXIT_NONZERO = "exit-nonzero"
-    KILLED_BY_SIGNAL = "killed-by-signal"
-    NO_COMPLETION_MARKER = "no-completion-marker"
-    COMMAND_NOT_FOUND = "command-not-found"
-    ATTEMPTS_EXHAUSTED = "attempts-exhausted"
-    NOT_RESTARTABLE = "not-restartable"
-    HOST_SHUTDOWN = "host-shutdown"
-    CARD = "card"
-    AGENT_LOST = "agent-lost"
-    NEVER_STARTED = "never-started"
-    PROCESSES_REMAIN = "processes-remain"
-    ENGINE_SILENT = "engine-silent"
-    NAN_DIVERGENCE = "nan-divergence"
-    NOT_LEARNING = "not-learning"
-    NOT_REHEARSABLE = "not-rehearsable"
-    FP16_UNSCALE = "fp16-unscale"
-    BF16_UNSUPPORTED = "bf16-unsupported"
-    BF16_DTYPE_MISMATCH = "bf16-dtype-mismatch"
-    CUDA_OOM = "cuda-oom"
-    SHM_TOO_SMALL = "shm-too-small"
-    HOST_OOM_KILLED = "host-oom-killed"
-    PORT_IN_USE = "port-in-use"
-    GPU_BUSY_EXCLUSIVE = "gpu-busy-exclusive"
-    NO_KERNEL_IMAGE = "no-kernel-image"
-    DRIVER_TOO_OLD = "driver-too-old"
-    NO_GPU_IN_CONTAINER = "no-gpu-in-container"
-    GPU_LOST = "gpu-lost"
-    DEVICE_SIDE_ASSERT = "device-side-assert"
-    WRONG_DEVICE_ORDINAL = "wrong-device-ordinal"
-    CHECKPOINT_CORRUPT = "checkpoint-corrupt"
-    DISK_FULL = "disk-full"
-    SHARED_FILE_REFUSED = "shared-file-refused"
-    DOCKER_PERMISSION = "docker-permission"
-    DOCKER_BUILD_FAILURE = "docker-build-failure"
-    SSH_HOSTKEY_MISMATCH = "ssh-hostkey-mismatch"
-    SSH_AUTH_FAILED = "ssh-auth-failed"
-    SSH_CONNECTION_LOST = "ssh-connection-lost"
-    HUB_ACCESS = "hub-access"
-    DEVICE_MAP_CONFLICT = "device-map-conflict"
-    MPS_UNSUPPORTED_OP = "mps-unsupported-op"
-    MISSING_DEPENDENCY = "missing-dependency"
-    NCCL_ERROR = "nccl-error"
-    PREEMPTED = "preempted"
-    HANG = "hang"
-    NEEDS_TERMINAL = "needs-terminal"
-    DOWNLOAD_FAILED = "download-failed"
-    USER_CODE_ERROR = "user-code-error"
 
 
 class Parent(Record):
@@ -114,20 +32,6 @@ class Parent(Record):
     run: str
     checkpoint: str
     step: Whole
-
-
-_WORDS_BEFORE = {
-    "cancelled": State.STOPPED,
-    "cancel-incomplete": State.STOP_INCOMPLETE,
-    "stopped-by-user": Reason.BY_USER,
-    "cancelled-by-user": Reason.BY_USER_NOW,
-}
-"""The names that states and reasons had in records until 2026-11-23."""
-
-
-def in_todays_words(word: object) -> object:
-    """Return a state or a reason of a record in the words of this version."""
-    return _WORDS_BEFORE.get(word, word) if isinstance(word, str) else word
 
 
 class Judged(Record):
