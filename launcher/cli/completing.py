@@ -42,6 +42,7 @@ _NAMES = {
 """The completions of an argument or option, by its metavar."""
 _RUNS = {"RUN": "", "[RUN]": "", "RUN…": "", "RUN:PATH": ":", "FILE|-|RUN": ""}
 """The metavars of a run, with what follows its id."""
+_SETTING = "KEY=VALUE"
 
 
 def let_values_complete(group: Any) -> None:
@@ -50,7 +51,7 @@ def let_values_complete(group: Any) -> None:
         if hasattr(command, "commands"):
             let_values_complete(command)
         for param in command.params:
-            if param.metavar in (*_NAMES, *_RUNS) or param.type_descriptor.is_choice:
+            if param.metavar in (*_NAMES, *_RUNS, _SETTING) or param.type_descriptor.is_choice:
                 param._custom_shell_complete = _complete  # noqa: SLF001 - a built parameter has no public way
 
 
@@ -76,5 +77,9 @@ def _offers(ctx: Any, param: Any, word: str) -> list[Offer]:
             offer._replace(value=offer.value + _RUNS[param.metavar])
             for offer in offered_runs(verb, word, before)
         ]
+    if param.metavar == _SETTING:
+        from launcher.cli.key_words import offered_keys
+
+        return offered_keys(str(ctx.info_name), ctx.params, word)
     names = _NAMES[param.metavar]() if param.metavar in _NAMES else param.type_descriptor.choices
     return [Offer(name) for name in names if name.startswith(word)]

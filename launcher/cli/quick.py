@@ -30,6 +30,8 @@ class QuickCommand(TyperCommand):
         """Refuse an option that is given twice but has one value. A missing RUN is told with what to type."""
         if not ctx.resilient_parsing:
             self._refuse_twins(ctx, args)
+        elif args and self._takes_value(ctx, args[-1]):
+            args = args[:-1]  # its value is being typed; with it, typer would forget the arguments before it
         try:
             return super().parse_args(ctx, args)
         except WrongWordsError as error:
@@ -42,6 +44,13 @@ class QuickCommand(TyperCommand):
             if missing is None:
                 raise
             raise UsageError(_what_is_missing(ctx.command_path, str(missing))) from None
+
+    def _takes_value(self, ctx: Any, word: str) -> bool:
+        return any(
+            word in param.opts and not param.is_flag
+            for param in self.get_params(ctx)
+            if isinstance(param, TyperOption)
+        )
 
     def _refuse_twins(self, ctx: Any, args: list[str]) -> None:
         try:

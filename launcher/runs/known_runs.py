@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.runs.json_file import read_json
-from launcher.runs.run_id import RUN_ID
+from launcher.runs.run_id import RUN_ID, find
 from launcher.values.states import in_todays_words, is_terminal
 
 NEWEST = 48
@@ -49,10 +49,24 @@ def known_runs(folder: Path, is_wanted: Callable[[str], bool]) -> list[KnownRun]
 
     Raises OSError if there is no such folder, or it cannot be read.
     """
-    runs = [run for run in os.listdir(folder) if RUN_ID.fullmatch(run) and is_wanted(run)]
+    runs = [run for run in _ids(folder) if is_wanted(run)]
     runs.sort(key=lambda run: (_day(run), _changed(folder, run)), reverse=True)
     known = [one for run in runs[:NEWEST] if (one := _known(folder / run)) is not None]
     return sorted(known, key=lambda one: (one.order, one.launched, one.run), reverse=True)
+
+
+def named(folder: Path, word: str) -> str:
+    """Return the run that a word names; `last` is the latest launched. Raises OSError, UnknownNameError or UsageError."""
+    runs = [known.run for known in known_runs(folder, _any)[:1]] if word == "last" else _ids(folder)
+    return find(word, runs)
+
+
+def _any(_run: str) -> bool:
+    return True
+
+
+def _ids(folder: Path) -> list[str]:
+    return [run for run in os.listdir(folder) if RUN_ID.fullmatch(run)]
 
 
 def _day(run: str) -> str:

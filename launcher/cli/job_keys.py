@@ -1,0 +1,55 @@
+"""The keys that `--set` takes, in one line each, for a shell that completes one: docs/jobs.md says more of them."""
+
+from __future__ import annotations
+
+_FLAG = ("true", "false")
+
+ABOUT = {
+    "steps": "optimizer steps",
+    "batch.global": "examples per step, the same on every card",
+    "batch.micro": "the largest micro-batch",
+    "model": "a path, host:PATH, or a name for the script",
+    "method": "train an adapter, or all weights",
+    "data.train": "a path, host:PATH, or a name for the script",
+    "data.eval": "a path, host:PATH, or a name for the script",
+    "seed": "of the order of the data, and of the start",
+    "save_every_steps": "a checkpoint every so many steps",
+    "save_every_minutes": "a checkpoint every so many minutes",
+    "keep_checkpoints": "how many of the newest stay",
+    "loader_workers": "processes that load data",
+    "attention": "refused where the card cannot run it",
+    "compile": "torch.compile",
+    "attempts": "starts of the training within one run",
+    "restart": "allow a second start of a script that does not resume",
+    "hang_minutes": "silence that counts as a hang",
+    "time_limit_minutes": "then the run saves a checkpoint and ends",
+    "stop_grace_s": "seconds that a stopping script has to save",
+    "outputs": "patterns of the files that come home",
+    "pull_limit": "how much comes home by itself, e.g. 2GB",
+    "writable": "patterns of large files that the job changes in place",
+    "guard": "end a training that looks sick, or only warn",
+    "adapt": "the hook gives the script the plan's precision",
+    "inject": "the start-up hook observes the Python processes",
+    "name": "the job's name",
+    "command": "a list of words",
+    "code": "the folder that is sent",
+    "requirements": "a list of packages, as pip writes them",
+    "image": "an image of yours, used as it is",
+    "secrets": "a list of names of variables",
+}
+"""The keys of a job in the order in which they are offered: those that people change come first."""
+TABLES = {"settings": "of the script", "variables": "of the job's processes"}
+"""The tables whose keys the job itself names."""
+VALUES = {
+    "method": ("lora", "full"),
+    "attention": ("sdpa", "eager", "flash_attention_2"),
+    "guard": ("end", "warn"),
+    **dict.fromkeys(("compile", "restart", "adapt", "inject"), _FLAG),
+}
+"""The keys that have a fixed choice of values."""
+RESUMED = (
+    *("steps", "batch.micro", "save_every_steps", "save_every_minutes", "keep_checkpoints", "loader_workers"),
+    *("attempts", "restart", "hang_minutes", "time_limit_minutes", "stop_grace_s", "outputs", "pull_limit"),
+    *("writable", "guard", "adapt", "inject"),
+)
+"""The keys that `launch resume` takes; a resumed run keeps the others."""
