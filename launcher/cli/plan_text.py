@@ -38,6 +38,7 @@ def show_plan(plan: Plan, findings: tuple[Finding, ...]) -> None:
         f"  command    {' '.join(plan.command)}",
         f"  env        {_environment(plan)}",
         *([f"  variables  {_variables(plan)}"] if plan.variables else []),
+        *([f"  on end     {' '.join(plan.on_end)}"] if plan.on_end else []),
         *(f"  hook       {note.partition(': ')[2]}" for note in [hook_note(plan)] if note),
         f"  plan       sha256 {plan.digest[:16]}   ({len(findings)} finding{'s' * (len(findings) != 1)}; complete plan: --json)",
         hang=13,

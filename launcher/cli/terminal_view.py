@@ -27,6 +27,7 @@ from launcher.values.record import Event, PlanSummary, RunState
 from launcher.values.text import printable
 
 CLOCK_AFTER_S = 3.0
+BELL_AFTER_S = 10.0
 
 
 class _Work:
@@ -66,6 +67,7 @@ class TerminalView(PlainView):
         self._thinning = Thinning()
         self._unfinished = ""
         self._is_drawn = False
+        self._began_s = time.monotonic()
 
     def write(self, text: str, style: str = "") -> None:
         """Write one line, above the bar if it is shown."""
@@ -132,9 +134,11 @@ class TerminalView(PlainView):
             super().lost(error, tries, wait_s)
 
     def end(self, run: str, state: RunState, result: Result) -> None:
-        """End the bar and show the end."""
+        """End the bar and show the end; ring the bell if someone has waited for it."""
         self.close()
         super().end(run, state, result)
+        if time.monotonic() - self._began_s >= BELL_AFTER_S:
+            self._console.bell()
 
     def close(self) -> None:
         """End the bar, which shows the cursor again."""

@@ -98,6 +98,7 @@ def plan(
         inject=job.inject,
         adapt=job.adapt,
         guard=job.guard,
+        on_end=job.on_end,
     )
 
 

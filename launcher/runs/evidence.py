@@ -18,7 +18,9 @@ def words(evidence: object) -> list[str]:
     """Return evidence as short clauses."""
     if not isinstance(evidence, dict):
         return []
-    other = {key: value for key, value in evidence.items() if key not in ("class", "doubt", *_DIAGNOSIS)}
+    other = {
+        key: value for key, value in evidence.items() if key not in ("class", "doubt", "on_end", *_DIAGNOSIS)
+    }
     if evidence.get("class") in _GIVEN_UP and other.get("signal") == SIGKILL:
         other = {**other, "signal": None, "launcher": "ended it (signal 9)"}
     return [clause for key, value in other.items() if value is not None for clause in _clauses(key, value)]
@@ -38,6 +40,12 @@ def doubt(evidence: object) -> str | None:
         return None
     line = f": {recorded['line']}" if recorded.get("line") else ""
     return f"{recorded.get('class')}{line} ({recorded.get('why')})"
+
+
+def not_sent(evidence: object) -> str | None:
+    """Return why the notice of a run's end was not sent; `None` if it was, or if the job has none."""
+    problem = evidence.get("on_end") if isinstance(evidence, dict) else None
+    return problem if isinstance(problem, str) else None
 
 
 def why_silent(run: Summary | RunState) -> str | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from launcher.planning import distribution, source
 from launcher.runs import job_variables, local_paths
 from launcher.runs.resolve import Task
+from launcher.values.credential import credential_in
 from launcher.values.parsing import nearest
 from launcher.values.plan import Finding
 
@@ -24,6 +25,7 @@ def findings(task: Task) -> tuple[Finding, ...]:
     """Return what is wrong with a job on this machine, refusals first."""
     found = [finding for key, value in local_paths.values_of(task.job) for finding in _path(task, key, value)]
     found += [*task.package_findings, *_settings(task), *job_variables.findings(task.job.variables)]
+    found += _on_end(task.job.on_end)
     return tuple(sorted(found, key=lambda finding: finding.level != "refuse"))
 
 
@@ -41,6 +43,14 @@ def undeclared(settings: Collection[str], declared: Collection[str], where: str)
         for name in settings
         if name not in declared
     ]
+
+
+def _on_end(words: Sequence[str]) -> Iterator[Finding]:
+    """Yield the refusal of a command or an address that holds a secret: it would be recorded."""
+    if kind := next(filter(None, map(credential_in, words)), None):
+        message = f"on_end: it holds {kind}, and what a job holds is recorded"
+        mend = 'export NOTIFY_URL=…     then   on_end = "$NOTIFY_URL"'
+        yield Finding(level="refuse", code="secret-in-on-end", message=message, mend=mend)
 
 
 def _settings(task: Task) -> list[Finding]:

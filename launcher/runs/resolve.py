@@ -34,11 +34,12 @@ _ADDRESS = re.compile(
 
 
 class Project(NamedTuple):
-    """The defaults in `launch.toml` of the working directory; all are optional."""
+    """The defaults in `launch.toml` of the working directory; all are optional. `on_end` is as in a job."""
 
     host: str | None
     profile: str | None
     job: str | None
+    on_end: str | list[str] | None
 
 
 class Task(NamedTuple):
@@ -80,7 +81,7 @@ def project() -> Project:
     for key, value in words.items():
         if value is not None and not isinstance(value, str):
             raise BadFileError(f"{PROJECT_FILE}: {key} = {value!r}: expected text")
-    return Project(**words)
+    return Project(**words, on_end=data.get("on_end"))
 
 
 def hosts() -> dict[str, Host]:
@@ -217,6 +218,8 @@ def task(
     written = _of_words(words) if words else _of_file(name)
     data, settings_of_file = written.data, written.data.get("settings")
     declared = tuple(settings_of_file) if isinstance(settings_of_file, dict) else ()
+    if (on_end := project().on_end) is not None:
+        data.setdefault("on_end", on_end)
     changed = frozenset(change(data, setting) for setting in settings)
     if variables:
         _change_table(data, "variables", variables)
@@ -349,4 +352,4 @@ def _tables(path: Path, allowed: set[str]) -> tuple[dict[str, Any], str]:
 
 
 def _project_tables() -> tuple[dict[str, Any], str]:
-    return _tables(PROJECT_FILE, {"hosts", "host", "profile", "job"})
+    return _tables(PROJECT_FILE, {"hosts", "host", "profile", "job", "on_end"})

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from launcher.errors import UsageError
 from launcher.runs.env_file import HiddenValues
 from launcher.values.job import Job
+from launcher.values.notice import secrets_of
 from launcher.values.plan import Finding
 from launcher.values.variable import NAME, objection_to
 
@@ -25,11 +26,12 @@ NO_VALUES = HiddenValues()
 
 
 def with_names(job: Job, names: Sequence[str]) -> Job:
-    """Return a job with the secrets of a command line added; raise UsageError for an invalid name.
+    """Return a job with the secrets of a command line, and of its `on_end`, added; raise UsageError for an invalid name.
 
     Text that is not a name is not repeated in the message, because it may be a value.
     """
-    for name in (*job.secrets, *names):
+    names = (*job.secrets, *secrets_of(job.on_end), *names)
+    for name in names:
         before, is_assigned, _ = name.partition("=")
         if is_assigned and NAME.fullmatch(before):
             raise UsageError(
@@ -44,7 +46,7 @@ def with_names(job: Job, names: Sequence[str]) -> Job:
             raise UsageError(f"secret {name}: this variable says how the job runs; name another")
         if name in job.variables:
             raise UsageError(f"{name} is both a variable, which is recorded, and a secret: give it once")
-    return job.model_copy(update={"secrets": tuple(dict.fromkeys((*job.secrets, *names)))})
+    return job.model_copy(update={"secrets": tuple(dict.fromkeys(names))})
 
 
 def with_file(job: Job, given: HiddenValues, named: Collection[str]) -> tuple[Job, HiddenValues]:

@@ -17,6 +17,11 @@ _TOKEN = re.compile(
     r"|sk-[\w-]{20,}|xox[abeoprs]-[\w-]{10,}|AKIA[A-Z0-9]{16}|AIza[\w-]{35}|pypi-[\w-]{40,})"
 )
 """As GitHub, GitLab, Hugging Face, OpenAI and Anthropic, Slack, AWS, Google and PyPI begin theirs."""
+_WEBHOOK = re.compile(
+    r"https://(?:hooks\.slack\.com/|(?:\w+\.)?discord(?:app)?\.com/api/webhooks/|api\.telegram\.org/bot\d"
+    r"|[\w-]+\.webhook\.office\.com/|chat\.googleapis\.com/v1/spaces/)"
+)
+"""Who knows such an address may write there: Slack, Discord, Telegram, Teams and Google Chat say so."""
 _KEY = re.compile(
     r"(?:^|[-_])(?:password|passwd|token|secret|credentials?|auth|key)(?:$|[-_])", re.IGNORECASE
 )
@@ -30,4 +35,6 @@ def credential_in(value: str, key: str = "") -> str | None:
         return "a token in a URL"
     if _TOKEN.search(value):
         return "a token"
+    if _WEBHOOK.search(value):
+        return "the address of a webhook"
     return "a password or token" if _KEY.search(key) else None

@@ -8,6 +8,7 @@ from pydantic import AliasChoices, ByteSize, ConfigDict, Field, field_validator
 
 from launcher.values.base import Written
 from launcher.values.image import Reference
+from launcher.values.notice import OnEnd
 from launcher.values.precision import Attention
 from launcher.values.profile import Name
 from launcher.values.requirement import RequirementText
@@ -53,7 +54,7 @@ class Job(Written):
     patterns of the files that come home at the end (without any: all that the run wrote), up to `pull_limit` bytes.
     `writable` names large files that the job changes in place. `inject`: the start-up hook observes its Python processes.
     `adapt`: the hook gives them the plan's precision, resume, checkpoints and guard. `guard`: whether it ends a training
-    that looks sick, or only says so.
+    that looks sick, or only says so. `on_end`: what is run, or called, when the run ends.
     """
 
     name: Name
@@ -87,6 +88,7 @@ class Job(Written):
     inject: bool = True
     adapt: bool = False
     guard: Literal["end", "warn"] = "end"
+    on_end: OnEnd = ()
 
     @field_validator("command")
     @classmethod

@@ -12,6 +12,7 @@ from launcher.values.environment import Environment
 from launcher.values.image import Image
 from launcher.values.job import Count, Minutes, Pattern, PullLimit, Scalar
 from launcher.values.model import Model
+from launcher.values.notice import OnEnd
 from launcher.values.precision import Precision
 from launcher.values.profile import Name, Profile
 from launcher.values.variable import VariableName, VariableText
@@ -125,6 +126,7 @@ class Plan(Written):
     inject: bool = True
     adapt: bool = False
     guard: Literal["end", "warn"] = "end"
+    on_end: OnEnd = ()
 
     @model_validator(mode="after")
     def _has_one_source_of_packages(self) -> Plan:

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 
 import pytest
 from rich.console import Console
@@ -21,6 +22,7 @@ from launcher.cli.terminal_view import TerminalView
 from launcher.errors import AgentError
 from launcher.hosts.agent_desk import AgentDesk
 from launcher.runs.mirror import Mirror, News
+from launcher.runs.view import Result
 from launcher.values.record import PlanSummary, RunState
 
 pytestmark = pytest.mark.slow(reason="each test starts a client on a terminal and a run")
@@ -320,6 +322,17 @@ def test_whatever_happens_while_following_the_cursor_comes_back(tmp_path, error)
     with pytest.raises(Exit if isinstance(error, KeyboardInterrupt) else type(error)):
         follow.follow_to_end(None, Mirror("1120-x-abcd", tmp_path), view, AgentDesk(Breaks(error)))
     assert screen.getvalue().rfind(SHOW) > screen.getvalue().rfind(HIDE) >= 0
+
+
+@pytest.mark.parametrize(("waited_s", "rings"), [(9.0, 0), (11.0, 1)])
+def test_the_bell_rings_for_whoever_has_waited(monkeypatch, waited_s, rings):
+    """At the end of a run that was followed for more than 10 s, and never for less."""
+    screen = io.StringIO()
+    view = TerminalView(Console(file=screen, force_terminal=True, _environ={"TERM": "xterm"}))
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + waited_s)
+    view.end("1120-x-abcd", RunState(state="succeeded"), Result(None, {}, None, {}, None, waited_s))
+    assert screen.getvalue().count("\a") == rings
 
 
 # the log

@@ -2,7 +2,7 @@
 
     <root>/runs/<run-id>/
       control/   what decides: plan.json  prepared.json  manifest.json  wish  token  contact.lock  digests.json
-      record/    what the agent writes down: NNNN/  secrets.env  keeper.lock  keeper.log  container.json
+      record/    what the agent writes down: NNNN/  secrets.env  keeper.lock  keeper.log  container.json  told-STATE
       work/      what the job may write: code/  data  artifacts/  checkpoints/  home/
 
     NNNN/        one numbered folder, one writer: lock  attempt.json  state.json  events.jsonl  log.txt  heartbeat  precision.json
@@ -83,6 +83,10 @@ class Run:
         self.root = os.path.dirname(os.path.dirname(path))
         self.cache = os.path.join(self.root, "cache")
         self._known_place: tuple[str | None, bool] | None = None
+
+    def told(self, state: str) -> RunPath:
+        """Name the mark that the notice of this end was sent."""
+        return self.record.below("told-%s" % state)
 
     def make(self) -> None:
         """Make the run's folders. Raises FileExistsError if there is a run of this id already."""

@@ -36,7 +36,7 @@ from .proofs import Proofs
 from .stopping import Interruption, RunTime, Stopping, reason_of
 from .streams import listening
 from .training_command import Command, Start
-from .variables import interpreter_of, native_command, training_variables
+from .variables import interpreter_of, native_command, training_variables, variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -361,6 +361,8 @@ class Supervisor:
 
         A run that its user stops does not wait for that: the wish is on record, and the run has ended by it.
         """
+        if state in TERMINAL:
+            evidence = {**evidence, **self._send_notice(state, reason)}
         self.account.record("state", {"state": state, "reason": reason, "evidence": evidence})
         while not (self.account.flush() and self._is_recorded(state, reason, evidence, **more)):
             if self.run.read_wish() != "run":
@@ -371,6 +373,28 @@ class Supervisor:
                 return RESTART
             time.sleep(NO_ROOM_S)
         return 0
+
+    def _send_notice(self, state: str, reason: str) -> dict[str, str]:
+        """Run the job's command for the end, or call its webhook; return what went wrong as evidence."""
+        words = [str(word) for word in self.plan.get("on_end") or ()]
+        if not words:
+            return {}
+        from . import on_end  # few jobs have one
+
+        runtime = self.record.get("runtime") or {}
+        progress, plan = self.progress, self.plan
+        values = {
+            "run": self.run.id,
+            "job": plan.get("job"),
+            "host": plan.get("host"),
+            "attempt": self.account.attempt,
+            "step": progress.step,
+            "steps": plan.get("steps"),
+            "loss": progress.loss,
+        }
+        words = native_command(words, interpreter_of(runtime))
+        notice = on_end.Notice(words, self.run.code, variables(self.run, runtime), self.secrets)
+        return on_end.send_once(self.run, notice, on_end.Ending(state, reason, values), self.beat)
 
     def _is_recorded(self, state: str, reason: str, evidence: dict[str, Any], **more: Any) -> bool:
         """Try to record the end; return False if the disk has no room. Secrets are erased before a terminal state."""

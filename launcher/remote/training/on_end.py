@@ -1,0 +1,181 @@
+"""The notice of a run's end, `on_end` of its job: a command that is run here, or a webhook that is called from here.
+
+It is sent just before the end is recorded, while the secrets are still there, and once for each end: an agent that dies in
+between leaves a mark, and its successor sends nothing unless the run ends otherwise. What goes wrong is evidence of the
+end, and changes nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
+
+from ..record import strict_json
+from ..record.rundir import Run
+from ..record.safe_open import open_regular
+from ..record.secret import as_bytes
+from ..system import process
+from ..system.login_umask import login_umask
+
+LIMIT_S = 20.0
+LIMIT_NOW_S = 4.0
+"""For a run that is to end now: its client waits, and kills an agent that does not answer."""
+LOOK_S = 0.2
+GRACE_S = 0.5
+MOST_SAID = 300
+_SECRET = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+
+
+class Ending(NamedTuple):
+    """How a run ends, in the words of its notice; `values` are for programs."""
+
+    state: str
+    reason: str
+    values: Dict[str, Any]
+
+    @property
+    def text(self) -> str:
+        """One line for people: `succeeded: sft k3f9w2 on lab, step 300 of 300, loss 0.0035`."""
+        values = self.values
+        why = "" if self.state == "succeeded" else " (%s)" % self.reason
+        line = "%s%s: %s %s on %s" % (
+            self.state,
+            why,
+            values["job"],
+            values["run"].rpartition("-")[2],
+            values["host"],
+        )
+        if values.get("step") is not None:
+            line += ", step %s" % values["step"]
+            line += " of %s" % values["steps"] if values.get("steps") is not None else ""
+        loss = values.get("loss")
+        return line + (", loss %.4g" % loss if isinstance(loss, float) else "")
+
+    def body(self) -> Dict[str, Any]:
+        """Return what a webhook gets, and a command on its standard input. Slack shows `text`, Discord `content`."""
+        more = {"state": self.state, "reason": self.reason, "text": self.text, "content": self.text}
+        return {"version": 1, "kind": "run-ended", **self.values, **more}
+
+
+class Notice(NamedTuple):
+    """The words of `on_end`, the variables and the folder of its command, and the run's secrets."""
+
+    words: List[str]
+    folder: str
+    variables: Mapping[str, str]
+    secrets: Mapping[str, str]
+
+    @property
+    def is_webhook(self) -> bool:
+        """Whether its one word is an address, or a secret that holds one."""
+        return len(self.words) == 1 and self.words[0].startswith(("http://", "https://", "$"))
+
+
+def send_once(run: Run, notice: Notice, ending: Ending, beat: Callable[[], None]) -> Dict[str, str]:
+    """Send the notice of an end, unless that was done; return what went wrong as evidence, {} for nothing.
+
+    `beat` is called meanwhile. It takes LIMIT_S at most.
+    """
+    if not notice.words or not _is_first(run, ending.state):
+        return {}
+    limit_s = LIMIT_NOW_S if ending.reason == "by-user-now" else LIMIT_S
+    try:
+        problem = _send(notice, ending, beat, limit_s)
+    except OSError as error:
+        problem = "%s: %s" % (notice.words[0], error.strerror)
+    return {"on_end": problem} if problem else {}
+
+
+def _is_first(run: Run, state: str) -> bool:
+    """Leave a mark for this end; return False if it was there."""
+    try:
+        os.close(open_regular(run.told(state), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return False
+    except OSError:  # a full disk: better twice than never
+        pass
+    return True
+
+
+def _send(notice: Notice, ending: Ending, beat: Callable[[], None], limit_s: float) -> Optional[str]:
+    """Run the command, or the one that calls the webhook; return what went wrong."""
+    body = ending.body()
+    if not notice.is_webhook:
+        told = {"STATE": ending.state, "REASON": ending.reason, "TEXT": ending.text}
+        variables: Dict[str, Union[str, bytes]] = {
+            **notice.variables,
+            **{name: as_bytes(value) for name, value in notice.secrets.items()},
+            **{"LAUNCH_" + name: value for name, value in told.items()},
+        }
+        return _run(notice.words, notice.folder, variables, strict_json.encode(body), beat, limit_s)
+    address, missing = _filled_in(notice.words[0], notice.secrets)
+    if missing:
+        return "secret %s: it is not here" % missing
+    letter = strict_json.encode({"url": address, "body": body, "limit_s": limit_s})
+    words = [sys.executable, "-I", sys.argv[0], "webhook"]
+    return _run(words, "/", dict(os.environ), letter, beat, limit_s + 1.0)
+
+
+def _filled_in(text: str, secrets: Mapping[str, str]) -> Tuple[str, Optional[str]]:
+    """Return text with the values of the secrets that it names; and the first name without a value."""
+    names = [first or second for first, second in _SECRET.findall(text)]
+    missing = next((name for name in names if name not in secrets), None)
+    return _SECRET.sub(lambda found: secrets.get(found[1] or found[2], ""), text), missing
+
+
+def _run(
+    words: List[str],
+    folder: str,
+    variables: Mapping[str, Union[str, bytes]],
+    letter: str,
+    beat: Callable[[], None],
+    limit_s: float,
+) -> Optional[str]:
+    """Run a program with a letter as its input; return how it failed, with the end of what it said. Raises OSError."""
+    with login_umask():
+        child = subprocess.Popen(
+            words,
+            cwd=folder,
+            env=variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    assert child.stdin is not None  # noqa: S101 - asked for with PIPE
+    assert child.stdout is not None  # noqa: S101 - likewise
+    said, deadline = b"", time.monotonic() + limit_s
+    with contextlib.suppress(BrokenPipeError):  # it does not read; a letter is shorter than what a pipe holds
+        child.stdin.write(letter.encode())
+        child.stdin.close()
+    while child.poll() is None and time.monotonic() < deadline:
+        beat()
+        if select.select([child.stdout], [], [], LOOK_S)[0]:
+            piece = os.read(child.stdout.fileno(), 1 << 16)
+            said = (said + piece)[-MOST_SAID:]
+            if not piece:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(LOOK_S)
+    is_late = child.poll() is None
+    process.end(lambda: _family(child.pid), "on_end", GRACE_S)
+    child.wait()
+    with child.stdout:
+        if select.select([child.stdout], [], [], 0.0)[0]:
+            said = (said + os.read(child.stdout.fileno(), 1 << 16))[-MOST_SAID:]
+    if is_late:
+        return "was ended after %d s" % limit_s
+    words_said = said.decode("utf-8", "replace").strip()
+    return None if child.returncode == 0 else "exit %d: %s" % (child.returncode, words_said)
+
+
+def _family(pid: int) -> List[process.Process]:
+    """Return a program that has not ended, and all below it."""
+    found = process.find(pid)
+    alive = [found] if found is not None and found.letter != "Z" else []
+    return alive + process.descendants(pid)

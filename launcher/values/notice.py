@@ -1,0 +1,46 @@
+"""What is told of a run's end, and to whom: a command on the host, or a webhook's address."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+_ADDRESS = re.compile(r"https?://[^\s/]+.*|\$.+")
+_SECRET = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_NO_WORD = re.compile(r"[\x00\n]")
+
+
+def _words(written: Any) -> Any:
+    """Return a webhook's address as the one word that it is; a list of words is a command."""
+    if not isinstance(written, str):
+        return tuple(written) if isinstance(written, list) else written
+    if not _ADDRESS.fullmatch(written):
+        raise ValueError('expected a list of words, ["notify.sh"], or an address, "https://…" or "$NAME"')
+    return (written,)
+
+
+def _checked(words: tuple[str, ...]) -> tuple[str, ...]:
+    if words and not words[0]:
+        raise ValueError("its first word is empty")
+    if any(_NO_WORD.search(word) for word in words):
+        raise ValueError("a word holds a line break or a NUL byte")
+    return words
+
+
+OnEnd = Annotated[
+    tuple[Annotated[str, Field(max_length=4000)], ...], BeforeValidator(_words), AfterValidator(_checked)
+]
+"""A command's words, or the one word of a webhook: its address, in which `$NAME` stands for a secret."""
+
+
+def is_webhook(words: Sequence[str]) -> bool:
+    """Whether these words are a webhook's address."""
+    return len(words) == 1 and _ADDRESS.fullmatch(words[0]) is not None
+
+
+def secrets_of(words: Sequence[str]) -> list[str]:
+    """Return the names of the secrets in a webhook's address; a command has them as variables."""
+    return [first or second for first, second in _SECRET.findall(words[0])] if is_webhook(words) else []
