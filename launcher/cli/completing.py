@@ -46,13 +46,23 @@ _SETTING = "KEY=VALUE"
 
 
 def let_values_complete(group: Any) -> None:
-    """Make every option and argument complete its names or choices, in all verbs."""
+    """Make every option and argument complete its names or choices, in all verbs. What was typed stays as it is.
+
+    typer would check it with pydantic, which takes longer than all else, and call what acts on it: `--version` prints.
+    """
+    for param in group.params:
+        param.process_value = _as_typed
     for command in group.commands.values():
         if hasattr(command, "commands"):
             let_values_complete(command)
         for param in command.params:
+            param.process_value = _as_typed
             if param.metavar in (*_NAMES, *_RUNS, _SETTING) or param.type_descriptor.is_choice:
                 param._custom_shell_complete = _complete  # noqa: SLF001 - a built parameter has no public way
+
+
+def _as_typed(_ctx: Any, value: Any) -> Any:
+    return value
 
 
 def _complete(ctx: Any, param: Any, incomplete: str) -> Sequence[Offer]:

@@ -61,6 +61,8 @@ def ends(client):
         ("launch resume last --s", ["--set"]),
         ("launch --precision f", ["fp16", "fp16-native", "fp32"]),
         ("launch -- python --ho", []),
+        ("launch --color zz --prec", ["--precision"]),
+        ("launch --version --prec", ["--precision"]),
     ],
 )
 def test_a_word_is_completed(ends, line, answers):
