@@ -35,7 +35,8 @@ _launch_completion() {
   eval $(env _TYPER_COMPLETE_ARGS="${words[1,$CURRENT]}" _LAUNCH_COMPLETE=complete_zsh launch 2>/dev/null)
 }
 
-compdef _launch_completion launch"""
+compdef _launch_completion launch
+[[ $funcstack[1] == _launch ]] && _launch_completion "$@" || true"""
 _FISH = (
     "complete --command launch --no-files --keep-order"
     ' --arguments "(env _LAUNCH_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args'

@@ -1,5 +1,6 @@
 """Three real shells on a terminal: a person types, presses Tab, and sees what the line becomes."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -27,17 +28,17 @@ SHELLS = {
     ),
     "fish": (["fish", "--no-config", "-i"], "launch --show-completion | source"),
 }
+INSTALLED = {"bash": ["bash", "-i"], "zsh": ["zsh", "-i"], "fish": ["fish", "-i"]}
 LINES, COLUMNS = 40, 120
 
 
 class Shell:
     """A shell on a terminal, in the project's folder, with our completion."""
 
-    def __init__(self, name, folder, env):
+    def __init__(self, words, show, folder, env):
         self.screen = pyte.Screen(COLUMNS, LINES)
         self.stream = pyte.ByteStream(self.screen)
         self.said = b""
-        words, show = SHELLS[name]
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
             os.chdir(folder)
@@ -92,18 +93,36 @@ def mirrors(client):
 
 
 @pytest.fixture(params=SHELLS)
-def shell(request, client, mirrors):
+def name(request):
+    """A shell that is here."""
     if shutil.which(request.param) is None:
         missing(f"no {request.param} here: apt-get install {request.param}")
+    return request.param
+
+
+@pytest.fixture
+def start(client, mirrors):
+    """Start a shell on a terminal, with `launch` on its PATH. All of them end with the test."""
     (client.project / "launch").write_text(f'#!/bin/sh\nexec {shlex.join(LAUNCH)} "$@"\n')
     (client.project / "launch").chmod(0o755)
     env = {**client.env, "PATH": f"{client.project}:{client.env['PATH']}", "TERM": "xterm"}
-    for name in ("COLUMNS", "LINES"):
-        env.pop(name, None)
-    shell = Shell(request.param, client.project, env)
-    shell.name = request.param
-    yield shell
-    shell.close()
+    for variable in ("COLUMNS", "LINES", "ZDOTDIR", "XDG_CONFIG_HOME"):
+        env.pop(variable, None)
+    with contextlib.ExitStack() as stack:
+
+        def begin(words, show):
+            shell = Shell(words, show, client.project, env)
+            stack.callback(shell.close)
+            return shell
+
+        yield begin
+
+
+@pytest.fixture
+def shell(name, start):
+    shell = start(*SHELLS[name])
+    shell.name = name
+    return shell
 
 
 def test_a_verb_gets_the_one_run_that_it_can_act_on(shell):
@@ -153,3 +172,11 @@ def test_broken_files_show_nothing_and_hide_nothing_else(client, shell):
     assert shell.line("launch stop k\t") == ["launch", "stop", "k3f1x1"]
     assert b"Traceback" not in shell.said
     assert b"launch.toml" not in shell.said
+
+
+def test_what_is_installed_completes_in_the_next_shell_from_the_first_tab(name, start):
+    """`launch --install-completion`, once."""
+    start(SHELLS[name][0], "launch --install-completion")
+    later = start(INSTALLED[name], "true")
+    assert later.line("launch stop k\t") == ["launch", "stop", "k3f1x1"]
+    assert later.line("launch --set batch.glo\t8") == ["launch", "--set", "batch.global=8"]
