@@ -26,6 +26,7 @@ ABOUT = {
     "stop_grace_s": "seconds that a stopping script has to save",
     "outputs": "patterns of the files that come home",
     "pull_limit": "how much comes home by itself, e.g. 2GB",
+    "on_end": "a command or a webhook that tells of the end",
     "writable": "patterns of large files that the job changes in place",
     "guard": "end a training that looks sick, or only warn",
     "adapt": "the hook gives the script the plan's precision",
@@ -50,6 +51,6 @@ VALUES = {
 RESUMED = (
     *("steps", "batch.micro", "save_every_steps", "save_every_minutes", "keep_checkpoints", "loader_workers"),
     *("attempts", "restart", "hang_minutes", "time_limit_minutes", "stop_grace_s", "outputs", "pull_limit"),
-    *("writable", "guard", "adapt", "inject"),
+    *("writable", "guard", "adapt", "inject", "on_end"),
 )
 """The keys that `launch resume` takes; a resumed run keeps the others."""
