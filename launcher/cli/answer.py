@@ -1,13 +1,20 @@
-"""What a verb says with --json: one object a line, with its version and its kind first."""
+"""What a verb says with --json: one object a line, with its version and its kind first; see json_shapes.py."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-VERSION = 1
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 
-def answer(kind: str, **values: Any) -> None:
-    """Print an object. It has the keys of its kind, whatever was found; see docs/records-and-json.md."""
-    print(json.dumps({"version": VERSION, "kind": kind, **values}))
+def answer(shape: BaseModel) -> None:
+    """Print an answer."""
+    print(json.dumps(plain(shape)), flush=True)
+
+
+def plain(shape: BaseModel) -> dict[str, Any]:
+    """Return an answer as plain values."""
+    values = shape.model_dump(mode="json", by_alias=True)
+    return {"version": values.pop("version"), "kind": values.pop("kind"), **values}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, ColorOption, HostOption, VerboseFlag
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def cp(
     _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist, without asking.")] = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Copy a file or folder of a run to this machine, verified.
 
@@ -59,4 +60,13 @@ def cp(
 
     with open_desk(place, mirror) as desk:
         copied = copy(desk, mirror, path, destination, may_replace, lambda: make_stage("cp"))
-    say(f"{files_text(copied.files)}, {size_text(copied.bytes)}   {copied.place}")
+    if as_json:
+        from launcher.cli import json_shapes
+        from launcher.cli.answer import answer
+
+        counted = {"files": copied.files, "bytes": copied.bytes}
+        answer(
+            json_shapes.CopiedFiles(run=mirror.run, path=path, **counted, here=str(copied.place.absolute()))
+        )
+    else:
+        say(f"{files_text(copied.files)}, {size_text(copied.bytes)}   {copied.place}")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.answer import answer
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
 from launcher.errors import UnknownNameError, UsageError
 
@@ -41,8 +40,11 @@ def diagnose(
 
     diagnosis = _of(source, host)
     if as_json:
-        found = {"class": diagnosis.name, "line": diagnosis.line, "line_number": diagnosis.number}
-        answer("diagnosis", **found, why=diagnosis.why, remedy=diagnosis.mend)
+        from launcher.cli import json_shapes
+        from launcher.cli.answer import answer
+
+        name, line, number, why, mend = diagnosis
+        answer(json_shapes.DiagnosisShown(name=name, line=line, line_number=number, why=why, remedy=mend))
         return
     where = f"line {diagnosis.number}: {diagnosis.line}" if diagnosis.number else diagnosis.line or ""
     say(f"{diagnosis.name}   {where}".rstrip(), f"  why     {diagnosis.why}", f"  mend    {diagnosis.mend}")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.answer import answer
 from launcher.cli.options import (
     AcceptFlag,
     CardOption,
@@ -84,17 +83,21 @@ def explain(
         request, saved_probe(probe) if probe else None
     )
     if as_json:
-        values = {
-            "profile": case.profile.name,
-            "method": case.method,
-            "model": case.model.model_dump(mode="json") if case.model else None,
-            "ladder": [rung.model_dump(mode="json") for rung in rungs],
-            "excluded": [exclusion.model_dump(mode="json") for exclusion in excluded],
-            "findings": [finding.model_dump() for finding in findings],
-            "inject": task.inject,
-            "takes": takes,
-        }
-        answer("ladder", **values)
+        from launcher.cli import json_shapes
+        from launcher.cli.answer import answer
+
+        answer(
+            json_shapes.Ladder(
+                profile=case.profile.name,
+                method=case.method,
+                model=case.model,
+                ladder=list(rungs),
+                excluded=list(excluded),
+                findings=list(findings),
+                inject=task.inject,
+                takes=list(takes),
+            )
+        )
         return
     _show_ladder(rungs, excluded)
     if "precision" not in takes:
@@ -139,6 +142,8 @@ def _of_run(word: str, host: str | None, *, as_json: bool) -> None:
 
     report = precision_report(fetch(word, host))
     if as_json:
-        answer("precision", **report_json(report))
+        from launcher.cli.answer import answer
+
+        answer(report_json(report))
     else:
         show_report(report)

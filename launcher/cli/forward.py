@@ -45,7 +45,6 @@ def forward(
             f"the command must follow --\n  example   launch forward {run} {port} -- {' '.join(stray)}"
         )
     here, there = _ports(port)
-    from launcher.cli.answer import answer
     from launcher.cli.execute import shown_output
     from launcher.cli.say import complain, say
     from launcher.runs.control import execute, locate
@@ -60,7 +59,10 @@ def forward(
         run_there = f"port {there} of {mirror.short} on {place.name}"
         complain(f"{run_there}   Ctrl-C ends it; the run is not affected" if local.is_carried else run_there)
         if as_json:
-            answer("forward", run=mirror.run, address=LOOPBACK, port=local.port, to=there)
+            from launcher.cli import json_shapes
+            from launcher.cli.answer import answer
+
+            answer(json_shapes.Forwarding(run=mirror.run, address=LOOPBACK, port=local.port, to=there))
         else:
             say(f"http://{LOOPBACK}:{local.port}")
         if words:

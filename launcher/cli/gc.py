@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.answer import answer
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
 
 
@@ -43,8 +42,11 @@ def gc(
         )
     total = sum(item.bytes for item in items)
     if as_json:
-        dumped = [item.model_dump() for item in items]
-        answer("garbage", host=place.name, dry_run=dry_run, bytes=total, items=dumped, unreadable=unreadable)
+        from launcher.cli import json_shapes
+        from launcher.cli.answer import answer
+
+        found = {"items": list(items), "unreadable": unreadable}
+        answer(json_shapes.GarbageShown(host=place.name, dry_run=dry_run, bytes=total, **found))
         return
     sizes: Counter[str] = Counter()
     for item in items:

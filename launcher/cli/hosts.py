@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.answer import answer
 from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, VerboseFlag
 from launcher.cli.say import say
 
 if TYPE_CHECKING:
+    from launcher.cli.json_shapes import HostRow
     from launcher.runs.probing import Probed
 
 PATIENCE_S = 1.0
@@ -50,7 +50,10 @@ def hosts(
         rows.extend(probe_all(list(configured.values())))
     rows.sort(key=lambda row: list(configured).index(row.host.name))
     if as_json:
-        answer("hosts", hosts=[_values(row) for row in rows], aliases=aliases)
+        from launcher.cli import json_shapes
+        from launcher.cli.answer import answer
+
+        answer(json_shapes.Hosts(hosts=[_shape(row) for row in rows], aliases=aliases))
         return
     _show(rows)
     if aliases:
@@ -77,9 +80,10 @@ def _report_slow_hosts(rows: list[Probed], names: list[str]) -> Iterator[None]:
         thread.join()
 
 
-def _values(row: Probed) -> dict[str, object]:
-    facts = row.facts.model_dump(mode="json") if row.facts else {}
-    return {**facts, "host": row.host.name, "profile": row.profile, "problem": row.problem}
+def _shape(row: Probed) -> HostRow:
+    from launcher.cli.json_shapes import HostRow
+
+    return HostRow(host=row.host.name, profile=row.profile, problem=row.problem, facts=row.facts)
 
 
 def _show(rows: list[Probed]) -> None:

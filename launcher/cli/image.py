@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.answer import answer
 from launcher.cli.figures import size_text
 from launcher.cli.options import (
     AcceptFlag,
@@ -23,6 +22,7 @@ from launcher.cli.say import say
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
+    from launcher.cli.json_shapes import ImageRow
     from launcher.runtimes.runtime import Supply
 
 app = typer.Typer(
@@ -69,8 +69,12 @@ def show(
     chosen = image(card, task.job, place.build, sources)
     torch = torch_for(task.job.requirements, TorchTarget(card), sources.wheels)
     if as_json:
-        wheels = torch._asdict() if chosen.dockerfile is not None else None
-        answer("image", profile=card.name, wheels=wheels, **chosen.model_dump())
+        from launcher.cli import json_shapes
+        from launcher.cli.answer import answer
+
+        values = {**torch._asdict(), "notes": list(torch.notes)}
+        wheels = json_shapes.Wheels(**values) if chosen.dockerfile is not None else None
+        answer(json_shapes.ImageShown(profile=card.name, wheels=wheels, **dict(chosen)))
         return
     say(chosen.name)
     if chosen.dockerfile is None:
@@ -135,7 +139,10 @@ def listing(
     with connect(place) as desk:
         images = images_of(desk, place)
     if as_json:
-        answer("images", host=place.name, images=[_listed(image) for image in images])
+        from launcher.cli import json_shapes
+        from launcher.cli.answer import answer
+
+        answer(json_shapes.Images(host=place.name, images=[_listed(image) for image in images]))
         return
     if not images:
         say(
@@ -152,13 +159,10 @@ def _cells(image: Supply) -> tuple[str, ...]:
     return image.name, size_text(image.bytes), made, used
 
 
-def _listed(image: Supply) -> dict[str, object]:
-    return {
-        "name": image.name,
-        "bytes": image.bytes,
-        "created": image.created,
-        "containers": image.users,
-    }
+def _listed(image: Supply) -> ImageRow:
+    from launcher.cli.json_shapes import ImageRow
+
+    return ImageRow(name=image.name, bytes=image.bytes, created=image.created, containers=image.users)
 
 
 @app.command("prune", cls=QuickCommand)
@@ -187,8 +191,11 @@ def prune(
         items = prune_images(desk, place, dry_run=dry_run)
     total = sum(item.bytes for item in items)
     if as_json:
-        images = [{"name": item.path, "bytes": item.bytes} for item in items]
-        answer("pruned", host=place.name, dry_run=dry_run, bytes=total, images=images)
+        from launcher.cli import json_shapes
+        from launcher.cli.answer import answer
+
+        images = [json_shapes.NamedSize(name=item.path, bytes=item.bytes) for item in items]
+        answer(json_shapes.Pruned(host=place.name, dry_run=dry_run, bytes=total, images=images))
         return
     for item in items:
         say(f"  {printable(item.path):<40} {size_text(item.bytes):>9}")

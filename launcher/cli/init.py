@@ -43,7 +43,6 @@ def init(
         launch init --host lab
         launch init --host me@gpu.example.org:2222 --environment ~/venvs/torch
     """
-    from launcher.cli.answer import answer
     from launcher.cli.screens import make_view
     from launcher.hosts import connect
     from launcher.runs import resolve
@@ -66,7 +65,11 @@ def init(
         raise typer.Exit(1)
     write(path, proposal.text)
     if as_json:
-        answer("init", path=str(path), host=proposal.host, profile=proposal.profile, runtime=proposal.runtime)
+        from launcher.cli import json_shapes
+        from launcher.cli.answer import answer
+
+        written = {"host": proposal.host, "profile": proposal.profile, "runtime": proposal.runtime}
+        answer(json_shapes.Proposed(path=str(path), **written))
     if smoke:
         _run_hello(proposal.host, as_json=as_json)
     complain("  next     launch -- python train.py")

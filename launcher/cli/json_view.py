@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -12,7 +11,10 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from launcher.cli import json_shapes
+from launcher.cli.answer import answer
 from launcher.cli.figures import transfer_text
+from launcher.cli.log_records import log_records
 from launcher.cli.plain_view import PlainView, Stage
 from launcher.errors import HostError
 from launcher.runs.curves import as_json, points, record
@@ -28,19 +30,15 @@ from launcher.values.record import Event, Parent, RunState
 class JsonView(PlainView):
     """One JSON object a line."""
 
-    def _put(self, **values: Any) -> None:
-        print(json.dumps({"version": 1, **values, "rehearsed": self.rehearsed}), flush=True)
+    def _put(self, shape: type[json_shapes.Line], **values: Any) -> None:
+        answer(shape(**values, rehearsed=self.rehearsed))
 
     def hear(self, news: News) -> None:
         """Do nothing: a script has its own clock."""
 
     def printed(self, printed: Printed, text: str) -> None:
         """Put a record for each line that the training printed."""
-        record = {"version": 1, "kind": "log", "run": self.progress.run, "attempt": printed.attempt}
-        more = {"node": printed.node, "continues": printed.continues, "rehearsed": self.rehearsed}
-        records = ({**record, "text": line, **more} for line in text.split("\n"))
-        lines = (to_json(values, ensure_ascii=True).decode() for values in records)
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.write(log_records(self.progress.run, printed, text, rehearsed=self.rehearsed))
 
     def write(self, text: str, style: str = "") -> None:
         """Do nothing: plain lines are not part of the JSON output."""
@@ -48,11 +46,11 @@ class JsonView(PlainView):
     def head(self, plan: Plan) -> None:
         """Put the plan."""
         self.rehearsed = plan.rehearsed
-        self._put(kind="plan", plan=plan.model_dump(mode="json"), digest=plan.digest)
+        self._put(json_shapes.PlanLine, plan=plan, digest=plan.digest)
 
     def cargo(self, cargo: Cargo) -> None:
         """Put the cargo."""
-        self._put(kind="cargo", **cargo.to_json())
+        self._put(json_shapes.CargoLine, **cargo.to_json())
 
     def agrees(self, question: str) -> bool | None:
         """Return None: a script is not asked."""
@@ -63,7 +61,7 @@ class JsonView(PlainView):
         """Put a stage when it is done."""
 
         def put(text: str, **values: Any) -> None:
-            self._put(kind="progress", name=name, text=text, **values)
+            self._put(json_shapes.ProgressLine, name=name, text=text, **values)
 
         def put_transfer(moved: Moved) -> None:
             figures = {"done": moved.done, "total": moved.total, "bytes_per_s": round(moved.bytes_per_s)}
@@ -72,23 +70,25 @@ class JsonView(PlainView):
         stage = Stage(put, put_transfer, self.transfer_every_s)
         began = time.monotonic()
         yield stage
-        self._put(kind="stage", name=name, seconds=round(time.monotonic() - began, 3), text=stage.text)
+        self._put(
+            json_shapes.StageLine, name=name, seconds=round(time.monotonic() - began, 3), text=stage.text
+        )
 
     def note(self, text: str) -> None:
         """Put a note."""
-        self._put(kind="note", text=text)
+        self._put(json_shapes.NoteLine, text=text)
 
     def finding(self, finding: Finding) -> None:
         """Put a finding."""
-        self._put(kind="finding", **finding.model_dump())
+        self._put(json_shapes.FindingLine, **dict(finding))
 
     def started(self, run: str) -> None:
         """Put the id of the run that the client detaches from."""
-        self._put(kind="started", run=run)
+        self._put(json_shapes.StartedLine, run=run)
 
     def continues(self, run: str, parent: Parent) -> None:
         """Put which run this one continues."""
-        self._put(kind="parent", run=run, parent=parent.model_dump())
+        self._put(json_shapes.ParentLine, run=run, parent=parent)
 
     def news(self, news: News) -> None:
         """Put the events of an answer, with one flush."""
@@ -103,31 +103,27 @@ class JsonView(PlainView):
                 line = to_json(values, ensure_ascii=True)  # ten times as fast as json.dumps
                 sys.stdout.write(f"{line.decode()}\n")
         else:
-            values = {
-                name: value for name, value in vars(event).items() if name != "source" or value is not None
-            }
-            self._put(**{**values, "version": 1, "run": self.progress.run})
+            self._put(json_shapes.EventLine, **{**vars(event), "version": 1}, run=self.progress.run)
 
     def lost(self, error: HostError, tries: int, wait_s: float) -> None:
         """Put the loss of the link."""
-        self._put(
-            kind="link", state="lost", host=error.host, tries=tries, wait_s=round(wait_s, 1), why=str(error)
-        )
+        found = {"host": error.host, "tries": tries, "wait_s": round(wait_s, 1), "why": str(error)}
+        self._put(json_shapes.LinkLine, state="lost", **found)
 
     def back(self) -> None:
         """Put the link's return."""
-        self._put(kind="link", state="back")
+        self._put(json_shapes.LinkLine, state="back")
 
     def came_home(self, run: str, files: Mapping[Path, int]) -> None:
         """Put which files of a run are here."""
-        self._put(kind="home", run=run, files={str(path): size for path, size in files.items()})
+        self._put(json_shapes.HomeLine, run=run, files={str(path): size for path, size in files.items()})
 
     def end(self, run: str, state: RunState, result: Result) -> None:
         """Put the end."""
         metrics = {name: as_json(value) for name, value in result.metrics.items()}
         paths = {"adapter": result.adapter, "picture": result.picture}
         self._put(
-            kind="end",
+            json_shapes.EndLine,
             run=run,
             state=state.state,
             reason=state.reason,

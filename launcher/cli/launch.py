@@ -205,15 +205,14 @@ def _preview(request: Request, probe: Path | None, as_json: bool) -> None:
 
     plan, findings, cargo = preview(request, saved_probe(probe) if probe else None)
     if as_json:
-        dumped = [finding.model_dump() for finding in findings]
-        values = {
-            "plan": plan.model_dump(mode="json"),
-            "digest": plan.digest,
-            "findings": dumped,
-            "cargo": {**cargo.to_json(), "paths": sorted(cargo.paths)},
-        }
+        from launcher.cli.answer import plain
+        from launcher.cli.json_shapes import CargoWithPaths, Preview
+
+        shown = CargoWithPaths(**cargo.to_json(), paths=sorted(cargo.paths))
+        values = plain(Preview(plan=plan, digest=plan.digest, findings=list(findings), cargo=shown))
         ordered = json.loads(json.dumps(values, sort_keys=True))  # the same plan gives the same bytes
-        print(json.dumps({"version": 1, "kind": "preview", **ordered}, separators=(",", ":")))
+        first = {name: ordered.pop(name) for name in ("version", "kind")}
+        print(json.dumps({**first, **ordered}, separators=(",", ":")))
         return
     from launcher.cli.cargo_view import show_cargo
     from launcher.cli.plan_text import show_findings, show_plan

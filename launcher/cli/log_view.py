@@ -7,9 +7,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from launcher.cli.log_records import log_records
+from launcher.cli.log_text import readable
 from launcher.cli.plain_view import PlainView
 from launcher.cli.say import without_escapes
 from launcher.runs.mirror import Mirror, News
+from launcher.runs.printed_lines import Printed, PrintedLines
 from launcher.values.record import Parent
 
 
@@ -35,7 +38,38 @@ class LogView(PlainView):
             shown = self._shown.get(path, 0)
             with path.open("rb") as file:
                 file.seek(shown)
-                text, size = codecs.utf_8_decode(file.read(), "replace")
-            self._shown[path] = shown + size
-            sys.stdout.write(without_escapes(text))
+                self._shown[path] = shown + self._put(path, file.read())
+        sys.stdout.flush()
+
+    def _put(self, path: Path, data: bytes) -> int:
+        """Show the next bytes of a log; return how many of them were shown."""
+        del path
+        text, size = codecs.utf_8_decode(data, "replace")
+        sys.stdout.write(without_escapes(text))
+        return size
+
+
+class JsonLogView(LogView):
+    """The same log as JSON, a record for each line."""
+
+    def __init__(self, mirror: Mirror, starts: Mapping[Path, int] | None = None) -> None:
+        """Begin each log where `starts` says, in bytes; by default at its beginning."""
+        super().__init__(mirror, starts)
+        self._lines = PrintedLines(mirror.folder)
+        self._is_rehearsed = mirror.plan().rehearsed
+
+    def close(self) -> None:
+        """Show the last line, if it has no end."""
+        self._print(self._lines.finish())
+        super().close()
+
+    def _put(self, path: Path, data: bytes) -> int:
+        """Show the lines that the next bytes complete; the rest of them is kept."""
+        self._print(self._lines.take(path.relative_to(self._mirror.folder).as_posix(), data))
+        return len(data)
+
+    def _print(self, lines: list[Printed]) -> None:
+        for printed in lines:
+            text = readable(printed.text)
+            sys.stdout.write(log_records(self._mirror.run, printed, text, rehearsed=self._is_rehearsed))
         sys.stdout.flush()

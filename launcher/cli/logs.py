@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, ColorOption, HostOption, RunWord, VerboseFlag, seconds
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag, seconds
 from launcher.errors import UsageError
 
 
@@ -27,6 +27,7 @@ def logs(
         ),
     ] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Continue until the run ends.")] = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Print a run's log, without terminal escapes.
 
@@ -40,7 +41,7 @@ def logs(
         launch logs w8q2 --since 10m
     """
     from launcher.cli.fetch import fetch
-    from launcher.cli.log_view import LogView
+    from launcher.cli.log_view import JsonLogView, LogView
     from launcher.runs.following import follow as follow_run
     from launcher.runs.log_parts import last_lines, lines_since
 
@@ -49,12 +50,13 @@ def logs(
     since_s = seconds(since, "--since")
     mirror = fetch(run, host)
     starts = {} if lines is None else last_lines(mirror.logs(), lines)
-    view = LogView(mirror, starts if since is None else lines_since(mirror, since_s))
-    view.show()
-    if not follow:
-        return
+    kind = JsonLogView if as_json else LogView
     try:
-        with contextlib.closing(view):
-            follow_run(mirror.host(), mirror, view, pulls=False)
+        with contextlib.closing(
+            kind(mirror, starts if since is None else lines_since(mirror, since_s))
+        ) as view:
+            view.show()
+            if follow:
+                follow_run(mirror.host(), mirror, view, pulls=False)
     except KeyboardInterrupt:
         raise typer.Exit(0) from None

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.answer import answer
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
 
 
@@ -35,8 +34,11 @@ def ls(
     with make_stage(f"listing on {place.name}") as stage:
         listing = list_files(place, mirror, path, stage)
     if as_json:
-        files = [row._asdict() for row in listing.rows]
-        answer("files", run=mirror.run, files=files, left_out=listing.left_out)
+        from launcher.cli import json_shapes
+        from launcher.cli.answer import answer
+
+        files = [json_shapes.FileRow(**row._asdict()) for row in listing.rows]
+        answer(json_shapes.Files(run=mirror.run, files=files, left_out=listing.left_out))
         return
     from launcher.cli.figures import size_text
     from launcher.cli.say import complain, say

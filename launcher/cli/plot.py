@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from launcher.cli.answer import answer
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
 from launcher.cli.say import say
 from launcher.errors import RunError
@@ -45,7 +44,10 @@ def plot(
         path = error.filename or mirror.picture
         raise RunError(f"{path}: {error.strerror}\n  once fixed   launch plot {mirror.short}") from error
     if as_json:
-        answer("plot", run=mirror.run, path=str(mirror.picture))
+        from launcher.cli import json_shapes
+        from launcher.cli.answer import answer
+
+        answer(json_shapes.PlotShown(run=mirror.run, path=str(mirror.picture)))
         return
     if (width := terminal_width()) is not None:
         say(f"{mirror.short}  {title}"[:width], *_curves(measured, width))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from launcher.cli import json_shapes
 from launcher.cli.say import say
 from launcher.cli.wrapping import say_wrapped
 from launcher.runs.precision_report import AttemptPrecision, PrecisionReport
@@ -27,34 +26,33 @@ def show_report(report: PrecisionReport) -> None:
         _show_columns(("", "", ""), rows)
 
 
-def report_json(report: PrecisionReport) -> dict[str, Any]:
+def report_json(report: PrecisionReport) -> json_shapes.PrecisionShown:
     """Return the report for scripts. `ran` of an attempt is what was seen last, or what the script took from the plan."""
-    wanted = report.plan.ladder[0]
-    return {
-        "run": report.run,
-        "profile": report.plan.profile.name,
-        "rehearsed": report.plan.rehearsed,
-        "attempt": report.ran.number if report.ran else None,
-        "wanted": wanted.model_dump(mode="json"),
-        "rows": [row._asdict() for row in report.rows],
-        "verdict": report.verdict.kind if report.verdict else None,
-        "rung": report.verdict.rung if report.verdict else None,
-        "sentence": report.sentence,
-        "next": report.next_command,
-        "attempts": [
-            {
-                "attempt": one.number,
-                "rung": one.rung,
-                "takes_plan": one.takes_plan,
-                "source": "seen" if one.seen else "plan" if one.ran else None,
-                "ran": one.ran.model_dump(mode="json") if one.ran else None,
-                "seen": [seen.model_dump(mode="json") for seen in one.seen],
-                "state": one.state,
-                "reason": one.reason,
-            }
+    return json_shapes.PrecisionShown(
+        run=report.run,
+        profile=report.plan.profile.name,
+        rehearsed=report.plan.rehearsed,
+        attempt=report.ran.number if report.ran else None,
+        wanted=report.plan.ladder[0],
+        rows=[json_shapes.PrecisionRow(**row._asdict()) for row in report.rows],
+        verdict=report.verdict.kind if report.verdict else None,
+        rung=report.verdict.rung if report.verdict else None,
+        sentence=report.sentence,
+        next=report.next_command,
+        attempts=[
+            json_shapes.AttemptPrecisionShown(
+                attempt=one.number,
+                rung=one.rung,
+                takes_plan=one.takes_plan,
+                source="seen" if one.seen else "plan" if one.ran else None,
+                ran=one.ran,
+                seen=list(one.seen),
+                state=one.state,
+                reason=one.reason,
+            )
             for one in report.attempts
         ],
-    }
+    )
 
 
 def _marked(report: PrecisionReport) -> list[tuple[str, str, str, str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from launcher.cli.answer import answer
 from launcher.cli.figures import age_text, size_text
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
 from launcher.cli.say import say
@@ -44,8 +43,10 @@ def probe(
     except UnknownNameError as error:
         profile, why, problem = None, "", str(error).split("\n")
     if as_json:
-        dumped = facts.model_dump(mode="json")
-        answer("probe", host=place.name, profile=profile, **dumped)
+        from launcher.cli import json_shapes
+        from launcher.cli.answer import answer
+
+        answer(json_shapes.Probe(host=place.name, profile=profile, **dict(facts)))
         return
     lines = [
         ("host", f"{place.name}   ({facts.user}@{facts.hostname}, {facts.platform} {facts.machine})"),

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.answer import answer
 from launcher.cli.options import ColorOption, JsonFlag, VerboseFlag
 from launcher.cli.quick import QuickCommand, QuickGroup
 
@@ -25,10 +24,11 @@ def list_profiles(
         launch profile list
     """
     if as_json:
+        from launcher.cli import json_shapes
+        from launcher.cli.answer import answer
         from launcher.runs.resolve import profiles
 
-        dumped = [card.model_dump(mode="json") for card in profiles().values()]
-        answer("profiles", profiles=dumped)
+        answer(json_shapes.Profiles(profiles=list(profiles().values())))
         return
     from launcher.runs.catalogue import files
     from launcher.values.toml import read_toml
@@ -63,8 +63,10 @@ def show(
     }
     rungs = ladder(LadderInputs(card, "lora")).rungs
     if as_json:
-        ladder_json = [rung.model_dump(mode="json") for rung in rungs]
-        answer("profile", profile=card.model_dump(mode="json"), can=can, ladder=ladder_json)
+        from launcher.cli import json_shapes
+        from launcher.cli.answer import answer
+
+        answer(json_shapes.ProfileShown(profile=card, can=can, ladder=list(rungs)))
         return
     print(f"{card.name}   {card.title}{f', capability {card.capability}' if card.capability else ''}")
     if card.peak:

@@ -71,8 +71,11 @@ def _show(rows: list[Row], *, is_chosen: bool, as_json: bool) -> None:
 
 
 def _json(rows: list[Row]) -> str:
-    runs = [{**row.summary.model_dump(), "host": row.host, "problem": row.problem} for row in rows]
-    return json.dumps({"version": 1, "kind": "runs", "runs": runs})
+    from launcher.cli.answer import plain
+    from launcher.cli.json_shapes import RunRow, Runs
+
+    runs = [RunRow(**dict(row.summary), host=row.host, problem=row.problem) for row in rows]
+    return json.dumps(plain(Runs(runs=runs)))
 
 
 def _table(rows: list[Row], *, is_chosen: bool, width: int | None) -> list[str]:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.answer import answer
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
 
 if TYPE_CHECKING:
+    from launcher.cli.json_shapes import PulledFiles
     from launcher.runs.mirror import Mirror
     from launcher.runs.pulling import Pulled
 
@@ -60,7 +60,9 @@ def pull(
     view = make_view(as_json)
     pulled = (pull_until_end if follow else pull_once)(place, mirror, choice, view)
     if as_json:
-        answer("pulled", **_values(pulled, mirror))
+        from launcher.cli.answer import answer
+
+        answer(_shape(pulled, mirror))
     else:
         view.came_home(mirror.run, {mirror.place(file.path): file.size for file in pulled.fetched})
         for text in what_stayed(pulled, place.name, mirror):
@@ -69,21 +71,18 @@ def pull(
         raise RunError(problem)
 
 
-def _values(pulled: Pulled, mirror: Mirror) -> dict[str, object]:
-    return {
-        "run": mirror.run,
-        "files": [
-            {
-                "path": file.path,
-                "size": file.size,
-                "sha256": file.sha256,
-                "here": str(mirror.place(file.path)),
-            }
+def _shape(pulled: Pulled, mirror: Mirror) -> PulledFiles:
+    from launcher.cli.json_shapes import PulledFile, PulledFiles, StayedFile
+
+    return PulledFiles(
+        run=mirror.run,
+        files=[
+            PulledFile(path=file.path, size=file.size, sha256=file.sha256, here=str(mirror.place(file.path)))
             for file in pulled.fetched
         ],
-        "present": pulled.present,
-        "over_limit": [{"path": file.path, "size": file.size} for file in pulled.over_limit],
-        "checkpoints": [{"path": file.path, "size": file.size} for file in pulled.checkpoints],
-        "left_out": pulled.left_out,
-        "yours": [str(path) for path in pulled.yours],
-    }
+        present=pulled.present,
+        over_limit=[StayedFile(path=file.path, size=file.size) for file in pulled.over_limit],
+        checkpoints=[StayedFile(path=file.path, size=file.size) for file in pulled.checkpoints],
+        left_out=dict(pulled.left_out),
+        yours=[str(path) for path in pulled.yours],
+    )

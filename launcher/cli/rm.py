@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from launcher.cli.asking import YesFlag, agrees, check_last
-from launcher.cli.options import AcceptFlag, ColorOption, HostOption, VerboseFlag
+from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
 from launcher.errors import OtherRootError, UnreachableError
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def rm(
         bool, typer.Option("--here", help="Remove the files and the record on this machine, too.")
     ] = False,
     yes: YesFlag = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Remove ended runs from their host. What came home, and the record, stay here.
 
@@ -51,10 +52,10 @@ def rm(
         if here:
             check_here(mirror, force=force)
     for _, place, mirror in found:
-        _remove(place, mirror, force=force, here=here)
+        _remove(place, mirror, force=force, here=here, as_json=as_json)
 
 
-def _remove(place: Host, mirror: Mirror, *, force: bool, here: bool) -> None:
+def _remove(place: Host, mirror: Mirror, *, force: bool, here: bool, as_json: bool) -> None:
     from launcher.cli.figures import size_text
     from launcher.cli.say import complain, say
     from launcher.runs.cleaning import remove_here
@@ -79,6 +80,15 @@ def _remove(place: Host, mirror: Mirror, *, force: bool, here: bool) -> None:
     count = len(LocalCopies(mirror).files())
     if here:
         remove_here(mirror, force=force)
+    if as_json:
+        from launcher.cli import json_shapes
+        from launcher.cli.answer import answer
+
+        problem = silence or (freeing.problem if freeing is not None else None)
+        freed = freeing.bytes if freeing is not None else None
+        found = {"bytes": freed, "files": count, "here": here, "problem": problem}
+        answer(json_shapes.RemovedRun(run=mirror.run, host=place.name, **found))
+    elif here:
         say(f"{subject}: {what}; its {_files(count)}record here removed")
     else:
         verb, them, loss = ("stay", "them", " --force") if count else ("stays", "it", "")

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.answer import answer
 from launcher.cli.asking import YesFlag, check_last
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
 from launcher.cli.say import say
@@ -47,8 +46,11 @@ def stop(
         row = ask(desk, mirror.run, now=now, grace_s=grace_s)
     ended = row.summary
     if as_json:
+        from launcher.cli import json_shapes
+        from launcher.cli.answer import answer
+
         values = {"state": ended.state, "reason": ended.reason, "rehearsed": ended.rehearsed}
-        answer("stopped", run=mirror.run, **values, problem=row.problem)
+        answer(json_shapes.Stopped(run=mirror.run, **values, problem=row.problem))
         return
     say(f"{mirror.run} {ended.state}: {ended.reason}, step {ended.step or '-'}")
     for line in filter(None, (", ".join(words(ended.evidence)), row.problem)):

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.answer import answer
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
 
 
@@ -43,8 +42,10 @@ def sweep(
         facts = probe(desk, place, NO_JOB)
     items = [*ours, *strangers(facts)]
     if as_json:
-        dumped = [item.model_dump() for item in items]
-        answer("leftovers", host=place.name, dry_run=dry_run, items=dumped)
+        from launcher.cli import json_shapes
+        from launcher.cli.answer import answer
+
+        answer(json_shapes.Leftovers(host=place.name, dry_run=dry_run, items=items))
         return
     if not ours:
         say(f"{place.name}: nothing is left over")

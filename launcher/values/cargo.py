@@ -128,6 +128,11 @@ class Cargo(NamedTuple):
 
 
 def _plain(entry: LeftOut) -> dict[str, Any]:
-    size = {} if entry.size is None else {"bytes": entry.size.bytes, "at_least": entry.size.is_at_least}
-    key = {} if entry.key is None else {"key": entry.key}
-    return {**key, "path": entry.path, "why": entry.why.value, **size}
+    size, is_at_least = entry.size or (None, False)
+    return {
+        "key": entry.key,
+        "path": entry.path,
+        "why": entry.why.value,
+        "bytes": size,
+        "at_least": is_at_least,
+    }

@@ -6,6 +6,8 @@ import re
 import pytest
 from testbed.client import REPOSITORY
 
+from launcher.cli.json_shapes import SHAPES, EventLine, json_schema, kind_of
+
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory):
@@ -13,9 +15,10 @@ def desk(tmp_path_factory):
     from testbed.client import Client
 
     client = Client(tmp_path_factory.mktemp("json"))
-    client.script("print({'loss': 1.5, 'epoch': 1})\n")
+    client.script("print({'loss': 1.5, 'epoch': 1}); open('out.txt', 'w').write('kept')\n")
     client.ok("--name", "good", "--", "python", "train.py")
-    client.run("--name", "bad", "--", "python", "-c", "print({'loss': 1.5, 'epoch': 1}); raise ValueError(3)")
+    failing = "print({'loss': 1.5, 'epoch': 1}); open('out.txt', 'w').write('kept'); raise ValueError(3)"
+    client.run("--name", "bad", "--", "python", "-c", failing)
     return client
 
 
@@ -26,52 +29,76 @@ def lines_of(client, *words):
 
 
 VERBS = {
-    "ps": ("runs", {"runs"}),
-    "hosts": ("hosts", {"hosts", "aliases"}),
-    "profile list": ("profiles", {"profiles"}),
-    "profile show t4": ("profile", {"profile", "can", "ladder"}),
-    "explain --profile t4": (
-        "ladder",
-        {"profile", "method", "model", "ladder", "excluded", "findings", "inject", "takes"},
-    ),
-    "explain RUN": (
-        "precision",
-        {
-            "run",
-            "profile",
-            "rehearsed",
-            "attempt",
-            "wanted",
-            "rows",
-            "verdict",
-            "rung",
-            "sentence",
-            "next",
-            "attempts",
-        },
-    ),
-    "--dry-run": ("preview", {"plan", "digest", "findings", "cargo"}),
-    "metrics RUN": (
-        "metric",
-        {"run", "attempt", "rank", "step", "time", "name", "value", "rehearsed"},
-    ),
-    "plot RUN": ("plot", {"run", "path"}),
-    "diagnose RUN": ("diagnosis", {"class", "line", "line_number", "why", "remedy"}),
-    "ls RUN": ("files", {"run", "files", "left_out"}),
-    "gc": ("garbage", {"host", "dry_run", "items", "bytes", "unreadable"}),
-    "sweep": ("leftovers", {"host", "dry_run", "items"}),
+    "ps": "runs",
+    "hosts": "hosts",
+    "probe": "probe",
+    "profile list": "profiles",
+    "profile show t4": "profile",
+    "explain --profile t4": "ladder",
+    "explain RUN": "precision",
+    "--dry-run": "preview",
+    "image show --profile t4": "image",
+    "metrics RUN": "metric",
+    "logs RUN": "log",
+    "logs RUN -n 1": "log",
+    "plot RUN": "plot",
+    "diagnose RUN": "diagnosis",
+    "ls RUN": "files",
+    "cp --force RUN:out.txt .": "copied",
+    "stop RUN": "stopped",
+    "gc": "garbage",
+    "sweep": "leftovers",
 }
+BY_KIND = {kind_of(shape): shape for shape in SHAPES}
+
+
+def check(line):
+    """One line of an answer: the version and the kind come first, and it has the keys of its shape and no others."""
+    found = json.loads(line, parse_constant=lambda token: pytest.fail(f"{token} is no JSON"))
+    assert [*found][:2] == ["version", "kind"]
+    shape = BY_KIND.get(found["kind"], EventLine)
+    names = {field.serialization_alias or name for name, field in shape.model_fields.items()}
+    assert found.keys() == names, found["kind"]
+    plain = {name: found[field.serialization_alias or name] for name, field in shape.model_fields.items()}
+    shape.model_validate(plain)
+    return found["kind"]
 
 
 @pytest.mark.parametrize("line", VERBS)
 def test_each_object_has_its_kind_and_its_keys(desk, line):
     """Of a run that succeeded and of one that failed alike."""
-    kind, keys = VERBS[line]
     for run in ("good", "bad") if "RUN" in line else ("",):
-        for found in lines_of(desk, *line.replace("RUN", run).split()):
-            assert [*found][:2] == ["version", "kind"]
-            assert (found["version"], found["kind"]) == (1, kind)
-            assert found.keys() == {"version", "kind", *keys}
+        done = desk.run(*line.replace("RUN", run).split(), "--json")
+        assert done.returncode in (0, 1), done.stderr
+        assert {check(line_) for line_ in done.stdout.splitlines()} == {VERBS[line]}
+
+
+def test_removed_runs_and_pulled_files_too(desk):
+    """They change what is here: each in a run of its own; `pull` has its stages first."""
+    desk.ok("--name", "gone", "--", "python", "train.py")
+    assert {check(line) for line in desk.ok("pull", "gone", "--json").splitlines()} == {"stage", "pulled"}
+    assert check(desk.ok("rm", "--here", "--force", "gone", "--json")) == "removed"
+
+
+def test_hosts_that_do_not_answer_have_the_same_keys(desk):
+    """Their facts are null, and the problem is said."""
+    desk.script('[hosts.far]\naddress = "x.invalid"\n', "launch.toml")
+    line = desk.run("hosts", "--json").stdout
+    (desk.project / "launch.toml").unlink()
+    assert check(line) == "hosts"
+    rows = {row["host"]: row for row in json.loads(line)["hosts"]}
+    assert rows["far"].keys() == rows["local"].keys()
+    assert rows["far"]["facts"] is None
+    assert "x.invalid" in rows["far"]["problem"]
+
+
+def test_the_schema_is_that_of_the_types(request):
+    """docs/json-schema.json, which `pytest --rewrite-cases` writes anew."""
+    path = REPOSITORY / "docs" / "json-schema.json"
+    text = json.dumps(json_schema(), indent=1, sort_keys=True) + "\n"
+    if request.config.getoption("--rewrite-cases"):
+        path.write_text(text)
+    assert path.read_text() == text
 
 
 def test_rows_of_runs_have_the_same_keys_in_every_state(desk):
@@ -84,21 +111,30 @@ def test_rows_of_runs_have_the_same_keys_in_every_state(desk):
 @pytest.mark.parametrize(
     "words", [("--", "true"), ("--", "false"), ("--name", "again", "--", "python", "train.py")]
 )
-def test_each_line_of_a_launch_has_version_and_kind(desk, words):
-    """From the plan to the end."""
-    lines = [json.loads(line) for line in desk.run("--json", *words).stdout.splitlines()]
-    assert {tuple(line)[:2] for line in lines} == {("version", "kind")}
-    assert lines[-1]["kind"] == "end"
+def test_each_line_of_a_launch_has_its_shape(desk, words):
+    """From the plan to the end, and again for whoever attaches."""
+    kinds = [check(line) for line in desk.run("--json", *words).stdout.splitlines()]
+    assert kinds[-1] == "end"
+    assert {"plan", "cargo", "stage", "state"} <= {*kinds}
+    assert [check(line) for line in desk.run("attach", "last", "--json").stdout.splitlines()][-1] == "end"
 
 
-def test_the_docs_have_these_kinds_and_keys():
-    """The table of docs/records-and-json.md."""
+def test_the_docs_have_every_kind_and_its_keys():
+    """The tables of docs/records-and-json.md: a kind in each row, and all of its keys."""
     page = (REPOSITORY / "docs" / "records-and-json.md").read_text()
-    for kind, keys in VERBS.values():
-        (row,) = [
-            line
-            for line in page.splitlines()
-            if line.startswith("|") and re.search(rf"`{kind}`[;,]? .*\|", line.split("|")[2] + " |")
-        ]
-        if kind not in ("garbage", "leftovers", "profiles", "profile"):
-            assert keys <= set(re.findall(r"`([a-z_]+)`", row)), kind
+    rows = {
+        found[1]: set(re.findall(r"`([a-z0-9_]+)`", found[2]))
+        for found in re.finditer(r"^\|[^|]*\| `([a-z]+)` \|(.*)\|$", page, re.MULTILINE)
+    }
+    rows.pop("kind")  # the head of the table
+    assert rows.keys() == BY_KIND.keys() - {""}
+    for kind, keys in rows.items():
+        if kind not in ("probe", "image", "cargo"):  # and the facts of the host, and so on
+            names = BY_KIND[kind].model_fields
+            assert keys == {names[name].serialization_alias or name for name in names} - {
+                "version", "kind", "rehearsed" if kind in LINES else "",
+            }, kind  # fmt: skip
+
+
+LINES = {"plan", "stage", "progress", "note", "finding", "started", "parent", "link", "home", "end"}
+"""Every line of a launch has `rehearsed`, which the docs say once."""

@@ -1,0 +1,596 @@
+"""What each verb prints with --json, as types: the answers are made of them, and docs/json-schema.json is made from them.
+
+Every object, and every line of a stream, begins with its version and its kind. A kind has the same keys whatever was
+found: what is unknown is null. Sizes are in bytes, times in seconds since 1970, durations in seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.json_schema import models_json_schema
+
+from launcher.planning.ladder import Excluded
+from launcher.values.answers import Removed, Swept
+from launcher.values.facts import Facts
+from launcher.values.image import Image
+from launcher.values.model import Model
+from launcher.values.plan import Finding, Plan
+from launcher.values.precision import Precision
+from launcher.values.profile import Profile
+from launcher.values.record import Parent, Summary
+from launcher.values.used_precision import PrecisionSeen
+
+Number = float | Literal["nan", "inf", "-inf"]
+"""A number that is not finite is its name: strict JSON has no such number."""
+
+
+class Part(BaseModel):
+    """A part of an answer. Unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
+
+
+class Shape(Part):
+    """What is printed as one object on one line."""
+
+    version: Literal[1] = 1
+    kind: str
+
+
+# lists of runs, and what hosts have
+
+
+class RunRow(Summary):
+    """A run; `problem` is why its host could not be asked, or what it said."""
+
+    host: str
+    problem: str | None
+
+
+class Runs(Shape):
+    """`launch ps`: the newest run first."""
+
+    kind: Literal["runs"] = "runs"
+    runs: list[RunRow]
+
+
+class HostRow(Part):
+    """A host. Without an answer `facts` is null, and `problem` says why."""
+
+    host: str
+    profile: str | None
+    problem: str | None
+    facts: Facts | None
+
+
+class Hosts(Shape):
+    """`launch hosts`; `aliases` are names of ~/.ssh/config that were not asked."""
+
+    kind: Literal["hosts"] = "hosts"
+    hosts: list[HostRow]
+    aliases: list[str]
+
+
+class Probe(Facts):
+    """`launch probe`: the facts of a host, and the profile that its card has."""
+
+    version: Literal[1] = 1
+    kind: Literal["probe"] = "probe"
+    host: str
+    profile: str | None
+
+
+class Profiles(Shape):
+    """`launch profile list`."""
+
+    kind: Literal["profiles"] = "profiles"
+    profiles: list[Profile]
+
+
+class ProfileShown(Shape):
+    """`launch profile show`: a card, what it can, and its precisions for LoRA in the order in which they are tried."""
+
+    kind: Literal["profile"] = "profile"
+    profile: Profile
+    can: dict[str, bool]
+    ladder: list[Precision]
+
+
+# before a launch
+
+
+class Ladder(Shape):
+    """`launch explain`: the precisions of a job on a card, those that are excluded, and what a launch would say."""
+
+    kind: Literal["ladder"] = "ladder"
+    profile: str
+    method: str
+    model: Model | None
+    ladder: list[Precision]
+    excluded: list[Excluded]
+    findings: list[Finding]
+    inject: bool
+    takes: list[str]
+
+
+class FileSize(Part):
+    """A file and its bytes."""
+
+    path: str
+    bytes: int
+
+
+class LeftOutPath(Part):
+    """A path that does not travel; `key` is the job's key whose folder it is in, null for the code's."""
+
+    key: str | None
+    path: str
+    why: str
+    bytes: int | None
+    at_least: bool
+
+
+class SourceSize(Part):
+    """Where the value of a key is from, and how much of it travels."""
+
+    key: str
+    written: str
+    kind: str
+    files: int
+    bytes: int
+
+
+class CargoShown(Part):
+    """What travels. `left_out` ends after 1,000 paths, `left_out_count` counts all."""
+
+    folder: str
+    files: int
+    bytes: int
+    largest: list[FileSize]
+    left_out: list[LeftOutPath]
+    left_out_count: int
+    sources: list[SourceSize]
+
+
+class CargoWithPaths(CargoShown):
+    """What travels, with every path of the code folder."""
+
+    paths: list[str]
+
+
+class Preview(Shape):
+    """`launch --dry-run`."""
+
+    kind: Literal["preview"] = "preview"
+    plan: Plan
+    digest: str
+    findings: list[Finding]
+    cargo: CargoWithPaths
+
+
+class Proposed(Shape):
+    """`launch init`: the file that was written, and its defaults. The lines of its first run follow."""
+
+    kind: Literal["init"] = "init"
+    path: str
+    host: str
+    profile: str | None
+    runtime: str
+
+
+class Wheels(Part):
+    """The torch that was chosen; see `launch image show`."""
+
+    torch: str
+    build: str | None
+    url: str | None
+    why: str
+    notes: list[str]
+
+
+class ImageShown(Image):
+    """`launch image show`: an image, and the torch in it; `wheels` is null for an image of yours."""
+
+    version: Literal[1] = 1
+    kind: Literal["image"] = "image"
+    profile: str
+    wheels: Wheels | None
+
+
+class ImageRow(Part):
+    """An image on a host, and how many containers use it."""
+
+    name: str
+    bytes: int
+    created: float
+    containers: int
+
+
+class Images(Shape):
+    """`launch image list`."""
+
+    kind: Literal["images"] = "images"
+    host: str
+    images: list[ImageRow]
+
+
+class NamedSize(Part):
+    """A thing and its bytes."""
+
+    name: str
+    bytes: int
+
+
+class Pruned(Shape):
+    """`launch image prune`."""
+
+    kind: Literal["pruned"] = "pruned"
+    host: str
+    dry_run: bool
+    bytes: int
+    images: list[NamedSize]
+
+
+# a run
+
+
+class PrecisionRow(Part):
+    """A property of a precision: what ran, and what the card wants."""
+
+    name: str
+    ran: str
+    wanted: str
+    differs: bool
+
+
+class AttemptPrecisionShown(Part):
+    """The precision of an attempt; `source` says whether it was seen, or is the plan's that the script took."""
+
+    attempt: int
+    rung: int
+    takes_plan: bool
+    source: Literal["seen", "plan"] | None
+    ran: PrecisionSeen | None
+    seen: list[PrecisionSeen]
+    state: str
+    reason: str | None
+
+
+class PrecisionShown(Shape):
+    """`launch explain RUN`."""
+
+    kind: Literal["precision"] = "precision"
+    run: str
+    profile: str
+    rehearsed: bool
+    attempt: int | None
+    wanted: Precision
+    rows: list[PrecisionRow]
+    verdict: str | None
+    rung: int | None
+    sentence: str
+    next: str | None
+    attempts: list[AttemptPrecisionShown]
+
+
+class DiagnosisShown(Shape):
+    """`launch diagnose`: the class of a failure, the line that proves it, why it happens, and what to do."""
+
+    kind: Literal["diagnosis"] = "diagnosis"
+    name: Annotated[str, Field(serialization_alias="class")]
+    line: str | None
+    line_number: int | None
+    why: str
+    remedy: str
+
+
+class PlotShown(Shape):
+    """`launch plot`: the picture."""
+
+    kind: Literal["plot"] = "plot"
+    run: str
+    path: str
+
+
+class FileRow(Part):
+    """A file of a run, and whether it is on this machine."""
+
+    path: str
+    size: int
+    kind: str
+    here: Literal["yes", "older", "no"]
+
+
+class Files(Shape):
+    """`launch ls`; `left_out` are paths that could not be looked at, with the reasons."""
+
+    kind: Literal["files"] = "files"
+    run: str
+    files: list[FileRow]
+    left_out: dict[str, str]
+
+
+class PulledFile(Part):
+    """A file that came home."""
+
+    path: str
+    size: int
+    sha256: str
+    here: str
+
+
+class StayedFile(Part):
+    """A file that stayed on the host."""
+
+    path: str
+    size: int
+
+
+class PulledFiles(Shape):
+    """`launch pull`: what came, how many were here, and what stayed; `yours` are changed files that were not replaced."""
+
+    kind: Literal["pulled"] = "pulled"
+    run: str
+    files: list[PulledFile]
+    present: int
+    over_limit: list[StayedFile]
+    checkpoints: list[StayedFile]
+    left_out: dict[str, str]
+    yours: list[str]
+
+
+class CopiedFiles(Shape):
+    """`launch cp`."""
+
+    kind: Literal["copied"] = "copied"
+    run: str
+    path: str
+    files: int
+    bytes: int
+    here: str
+
+
+class Forwarding(Shape):
+    """`launch forward`: the address here that leads to port `to` beside the run."""
+
+    kind: Literal["forward"] = "forward"
+    run: str
+    address: str
+    port: int
+    to: int
+
+
+class Stopped(Shape):
+    """`launch stop`; `problem` is what is left, or what the host refused."""
+
+    kind: Literal["stopped"] = "stopped"
+    run: str
+    state: str
+    reason: str | None
+    rehearsed: bool
+    problem: str | None
+
+
+class RemovedRun(Shape):
+    """`launch rm`, an object for each run: the bytes freed on its host (null for none), its files here, and whether they went too."""
+
+    kind: Literal["removed"] = "removed"
+    run: str
+    host: str
+    bytes: int | None
+    files: int
+    here: bool
+    problem: str | None
+
+
+class GarbageShown(Shape):
+    """`launch gc`; `unreadable` are runs whose things stay, with the reasons."""
+
+    kind: Literal["garbage"] = "garbage"
+    host: str
+    dry_run: bool
+    bytes: int
+    items: list[Removed]
+    unreadable: dict[str, str]
+
+
+class Leftovers(Shape):
+    """`launch sweep`."""
+
+    kind: Literal["leftovers"] = "leftovers"
+    host: str
+    dry_run: bool
+    items: list[Swept]
+
+
+# the lines of a run that is followed: `launch --json`, `attach`, `resume`, `rerun`
+
+
+class Metric(Shape):
+    """One value of one metric; also of `launch metrics`. `step` is null where the log gave none."""
+
+    kind: Literal["metric"] = "metric"
+    run: str
+    attempt: int
+    rank: int
+    step: int | None
+    time: float
+    name: str
+    value: Number
+    rehearsed: bool
+
+
+class LogLine(Shape):
+    """A line that the training printed; also of `launch logs`. Of a very long one, all pieces but the last `continues`."""
+
+    kind: Literal["log"] = "log"
+    run: str
+    attempt: int
+    text: str
+    node: str
+    continues: bool
+    rehearsed: bool
+
+
+class Line(Shape):
+    """A line about a launch. `rehearsed`: a card's plan is tried on a CPU."""
+
+    rehearsed: bool
+
+
+class PlanLine(Line):
+    """What will run."""
+
+    kind: Literal["plan"] = "plan"
+    plan: Plan
+    digest: str
+
+
+class CargoLine(Line, CargoShown):
+    """What travels."""
+
+    kind: Literal["cargo"] = "cargo"
+
+
+class StageLine(Line):
+    """A stage that is done."""
+
+    kind: Literal["stage"] = "stage"
+    name: str
+    seconds: float
+    text: str | None
+
+
+class ProgressLine(Line):
+    """A stage that is under way. The figures are null but for bytes that move."""
+
+    kind: Literal["progress"] = "progress"
+    name: str
+    text: str
+    done: int | None = None
+    total: int | None = None
+    bytes_per_s: float | None = None
+    eta_s: float | None = None
+    file: str | None = None
+
+
+class NoteLine(Line):
+    """A note for people."""
+
+    kind: Literal["note"] = "note"
+    text: str
+
+
+class FindingLine(Line, Finding):
+    """What the gate has found."""
+
+    kind: Literal["finding"] = "finding"
+
+
+class StartedLine(Line):
+    """The run that goes on without this client."""
+
+    kind: Literal["started"] = "started"
+    run: str
+
+
+class ParentLine(Line):
+    """The run that this one continues."""
+
+    kind: Literal["parent"] = "parent"
+    run: str
+    parent: Parent
+
+
+class LinkLine(Line):
+    """The link to the host is `lost`, or `back`; the other keys are null then."""
+
+    kind: Literal["link"] = "link"
+    state: Literal["lost", "back"]
+    host: str | None = None
+    tries: int | None = None
+    wait_s: float | None = None
+    why: str | None = None
+
+
+class EventLine(Line):
+    """An event of the run that is no metric, unchanged: `begin`, `state`, `checkpoint`, `evidence`, `host` and others."""
+
+    run: str
+    attempt: int | None
+    rank: int
+    step: int | None
+    time: float
+    values: dict[str, Any]
+    source: str | None
+
+
+class HomeLine(Line):
+    """Files of a run that are here now, with their bytes."""
+
+    kind: Literal["home"] = "home"
+    run: str
+    files: dict[str, int]
+
+
+class EndLine(Line):
+    """The end of a run, and what it left here."""
+
+    kind: Literal["end"] = "end"
+    run: str
+    state: str
+    reason: str | None
+    evidence: dict[str, Any] | None
+    metrics: dict[str, Number]
+    home: dict[str, int]
+    adapter: str | None
+    picture: str | None
+
+
+SHAPES: tuple[type[BaseModel], ...] = (
+    *(Runs, Hosts, Probe, Profiles, ProfileShown, Ladder, Preview, Proposed, ImageShown, Images, Pruned),
+    *(
+        PrecisionShown,
+        DiagnosisShown,
+        PlotShown,
+        Files,
+        PulledFiles,
+        CopiedFiles,
+        Forwarding,
+        Stopped,
+        RemovedRun,
+    ),
+    *(
+        GarbageShown,
+        Leftovers,
+        Metric,
+        LogLine,
+        PlanLine,
+        CargoLine,
+        StageLine,
+        ProgressLine,
+        NoteLine,
+        FindingLine,
+    ),
+    *(StartedLine, ParentLine, LinkLine, HomeLine, EndLine, EventLine),
+)
+"""Every kind; the last one has the kind of its event."""
+
+
+def kind_of(shape: type[BaseModel]) -> str:
+    """Return the kind of a shape, "" for events."""
+    return str(shape.model_fields["kind"].default) if not shape.model_fields["kind"].is_required() else ""
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of everything that --json prints."""
+    named, whole = models_json_schema([(shape, "serialization") for shape in SHAPES], by_alias=True)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "launch --json",
+        "description": "Any line that `launch … --json` prints is one of these, by its kind.",
+        "anyOf": [named[shape, "serialization"] for shape in SHAPES],
+        **whole,
+    }
