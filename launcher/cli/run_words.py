@@ -16,7 +16,7 @@ _LAST_LETTERS = 4
 """So many letters at the end of an id name a run in a glance."""
 _ACTS_ON: dict[str, Callable[[KnownRun], bool]] = {
     "stop": lambda run: not run.has_ended,
-    "forward": lambda run: not run.has_ended,
+    "forward": lambda run: not run.is_freed,
     "resume": lambda run: run.has_ended and not run.is_freed,
     "rm": lambda run: run.has_ended and not run.is_freed,
     "rm --here": lambda run: run.has_ended,
