@@ -82,9 +82,13 @@ class PlainView:
         """Write one line."""
         say(text, file=sys.stderr)
 
+    def write_wrapped(self, text: str, style: str = "") -> None:
+        """Write a text; here a line has no end."""
+        self.write(text, style)
+
     def head(self, plan: Plan) -> None:
         """Show the headline of a plan."""
-        self.write(headline(plan), "bold")
+        self.write_wrapped(headline(plan), "bold")
 
     def cargo(self, cargo: Cargo) -> None:
         """Name what does not travel although a user may count on it."""
@@ -126,11 +130,11 @@ class PlainView:
 
     def note(self, text: str) -> None:
         """Show a note."""
-        self.write(f"  · {text}", "dim")
+        self.write_wrapped(f"  · {text}", "dim")
 
     def finding(self, finding: Finding) -> None:
         """Show a finding of the checks before a launch."""
-        self.write(f"  ! {finding.message}")
+        self.write_wrapped(f"  ! {finding.message}")
 
     def started(self, run: str) -> None:
         """Print the run's id alone on standard output, for scripts."""
@@ -290,7 +294,7 @@ class PlainView:
     def end(self, run: str, state: RunState, result: Result) -> None:
         """Show how the run ended and what it left."""
         for warning in self._warnings[-3:]:
-            self.write(f"  ! the guard warned: {warning}")
+            self.write_wrapped(f"  ! the guard warned: {warning}")
         for line in ending(run, state, result, self.progress, list(self._not_shown)):
             self.write(*line)
 

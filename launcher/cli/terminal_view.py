@@ -19,6 +19,7 @@ from launcher.cli.plain_view import PlainView
 from launcher.cli.signals import cursor_back_on_stop, spinner
 from launcher.cli.silence import QUIET_S
 from launcher.cli.thinning import Thinning
+from launcher.cli.wrapping import wrapped_lines
 from launcher.errors import HostError
 from launcher.runs.mirror import News
 from launcher.runs.printed_lines import Printed
@@ -75,6 +76,11 @@ class TerminalView(PlainView):
         if text.startswith("  ✓"):
             line.stylize(ACCENT, 2, 3)
         self._console.print(line, soft_wrap=True)
+
+    def write_wrapped(self, text: str, style: str = "") -> None:
+        """Write a text in lines of the terminal's width."""
+        for line in wrapped_lines([text], self._console.width):
+            self.write(line, style)
 
     @contextmanager
     def busy(self, name: str) -> Iterator[Callable[[str], None]]:

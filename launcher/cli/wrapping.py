@@ -18,15 +18,16 @@ LEAST = 20
 
 def say_wrapped(*lines: str, hang: int | None = None) -> None:
     """Print lines. What goes on in the next line is indented by `hang` cells, else two more than the line."""
-    say(*_wrapped_lines(lines, terminal_width(), hang))
+    say(*wrapped_lines(lines, terminal_width(), hang))
 
 
 def complain_wrapped(*lines: str) -> None:
     """Print lines on standard error, as `say_wrapped` does on standard output."""
-    complain("\n".join(_wrapped_lines(lines, terminal_width(streams.console(stderr=True)), None)))
+    complain("\n".join(wrapped_lines(lines, terminal_width(streams.console(stderr=True)))))
 
 
-def _wrapped_lines(lines: Iterable[str], width: int | None, hang: int | None) -> Iterator[str]:
+def wrapped_lines(lines: Iterable[str], width: int | None, hang: int | None = None) -> Iterator[str]:
+    """Yield lines of at most `width` cells; what goes on in the next line is indented by `hang`, as in `say_wrapped`."""
     for line in lines:
         text = printable(line)
         indent = len(text) - len(text.lstrip()) + 2 if hang is None else hang

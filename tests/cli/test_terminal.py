@@ -12,6 +12,7 @@ import time
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 from testbed.client import LAUNCH, processes_of, until
 from typer import Exit
 
@@ -21,6 +22,7 @@ from launcher.cli.say import say, without_escapes
 from launcher.cli.terminal_view import TerminalView
 from launcher.errors import AgentError
 from launcher.hosts.agent_desk import AgentDesk
+from launcher.runs.hook_note import HOOK_NOTE
 from launcher.runs.mirror import Mirror, News
 from launcher.runs.view import Result
 from launcher.values.record import PlanSummary, RunState
@@ -340,6 +342,18 @@ def test_the_bell_rings_for_whoever_has_waited(monkeypatch, waited_s, rings):
     monkeypatch.setattr(time, "monotonic", lambda: now + waited_s)
     view.end("1120-x-abcd", RunState(state="succeeded"), Result(None, {}, None, {}, None, waited_s))
     assert screen.getvalue().count("\a") == rings
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+def test_a_long_note_goes_on_below_itself(width):
+    """Broken between words, in the width of the terminal; nothing of it is lost."""
+    screen = io.StringIO()
+    view = TerminalView(Console(file=screen, force_terminal=True, width=width, _environ={"TERM": "xterm"}))
+    view.note(HOOK_NOTE)
+    lines = Text.from_ansi(screen.getvalue()).plain.splitlines()
+    assert max(map(len, lines)) <= width
+    assert " ".join(" ".join(lines).split()) == " ".join(f"· {HOOK_NOTE}".split())
+    assert all(line.startswith("    ") for line in lines[1:])
 
 
 # the log
