@@ -25,7 +25,7 @@ def findings(task: Task) -> tuple[Finding, ...]:
     """Return what is wrong with a job on this machine, refusals first."""
     found = [finding for key, value in local_paths.values_of(task.job) for finding in _path(task, key, value)]
     found += [*task.package_findings, *_settings(task), *job_variables.findings(task.job.variables)]
-    found += _on_end(task.job.on_end)
+    found += on_end_findings(task.job.on_end)
     return tuple(sorted(found, key=lambda finding: finding.level != "refuse"))
 
 
@@ -45,7 +45,7 @@ def undeclared(settings: Collection[str], declared: Collection[str], where: str)
     ]
 
 
-def _on_end(words: Sequence[str]) -> Iterator[Finding]:
+def on_end_findings(words: Sequence[str]) -> Iterator[Finding]:
     """Yield the refusal of a command or an address that holds a secret: it would be recorded."""
     if kind := next(filter(None, map(credential_in, words)), None):
         message = f"on_end: it holds {kind}, and what a job holds is recorded"

@@ -24,7 +24,7 @@ from launcher.runs import build_settings, env_file, job_variables, resolve, secr
 from launcher.runs.contact import Contact, pass_gate_when_free, settle
 from launcher.runs.control import locate, summary_of
 from launcher.runs.following import refresh
-from launcher.runs.job_check import undeclared
+from launcher.runs.job_check import on_end_findings, undeclared
 from launcher.runs.launching import Filling, Started, begin
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import describe, probe
@@ -91,7 +91,7 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
         before = parent.whole_plan()
         plan = changed_plan(before, request.settings, name, host)
         against = undeclared(plan.settings, before.settings, parent.run)
-        settle([*against, *job_variables.findings(plan.variables)], view)
+        settle([*against, *job_variables.findings(plan.variables), *on_end_findings(plan.on_end)], view)
         if plan.secrets and not request.is_sure and not parent.has_own_plan:
             _ask_for_secrets(plan.secrets, parent, host, view)
         secrets = secret_values.values(job_of(plan), given)
@@ -176,6 +176,9 @@ def changed_plan(parent: Plan, settings: Sequence[str], name: str | None, host: 
         resolve.change(data, setting)
     job = build(Job, {**data, "name": name or parent.job}, file=FILE)
     keys = {key for setting in settings for key in _keys_of(setting)}
+    if "on_end" in keys:  # its address may be a secret that the parent did not have
+        named = secret_values.with_names(job, ()).secrets
+        job, keys = job.model_copy(update={"secrets": tuple(sorted(named))}), keys | {"secrets"}
     return changed(parent, job, keys, host.name)
 
 

@@ -6,14 +6,15 @@ import signal
 import subprocess
 
 import pytest
-from testbed.client import Client, processes_of, until
+from testbed.client import REPOSITORY, Client, processes_of, until
 from testbed.drawn import drawn
 
 from launcher.errors import BadFileError, UsageError
 from launcher.runs.lineage import ancestors, joined
 from launcher.runs.mirror import Mirror
-from launcher.runs.resuming import check_settings
+from launcher.runs.resuming import changed_plan, check_settings
 from launcher.values.host import Host
+from launcher.values.plan import Plan
 
 pytestmark = pytest.mark.slow(reason="each test starts several clients and runs")
 
@@ -431,6 +432,15 @@ def test_secrets_are_asked_of_this_client_again(aware, monkeypatch):
     assert (aware.home / "ledger.word").read_text() == "abracadabra"
     assert not (roots(aware) / child / "record" / "secrets.env").exists()
     assert subprocess.run(["grep", "-r", "abracadabra", roots(aware) / child], check=False).returncode == 1
+
+
+def test_another_webhook_brings_its_own_secret():
+    """Its address is a secret that the parent did not have, beside those that it had."""
+    golden = REPOSITORY / "tests" / "cases" / "sft_on_cpu" / "plan.json"
+    parent = Plan.model_validate_json(golden.read_text()).model_copy(update={"secrets": ("HF_TOKEN",)})
+    plan = changed_plan(parent, ["on_end=https://x.invalid/$HOOK"], None, LAB)
+    assert (plan.on_end, plan.secrets) == (("https://x.invalid/$HOOK",), ("HF_TOKEN", "HOOK"))
+    assert changed_plan(parent, ["steps=9"], None, LAB).secrets == parent.secrets
 
 
 def test_ctrl_c_before_the_new_run_began_leaves_nothing(aware):
