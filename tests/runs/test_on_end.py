@@ -61,6 +61,7 @@ def test_each_end_is_told_once_with_nobody_here(client, ledger):
     first = next(one for one in ledger() if one["run"] == ids[0])
     assert (first["version"], first["kind"], first["job"], first["host"]) == (1, "run-ended", "true", "local")
     assert first["text"].startswith("succeeded: true ")
+    assert first["rehearsed"] is False
 
 
 def test_an_agent_that_dies_changes_nothing(client, ledger):

@@ -391,6 +391,7 @@ class Supervisor:
             "step": progress.step,
             "steps": plan.get("steps"),
             "loss": progress.loss,
+            "rehearsed": plan.get("rehearsed") is True,
         }
         words = native_command(words, interpreter_of(runtime))
         notice = on_end.Notice(words, self.run.code, variables(self.run, runtime), self.secrets)
