@@ -35,8 +35,8 @@ def test_fifty_hosts_are_probed_at_once(client, ssh_host):
     told = {row["host"]: row for row in rows["hosts"]}
     for name in ("local", *live):
         assert (told[name]["problem"], told[name]["profile"]) == (None, "cpu")
-        assert told[name]["free_gb"] > 0
-    assert told["live0"]["user"] == ssh_host.user
+        assert told[name]["facts"]["free_gb"] > 0
+    assert told["live0"]["facts"]["user"] == ssh_host.user
     assert {told[name]["problem"] for name in names} == {
         f"{name}: 127.0.0.1:1 refuses the connection; is sshd running?" for name in names
     }

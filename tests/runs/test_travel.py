@@ -203,4 +203,6 @@ def test_a_script_gets_the_cargo(client):
     (cargo,) = [line for line in lines if line.get("kind") == "cargo"]
     assert {key: cargo[key] for key in dry} == dry
     assert (cargo["files"], cargo["largest"][0]) == (2, {"path": "big.csv", "bytes": 2000})
-    assert cargo["left_out"] == [{"path": ".env", "why": "credentials", "bytes": 1, "at_least": False}]
+    assert cargo["left_out"] == [
+        {"key": None, "path": ".env", "why": "credentials", "bytes": 1, "at_least": False}
+    ]
