@@ -42,7 +42,6 @@ from launcher.cli import (
     streams,
     sweep,
 )
-from launcher.cli.foreign import tip
 from launcher.cli.quick import QuickCommand, QuickGroup, WrongWordsError, tell_wrong_words
 from launcher.cli.say import complain
 from launcher.cli.signals import Terminated, heed_sigterm
@@ -71,6 +70,8 @@ class RootGroup(QuickGroup):
                 args = args[: args.index("--")]
             args = args if args[:1] == [DEFAULT] else [DEFAULT, *args]
         elif not args[0].startswith("-") and args[0] not in self.commands:
+            from launcher.cli.foreign import tip
+
             raise UsageError(tip(args[0], args[1:], self.commands))
         return super().parse_args(ctx, args)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,6 +92,8 @@ def _show(proposal: Proposal, path: Path) -> None:
 
 def _run_hello(host: str, *, as_json: bool) -> None:
     """Run a job of one line there, from a folder of its own. Raises Exit if it does not succeed."""
+    import tempfile
+
     from launcher.cli.follow import start_and_follow
     from launcher.cli.screens import make_view
     from launcher.runs.launching import launch

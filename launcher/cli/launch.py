@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -205,6 +204,8 @@ def _preview(request: Request, probe: Path | None, as_json: bool) -> None:
 
     plan, findings, cargo = preview(request, saved_probe(probe) if probe else None)
     if as_json:
+        import json
+
         from launcher.cli.answer import plain
         from launcher.cli.json_shapes import CargoWithPaths, Preview
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,6 +47,8 @@ def metrics(
     measured, figures = joined(mirror), host_figures(mirror)
     everything = itertools.chain(measured, ((mirror.run, point) for point in figures))
     if as_json:
+        import json
+
         rehearsed = mirror.plan().rehearsed
         for run_id, point in everything:
             print(json.dumps(curves.record(run_id, point, rehearsed=rehearsed)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -71,6 +70,8 @@ def _show(rows: list[Row], *, is_chosen: bool, as_json: bool) -> None:
 
 
 def _json(rows: list[Row]) -> str:
+    import json
+
     from launcher.cli.answer import plain
     from launcher.cli.json_shapes import RunRow, Runs
 
