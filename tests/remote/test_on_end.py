@@ -28,9 +28,9 @@ def run(tmp_path):
     return run
 
 
-def send(run, words, state="succeeded", reason="completed", secrets=None):
+def send(run, words, state="succeeded", reason="completed", secrets=None, begun=1):
     notice = on_end.Notice(words, run.path, dict(os.environ), secrets or {})
-    return on_end.send_once(run, notice, on_end.Ending(state, reason, VALUES), lambda: None)
+    return on_end.send_once(run, notice, on_end.Ending(state, reason, VALUES), begun, lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,22 @@ def test_it_is_sent_once_for_each_end(run):
     assert ledger.read_text() == "succeeded\nfailed\n"
 
 
+def test_the_mark_says_how_it_ended_until_another_attempt_begins(run):
+    """For the successor of an agent that dies before it has recorded the end."""
+    assert on_end.told(run, 1) == {}
+    send(run, ["true"], begun=2)
+    known = {"step": 300, "loss": 0.0034881}
+    assert on_end.told(run, 2) == {"begun": 2, "state": "succeeded", "reason": "completed", **known}
+    assert on_end.told(run, 3) == {}
+
+
 def test_one_that_hangs_is_ended_with_all_that_it_started(run, monkeypatch):
     """In time, though it does not heed SIGTERM and its child has the pipe; the heartbeat goes on meanwhile."""
     monkeypatch.setattr(on_end, "LIMIT_S", 1.0)
     beats = []
     script = "trap '' TERM; sleep 600 & echo $$ $! > pids; sleep 600"
     notice = on_end.Notice(["sh", "-c", script], run.path, dict(os.environ), {})
-    sent = on_end.send_once(run, notice, on_end.Ending("failed", "oom", VALUES), lambda: beats.append(1))
+    sent = on_end.send_once(run, notice, on_end.Ending("failed", "oom", VALUES), 1, lambda: beats.append(1))
     assert sent == {"on_end": "was ended after 1 s"}
     assert len(beats) > 2
     assert [pid for pid in (Path(run.path) / "pids").read_text().split() if not is_gone(int(pid))] == []

@@ -82,6 +82,19 @@ def test_an_agent_that_dies_changes_nothing(client, ledger):
     assert (told["run"], told["state"], told["attempt"]) == (run, "succeeded", 2)
 
 
+def test_an_agent_that_dies_while_it_tells_has_not_failed_the_run(client):
+    """The next one records the end that was told, with its step and loss, and neither trains nor tells again."""
+    client.script("print({'loss': 1.5, 'step': 7}); open('began', 'a').write('x')\n")
+    told = client.home / "told"
+    words = f'on_end=["sh", "-c", "echo $LAUNCH_STATE >> {told}; kill -9 $PPID"]'
+    run = client.detached("--set", words, "--", "python", "train.py")
+    said = client.ok("attach", run)
+    assert told.read_text() == "succeeded\n"
+    assert (client.home / ".launch" / "runs" / run / "work" / "code" / "began").read_text() == "x"
+    (row,) = json.loads(client.ok("ps", "--json"))["runs"]
+    assert (row["state"], row["loss"]) == ("succeeded", 1.5), said
+
+
 def test_a_webhook_s_address_is_a_secret(client):
     """It is posted to from the host; its address is in no file of the run, on either side, and in no argv."""
     token = secrets.token_hex(16)

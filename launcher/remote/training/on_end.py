@@ -1,8 +1,8 @@
 """The notice of a run's end, `on_end` of its job: a command that is run here, or a webhook that is called from here.
 
-It is sent just before the end is recorded, while the secrets are still there, and once for each end: an agent that dies in
-between leaves a mark, and its successor sends nothing unless the run ends otherwise. What goes wrong is evidence of the
-end, and changes nothing else.
+It is sent just before the end is recorded, while the secrets are still there, and once for each end: it leaves a mark first.
+If the agent dies in between, its successor finds there how the run had ended, records that, and sends nothing. What goes
+wrong is evidence of the end, and changes nothing else.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from ..record import strict_json
-from ..record.rundir import Run
-from ..record.safe_open import open_regular
+from ..record.files import read_json
+from ..record.rundir import TERMINAL, Run
+from ..record.safe_open import open_regular, write_all
 from ..record.secret import as_bytes
 from ..system import process
 from ..system.login_umask import login_umask
@@ -77,12 +78,14 @@ class Notice(NamedTuple):
         return len(self.words) == 1 and self.words[0].startswith(("http://", "https://", "$"))
 
 
-def send_once(run: Run, notice: Notice, ending: Ending, beat: Callable[[], None]) -> Dict[str, str]:
+def send_once(
+    run: Run, notice: Notice, ending: Ending, begun: int, beat: Callable[[], None]
+) -> Dict[str, str]:
     """Send the notice of an end, unless that was done; return what went wrong as evidence, {} for nothing.
 
-    `beat` is called meanwhile. It takes LIMIT_S at most.
+    `begun` is the number of attempts that have begun. `beat` is called meanwhile. It takes LIMIT_S at most.
     """
-    if not notice.words or not _is_first(run, ending.state):
+    if not notice.words or not _is_first(run, ending, begun):
         return {}
     limit_s = LIMIT_NOW_S if ending.reason == "by-user-now" else LIMIT_S
     try:
@@ -92,14 +95,34 @@ def send_once(run: Run, notice: Notice, ending: Ending, beat: Callable[[], None]
     return {"on_end": problem} if problem else {}
 
 
-def _is_first(run: Run, state: str) -> bool:
-    """Leave a mark for this end; return False if it was there."""
+def told(run: Run, begun: int) -> Dict[str, Any]:
+    """Return the end that was told of a run of which so many attempts have begun, and that is not on record; {} for none.
+
+    Its keys are `state`, `reason`, `step` and `loss`.
+    """
+    for state in TERMINAL:
+        mark = read_json(run.told(state))
+        if mark.get("state") == state and mark.get("begun") == begun:
+            return mark
+    return {}
+
+
+def _is_first(run: Run, ending: Ending, begun: int) -> bool:
+    """Leave the mark of this end; return False if it was there."""
+    known = {name: ending.values.get(name) for name in ("step", "loss")}
+    mark = {"begun": begun, "state": ending.state, "reason": ending.reason, **known}
     try:
-        os.close(open_regular(run.told(state), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        descriptor = open_regular(run.told(ending.state), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return False
     except OSError:  # a full disk: better twice than never
+        return True
+    try:
+        write_all(descriptor, strict_json.encode(mark).encode())
+    except OSError:  # likewise
         pass
+    finally:
+        os.close(descriptor)
     return True
 
 

@@ -203,6 +203,8 @@ class Supervisor:
 
     def _end_early(self, verdict: remedy.Verdict | None) -> int | None:
         """End the attempt if its command must not start; return None if it may."""
+        if (status := self._end_as_told()) is not None:
+            return status
         wish, history = self.run.read_wish(), self.history
         missing = sorted(set(self.plan.get("secrets") or ()) - set(self.secrets))
         if wish != "run":
@@ -395,7 +397,20 @@ class Supervisor:
         }
         words = native_command(words, interpreter_of(runtime))
         notice = on_end.Notice(words, self.run.code, variables(self.run, runtime), self.secrets)
-        return on_end.send_once(self.run, notice, on_end.Ending(state, reason, values), self.beat)
+        begun = self.history.begun + self.account.has_begun
+        return on_end.send_once(self.run, notice, on_end.Ending(state, reason, values), begun, self.beat)
+
+    def _end_as_told(self) -> int | None:
+        """Record the end that the last agent has told and not recorded; return None if there is none."""
+        if not self.plan.get("on_end"):
+            return None
+        from . import on_end
+
+        mark = on_end.told(self.run, self.history.begun)
+        if not mark:
+            return None
+        self.progress.step, self.progress.loss = mark.get("step"), mark.get("loss")
+        return self._end(mark["state"], str(mark.get("reason")), {"previous": self.previous})
 
     def _is_recorded(self, state: str, reason: str, evidence: dict[str, Any], **more: Any) -> bool:
         """Try to record the end; return False if the disk has no room. Secrets are erased before a terminal state."""
