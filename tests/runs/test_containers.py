@@ -503,29 +503,68 @@ def test_a_paused_container_is_stopped_all_the_same(client, box, words):
     assert (told["Running"], told["Paused"]) == (False, False)
 
 
-def test_a_run_on_a_full_disk_is_stopped_and_removed(client, box):
-    """Its agent, inside, cannot record the end: the wish says it."""
-    place = "/home/ada/full"
-    owner = f"uid={box.machine.ssh('id', '-u').strip()},mode=700"
-    box.machine.ssh("mkdir", "-p", place)
-    box.machine.enter("mount", "-t", "tmpfs", "-o", f"{owner},size=1300m", "tmpfs", place)
-    try:
-        write_project(client, box, root=place)
-        run = detached(client, "--set", "stop_grace_s=2")
-        until(lambda: client.summary(run)["step"], "a step")
-        used = box.machine.enter("df", "--output=used", "-B1", place).split()[-1]
-        box.machine.enter("mount", "-o", f"remount,size={used}", place)
-        until(lambda: "disk full on dock" in client.ok("ps"), "a full disk", every=0.5)
-        assert client.ok("exec", run, "--", "echo", "there") == "there\n"
-        assert "stop it before" in client.run("rm", "--force", run).stderr
-        assert "stopped" in client.ok("stop", run)
-        client.ok("gc", "--host", "dock")
-        client.ok("rm", "--force", run)
-        assert run not in box.docker("ps", "-a") + box.machine.ssh("ls", f"{place}/runs")
-    finally:
-        for name in box.docker("ps", "-aq").split():
-            box.docker("rm", "-f", name)
-        box.machine.enter("umount", "--lazy", place)
+class SmallDisk:
+    """A file system in the machine that is filled up and given room again, the root of a run."""
+
+    def __init__(self, box):
+        self.box, self.place = box, "/home/ada/full"
+        owner = f"uid={box.machine.ssh('id', '-u').strip()},mode=700"
+        box.machine.ssh("mkdir", "-p", self.place)
+        box.machine.enter("mount", "-t", "tmpfs", "-o", f"{owner},size=1300m", "tmpfs", self.place)
+
+    def fill(self):
+        """Take its room away."""
+        used = self.box.machine.enter("df", "--output=used", "-B1", self.place).split()[-1]
+        self.box.machine.enter("mount", "-o", f"remount,size={used}", self.place)
+
+    def empty(self):
+        """Give it room again."""
+        self.box.machine.enter("mount", "-o", "remount,size=1300m", self.place)
+
+
+@pytest.fixture
+def disk(client, box):
+    disk = SmallDisk(box)
+    write_project(client, box, root=disk.place)
+    yield disk
+    for name in box.docker("ps", "-aq").split():
+        box.docker("rm", "-f", name)
+    box.machine.enter("umount", "--lazy", disk.place)
+
+
+def on_full_disk(client, box, disk, saves):
+    """Start a run and fill its disk: it goes on training, or, if it saves, fails and waits between two attempts."""
+    if not saves:
+        client.script(STEPS.replace("step % 5 == 0", "False"))
+    run = detached(client, "--set", "stop_grace_s=2")
+    until(lambda: (client.summary(run)["step"] or 0) > 6, "checkpoint")
+    disk.fill()
+    if saves:
+        until(lambda: (now := inspect(box, run))["RestartCount"] and now["State"]["Running"], "its restart")
+    until(lambda: "disk full on dock" in client.ok("ps"), "a full disk", every=0.5)
+    return run
+
+
+@pytest.mark.parametrize("saves", [False, True], ids=["in an attempt", "between two"])
+def test_a_run_on_a_full_disk_is_stopped_and_removed(client, box, disk, saves):
+    """Its agent, inside, cannot record the end, or there is none: the wish says it."""
+    run = on_full_disk(client, box, disk, saves)
+    assert client.ok("exec", run, "--", "echo", "there") == "there\n"
+    assert "stop it before" in client.run("rm", "--force", run).stderr
+    assert "stopped" in client.ok("stop", run)
+    client.ok("gc", "--host", "dock")
+    client.ok("rm", "--force", run)
+    assert run not in box.docker("ps", "-a") + box.machine.ssh("ls", f"{disk.place}/runs")
+
+
+def test_a_run_goes_on_by_itself_once_its_disk_has_room(client, box, disk):
+    """It waits in its container between two attempts, however long, and resumes from its checkpoint."""
+    run = on_full_disk(client, box, disk, saves=True)
+    disk.empty()
+    summary = until(lambda: (now := client.summary(run))["attempt"] == 2 and now["step"] and now, "attempt 2")
+    assert summary["step"] > 5
+    assert inspect(box, run)["RestartCount"] == 1
+    client.ok("stop", run)
 
 
 def test_attach_makes_the_image_again_when_it_was_pruned(client, box):

@@ -1,7 +1,7 @@
 """The first program of a container: the small parent process of `supervise`, like the keeper outside of containers.
 
-It checks that the run's folder can be written to, starts the agent, and exits as its agent did. The engine restarts the
-container. How an agent died is written to `container.json` for the next one, which records it as `previous`.
+It checks that the run's folder can be written to, waits for room there, starts the agent, and exits as its agent did. The
+engine restarts the container. How an agent died is written to `container.json` for the next one, which records it as `previous`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tempfile
 from typing import Any
 
 from ..record import strict_json
-from ..record.files import read_json, write_durably
+from ..record.files import NO_ROOM, read_json, write_durably
 from ..record.rundir import Run
 from ..system import login_umask, oom, process
 from . import keeper
@@ -38,6 +38,8 @@ def main(arguments: list[str]) -> int:
             with tempfile.TemporaryFile(dir=folder) as file:
                 file.write(b"?")
         except OSError as error:
+            if error.errno in NO_ROOM:
+                continue
             user = "%d:%d" % (os.getuid(), os.getgid())
             sys.stderr.write(
                 "user %s cannot write to %s in the container: %s\n" % (user, folder, error.strerror)
@@ -51,6 +53,8 @@ def main(arguments: list[str]) -> int:
     failures = _failures(run) + without_folder
     if failures >= keeper.MOST_FAILURES:
         sys.stderr.write("%d agents in a row died before the command began; no further restart\n" % failures)
+        return 0
+    if not keeper.wait_for_room(run, shutdown):
         return 0
     process.become_subreaper()
     status = keeper.run_agent(run, _seen(run, before), shutdown)

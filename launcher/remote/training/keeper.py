@@ -1,19 +1,22 @@
 """The keeper: the small parent process of `supervise`. In a container the engine has this role.
 
 It holds the run's keeper lock. When its agent ends it ends every process that it inherited from it, and restarts the
-agent with back-off unless the exit status was 0. It writes nothing into the run's folders: what it saw is passed to the
-next agent, which records it as `previous`.
+agent with back-off unless the exit status was 0, once the disk has room. It writes nothing into the run's folders: what it
+saw is passed to the next agent, which records it as `previous`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
-from ..record import strict_json
+from ..record import secret, strict_json
+from ..record.files import NO_ROOM
 from ..record.locks import Lock
 from ..record.rundir import Run
 from ..record.safe_open import UnreadableError, open_regular, status_of
@@ -24,6 +27,8 @@ BACK_OFF_S = (0.2, 1.0, 2.0, 5.0, 15.0, 60.0)
 HEALTHY_S = 300.0
 MOST_FAILURES = 100  # in a row, about 90 minutes; then the run stays interrupted until a client recovers it
 MOST_UNWRITTEN = 3
+ROOM = 64 * 1024  # bytes: more than an agent writes before the command starts
+ROOM_POLL_S = 1.0
 TAIL = 500
 
 
@@ -41,6 +46,8 @@ def main(arguments: list[str]) -> int:
     seen: dict[str, object] | None = None
     failures = 0
     while failures < MOST_FAILURES and os.path.exists(run.plan):
+        if not wait_for_room(run, shutdown):
+            return 0
         began = time.monotonic()
         newest = checkpoints.newest(run.checkpoints)
         log_size = _size(run.keeper_log)
@@ -107,6 +114,30 @@ def run_agent(run: Run, seen: dict[str, object] | None, shutdown: list[int]) -> 
         if pid == agent.pid:
             agent.returncode = status  # reaped here, behind Popen's back
             return status
+
+
+def wait_for_room(run: Run, shutdown: list[int]) -> bool:
+    """Wait until the disk has room for an agent's record; return False if the run's user wished its end meanwhile.
+
+    That wish is on record, so the run has ended by it; its secrets are erased. A shutdown ends the wait.
+    """
+    while not shutdown and not _has_room(run.record):
+        if run.read_wish() != "run":
+            with contextlib.suppress(OSError):  # a sweep removes them
+                secret.erase(run)
+            return False
+        time.sleep(ROOM_POLL_S)
+    return True
+
+
+def _has_room(folder: str) -> bool:
+    """Try it: a quota shows in no figures. What else the disk refuses is the agent's to say."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"\0" * ROOM)
+    except OSError as error:
+        return error.errno not in NO_ROOM
+    return True
 
 
 def _pause(seconds: float, run: Run, shutdown: list[int]) -> None:
