@@ -68,11 +68,9 @@ def host(client, lab):
     """A host with an empty root."""
     if os.geteuid() != 0:
         missing("the host's user must be another one")
-    lab.ssh("chmod", "-R", "u+rwx", str(lab.root), check=False)
-    lab.ssh("rm", "-rf", str(lab.root))
+    lab.remove_root()
     yield lab
-    lab.ssh("chmod", "-R", "u+rwx", str(lab.root), check=False)
-    lab.ssh("rm", "-rf", str(lab.root))
+    lab.remove_root()
 
 
 def ship(client, *words):

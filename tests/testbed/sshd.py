@@ -176,6 +176,12 @@ class SshHost:
             raise AssertionError(f"{command}: {said.returncode}: {said.stderr}")
         return said.stdout
 
+    def remove_root(self) -> None:
+        """Remove the root, again while something in the background, such as a spare copy, still writes there."""
+        root = shlex.quote(str(self.root))
+        tries = f"for n in $(seq 50); do rm -rf {root} && exit; sleep 1; done; exit 1"
+        self.ssh("sh", "-c", f"chmod -R u+rwx {root}; {tries}")
+
     def ssh_command(self, address: str = ADDRESS, port: int | None = None) -> str:
         """Return OpenSSH's client with its options for this host, as one text for `rsync -e` and shells."""
         port = port or self.port
