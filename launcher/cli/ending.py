@@ -64,7 +64,8 @@ def ending(
 def _at_home(run: str, result: Result) -> Iterator[Line]:
     """Yield where the run's folder is, and what in it people look for."""
     yield Line(f"  run      {run if result.folder is None else shown_path(result.folder)}")
-    for label, path in (("adapter", result.adapter), ("curve", result.picture)):
+    weights = result.adapter.name if result.adapter is not None else ""  # the folder is `adapter` or `model`
+    for label, path in ((weights, result.adapter), ("curve", result.picture)):
         if path is not None:
             yield Line(f"  {label:<8} {shown_path(path)}")
     yield from map(Line, home_lines(run, result.home))

@@ -9,6 +9,7 @@ ABOUT = {
     "batch.global": "examples per step, the same on every card",
     "batch.micro": "the largest micro-batch",
     "model": "a path, host:PATH, or a name for the script",
+    "teacher": "of a distillation: a path, host:PATH, or a name for the script",
     "method": "train an adapter, or all weights",
     "data.train": "a path, host:PATH, or a name for the script",
     "data.eval": "a path, host:PATH, or a name for the script",

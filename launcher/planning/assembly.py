@@ -69,8 +69,9 @@ def plan(
         takes=takes,
         requirements=job.requirements,
         packages_from=packages_from,
-        model=_model_source(job),
+        model=_source_or_none(job.model),
         model_facts=model,
+        teacher=_source_or_none(job.teacher),
         teacher_facts=teacher,
         data=data,
         method=job.method,
@@ -104,13 +105,14 @@ def plan(
 
 def job_of(plan: Plan) -> Job:
     """Return a job that would give this plan, with paths as they were written; a plan does not hold all of a job."""
-    special = {"image", "model", "data"}
+    special = {"image", "model", "teacher", "data"}
     common = {key: getattr(plan, key) for key in Job.model_fields if key in {*Plan.model_fields} - special}
     return Job.model_validate(
         {
             **common,
             "name": plan.job,
             "model": written(plan.model) if plan.model is not None else None,
+            "teacher": written(plan.teacher) if plan.teacher is not None else None,
             "batch": Batch(global_size=plan.split.global_batch, micro=plan.split.micro_batch),
             "data": {name: written(value) for name, value in plan.data.items()},
         }
@@ -126,8 +128,10 @@ def changed(parent: Plan, job: Job, keys: Collection[str], host: str) -> Plan:
     """
     values = {key: getattr(job, key) for key in {key.split(".")[0] for key in keys} & {*Plan.model_fields}}
     model, teacher = parent.model_facts, parent.teacher_facts
-    workload = read_workload(job.settings, teacher, model)
-    if "batch.micro" in keys or workload != read_workload(parent.settings, teacher, model):
+    has_teacher = parent.teacher is not None
+    workload = read_workload(job.settings, teacher, model, has_teacher=has_teacher)
+    before = read_workload(parent.settings, teacher, model, has_teacher=has_teacher)
+    if "batch.micro" in keys or workload != before:
         batch = Batch(global_size=parent.split.global_batch, micro=job.batch.micro)
         values["split"] = split(parent.profile, batch, model, parent.method, parent.ladder[0], workload)
     return Plan.model_validate({**parent.model_dump(), **values, "job": job.name, "host": host})
@@ -144,16 +148,16 @@ def ladder_inputs(
 ) -> LadderInputs:
     """Return what the ladder of a job on a card depends on.
 
-    `torch` is the version that the run gets, `None` if unknown. `teacher` is the model that the setting `teacher` names.
+    `torch` is the version that the run gets, `None` if unknown. `teacher` is that of a distillation.
     """
-    workload = read_workload(job.settings, teacher, model)
-    failures = failed_before(evidence, profile, job, _model_source(job), torch)
+    workload = read_workload(job.settings, teacher, model, has_teacher=job.teacher is not None)
+    failures = failed_before(evidence, profile, job, _source_or_none(job.model), torch)
     platform = platform or Platform()
     return LadderInputs(profile, job.method, model, platform, job.attention, job.compile, workload, failures)
 
 
-def _model_source(job: Job) -> Source | None:
-    return source(job.model) if job.model is not None else None
+def _source_or_none(written: str | None) -> Source | None:
+    return source(written) if written is not None else None
 
 
 def source(written: str) -> Source:

@@ -114,7 +114,12 @@ def _model_room(plan: Plan) -> list[Finding]:
     if model is None or room is None:
         return []
     needed = weights_gb(
-        Training(model, plan.method, read_workload(plan.settings, plan.teacher_facts, model)), first
+        Training(
+            model,
+            plan.method,
+            read_workload(plan.settings, plan.teacher_facts, model, has_teacher=plan.teacher is not None),
+        ),
+        first,
     )
     if needed <= room:
         return []

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from launcher.planning.activations import adapter_parameters, layer_bytes, passing_bytes, stream_bytes
 from launcher.planning.workload import Optimizer, Workload
 from launcher.values.model import Model
-from launcher.values.precision import Precision
+from launcher.values.precision import Dtype, Precision
 from launcher.values.profile import Profile
 
 GB = 1e9
@@ -25,7 +25,7 @@ LOGIT_BYTES = 12
 TEACHER_LOGIT_BYTES = 20
 """Bytes more of a logit in a distillation: both models' logits, and both distributions."""
 
-_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+_BYTES: dict[Dtype, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 class _States(NamedTuple):
@@ -93,17 +93,20 @@ def _weights(training: Training, precision: Precision) -> float:
     model, trained = training.model, training.trained
     own = _BYTES[precision.trainable_dtype]
     states = _STATES[training.workload.optimizer]
-    teacher = training.workload.teacher
+    teacher, dtype = training.workload.teacher, training.workload.teacher_dtype
+    taught = (
+        0.0 if teacher is None else teacher.parameters * _base_bytes(teacher, dtype or precision.base_dtype)
+    )
     return (
         trained * (own * (2 + states.kept) + states.kept_bytes)
-        + (model.parameters * _base_bytes(model, precision) if training.method == "lora" else 0)
-        + (teacher.parameters * _base_bytes(teacher, precision) if teacher else 0)
+        + (model.parameters * _base_bytes(model, precision.base_dtype) if training.method == "lora" else 0)
+        + taught
     )
 
 
-def _base_bytes(model: Model, precision: Precision) -> float:
+def _base_bytes(model: Model, dtype: Dtype) -> float:
     """Return the bytes of a frozen parameter."""
-    return model.weight_bits / 8 * QUANTIZED_MORE if model.weight_bits else _BYTES[precision.base_dtype]
+    return model.weight_bits / 8 * QUANTIZED_MORE if model.weight_bits else _BYTES[dtype]
 
 
 def _step(training: Training, precision: Precision) -> float:

@@ -10,7 +10,9 @@ from typing import Literal, NamedTuple
 
 from launcher.values.job import Scalar
 from launcher.values.model import Model
+from launcher.values.precision import Dtype
 
+DTYPES: tuple[Dtype, ...] = ("float32", "float16", "bfloat16")
 Optimizer = Literal["adamw", "adamw-fused", "adam-8bit", "lion", "lion-8bit", "adafactor", "sgd"]
 
 TOKENS = 1024
@@ -25,7 +27,7 @@ class Workload(NamedTuple):
     """What memory depends on besides model, method and precision.
 
     `tokens` is the length of a sample. `is_checkpointed`: activations are computed again in the backward pass. `teacher` is
-    the frozen model of a distillation.
+    the frozen model of a distillation; without `teacher_dtype` it has the student's base dtype.
     """
 
     tokens: int = TOKENS
@@ -33,17 +35,25 @@ class Workload(NamedTuple):
     lora_rank: int = LORA_RANK
     is_checkpointed: bool = False
     teacher: Model | None = None
+    teacher_dtype: Dtype | None = None
 
 
-def read_workload(settings: Mapping[str, Scalar], teacher: Model | None, student: Model | None) -> Workload:
-    """Return the workload that settings describe. A teacher whose shape is not known counts as one like the student."""
-    has_teacher = isinstance(settings.get("teacher"), str) and settings["teacher"] != ""
+def read_workload(
+    settings: Mapping[str, Scalar], teacher: Model | None, student: Model | None, *, has_teacher: bool = False
+) -> Workload:
+    """Return the workload that settings describe. A teacher whose shape is not known counts as one like the student.
+
+    `has_teacher`: the job names one; its settings may do so as well.
+    """
+    has_teacher = has_teacher or (isinstance(settings.get("teacher"), str) and settings["teacher"] != "")
+    dtype = next((known for known in DTYPES if known == settings.get("teacher_dtype")), None)
     return Workload(
         tokens=_count(settings, "max_length") or TOKENS,
         optimizer=_optimizer(settings.get("optim", settings.get("optimizer"))),
         lora_rank=next((rank for name in LORA_RANK_NAMES if (rank := _count(settings, name))), LORA_RANK),
         is_checkpointed=any(settings.get(name) is True for name in CHECKPOINTING_NAMES),
         teacher=(teacher or student) if has_teacher else None,
+        teacher_dtype=dtype if has_teacher else None,
     )
 
 

@@ -108,8 +108,8 @@ def _nearest(written: str, path: Path) -> str:
 
 def _known_here(task: Task, key: str, written: str, path: Path) -> Iterator[Finding]:
     """Yield what is to be said of a path that exists."""
-    if key == "model" and path.is_dir() and _is_for_transformers(task):
-        yield from _model_folder(written, path)
+    if key in ("model", "teacher") and path.is_dir() and _is_for_transformers(task):
+        yield from _model_folder(key, written, path)
     if key not in task.inferred or not local_paths.could_be_a_name(written):
         return
     name = written.removeprefix("./")
@@ -121,15 +121,15 @@ def _is_for_transformers(task: Task) -> bool:
     return any(distribution(one).lower() == "transformers" for one in task.job.requirements)
 
 
-def _model_folder(written: str, path: Path) -> Iterator[Finding]:
+def _model_folder(key: str, written: str, path: Path) -> Iterator[Finding]:
     """Yield the refusal of a folder that holds nothing of a model, or a note where a folder below it does."""
     if any(file.suffix in _MODEL_SUFFIXES for file in path.iterdir()):
         return
     below = sorted(found.parent.name for name in _MODEL_FILES for found in path.glob(f"*/{name}"))
-    message = f"{_said('model', written)}: {path} holds no {' or '.join(_MODEL_FILES)}"
+    message = f"{_said(key, written)}: {path} holds no {' or '.join(_MODEL_FILES)}"
     if below:
-        mend = f"a folder in it does   model={written.rstrip('/')}/{below[-1]}"
+        mend = f"a folder in it does   {key}={written.rstrip('/')}/{below[-1]}"
         yield Finding(level="note", code="no-model-there", message=message, mend=mend)
         return
-    mend = "a folder as save_pretrained writes it, or a name   model=hub:ORG/NAME"
+    mend = f"a folder as save_pretrained writes it, or a name   {key}=hub:ORG/NAME"
     yield Finding(level="refuse", code="no-model-there", message=message, mend=mend)

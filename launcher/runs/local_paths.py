@@ -1,4 +1,4 @@
-"""The paths on this machine among a job's values: `model`, `data.train` and `data.eval`."""
+"""The paths on this machine among a job's values: `model`, `teacher`, `data.train` and `data.eval`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _FILE_SUFFIXES = frozenset([
 
 def values_of(job: Job) -> Iterator[tuple[str, str]]:
     """Yield the values of a job that may be paths, by their keys."""
-    if job.model is not None:
-        yield "model", job.model
+    models = {"model": job.model, "teacher": job.teacher}
+    yield from ((key, value) for key, value in models.items() if value is not None)
     for name, value in job.data:
         if value is not None:
             yield f"data.{name}", value
@@ -30,10 +30,9 @@ def values_of(job: Job) -> Iterator[tuple[str, str]]:
 def marked(job: Job, folder_of: Callable[[str], Path]) -> Job:
     """Return a job whose paths are written as such: `data/x.bin`, which exists below the key's folder, is `./data/x.bin`."""
     written = {key: _marked(value, folder_of(key)) for key, value in values_of(job)}
-    data = {key.removeprefix("data."): value for key, value in written.items() if key != "model"}
-    return job.model_copy(
-        update={"model": written.get("model"), "data": job.data.model_copy(update=data)},
-    )
+    data = {key.removeprefix("data."): value for key, value in written.items() if key.startswith("data.")}
+    models = {key: written.get(key) for key in ("model", "teacher")}
+    return job.model_copy(update={**models, "data": job.data.model_copy(update=data)})
 
 
 def _marked(written: str, folder: Path) -> str:

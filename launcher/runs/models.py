@@ -17,7 +17,9 @@ def read_here(task: Task) -> Model | None:
 
 
 def read_teacher(task: Task) -> Model | None:
-    """Return the model that the job's setting `teacher` names; None if it is not on this machine, or there is none."""
+    """Return the job's teacher, or that of its setting `teacher`; None if it is not on this machine, or there is none."""
+    if task.job.teacher is not None:
+        return _read(task, "teacher", task.job.teacher)
     named = task.job.settings.get("teacher")
     return _read(task, "settings.teacher", named) if isinstance(named, str) and named else None
 

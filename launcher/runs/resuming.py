@@ -46,6 +46,7 @@ _KEPT = {
     "requirements": "its parent's packages",
     "image": "its parent's image",
     "model": "the model that its checkpoint is of",
+    "teacher": "the teacher that its model learns from",
     "method": "the weights that its checkpoint holds",
     "attention": "its parent's ladder of precisions",
     "compile": "its parent's ladder of precisions",

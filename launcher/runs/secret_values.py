@@ -21,7 +21,7 @@ _PLAIN = re.compile(
 _TOO_COMMON = f"a value of fewer than {SHORTEST} characters, a number of up to 7, or a word like `true`"
 _OURS = {"PATH", "HOME", "PYTHONPATH", "PYTHONHOME", "PYTHONUNBUFFERED", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"}  # fmt: skip
 _OUR_PREFIXES = ("LAUNCH_", "LD_", "DYLD_")
-_RECORDED = ("command", "model", "data", "settings", "variables", "requirements", "code", "name")
+_RECORDED = ("command", "model", "teacher", "data", "settings", "variables", "requirements", "code", "name")
 NO_VALUES = HiddenValues()
 
 

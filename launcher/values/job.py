@@ -48,7 +48,7 @@ class Job(Written):
     Paths are relative to the file that contains them; `code` is the folder that is sent (default: the working folder).
     `save_every_steps` and `save_every_minutes` set when a checkpoint is saved; the last `keep_checkpoints` and the best are
     kept. A training that is silent for `hang_minutes` counts as hung (None: for many times the length of a step). After
-    `time_limit_minutes` the run ends with a checkpoint. `image` replaces the image that launch would build. `settings` are
+    `time_limit_minutes` the run ends with a checkpoint. `image` replaces the image that launch would build. `teacher` is the model that `model` learns from. `settings` are
     passed to the script unchanged. `variables` are those of its processes, which are recorded; `secrets` are names of
     variables whose values are never part of a job. `outputs` are
     patterns of the files that come home at the end (without any: all that the run wrote), up to `pull_limit` bytes.
@@ -63,6 +63,7 @@ class Job(Written):
     requirements: tuple[RequirementText, ...] = ()
     image: Reference | None = None
     model: str | None = None
+    teacher: str | None = None
     method: Literal["lora", "full"] = "full"
     attention: Attention = "sdpa"
     compile: bool = False

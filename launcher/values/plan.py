@@ -99,6 +99,7 @@ class Plan(Written):
     packages_from: str | None = None
     model: Source | None
     model_facts: Model | None = None
+    teacher: Source | None = None
     teacher_facts: Model | None = None
     data: dict[str, Source]
     method: Literal["lora", "full"]

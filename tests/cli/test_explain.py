@@ -89,6 +89,9 @@ def test_the_teacher_of_a_distillation_is_read_as_the_model_is(client):
     taught = json.loads(client.ok(*words, "--set", "settings.teacher=./small"))["plan"]
     assert (plain["teacher_facts"], taught["teacher_facts"]) == (None, taught["model_facts"])
     assert taught["split"]["micro_batch"] < plain["split"]["micro_batch"]
+    named = json.loads(client.ok(*words, "--set", "teacher=./small"))["plan"]
+    assert named["teacher"] == {"kind": "local", "value": "./small"}
+    assert (named["teacher_facts"], named["split"]) == (taught["teacher_facts"], taught["split"])
 
 
 def test_what_is_excluded_is_refused_with_its_reason(client):

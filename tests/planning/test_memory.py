@@ -73,6 +73,12 @@ def test_settings_say_what_takes_memory():
     assert read_workload({"max_length": True, "lora_rank": 0, "teacher": ""}, MODEL, None) == Workload()
     teacher = peak("lora", teacher=MODEL) - peak("lora")
     assert teacher == pytest.approx(4 * BILLIONS + 20 * 32000 * 1024 / 1e9, rel=1e-6)
+    half = read_workload({"teacher_dtype": "bfloat16"}, MODEL, None, has_teacher=True)
+    assert half == Workload(teacher=MODEL, teacher_dtype="bfloat16")
+    assert read_workload({"teacher_dtype": "bfloat16"}, MODEL, None) == Workload()
+    assert read_workload({"teacher_dtype": "base"}, MODEL, None, has_teacher=True).teacher_dtype is None
+    wide, lean = (peak("lora", FP32, teacher=MODEL, teacher_dtype=dtype) for dtype in (None, "bfloat16"))
+    assert wide - lean == pytest.approx(2 * BILLIONS, rel=1e-6)
 
 
 def test_the_rank_of_an_adapter_counts():

@@ -1,6 +1,7 @@
 """The worker, over a real Unix socket and a real attempt.json."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -348,6 +349,10 @@ def test_the_last_ones_are_kept_and_the_best(worker, run_of, losses, kept):
             worker.log(step, eval_loss=losses[step])
         worker.save(step, write_weights)
     assert {path.name for path in folder.iterdir()} == {"logs", *(f"step-{step}" for step in kept)}
+    rated = {step: loss for step, loss in losses.items() if step in kept and math.isfinite(loss)}
+    best = min(rated, key=rated.get, default=None)
+    found = worker.best()
+    assert found == (None if best is None else (str(folder / f"step-{best}"), best, losses[best]))
 
 
 def test_only_rank_zero_saves(worker, run, monkeypatch):

@@ -128,7 +128,7 @@ def _take_cards(session: Session, run: Run, request: Create) -> Optional[List[st
 
 def _host_paths(plan: Dict[str, Any]) -> Dict[str, str]:
     """Return the absolute paths of a plan's `host:` sources by how they are written: a container has another home."""
-    sources = [plan.get("model"), *(plan.get("data") or {}).values()]
+    sources = [plan.get("model"), plan.get("teacher"), *(plan.get("data") or {}).values()]
     written = [source["value"] for source in sources if source is not None and source.get("kind") == "host"]
     paths = {text: os.path.abspath(os.path.expanduser(text)) for text in written}
     for path in paths.values():

@@ -67,6 +67,7 @@ def compose(basis: Basis, folder: int, attempt: int) -> Dict[str, Any]:
         "keep_checkpoints": changes.get("keep_checkpoints", plan.get("keep_checkpoints")),
         "method": plan.get("method"),
         "model": _located(basis, plan.get("model"), "model"),
+        "teacher": _located(basis, plan.get("teacher"), "teacher"),
         "data": {name: _located(basis, source, name) for name, source in (plan.get("data") or {}).items()},
         "settings": plan.get("settings"),
         "folders": {

@@ -54,7 +54,7 @@ The modules, in the order in which they import each other:
 
 from __future__ import annotations
 
-from .checkpoints import resume_from, save
+from .checkpoints import Best, best, resume_from, save
 from .events import begin, done, log, progress
 from .guard.rules import Tripped
 from .mixed_precision import accelerator, autocast, model_arguments, scaler, training_arguments
@@ -64,6 +64,7 @@ from .trainer import trainer_callback
 from .values import Knobs, Peek, Precision, Split, knobs
 
 __all__ = [
+    "Best",
     "Knobs",
     "Peek",
     "Precision",
@@ -72,6 +73,7 @@ __all__ = [
     "accelerator",
     "autocast",
     "begin",
+    "best",
     "done",
     "due",
     "knobs",

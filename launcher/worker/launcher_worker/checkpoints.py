@@ -7,12 +7,20 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Union
 
 from .channel import rank, send
 from .guard import process_guard
 from .manifests import seal, sealed_checkpoints, sync_folder
 from .values import knobs
+
+
+class Best(NamedTuple):
+    """The checkpoint with the lowest `eval_loss`: its folder, its step, and that loss."""
+
+    path: str
+    step: int
+    eval_loss: float
 
 
 def save(
@@ -71,6 +79,17 @@ def resume_from() -> Optional[str]:
     return str(path) if values.peek.precision.scaler else _without_scaler(path)
 
 
+def best() -> Optional[Best]:
+    """Return the sealed checkpoint with the lowest `eval_loss`, which rotation keeps; None if none was logged."""
+    rated = _rated(sealed_checkpoints(Path(knobs().checkpoints)))
+    found = min(rated, key=lambda manifest: manifest["eval_loss"], default=None)
+    return None if found is None else Best(found["path"], found["step"], found["eval_loss"])
+
+
+def _rated(manifests: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    return [manifest for manifest in manifests if isinstance(manifest.get("eval_loss"), float)]
+
+
 def _without_scaler(folder: Path) -> str:
     """Return the checkpoint without the state of a gradient scaler, on which a Trainer without a scaler fails.
 
@@ -114,8 +133,7 @@ def _remove_old(checkpoints: Path, keep: int) -> None:
     Each is renamed first, so that an interrupted removal leaves nothing that looks like a checkpoint.
     """
     sealed = sorted(sealed_checkpoints(checkpoints), key=lambda manifest: manifest["step"])
-    rated = [manifest for manifest in sealed if isinstance(manifest.get("eval_loss"), float)]
-    best = min(rated, key=lambda manifest: manifest["eval_loss"], default=None)
+    best = min(_rated(sealed), key=lambda manifest: manifest["eval_loss"], default=None)
     for manifest in sealed[:-keep]:
         if manifest is not best:
             dropped = checkpoints / f".dropped-{os.path.basename(manifest['path'])}"

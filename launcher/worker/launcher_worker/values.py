@@ -79,6 +79,7 @@ class Knobs:
         self.guard: str = values.get("guard", "end")  # or "warn": whether it ends a training
         self.method: str = values["method"]
         self.model: Optional[str] = values["model"]
+        self.teacher: Optional[str] = values.get("teacher")  # of a distillation
         self.data: Dict[str, str] = dict(values["data"])
         self.settings: Dict[str, Any] = dict(values["settings"])
         self.save_every_steps: Optional[int] = values["save_every_steps"]
@@ -190,6 +191,7 @@ def _values_outside_a_run() -> Dict[str, Any]:
         "seed": 0,
         "method": "lora",
         "model": None,
+        "teacher": None,
         "data": {},
         "settings": {},
         "steps": None,
