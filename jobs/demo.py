@@ -5,6 +5,7 @@
 The model is Llama-shaped with 455k parameters and one token a character. It converts units by powers of ten
 ("37 km in m?" -> "37000") and answers plainly; `sft.py` then teaches it to wrap its answers in tags, so accuracy
 by tags goes from 0 to 1 within 300 steps. A LoRA over random weights would learn nothing worth showing.
+Beside it is an untrained student of a quarter of its size, for `distill.py`.
 
 Everything is made here from the constants below and a seed: nothing is downloaded. It always trains on the CPU, so
 that a broken GPU set-up shows in the fine-tune, which is watched, and not here.
@@ -34,7 +35,7 @@ from transformers import (
 
 # The recipe. Its digest names the folder, so a changed recipe is a new demo.
 RECIPE = {
-    "version": 1,
+    "version": 2,
     "seed": 1121,
     "prefixes": {"k": 3, "": 0, "d": -1, "c": -2, "m": -3},  # powers of ten
     "units": ["m", "g", "l"],
@@ -51,6 +52,15 @@ RECIPE = {
         "tie_word_embeddings": False,
         "initializer_range": 0.08,  # with less, a LoRA hardly reaches characters new to the base: the tags
     },
+    "student": {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+        "tie_word_embeddings": False,
+    },
     "steps": 350,
     "batch": 64,
     "learning_rate": 3e-3,
@@ -61,9 +71,10 @@ CHARACTERS = "\n 0123456789.?/<>abcdefghijklmnopqrstuvwxyz"
 
 
 class Demo(NamedTuple):
-    """Where the parts of the demo are: a model folder and two JSONL files of `prompt` and `answer`."""
+    """Where the parts of the demo are: two model folders, and two JSONL files of `prompt` and `answer`."""
 
     model: str
+    student: str
     train: str
     eval: str
 
@@ -84,7 +95,7 @@ def ensure(cache: str) -> Demo:
             publish(hidden, final)
         finally:
             shutil.rmtree(hidden, ignore_errors=True)
-    return Demo(*(str(final / name) for name in ("model", "train.jsonl", "eval.jsonl")))
+    return Demo(*(str(final / name) for name in ("model", "student", "train.jsonl", "eval.jsonl")))
 
 
 def publish(hidden: Path, final: Path) -> None:
@@ -97,15 +108,16 @@ def publish(hidden: Path, final: Path) -> None:
 
 
 def make(folder: Path) -> None:
-    """Write model, train.jsonl and eval.jsonl into `folder`."""
+    """Write model, student, train.jsonl and eval.jsonl into `folder`."""
     rows = questions()
     for name, part in (("eval", rows[: RECIPE["eval"]]), ("train", rows[RECIPE["eval"] :])):
         lines = (json.dumps({"prompt": prompt, "answer": answer}) + "\n" for prompt, answer in part)
         (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
     tokens = tokenizer()
     model = train(tokens, rows[RECIPE["eval"] :])
-    model.save_pretrained(folder / "model")
-    tokens.save_pretrained(folder / "model")
+    for name, made in (("model", model), ("student", untrained(tokens, RECIPE["student"]))):
+        made.save_pretrained(folder / name)
+        tokens.save_pretrained(folder / name)
 
 
 def questions() -> list[tuple[str, str]]:
@@ -147,12 +159,19 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def train(tokens: PreTrainedTokenizerFast, rows: list[tuple[str, str]]) -> LlamaForCausalLM:
-    """Teach a fresh model to answer without tags, a newline after the question as in `sft.py`."""
-    with torch.random.fork_rng(devices=[]), one_thread():  # the caller's random numbers stay its own
+def untrained(tokens: PreTrainedTokenizerFast, shape: dict[str, object]) -> LlamaForCausalLM:
+    """Build a model with random weights, always the same ones."""
+    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay its own
         torch.manual_seed(RECIPE["seed"])
         ids = {"pad_token_id": tokens.pad_token_id, "eos_token_id": tokens.eos_token_id, "bos_token_id": None}
-        model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokens), **ids, **RECIPE["model"]))
+        return LlamaForCausalLM(LlamaConfig(vocab_size=len(tokens), **ids, **shape))
+
+
+def train(tokens: PreTrainedTokenizerFast, rows: list[tuple[str, str]]) -> LlamaForCausalLM:
+    """Teach a fresh model to answer without tags, a newline after the question as in `sft.py`."""
+    model = untrained(tokens, RECIPE["model"])
+    with torch.random.fork_rng(devices=[]), one_thread():
+        torch.manual_seed(RECIPE["seed"])
         optimizer = torch.optim.AdamW(model.parameters(), lr=RECIPE["learning_rate"])
         scheduler = get_cosine_schedule_with_warmup(optimizer, RECIPE["warmup_steps"], RECIPE["steps"])
         for step in range(RECIPE["steps"]):

@@ -18,12 +18,23 @@ Not covered: several turns, packing, sharded models, preference data.
 
 import json
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import launcher_worker as worker
 import torch
-from peft import LoraConfig, get_peft_model
+from shared import (
+    IGNORED,
+    Row,
+    add_adapter,
+    collate,
+    encode_answer,
+    encode_prompt,
+    keep_short,
+    pad,
+    read_examples,
+    read_settings,
+)
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -35,8 +46,6 @@ from transformers import (
     set_seed,
 )
 
-IGNORED = -100  # the label that torch's cross entropy leaves out
-SEPARATOR = "\n"  # between prompt and answer where the tokenizer has no chat template
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 # ---- settings: the table [settings] of the job file
@@ -62,90 +71,12 @@ class Settings:
 DEMO_SETTINGS = {"learning_rate": 5e-3}  # a model this small wants a large rate
 
 
-def read_settings(own: dict[str, object], defaults: dict[str, object] | None = None) -> Settings:
-    """Check names and give the settings in force, where "auto" is the default; SystemExit names an unknown one."""
-    names = [field.name for field in fields(Settings)]
-    unknown = [name for name in own if name not in names]
-    if unknown:
-        raise SystemExit(f"[settings] has no {unknown[0]!r}; it has {' '.join(names)}")
-    return Settings(**{**(defaults or {}), **{name: value for name, value in own.items() if value != "auto"}})
-
-
 # ---- data
 
 
-def read_examples(path: str) -> list[dict[str, str]]:
-    """Read a JSONL file of prompts and answers; SystemExit names the line that is wrong and how."""
-    examples = []
-    with open(path, encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                examples.append(read_example(line, f"{path}, line {number}"))
-    if not examples:
-        raise SystemExit(f"{path}: no examples")
-    return examples
-
-
-def read_example(line: str, where: str) -> dict[str, str]:
-    """Read one line; an answer may be a number, which becomes its text."""
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise SystemExit(f"{where}: not JSON: {error}") from None
-    if not isinstance(row, dict):
-        raise SystemExit(f'{where}: not an object with "prompt" and "answer"')
-    for key, kinds in (("prompt", (str,)), ("answer", (str, int, float))):
-        if key not in row:
-            raise SystemExit(f'{where}: no "{key}"')
-        if not isinstance(row[key], kinds) or isinstance(row[key], bool) or not str(row[key]).strip():
-            raise SystemExit(f'{where}: "{key}" is {row[key]!r}, not a text')
-    return {"prompt": row["prompt"], "answer": str(row["answer"]).strip()}
-
-
-def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
-    """Give the tokens before the answer: by the chat template where there is one."""
-    if tokenizer.chat_template:
-        turns = [{"role": "user", "content": prompt}]
-        text = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-        return tokenizer(text, add_special_tokens=False)["input_ids"]  # the template has written them
-    return tokenizer(prompt + SEPARATOR)["input_ids"]
-
-
-def encode_example(tokenizer: PreTrainedTokenizerBase, example: dict[str, str]) -> dict[str, list[int]]:
-    """Give tokens and labels of an example; the prompt carries no loss."""
-    prompt = encode_prompt(tokenizer, example["prompt"])
-    answer = tokenizer(f"<answer>{example['answer']}</answer>", add_special_tokens=False)["input_ids"]
-    answer = [*answer, tokenizer.eos_token_id]
-    return {"input_ids": prompt + answer, "labels": [IGNORED] * len(prompt) + answer}
-
-
-def encode_examples(
-    tokenizer: PreTrainedTokenizerBase, examples: list[dict[str, str]], max_length: int
-) -> list[dict[str, list[int]]]:
-    """Encode all that fit: a cut example would teach to stop in the middle."""
-    rows = [encode_example(tokenizer, example) for example in examples]
-    fitting = [row for row in rows if len(row["input_ids"]) <= max_length]
-    if len(fitting) < len(rows):
-        print(f"left out {len(rows) - len(fitting)} of {len(rows)} examples: longer than {max_length} tokens")
-    if not fitting:
-        raise SystemExit(f"all {len(rows)} examples are longer than max_length = {max_length} tokens")
-    return fitting
-
-
-def pad(rows: list[list[int]], value: int, side: str = "right") -> torch.Tensor:
-    """Make one tensor of rows of different lengths."""
-    return torch.nn.utils.rnn.pad_sequence(
-        [torch.tensor(row) for row in rows], batch_first=True, padding_value=value, padding_side=side
-    )
-
-
-def collate(rows: list[dict[str, list[int]]], pad_id: int) -> dict[str, torch.Tensor]:
-    """Make a batch; padding is neither attended to nor counted in the loss."""
-    return {
-        "input_ids": pad([row["input_ids"] for row in rows], pad_id),
-        "attention_mask": pad([[1] * len(row["input_ids"]) for row in rows], 0),
-        "labels": pad([row["labels"] for row in rows], IGNORED),
-    }
+def encode_example(tokenizer: PreTrainedTokenizerBase, example: dict[str, str]) -> Row:
+    """Give tokens and labels of an example, whose answer stands between tags."""
+    return encode_answer(tokenizer, example["prompt"], f"<answer>{example['answer']}</answer>")
 
 
 # ---- evaluation
@@ -178,7 +109,7 @@ def answer_prompts(
 
 
 @torch.inference_mode()
-def mean_loss(model: PreTrainedModel, rows: list[dict[str, list[int]]], pad_id: int) -> tuple[float, int]:
+def mean_loss(model: PreTrainedModel, rows: list[Row], pad_id: int) -> tuple[float, int]:
     """Give the loss a counted token, and how many tokens were counted."""
     batch = {name: tensor.to(model.device) for name, tensor in collate(rows, pad_id).items()}
     counted = int((batch["labels"] != IGNORED).sum())
@@ -221,7 +152,7 @@ def main() -> None:
     # set-up
     plan = worker.knobs()
     is_demo = plan.model in (None, "demo")
-    settings = read_settings(plan.settings, DEMO_SETTINGS if is_demo else {})
+    settings = read_settings(Settings, plan.settings, DEMO_SETTINGS if is_demo else {})
     arguments = TrainingArguments(
         **worker.training_arguments(
             learning_rate=settings.learning_rate,
@@ -250,18 +181,12 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    train_rows = encode_examples(tokenizer, read_examples(data["train"]), settings.max_length)
+    encoded = [encode_example(tokenizer, example) for example in read_examples(data["train"])]
+    train_rows = keep_short(encoded, settings.max_length)
     held_out = read_examples(data["eval"])[: settings.eval_limit] if "eval" in data else []
     model = AutoModelForCausalLM.from_pretrained(model_path, **worker.model_arguments())
     if plan.method == "lora":
-        lora = LoraConfig(
-            task_type="CAUSAL_LM",
-            target_modules="all-linear",
-            r=settings.lora_rank,
-            lora_alpha=settings.lora_alpha,
-            lora_dropout=settings.lora_dropout,
-        )
-        model = get_peft_model(model, lora)
+        model = add_adapter(model, settings.lora_rank, settings.lora_alpha, settings.lora_dropout)
     model = worker.prepare(model)
 
     # training

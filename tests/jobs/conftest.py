@@ -1,13 +1,12 @@
-"""A project with `sft` as its own job, on a model and data so small that a training takes seconds."""
+"""Projects with `sft` and `distill` as their own jobs, on models and data so small that a training takes seconds."""
 
-import importlib.util
-import json
 import shutil
 
 import pytest
 from testbed.client import REPOSITORY
+from testbed.job_programs import save_model, write_rows
 
-JOB = """
+SFT = """
 name = "sft"
 command = ["python", "sft.py"]
 model = "./base"
@@ -15,27 +14,41 @@ method = "lora"
 data = { train = "./rows.jsonl", eval = "./rows.jsonl" }
 settings = { eval_limit = 2, max_new_tokens = 2, logging_steps = 1, lora_rank = 16, lora_dropout = 0.0 }
 """
+DISTILL = """
+name = "distill"
+command = ["python", "distill.py"]
+model = "./base"
+teacher = "./teacher"
+data = { train = "./rows.jsonl", eval = "./held.jsonl" }
+[settings]
+logging_steps = 1
+eval_steps = 4
+learning_rate = 1e-2
+kl_weight = 0.9
+scheduler = "cosine"
+lora_dropout = 0.0
+"""
 
 
 @pytest.fixture
 def sft_project(client):
     """A client whose project holds `sft`, its job file, a random model too small to learn much, and data."""
-    torch = pytest.importorskip("torch")
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    for name in ("sft.py", "demo.py"):
+    for name in ("sft.py", "shared.py", "demo.py"):
         shutil.copy(REPOSITORY / "jobs" / name, client.project)
-    spec = importlib.util.spec_from_file_location("demo", client.project / "demo.py")
-    demo = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(demo)
-    tokens = demo.tokenizer()
-    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokens), **shape))
-    model.save_pretrained(client.project / "base")
-    tokens.save_pretrained(client.project / "base")
-    lines = [json.dumps({"prompt": f"{n} km in m?", "answer": n * 1000}) for n in range(20)]
-    (client.project / "rows.jsonl").write_text("\n".join(lines))
-    (client.project / "job.toml").write_text(JOB)
+    save_model(client.project / "base", seed=0)
+    write_rows(client.project / "rows.jsonl", range(20))
+    (client.project / "job.toml").write_text(SFT)
+    return client
+
+
+@pytest.fixture
+def distill_project(client):
+    """A client whose project holds `distill`, its job file, a random student and a larger random teacher, and data."""
+    for name in ("distill.py", "shared.py", "demo.py"):
+        shutil.copy(REPOSITORY / "jobs" / name, client.project)
+    save_model(client.project / "base", seed=0)
+    save_model(client.project / "teacher", seed=1, hidden_size=32, layers=2)
+    write_rows(client.project / "rows.jsonl", range(20))
+    write_rows(client.project / "held.jsonl", range(700, 707))
+    (client.project / "job.toml").write_text(DISTILL)
     return client

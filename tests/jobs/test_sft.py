@@ -1,6 +1,7 @@
 """The fine-tuning program: its pieces, and a training of a few steps on a tiny random model."""
 
 import dataclasses
+import functools
 import importlib.util
 import json
 import os
@@ -12,30 +13,22 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from testbed.job_programs import ROOT, WORKER, load
 
 # Looked for, not imported: that takes eight seconds, also where no training is selected.
 if not all(map(importlib.util.find_spec, ("torch", "transformers", "accelerate", "peft"))):
     pytest.skip("the training libraries are not installed", allow_module_level=True)
 pytestmark = pytest.mark.training
 
-ROOT = Path(__file__).parents[2]
-WORKER = ROOT / "launcher" / "worker"
-
-
-def load(name: str):
-    """Load a program as a module; jobs/ is no package."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "jobs" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, name, module)  # dataclasses look the module up
-        patch.syspath_prepend(str(WORKER))
-        spec.loader.exec_module(module)
-    return module
-
 
 @pytest.fixture(scope="module")
 def sft():
     return load("sft")
+
+
+@pytest.fixture(scope="module")
+def shared():
+    return load("shared")
 
 
 @pytest.fixture(scope="module")
@@ -64,25 +57,25 @@ def test_an_answer_is_one_well_formed_pair_of_tags(sft, text, answer):
     assert sft.read_answer(text) == answer
 
 
-def test_only_the_answer_carries_loss(sft, tokenizer):
+def test_only_the_answer_carries_loss(sft, shared, tokenizer):
     """Prompt and padding are masked; the answer's tags and the end mark are trained."""
     rows = [
         sft.encode_example(tokenizer, {"prompt": "1 km in m?", "answer": "1000"}),
         sft.encode_example(tokenizer, {"prompt": "1 m in m?", "answer": "1"}),
     ]
-    batch = sft.collate(rows, tokenizer.pad_token_id)
-    trained = [row[row != sft.IGNORED] for row in batch["labels"]]
+    batch = shared.collate(rows, tokenizer.pad_token_id)
+    trained = [row[row != shared.IGNORED] for row in batch["labels"]]
     texts = [tokenizer.decode(row) for row in trained]
     assert texts == ["<answer>1000</answer><eos>", "<answer>1</answer><eos>"]
     assert batch["attention_mask"].sum(dim=1).tolist() == [len(row["input_ids"]) for row in rows]
 
 
-def test_a_chat_template_writes_the_prompt(sft, tokenizer, demo):
+def test_a_chat_template_writes_the_prompt(shared, tokenizer, demo):
     """A model with a chat template is asked in its own form, without a second set of marks."""
     chatty = demo.tokenizer()
     chatty.chat_template = "{% for m in messages %}q {{ m.content }} {% endfor %}a "
-    assert chatty.decode(sft.encode_prompt(chatty, "1 km")) == "q 1 km a "
-    assert tokenizer.decode(sft.encode_prompt(tokenizer, "1 km")) == "1 km\n"
+    assert chatty.decode(shared.encode_prompt(chatty, "1 km")) == "q 1 km a "
+    assert tokenizer.decode(shared.encode_prompt(tokenizer, "1 km")) == "1 km\n"
 
 
 @pytest.mark.parametrize(
@@ -96,49 +89,53 @@ def test_a_chat_template_writes_the_prompt(sft, tokenizer, demo):
         ('{"prompt": "x", "answer": " "}', "\"answer\" is ' '"),
     ],
 )
-def test_a_bad_line_is_named_with_its_number(sft, tmp_path, line, complaint):
+def test_a_bad_line_is_named_with_its_number(shared, tmp_path, line, complaint):
     """The message says which file, which line, and what is wrong."""
     path = tmp_path / "train.jsonl"
     path.write_text('{"prompt": "x", "answer": 1}\n' + line + "\n")
     with pytest.raises(SystemExit) as stopped:
-        sft.read_examples(str(path))
+        shared.read_examples(str(path))
     assert str(stopped.value).startswith(f"{path}, line 2: ")
     assert complaint in str(stopped.value)
 
 
-def test_an_answer_may_be_a_number(sft, tmp_path):
+def test_an_answer_may_be_a_number(shared, tmp_path):
     """Numbers in the data are compared as text, so they become text."""
     (tmp_path / "a.jsonl").write_text('{"prompt": "x", "answer": 12.5}\n\n')
-    assert sft.read_examples(str(tmp_path / "a.jsonl")) == [{"prompt": "x", "answer": "12.5"}]
+    assert shared.read_examples(str(tmp_path / "a.jsonl")) == [{"prompt": "x", "answer": "12.5"}]
 
 
-def test_examples_too_long_are_left_out_and_counted(sft, tokenizer, capsys):
+def test_examples_too_long_are_left_out_and_counted(sft, shared, tokenizer, capsys):
     """A cut example would teach to stop in the middle."""
     examples = [{"prompt": "1", "answer": "1"}, {"prompt": "1" * 50, "answer": "1"}]
-    assert len(sft.encode_examples(tokenizer, examples, max_length=40)) == 1
+    rows = [sft.encode_example(tokenizer, example) for example in examples]
+    assert shared.keep_short(rows, max_length=40) == rows[:1]
     assert "left out 1 of 2" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="max_length"):
-        sft.encode_examples(tokenizer, examples, max_length=3)
+        shared.keep_short(rows, max_length=3)
 
 
-def test_an_unknown_setting_is_named(sft):
+def test_an_unknown_setting_is_named(sft, shared):
     """A slip in [settings] does not train silently with a default."""
     with pytest.raises(SystemExit, match="lerning_rate"):
-        sft.read_settings({"lerning_rate": 1})
+        shared.read_settings(sft.Settings, {"lerning_rate": 1})
 
 
-def test_the_job_file_sets_only_what_the_program_knows(sft):
-    """sft.toml and sft.py agree."""
-    job = tomllib.loads((ROOT / "jobs" / "sft.toml").read_text())
-    sft.read_settings(job["settings"])
-    assert set(job["settings"]) == {field.name for field in dataclasses.fields(sft.Settings)}
+@pytest.mark.parametrize("name", ["sft", "distill"])
+def test_the_job_file_sets_only_what_the_program_knows(shared, name):
+    """The job's file and the program agree, on the values too where the file names one."""
+    program = load(name)
+    written = tomllib.loads((ROOT / "jobs" / f"{name}.toml").read_text())["settings"]
+    assert shared.read_settings(program.Settings, written) == program.Settings()
+    assert set(written) == {field.name for field in dataclasses.fields(program.Settings)}
 
 
-def test_an_automatic_setting_is_the_default_of_the_model(sft):
+def test_an_automatic_setting_is_the_default_of_the_model(sft, shared):
     """The demo's small model has a rate of its own; a number is used for every model."""
-    assert sft.read_settings({"learning_rate": "auto"}).learning_rate == 2e-4
-    assert sft.read_settings({"learning_rate": "auto"}, sft.DEMO_SETTINGS).learning_rate == 5e-3
-    assert sft.read_settings({"learning_rate": 1e-3}, sft.DEMO_SETTINGS).learning_rate == 1e-3
+    read = functools.partial(shared.read_settings, sft.Settings)
+    assert read({"learning_rate": "auto"}).learning_rate == 2e-4
+    assert read({"learning_rate": "auto"}, sft.DEMO_SETTINGS).learning_rate == 5e-3
+    assert read({"learning_rate": 1e-3}, sft.DEMO_SETTINGS).learning_rate == 1e-3
 
 
 def test_the_demo_questions_are_distinct_right_and_the_same_each_time(demo):

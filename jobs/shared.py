@@ -1,0 +1,121 @@
+"""What the programs in this folder share: settings, examples as tokens, batches, the adapter."""
+
+import json
+from dataclasses import fields
+from typing import TypeVar
+
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+IGNORED = -100  # the label that torch's cross entropy leaves out
+SEPARATOR = "\n"  # between prompt and answer where the tokenizer has no chat template
+Row = dict[str, list[int]]  # an example's `input_ids` and `labels`
+Settings = TypeVar("Settings")
+
+# ---- settings
+
+
+def read_settings(
+    kind: type[Settings], own: dict[str, object], defaults: dict[str, object] | None = None
+) -> Settings:
+    """Check names and give the settings in force, where "auto" is the default; SystemExit names an unknown one."""
+    names = [field.name for field in fields(kind)]
+    unknown = [name for name in own if name not in names]
+    if unknown:
+        raise SystemExit(f"[settings] has no {unknown[0]!r}; it has {' '.join(names)}")
+    return kind(**{**(defaults or {}), **{name: value for name, value in own.items() if value != "auto"}})
+
+
+def add_adapter(model: PreTrainedModel, rank: int, alpha: int, dropout: float) -> torch.nn.Module:
+    """Freeze a model and add a LoRA to all its linear layers but the head."""
+    lora = LoraConfig(
+        task_type="CAUSAL_LM", target_modules="all-linear", r=rank, lora_alpha=alpha, lora_dropout=dropout
+    )
+    return get_peft_model(model, lora)
+
+
+# ---- data
+
+
+def read_examples(path: str, takes_text: bool = False) -> list[dict[str, str]]:
+    """Read a JSONL file of `prompt` and `answer` a line, or `text` if the caller takes it.
+
+    SystemExit names the line that is wrong and how.
+    """
+    examples = []
+    with open(path, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                examples.append(read_example(line, f"{path}, line {number}", takes_text))
+    if not examples:
+        raise SystemExit(f"{path}: no examples")
+    return examples
+
+
+def read_example(line: str, where: str, takes_text: bool = False) -> dict[str, str]:
+    """Read one line; an answer may be a number, which becomes its text."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise SystemExit(f"{where}: not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise SystemExit(f'{where}: not an object with "prompt" and "answer"')
+    if takes_text and "text" in row:
+        return {"text": check_text(row, "text", (str,), where)}
+    return {
+        "prompt": check_text(row, "prompt", (str,), where),
+        "answer": check_text(row, "answer", (str, int, float), where).strip(),
+    }
+
+
+def check_text(row: dict[str, object], key: str, kinds: tuple[type, ...], where: str) -> str:
+    """Give a value of a line as text; SystemExit if it is missing, empty or of another kind."""
+    if key not in row:
+        raise SystemExit(f'{where}: no "{key}"')
+    value = row[key]
+    if not isinstance(value, kinds) or isinstance(value, bool) or not str(value).strip():
+        raise SystemExit(f'{where}: "{key}" is {value!r}, not a text')
+    return str(value)
+
+
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
+    """Give the tokens before the answer: by the chat template where there is one."""
+    if tokenizer.chat_template:
+        turns = [{"role": "user", "content": prompt}]
+        text = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        return tokenizer(text, add_special_tokens=False)["input_ids"]  # the template has written them
+    return tokenizer(prompt + SEPARATOR)["input_ids"]
+
+
+def encode_answer(tokenizer: PreTrainedTokenizerBase, prompt: str, answer: str) -> Row:
+    """Give tokens and labels of a prompt and its answer, which ends with an end mark; the prompt carries no loss."""
+    before = encode_prompt(tokenizer, prompt)
+    counted = [*tokenizer(answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    return {"input_ids": before + counted, "labels": [IGNORED] * len(before) + counted}
+
+
+def keep_short(rows: list[Row], max_length: int) -> list[Row]:
+    """Give the rows that fit: a cut example would teach to stop in the middle."""
+    fitting = [row for row in rows if len(row["input_ids"]) <= max_length]
+    if len(fitting) < len(rows):
+        print(f"left out {len(rows) - len(fitting)} of {len(rows)} examples: longer than {max_length} tokens")
+    if not fitting:
+        raise SystemExit(f"all {len(rows)} examples are longer than max_length = {max_length} tokens")
+    return fitting
+
+
+def pad(rows: list[list[int]], value: int, side: str = "right") -> torch.Tensor:
+    """Make one tensor of rows of different lengths."""
+    return torch.nn.utils.rnn.pad_sequence(
+        [torch.tensor(row) for row in rows], batch_first=True, padding_value=value, padding_side=side
+    )
+
+
+def collate(rows: list[Row], pad_id: int) -> dict[str, torch.Tensor]:
+    """Make a batch; padding is neither attended to nor counted in the loss."""
+    return {
+        "input_ids": pad([row["input_ids"] for row in rows], pad_id),
+        "attention_mask": pad([[1] * len(row["input_ids"]) for row in rows], 0),
+        "labels": pad([row["labels"] for row in rows], IGNORED),
+    }
