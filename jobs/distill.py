@@ -35,7 +35,6 @@ Not covered: teachers with another tokenizer, logits stored before, sharded mode
 import json
 import math
 import random
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -212,7 +211,7 @@ class Distillation:
         self.model, self.optimizer = accelerator.prepare(student, optimizer)
         self.student, self.teacher = student, teacher.to(accelerator.device)
         self.result: dict[str, float] = {}
-        self.meter = Meter()
+        self.meter, self.speed = Meter(), worker.Speedometer(student, [teacher])
 
     def step(self, rows: list[Row]) -> None:
         """Train on the examples of one step."""
@@ -233,7 +232,8 @@ class Distillation:
                 self.optimizer.step()
                 self.optimizer.zero_grad()
                 self.meter.add(loss, kl, ce)
-        self.meter.end_step(norm, tokens, sum(len(row["input_ids"]) for row in rows))
+        self.meter.end_step(norm, tokens)
+        self.speed.add(sum(len(row["input_ids"]) for row in rows))
         if not accelerator.optimizer_step_was_skipped:
             self.scheduler.step()
 
@@ -249,10 +249,10 @@ class Distillation:
 
     def log(self, step: int) -> None:
         """Report the means since the last line."""
-        metrics = self.meter.read(self.accelerator)
-        rate = self.scheduler.get_last_lr()[0]
+        metrics = self.meter.read(self.accelerator)  # waits for the card, so that the speed is the card's
+        metrics["learning_rate"] = self.scheduler.get_last_lr()[0]
         if self.accelerator.is_main_process:
-            worker.log(step, **metrics, learning_rate=rate)
+            worker.log(step, **metrics, **self.speed.read())
 
     @torch.no_grad()
     def mean_loss(self, model: PreTrainedModel, rows: list[Row]) -> float:
@@ -272,6 +272,7 @@ class Distillation:
         loss = self.mean_loss(self.student, rows)
         if self.accelerator.is_main_process:
             worker.log(step, eval_loss=loss, perplexity=math.exp(loss))
+        self.speed.restart()  # not the time that this took
         self.result.setdefault("perplexity_first", math.exp(loss))
         self.result["perplexity_last"] = math.exp(loss)
         is_best = math.exp(loss) < self.result.get("perplexity_best", math.inf)
@@ -320,25 +321,22 @@ class Meter:
         sums = torch.stack([loss.detach() for loss in losses])
         self._sums = sums if self._sums is None else self._sums + sums
 
-    def end_step(self, norm: torch.Tensor, tokens: int, read: int) -> None:
-        """End a step: its gradient norm, the tokens of all ranks that carry loss, and all that were read."""
+    def end_step(self, norm: torch.Tensor, tokens: int) -> None:
+        """End a step: its gradient norm, and the tokens of all ranks that carry loss."""
         self._norm = norm
         self._tokens += tokens
-        self._read += read
 
     def read(self, accelerator: Accelerator) -> dict[str, float]:
-        """Give the means a token and the speed since the last line."""
+        """Give the means a token since the last line, and the last gradient norm."""
         loss, kl, ce = (accelerator.reduce(self._sums, "sum") / self._tokens).tolist()
         metrics = {"loss": loss, "kl": kl, "ce": ce, "grad_norm": float(self._norm)}
-        speed = {"tokens_per_s": self._read / (time.monotonic() - self._began_s)}
         self._reset()
-        return {**metrics, **speed}
+        return metrics
 
     def _reset(self) -> None:
         self._sums: torch.Tensor | None = None
         self._norm: torch.Tensor | None = None
-        self._tokens = self._read = 0
-        self._began_s = time.monotonic()
+        self._tokens = 0
 
 
 # ---- the job

@@ -34,6 +34,7 @@ def compose(basis: Basis, folder: int, attempt: int) -> Dict[str, Any]:
     run, plan, changes = basis.run, basis.plan, basis.in_force.changes
     me = process.find(os.getpid())
     rung = int(changes.get("rung", 0))
+    precision = (plan.get("ladder") or [None])[rung]
     split = {name: changes[name] for name in ("micro_batch", "accumulation") if name in changes}
     return {
         "version": VERSION,
@@ -48,7 +49,8 @@ def compose(basis: Basis, folder: int, attempt: int) -> Dict[str, Any]:
         "runtime": basis.runtime,
         "previous": basis.previous,
         "rung": rung,
-        "precision": (plan.get("ladder") or [None])[rung],
+        "precision": precision,
+        "peak_tflops": _peak_tflops(plan, precision or {}),
         "remedy": basis.in_force.remedy.record() if basis.in_force.remedy is not None else None,
         "changes": changes,
         "rehearsed": plan.get("rehearsed") is True,
@@ -85,6 +87,17 @@ def _adaptation(plan: Dict[str, Any], accumulation: int) -> Dict[str, Any]:
     planned = plan["split"]["accumulation"]
     halvings = (max(accumulation, planned) // planned).bit_length() - 1
     return {"split": "split" in (plan.get("takes") or ()), "halvings": halvings}
+
+
+def _peak_tflops(plan: Dict[str, Any], precision: Dict[str, Any]) -> Optional[float]:
+    """Return the card's published peak rate at a precision; None for one that is not known, or not there."""
+    if plan.get("rehearsed") is True:
+        return None
+    compute = precision.get("autocast_dtype") or precision.get("base_dtype")
+    wide = "tf32" if precision.get("tf32") else "fp32"
+    rate = {"float16": "fp16", "bfloat16": "bf16", "float32": wide}.get(str(compute))
+    peak = plan["profile"].get("peak") or {}
+    return peak.get(rate) if rate is not None else None
 
 
 def _card(profile: Dict[str, Any]) -> Dict[str, Any]:

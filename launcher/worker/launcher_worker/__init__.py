@@ -44,6 +44,7 @@ The modules, in the order in which they import each other:
     manifests, checkpoints sealing, rotation, where to resume
     events                 log, progress, begin, done
     mixed_precision        from the plan to keywords, autocast, scaler, accelerator
+    throughput             tokens per second, and the share of the card's peak rate
     preparation            makes a model safe to train at the plan's precision
     trainer_lines, trainer what a Trainer's log lines say, the callback for a transformers.Trainer
     observer, startup/     the start-up hook, which observes scripts that do not use the worker
@@ -60,6 +61,7 @@ from .guard.rules import Tripped
 from .mixed_precision import accelerator, autocast, model_arguments, scaler, training_arguments
 from .pace import due, stopping
 from .preparation import prepare
+from .throughput import Speedometer
 from .trainer import trainer_callback
 from .values import Knobs, Peek, Precision, Split, knobs
 
@@ -68,6 +70,7 @@ __all__ = [
     "Knobs",
     "Peek",
     "Precision",
+    "Speedometer",
     "Split",
     "Tripped",
     "accelerator",

@@ -47,7 +47,7 @@ def trainer_callback(keep: Optional[Callable[[int, str, Any, bool], None]] = Non
                 values.hold("precision")
             else:
                 values.announce()
-            self._lines.begin(args, state)
+            self._lines.begin(args, state, kwargs.get("model"))
             process_guard.follow_trainer(kwargs.get("model"), state.global_step, state.max_steps)
             if hasattr(args, "num_generations"):  # TRL: it learns from rewards
                 process_guard.expect_rewards()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from typing import Any, Dict, Mapping
 
 from .json_values import scalar
+from .throughput import Speedometer
 
 _LOSS = "tr_loss_step"  # the loss of a micro-batch in Trainer's loop, by this name since transformers 4
 _MOST_FRAMES = 10  # between a callback and that loop
@@ -24,13 +24,13 @@ class TrainerLines:
         self._filters = False
         self._sum: Any = None  # of the micro-batches since the last line of a training step
         self._tokens = 0
-        self._clock_s = 0.0
+        self._speed = Speedometer()
 
-    def begin(self, args: Any, state: Any) -> None:
+    def begin(self, args: Any, state: Any, model: Any = None) -> None:
         """Start a training."""
         self._filters = bool(getattr(args, "logging_nan_inf_filter", False))
         self._sum = None
-        self._tokens, self._clock_s = _tokens(state), time.monotonic()
+        self._tokens, self._speed = _tokens(state), Speedometer(model)
 
     def note_micro_batch(self) -> None:
         """Note the loss of the micro-batch that has just ended, if Trainer might leave it out."""
@@ -41,7 +41,8 @@ class TrainerLines:
     def metrics(self, state: Any, logs: Mapping[str, Any]) -> Dict[str, Any]:
         """Return the metrics of a line.
 
-        If Trainer counts tokens, the line of a training step also has the tokens per second since the previous line.
+        If Trainer counts tokens, the line of a training step also has the tokens per second since the previous line, and
+        the card's utilisation.
         """
         values = {name: value for name, value in logs.items() if isinstance(value, (int, float, str))}
         values.pop("num_input_tokens_seen", None)
@@ -49,7 +50,9 @@ class TrainerLines:
             # Trainer adds averages since the start to every line; only the summary keeps them.
             values = {name: value for name, value in values.items() if not name.startswith("train_")}
             values["loss"] = self._true_loss(values)
-            values.update(self._speed(_tokens(state)))
+            self._speed.add(_tokens(state) - self._tokens)
+            self._tokens = _tokens(state)
+            values.update(self._speed.read())
         return {name: scalar(name, value) for name, value in values.items()}
 
     def _true_loss(self, values: Mapping[str, Any]) -> Any:
@@ -60,14 +63,6 @@ class TrainerLines:
         norm = values.get("grad_norm")
         is_lost = values["loss"] == 0 and isinstance(norm, float) and not math.isfinite(norm)
         return math.nan if self._filters and is_lost else values["loss"]
-
-    def _speed(self, tokens: int) -> Dict[str, float]:
-        """Return the tokens per second since the previous line, if Trainer counts tokens."""
-        tokens_before, clock_before_s = self._tokens, self._clock_s
-        self._tokens, self._clock_s = tokens, time.monotonic()
-        if tokens <= tokens_before or self._clock_s <= clock_before_s:
-            return {}
-        return {"tokens_per_s": (tokens - tokens_before) / (self._clock_s - clock_before_s)}
 
 
 def _tokens(state: Any) -> int:

@@ -76,6 +76,7 @@ class Knobs:
         self.seed: int = values["seed"]
         self.rehearsed: bool = values.get("rehearsed", False)  # a card's plan, run on a CPU
         self.checkpoint: Optional[Dict[str, Any]] = values.get("checkpoint")  # path and step to resume from
+        self.peak_tflops: Optional[float] = values.get("peak_tflops")  # of one card, at the plan's precision
         self.guard: str = values.get("guard", "end")  # or "warn": whether it ends a training
         self.method: str = values["method"]
         self.model: Optional[str] = values["model"]
