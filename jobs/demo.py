@@ -115,7 +115,7 @@ def make(folder: Path) -> None:
         (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
     tokens = tokenizer()
     model = train(tokens, rows[RECIPE["eval"] :])
-    for name, made in (("model", model), ("student", untrained(tokens, RECIPE["student"]))):
+    for name, made in (("model", model), ("student", untrained(tokens))):
         made.save_pretrained(folder / name)
         tokens.save_pretrained(folder / name)
 
@@ -159,19 +159,24 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def untrained(tokens: PreTrainedTokenizerFast, shape: dict[str, object]) -> LlamaForCausalLM:
-    """Build a model with random weights, always the same ones."""
+def build(tokens: PreTrainedTokenizerFast, shape: dict[str, object]) -> LlamaForCausalLM:
+    """Build a model with random weights."""
+    ids = {"pad_token_id": tokens.pad_token_id, "eos_token_id": tokens.eos_token_id, "bos_token_id": None}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=len(tokens), **ids, **shape))
+
+
+def untrained(tokens: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """Build the student, always with the same random weights."""
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay its own
         torch.manual_seed(RECIPE["seed"])
-        ids = {"pad_token_id": tokens.pad_token_id, "eos_token_id": tokens.eos_token_id, "bos_token_id": None}
-        return LlamaForCausalLM(LlamaConfig(vocab_size=len(tokens), **ids, **shape))
+        return build(tokens, RECIPE["student"])
 
 
 def train(tokens: PreTrainedTokenizerFast, rows: list[tuple[str, str]]) -> LlamaForCausalLM:
     """Teach a fresh model to answer without tags, a newline after the question as in `sft.py`."""
-    model = untrained(tokens, RECIPE["model"])
     with torch.random.fork_rng(devices=[]), one_thread():
         torch.manual_seed(RECIPE["seed"])
+        model = build(tokens, RECIPE["model"])
         optimizer = torch.optim.AdamW(model.parameters(), lr=RECIPE["learning_rate"])
         scheduler = get_cosine_schedule_with_warmup(optimizer, RECIPE["warmup_steps"], RECIPE["steps"])
         for step in range(RECIPE["steps"]):

@@ -34,7 +34,6 @@ Not covered: teachers with another tokenizer, logits stored before, sharded mode
 
 import json
 import math
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +48,8 @@ from shared import (
     collate,
     encode_answer,
     keep_short,
+    length_of,
+    order_of,
     read_examples,
     read_settings,
 )
@@ -106,18 +107,15 @@ def counted(rows: list[Row]) -> int:
 
 
 def rows_of_step(rows: list[Row], step: int, batch: int, seed: int) -> list[Row]:
-    """Give the examples of a step, by length, so that those of a micro-batch need little padding.
-
-    Each epoch is a permutation of its own. Nothing needs to be remembered for a resume.
-    """
-    drawn = []
+    """Give the examples of a step, by length. Epochs follow each other without a gap."""
+    drawn: list[Row] = []
+    order: tuple[int, ...] = ()
     for position in range((step - 1) * batch, step * batch):
         epoch, index = divmod(position, len(rows))
         if index == 0 or not drawn:
-            order = list(range(len(rows)))
-            random.Random(f"{seed} {epoch}").shuffle(order)  # noqa: S311  # the same on every rank, and no secret
+            order = order_of(len(rows), seed, epoch)
         drawn.append(rows[order[index]])
-    return sorted(drawn, key=lambda row: len(row["input_ids"]))
+    return sorted(drawn, key=length_of)
 
 
 def read_rows(
@@ -233,7 +231,7 @@ class Distillation:
                 self.optimizer.zero_grad()
                 self.meter.add(loss, kl, ce)
         self.meter.end_step(norm, tokens)
-        self.speed.add(sum(len(row["input_ids"]) for row in rows))
+        self.speed.add(sum(map(length_of, rows)))
         if not accelerator.optimizer_step_was_skipped:
             self.scheduler.step()
 
@@ -260,7 +258,7 @@ class Distillation:
         was_training = model.training
         model.eval()
         total = torch.zeros((), device=self.accelerator.device)
-        for batch in self.micro_batches(sorted(rows, key=lambda row: len(row["input_ids"]))):
+        for batch in self.micro_batches(sorted(rows, key=length_of)):
             with worker.autocast():
                 logits = logits_of(model, batch)
             total += functional.cross_entropy(logits.float(), labels_of(batch), reduction="sum")

@@ -26,6 +26,7 @@ import torch
 from shared import (
     IGNORED,
     Row,
+    StepSampler,
     add_adapter,
     collate,
     encode_answer,
@@ -147,6 +148,14 @@ def evaluate(
 # ---- the job
 
 
+class StepTrainer(Trainer):
+    """A Trainer whose steps have the same examples on any card, with little padding."""
+
+    def _get_train_sampler(self, dataset: object = None) -> StepSampler:
+        split = worker.knobs().peek.split
+        return StepSampler(self.train_dataset, split.global_batch, self.args.data_seed)
+
+
 def main() -> None:
     """Train, evaluate, save."""
     # set-up
@@ -190,7 +199,7 @@ def main() -> None:
     model = worker.prepare(model)
 
     # training
-    trainer = Trainer(
+    trainer = StepTrainer(
         model,
         arguments,
         train_dataset=train_rows,

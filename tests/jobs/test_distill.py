@@ -207,6 +207,27 @@ def test_killed_and_resumed_it_ends_as_the_unbroken_one_did(distill_project):
         assert metrics(client, run, name) == metrics(client, plain, name)
 
 
+@pytest.mark.parametrize(
+    ("words", "headline"),
+    [
+        (("--profile", "l40s"), "precision bf16, rehearsed on the CPU: bf16 autocast over an fp32 base, fp32 trainables, scaler off"),
+        (("--profile", "p100", "--precision", "fp16"), "fp16 autocast over an fp32 base, fp32 trainables, scaler on"),
+        (("--profile", "p100", "--precision", "fp16-native"), "no autocast over an fp16 base, fp16 trainables, scaler off"),
+    ],
+    ids=["report 002", "report 004, mixed", "report 004, all in fp16"],
+)  # fmt: skip
+def test_the_trainings_of_two_field_reports_run_as_it(distill_project, words, headline):
+    """What ended in errors of dtypes and scalers; perplexity from step 0 on, a micro-batch of one, a better student in the end."""
+    client = distill_project
+    steps = ("--set", "batch.micro=1", "--set", "settings.eval_steps=6")
+    run = client.detached(*WORDS, *words, "--rehearse", *steps)
+    ended(client, run)
+    assert headline in client.ok("logs", run)
+    measured = metrics(client, run, "perplexity")
+    assert sorted(measured) == [0, 6, 12]
+    assert measured[12] < measured[0]
+
+
 def test_two_ranks_have_the_losses_of_one(distill_project):
     """Each has half of the examples and as many tokens as they happen to have; the gradient is that of the whole batch."""
     client = distill_project
@@ -219,3 +240,16 @@ def test_two_ranks_have_the_losses_of_one(distill_project):
         alone = metrics(client, one, name)
         assert len(alone) >= 4
         assert metrics(client, two, name) == pytest.approx(alone, rel=1e-3), name
+
+
+@pytest.mark.long
+def test_the_demo_s_student_comes_near_its_teacher(client):
+    """A student of a quarter of its teacher's size, from random weights; measured by transformers on the held-out data."""
+    run = client.detached("--job", "distill", "--profile", "cpu")
+    folder = ended(client, run)
+    (demo,) = (client.home / ".launch" / "cache").glob("demo-*")
+    held = demo / "eval.jsonl"
+    first, teacher = (math.exp(loss_of(demo / name, held)) for name in ("student", "model"))
+    last = math.exp(loss_of(folder / "work" / "artifacts" / "model", held))
+    assert first > 40
+    assert teacher < last < 1.02 or last < teacher

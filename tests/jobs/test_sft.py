@@ -115,6 +115,25 @@ def test_examples_too_long_are_left_out_and_counted(sft, shared, tokenizer, caps
         shared.keep_short(rows, max_length=3)
 
 
+def test_a_step_has_the_same_examples_on_any_card_and_those_of_a_micro_batch_are_alike(shared):
+    """Each epoch has its own order, in which only the examples of one step are sorted."""
+    rows = [{"input_ids": [0] * (number * 7 % 23 + 1), "labels": []} for number in range(40)]
+    sampler = shared.StepSampler(rows, 8, seed=1)
+    drawn = shared.order_of(40, 1, 0)
+    orders = []
+    for epoch in (0, 1):
+        sampler.set_epoch(epoch)
+        orders.append(list(sampler))
+        assert sorted(orders[-1]) == list(range(40))
+    for start in range(0, 40, 8):
+        step = orders[0][start : start + 8]
+        assert sorted(step) == sorted(drawn[start : start + 8])
+        lengths = [shared.length_of(rows[place]) for place in step]
+        assert lengths == sorted(lengths)
+    assert orders[0] != orders[1]
+    assert list(shared.StepSampler(rows, 8, seed=2)) != orders[0]
+
+
 def test_an_unknown_setting_is_named(sft, shared):
     """A slip in [settings] does not train silently with a default."""
     with pytest.raises(SystemExit, match="lerning_rate"):
