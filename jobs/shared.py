@@ -1,6 +1,7 @@
 """What the programs in this folder share: settings, examples as tokens, batches, the adapter."""
 
 import functools
+import itertools
 import json
 import random
 from collections.abc import Iterator
@@ -125,7 +126,8 @@ class StepSampler(torch.utils.data.Sampler[int]):
     """The order of an epoch for a Trainer, in which the examples of each step lie by length.
 
     The examples of a step stay what they were drawn, and a Trainer weighs each token of a step alike, so that only the
-    padding changes: with lengths as in chats and a micro-batch of 8, to a half.
+    padding changes: with lengths as in chats and a micro-batch of 8, to a half. The first examples of an epoch complete
+    its last step, so that this one too is the same on any number of ranks.
     """
 
     def __init__(self, rows: list[Row], batch: int, seed: int) -> None:
@@ -133,16 +135,15 @@ class StepSampler(torch.utils.data.Sampler[int]):
         self.rows, self.batch, self.seed, self.epoch = rows, batch, seed, 0
 
     def __len__(self) -> int:
-        """Give how many examples an epoch has."""
-        return len(self.rows)
+        """Give how many examples the steps of an epoch have."""
+        return -(-len(self.rows) // self.batch) * self.batch
 
     def __iter__(self) -> Iterator[int]:
         """Give the places of an epoch's examples among the rows."""
-        order = order_of(len(self.rows), self.seed, self.epoch)
-        for start in range(0, len(order), self.batch):
-            yield from sorted(
-                order[start : start + self.batch], key=lambda place: length_of(self.rows[place])
-            )
+        order = itertools.cycle(order_of(len(self.rows), self.seed, self.epoch))
+        for _ in range(0, len(self), self.batch):
+            step = itertools.islice(order, self.batch)
+            yield from sorted(step, key=lambda place: length_of(self.rows[place]))
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch; accelerate calls it."""

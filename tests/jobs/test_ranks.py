@@ -95,7 +95,10 @@ def ended(client, run):
 
 
 def test_two_ranks_train_as_one_does_and_outlive_the_death_of_one(sft_project):
-    """`python sft.py` becomes two processes by the plan; each has half of the batch, and the examples are the same."""
+    """`python sft.py` becomes two processes by the plan; each has half of the batch, and the examples are the same.
+
+    An epoch has two and a half steps, and the death comes in the second one.
+    """
     client = sft_project
     one = ended(client, client.detached("--profile", "t4", *SFT))
     run = client.detached("--profile", "t4x2", *SFT)
@@ -123,12 +126,10 @@ def test_two_ranks_train_as_one_does_and_outlive_the_death_of_one(sft_project):
     assert manifest["world_size"] == 2
     alone = weights(client, one)
     for name, weight in weights(client, run).items():
-        assert (weight - alone[name]).abs().mean() < 5e-5, (
-            name
-        )  # Adam makes much of the last bits of a gradient
+        assert (weight - alone[name]).abs().mean() < 1e-6, name
     plain = losses(client, one)
     for step, loss in losses(client, run).items():
-        assert loss == pytest.approx(plain[step], rel=5e-3), step
+        assert loss == pytest.approx(plain[step], rel=1e-5), step
 
 
 def commands():

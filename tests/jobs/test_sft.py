@@ -134,6 +134,16 @@ def test_a_step_has_the_same_examples_on_any_card_and_those_of_a_micro_batch_are
     assert list(shared.StepSampler(rows, 8, seed=2)) != orders[0]
 
 
+@pytest.mark.parametrize("batch", [16, 100])
+def test_the_first_examples_of_an_epoch_complete_its_last_step(shared, batch):
+    """Otherwise the number of ranks would decide which examples that step has."""
+    rows = [{"input_ids": [0] * 5, "labels": []}] * 40
+    sampler = shared.StepSampler(rows, batch, seed=1)
+    drawn = shared.order_of(40, 1, 0)
+    assert list(sampler) == [*drawn, *drawn, *drawn][: len(sampler)]
+    assert len(sampler) == {16: 48, 100: 100}[batch]
+
+
 def test_an_unknown_setting_is_named(sft, shared):
     """A slip in [settings] does not train silently with a default."""
     with pytest.raises(SystemExit, match="lerning_rate"):

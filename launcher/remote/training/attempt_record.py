@@ -96,7 +96,7 @@ def _peak_tflops(plan: Dict[str, Any], precision: Dict[str, Any]) -> Optional[fl
     compute = precision.get("autocast_dtype") or precision.get("base_dtype")
     wide = "tf32" if precision.get("tf32") else "fp32"
     rate = {"float16": "fp16", "bfloat16": "bf16", "float32": wide}.get(str(compute))
-    peak = plan["profile"].get("peak") or {}
+    peak = (plan.get("profile") or {}).get("peak") or {}
     return peak.get(rate) if rate is not None else None
 
 

@@ -54,6 +54,10 @@ def trainer_callback(keep: Optional[Callable[[int, str, Any, bool], None]] = Non
             if state.is_world_process_zero:
                 begin(state.global_step, state.max_steps)
 
+        def on_epoch_begin(self, _args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
+            """Tell the sampler its epoch."""
+            _set_epoch(kwargs.get("train_dataloader"), int(state.epoch or 0))
+
         def on_substep_end(self, _args: Any, _state: Any, _control: Any, **_kwargs: Any) -> None:
             """Note the loss of a micro-batch."""
             self._lines.note_micro_batch()
@@ -95,3 +99,17 @@ def trainer_callback(keep: Optional[Callable[[int, str, Any, bool], None]] = Non
             self._is_own_save = True
 
     return Reporter()
+
+
+def _set_epoch(loader: Any, epoch: int) -> None:
+    """Tell the innermost sampler of a data loader its epoch.
+
+    accelerate 1.15 looks only two samplers deep. A resumed Trainer with several ranks has three, so that the rest of
+    its epoch would have the order of epoch 0: examples twice, and others never.
+    """
+    sampler: Any = getattr(loader, "batch_sampler", None)
+    while hasattr(sampler, "batch_sampler"):
+        sampler = sampler.batch_sampler
+    sampler = getattr(sampler, "sampler", sampler)
+    if hasattr(sampler, "set_epoch"):
+        sampler.set_epoch(epoch)
