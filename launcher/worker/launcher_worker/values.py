@@ -78,6 +78,7 @@ class Knobs:
         self.checkpoint: Optional[Dict[str, Any]] = values.get("checkpoint")  # path and step to resume from
         self.peak_tflops: Optional[float] = values.get("peak_tflops")  # of one card, at the plan's precision
         self.guard: str = values.get("guard", "end")  # or "warn": whether it ends a training
+        self.trial: Optional[Dict[str, Any]] = values.get("trial")  # of `launch verify`; see trials/
         self.method: str = values["method"]
         self.model: Optional[str] = values["model"]
         self.teacher: Optional[str] = values.get("teacher")  # of a distillation

@@ -47,6 +47,7 @@ class StepGuard:
         self._bad_norm_at: Optional[int] = None  # the last step with a logged norm that was not finite
         self._is_proven = False
         self._tripped: Optional[Tripped] = None
+        self._trial: Any = None  # of `launch verify`, if this is one
 
     # -- what the script and Trainer say
 
@@ -59,6 +60,10 @@ class StepGuard:
         self._models.add(model, moving)
         self._judge.plan(knobs().peek.steps)
         self._rates = LearningRates()
+        if knobs().trial is not None and self._trial is None:
+            from ..trials.trial_watch import TrialWatch
+
+            self._trial = TrialWatch(model, lambda: self._judge)
 
     def follow_trainer(self, model: Any, step: int, steps: Optional[int] = None) -> None:
         """Count a Trainer's steps, from after `step` to `steps`."""
@@ -141,6 +146,8 @@ class StepGuard:
         if self._models.has_new_dtypes:
             raise RuntimeError(CAST_REFUSED)
         check_eps(optimizer)
+        if self._trial is not None:
+            self._trial.before_step(optimizer)
         self._rates.note(optimizer)
         if has_closure:
             return
@@ -155,6 +162,8 @@ class StepGuard:
 
     def after_step(self, optimizer: Any) -> None:
         """Tick, unless a Trainer or a scaler does."""
+        if self._trial is not None:
+            self._trial.after_step(optimizer)
         is_counted = (
             not self.is_scaling and not self._is_in_trainer and self._optimizer.is_followed(optimizer)
         )
@@ -183,6 +192,9 @@ class StepGuard:
         else:
             waiting, self._reading = self._reading, reading
             self._judge_reading(waiting)
+        if self._trial is not None and self._trial.end_step(self._step):
+            self._read_waiting()
+            self._trial.end()
 
     def complaint(self, step: int) -> Optional[str]:
         """Return why a checkpoint written now must not count, or None. This reads every trainable completely."""

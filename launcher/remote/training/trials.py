@@ -1,0 +1,152 @@
+"""The trials of a verification: which one comes next, by the plan and by how the earlier ones ended. Pure functions.
+
+A verification is a run whose attempts are trials, each in a process of its own:
+
+    card     what the card computes, and how fast; no job runs
+    rung     the job for some steps in one precision of the ladder. fp32 comes first: the gradients of the others are
+             compared with its gradient. One that runs out of memory is made again with half the micro-batch.
+    batch    the job for a few steps with another micro-batch, in the first precision that worked: the largest that fits
+
+Example: card, fp32, fp16 over an fp16 base, fp16 over an fp32 base, then fp16 with micro-batches of 16, 32 (out of memory).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+from ..diagnosis import remedy
+
+CARD, RUNG, BATCH = "card", "rung", "batch"
+GOOD = "good"
+"""How a trial ended that measured what it was to measure; any other end is the class of a failure."""
+OUT_OF_MEMORY = "cuda-oom"
+MADE_AGAIN = ("port-in-use", "preempted", "nccl-error", "gpu-busy-exclusive", "unknown")
+"""Failures that say nothing about a precision. The trial is made once more."""
+HELD_STEPS = 6
+"""Steps with held weights: more than a scaler that begins at 65536 usually skips."""
+BATCH_STEPS = 4
+MOST_BATCHES = 6
+
+
+class Trial(NamedTuple):
+    """One trial; `rung` counts from 0."""
+
+    kind: str
+    rung: int = 0
+    micro_batch: int = 1
+    accumulation: int = 1
+
+    def changes(self) -> Dict[str, Any]:
+        """Return what its attempt changes of the plan's values, as `attempt.json` holds it."""
+        values = {"rung": self.rung, "micro_batch": self.micro_batch, "accumulation": self.accumulation}
+        return {**values, "trial": self.kind}
+
+
+class Ended(NamedTuple):
+    """A trial, how it ended, and whether its script took its batch from the plan."""
+
+    trial: Trial
+    result: str
+    takes_batch: bool = False
+
+
+def read_trial(attempt: Dict[str, Any]) -> Optional[Trial]:
+    """Return the trial that an attempt was; None for a record that is not one."""
+    changes = attempt.get("changes")
+    if attempt.get("kind") != "attempt" or not isinstance(changes, dict) or "trial" not in changes:
+        return None
+    return Trial(changes["trial"], changes["rung"], changes["micro_batch"], changes["accumulation"])
+
+
+def ended_trials(records: Sequence[remedy.Records]) -> List[Ended]:
+    """Return the trials that have ended, from (attempt.json, state.json) of each folder.
+
+    One whose agent died in the middle has not; nor has one that failed, the first time, for a reason that says nothing.
+    """
+    ended: List[Ended] = []
+    excused = set()
+    for attempt, state in records:
+        trial = read_trial(attempt)
+        if trial is None:
+            continue
+        failure = remedy.read_failure(state.get("failure"))
+        result = GOOD if state.get("trial") == GOOD else failure.name if failure is not None else None
+        if result in MADE_AGAIN and (trial, result) not in excused:
+            excused.add((trial, result))
+        elif result is not None:
+            ended.append(Ended(trial, result, "split" in (state.get("consumed") or ())))
+    return ended
+
+
+def next_trial(plan: Dict[str, Any], ended: Sequence[Ended]) -> Optional[Trial]:
+    """Return the trial that comes next; None once all have been made, or if the card itself cannot be used."""
+    if not ended:
+        return Trial(CARD, **_split(plan, int(plan["split"]["micro_batch"])))
+    if ended[0].result != GOOD:
+        return None
+    for rung in order(plan["ladder"]):
+        trial = _of_rung(plan, rung, [one for one in ended if one.trial[:2] == (RUNG, rung)])
+        if trial is not None:
+            return trial
+    is_on_card = plan["profile"]["kind"] == "cuda" and plan.get("rehearsed") is not True
+    return _of_batch(plan, ended) if is_on_card else None
+
+
+def order(ladder: Sequence[Dict[str, Any]]) -> List[int]:
+    """Return the rungs in the order in which they are tried: fp32 without tf32 first, then as on the ladder."""
+    rungs = range(len(ladder))
+    return sorted(rungs, key=lambda rung: (not is_reference(ladder[rung]), rung))
+
+
+def is_reference(precision: Dict[str, Any]) -> bool:
+    """Whether the gradients of the others are compared with those of this precision."""
+    return precision.get("mode") == "fp32" and not precision.get("tf32")
+
+
+def best(ended: Sequence[Ended]) -> Optional[Ended]:
+    """Return the first rung of the ladder that worked; None if none has."""
+    good = [one for one in ended if one.trial.kind == RUNG and one.result == GOOD]
+    return min(good, key=lambda one: one.trial.rung, default=None)
+
+
+def _of_rung(plan: Dict[str, Any], rung: int, made: Sequence[Ended]) -> Optional[Trial]:
+    if not made:
+        return Trial(RUNG, rung, **_split(plan, int(plan["split"]["micro_batch"])))
+    last = made[-1]
+    smaller = [size for size in _sizes(plan) if 2 * size <= last.trial.micro_batch]
+    if last.result == OUT_OF_MEMORY and last.takes_batch and smaller:
+        return Trial(RUNG, rung, **_split(plan, smaller[-1]))
+    return None
+
+
+def _of_batch(plan: Dict[str, Any], ended: Sequence[Ended]) -> Optional[Trial]:
+    """Return the next larger micro-batch: twice the largest that fits, then what lies between it and the first that does not."""
+    worked = best(ended)
+    tried = [one for one in ended if one.trial.kind == BATCH]
+    if worked is None or not worked.takes_batch or len(tried) >= MOST_BATCHES:
+        return None
+    rung = worked.trial.rung
+    fit = max([worked.trial.micro_batch, *(one.trial.micro_batch for one in tried if one.result == GOOD)])
+    failed = [
+        one.trial.micro_batch for one in ended if one.trial.rung == rung and one.result not in (GOOD,)
+    ]
+    larger = [size for size in _sizes(plan) if fit < size and all(size < limit for limit in failed)]
+    if not larger:
+        return None
+    doubled = [size for size in larger if size >= 2 * fit]
+    size = larger[len(larger) // 2] if failed or not doubled else doubled[0]
+    return Trial(BATCH, rung, **_split(plan, size))
+
+
+def _sizes(plan: Dict[str, Any]) -> List[int]:
+    """Return the micro-batches that divide one card's share of the global batch, the smallest first."""
+    share = _share(plan)
+    return [size for size in range(1, share + 1) if share % size == 0]
+
+
+def _share(plan: Dict[str, Any]) -> int:
+    return int(plan["split"]["micro_batch"]) * int(plan["split"]["accumulation"])
+
+
+def _split(plan: Dict[str, Any], micro_batch: int) -> Dict[str, int]:
+    return {"micro_batch": micro_batch, "accumulation": _share(plan) // micro_batch}

@@ -1,0 +1,63 @@
+"""How close a step's gradient is to that of fp32: a sample of both, and the cosine of the angle between them.
+
+The trial in fp32 writes the samples of its held steps into a folder, from which the later trials read them.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Iterable, List, Optional
+
+MOST_ELEMENTS = 1 << 20
+
+
+def sample(optimizer: Any) -> Any:
+    """Return elements of all gradients of an optimizer, evenly spread, as one float32 tensor on the CPU.
+
+    None if there is no gradient, or one that is not a plain tensor.
+    """
+    import torch
+
+    gradients = [part.grad for part in _parameters(optimizer) if part.grad is not None]
+    if not gradients or any(type(one) is not torch.Tensor or one.is_sparse for one in gradients):
+        return None
+    elements = sum(one.numel() for one in gradients)
+    # An odd stride meets every column of a matrix, whose width is even.
+    stride = 1 if elements <= MOST_ELEMENTS else (elements // MOST_ELEMENTS) | 1
+    rows = [one.detach().flatten()[::stride].to("cpu", torch.float32) for one in gradients]
+    return torch.cat(rows)
+
+
+def write(folder: str, step: int, elements: Any) -> None:
+    """Keep the sample of a step."""
+    import torch
+
+    os.makedirs(folder, exist_ok=True)
+    torch.save(elements, _path(folder, step))
+
+
+def cosine_to_reference(folder: str, step: int, elements: Any) -> Optional[float]:
+    """Return the cosine between a sample and that of the same step in fp32.
+
+    None if there is none of that step or this size, or if either is zero.
+    """
+    import torch
+
+    path = _path(folder, step)
+    if not os.path.exists(path):
+        return None
+    reference = torch.load(path, map_location="cpu", weights_only=True)
+    if reference.shape != elements.shape:
+        return None
+    first, second = elements.double(), reference.double()
+    norms = float(first.norm() * second.norm())
+    return float(first @ second) / norms if norms > 0 else None
+
+
+def _path(folder: str, step: int) -> str:
+    return os.path.join(folder, "gradient-%d.pt" % step)
+
+
+def _parameters(optimizer: Any) -> Iterable[Any]:
+    parameters: List[Any] = [part for group in optimizer.param_groups for part in group["params"]]
+    return parameters

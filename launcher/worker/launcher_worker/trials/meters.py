@@ -1,0 +1,114 @@
+"""Time, tokens and memory of the steps of a trial."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+from ..unsaved_hook import UnsavedHook
+from ..values import knobs
+
+GB = 1e9
+
+
+class StepMeter:
+    """Measures the training steps of a model between two moments."""
+
+    def __init__(self, model: Any) -> None:
+        """Count what passes forward through a model from now on."""
+        self._model = model
+        self._tokens: Any = 0
+        self._examples = self._steps = 0
+        self._began_s: Optional[float] = None
+        self._seconds = 0.0
+        model.register_forward_pre_hook(UnsavedHook(self._see_forward), with_kwargs=True)
+
+    def begin(self) -> None:
+        """Begin to measure: what was done before has ended on the device."""
+        _wait_for_device(self._model)
+        _forget_peak(self._model)
+        self._tokens = self._examples = self._steps = 0
+        self._began_s = time.monotonic()
+
+    def count_step(self) -> None:
+        """Count a step, if measuring has begun."""
+        self._steps += self._began_s is not None
+
+    def end(self) -> None:
+        """End measuring, once the steps have ended on the device."""
+        _wait_for_device(self._model)
+        if self._began_s is not None:
+            self._seconds = time.monotonic() - self._began_s
+
+    def figures(self) -> Dict[str, Any]:
+        """Return seconds a step, tokens and examples a second; only what was measured."""
+        if not self._steps or self._seconds <= 0:
+            return {}
+        ranks = knobs().peek.split.ranks
+        tokens = float(self._tokens) * ranks
+        found: Dict[str, Any] = {"step_s": self._seconds / self._steps}
+        if self._examples:
+            found["examples_per_s"] = self._examples * ranks / self._seconds
+        if tokens:
+            found["tokens_per_s"] = tokens / self._seconds
+        return found
+
+    def _see_forward(self, module: Any, arguments: Tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+        import torch
+
+        if self._began_s is None or not module.training or not torch.is_grad_enabled():
+            return
+        tensors = [value for value in (*arguments, *keywords.values()) if isinstance(value, torch.Tensor)]
+        self._examples += tensors[0].shape[0] if tensors and tensors[0].dim() else 0
+        mask, tokens = keywords.get("attention_mask"), keywords.get("input_ids")
+        if isinstance(mask, torch.Tensor) and mask.dim() == 2:
+            self._tokens = self._tokens + mask.sum()  # on its device, so that nothing waits
+        elif isinstance(tokens, torch.Tensor):
+            self._tokens = self._tokens + tokens.numel()
+
+
+def _forget_peak(model: Any) -> None:
+    """Leave out of the peak what was allocated before: loading a model may take more than training it."""
+    import torch
+
+    if _device_of(model) == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_memory(model: Any) -> Dict[str, Any]:
+    """Return the peak of this process's memory on the model's device, in GB, and where that is.
+
+    On CUDA that is what tensors took, and what the allocator held for them. On a CPU it is the whole process with its
+    libraries, since its start. An Apple GPU has no record of a peak: {}.
+    """
+    device = _device_of(model)
+    if device == "cuda":
+        import torch
+
+        held, taken = torch.cuda.max_memory_reserved(), torch.cuda.max_memory_allocated()
+        return {"memory_of": "card", "peak_gb": taken / GB, "held_gb": held / GB}
+    if device == "cpu":
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        return {
+            "memory_of": "process",
+            "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GB,
+        }
+    return {}
+
+
+def _wait_for_device(model: Any) -> None:
+    import torch
+
+    device = _device_of(model)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    elif device == "mps":
+        torch.mps.synchronize()
+
+
+def _device_of(model: Any) -> str:
+    parameter = next(iter(model.parameters()), None)
+    return "cpu" if parameter is None else str(parameter.device.type)

@@ -1,0 +1,122 @@
+"""Follows the steps of a job in a trial, reports what they show, and ends the job.
+
+The guard calls it. For the first steps the weights are held where they are: then the gradient of a step depends on its
+examples alone, and is compared with that of the same step in fp32, also where a scaler has skipped the steps before.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from ..channel import rank, send
+from ..guard.evidence import proof
+from ..guard.judge import Judge
+from ..values import knobs
+from . import gradients
+from .meters import StepMeter, peak_memory
+
+WARM_STEPS = 1
+"""Steps after the held ones that are not timed: kernels are chosen and compiled in them."""
+
+
+class TrialWatch:
+    """One trial of a job. `judge` returns the guard's judge, which knows the losses and the skipped steps."""
+
+    def __init__(self, model: Any, judge: Callable[[], Judge]) -> None:
+        """Follow a model from its next step on."""
+        trial: Mapping[str, Any] = knobs().trial or {}
+        self._model, self._judge = model, judge
+        self._kind = str(trial["kind"])
+        self._steps, self._held = int(trial["steps"]), int(trial["held"])
+        self._folder, self._is_reference = str(trial["folder"]), bool(trial["is_reference"])
+        self._done = 0
+        self._step: Optional[int] = None
+        self._cosines: List[float] = []
+        self._rates: List[Any] = []
+        self._dropouts = _dropouts(model) if self._held else []
+        self._is_reported = False
+        for module, _ in self._dropouts:
+            module.p = 0.0
+        self._meter = StepMeter(model)
+        atexit.register(self._report)  # for a job that ends before
+
+    def before_step(self, optimizer: Any) -> None:
+        """In a held step, compare the gradient, and take the learning rates away."""
+        if self._done >= self._held:
+            return
+        self._compare(optimizer)
+        self._rates = [group.get("lr") for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            if "lr" in group:
+                group["lr"] = group["lr"] * 0
+
+    def after_step(self, optimizer: Any) -> None:
+        """Give the learning rates back."""
+        for group, rate in zip(optimizer.param_groups, self._rates):
+            if rate is not None:
+                group["lr"] = rate
+        self._rates = []
+
+    def end_step(self, step: int) -> bool:
+        """Count a step; return whether it was the last one of the trial."""
+        self._done, self._step = self._done + 1, step
+        self._meter.count_step()
+        if self._done == self._held:
+            self._end_of_held()
+        if self._done == self._held + WARM_STEPS:
+            self._meter.begin()
+        return self._done >= self._steps
+
+    def end(self) -> None:
+        """Report, and end this process: the trial has all it wanted to know."""
+        self._meter.end()
+        self._report()
+        sys.exit(0)
+
+    def _end_of_held(self) -> None:
+        for module, probability in self._dropouts:
+            module.p = probability
+        self._dropouts = []
+
+    def _compare(self, optimizer: Any) -> None:
+        if rank() != 0:
+            return
+        elements, step = gradients.sample(optimizer), self._done + 1
+        if elements is None:
+            return
+        if self._is_reference:
+            gradients.write(self._folder, step, elements)
+        cosine = gradients.cosine_to_reference(self._folder, step, elements)
+        if cosine is not None:
+            self._cosines.append(cosine)
+
+    def _report(self) -> None:
+        """Send what was measured, once."""
+        judge = self._judge()
+        if self._is_reported or rank() != 0 or not self._done:
+            return
+        self._is_reported = True
+        shown = proof(self._model, judge)
+        split = knobs().peek.split
+        values: Dict[str, Any] = {
+            "kind": self._kind,
+            "steps": self._done,
+            "micro_batch": split.micro_batch,
+            **{name: shown[name] for name in ("loss_first", "loss_last", "skipped", "dtypes", "key")},
+            "scale": judge.last.scale,
+            "moved": judge.has_moved,
+            "cosine": min(self._cosines, default=None),
+            "compared": len(self._cosines),
+            **self._meter.figures(),
+            **peak_memory(self._model),
+        }
+        send("evidence", step=self._step, values={"trial": values})
+
+
+def _dropouts(model: Any) -> List[Any]:
+    """Return the modules that drop elements, each with its probability."""
+    from torch.nn.modules.dropout import _DropoutNd
+
+    return [(module, module.p) for module in model.modules() if isinstance(module, _DropoutNd) and module.p]
