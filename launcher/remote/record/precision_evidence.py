@@ -1,12 +1,13 @@
 """Precision evidence: how each precision did on this host, one file per card, driver, torch build, model and precision.
 
     <root>/hosts/<host-id>/evidence/<sha256>.json
-        {"card", "driver", "model", "method", "job", "key", "proof", "failed", "run", "time"}
+        {"card", "driver", "model", "method", "job", "key", "proof", "failed", "measured", "run", "time"}
 
 `key` is {"torch", "model", "trainable", "precision"}: torch's version and three digests, as the worker reports them.
 `proof` is what the worker saw in the first good steps, `failed` the class of a failure that came later, or None. If a
 run failed before its worker reported a key, only the digest of the precision is certain. A probe returns what was
 recorded about the job's model (`recall`), and the next plan starts with a precision that has not failed here.
+`measured` is what `launch verify` has measured, in a file of its own, else None.
 """
 
 from __future__ import annotations
@@ -30,6 +31,17 @@ MOST_RECALLED = 32  # records that one probe returns
 MOST_CHARS = 100  # of each text that one probe returns
 FAILURES = ("nan-divergence", "not-learning", "fp16-unscale", "bf16-unsupported", "bf16-dtype-mismatch")
 """The classes of failure that a precision may cause."""
+MEASURED = (
+    "micro_batch",
+    "fits",
+    "too_large",
+    "cosine",
+    "step_s",
+    "tokens_per_s",
+    "examples_per_s",
+    "peak_gb",
+)
+"""The figures of a measurement; beside them, `workload` is the digest of what they depend on."""
 _DRIVER = "/proc/driver/nvidia/version"
 
 
@@ -41,6 +53,8 @@ def keep(folder: str, record: dict[str, Any]) -> str | None:
     """
     record = strict_json.decode(strict_json.encode(record))  # a number too large for a float is a text now
     named = {name: record.get(name) for name in ("key", "card", "driver")}
+    if record.get("measured") is not None:
+        named["workload"] = record["measured"].get("workload")
     name = hashlib.sha256(_canonical(named).encode()).hexdigest()
     text = _canonical(record)
     if len(text) > MOST_BYTES:
@@ -105,7 +119,24 @@ def _entry(record: dict[str, Any]) -> dict[str, Any] | None:
         return None
     if not isinstance(moment, (int, float)) or isinstance(moment, bool) or not 0 <= moment < math.inf:
         return None
-    return {**required, **optional, "time": float(min(moment, 1e12))}
+    measured = record.get("measured")
+    if measured is not None and not _is_measured(measured):
+        return None
+    entry = {**required, **optional, "time": float(min(moment, 1e12))}
+    return entry if measured is None else {**entry, "measured": measured}
+
+
+def _is_measured(measured: Any) -> bool:
+    """Whether a measurement has numbers, and a digest for its workload."""
+    if not isinstance(measured, dict) or not measured.keys() <= {*MEASURED, "workload"}:
+        return False
+    workload = measured.get("workload")
+    return (isinstance(workload, str) and len(workload) <= MOST_CHARS) and all(
+        value is None
+        or (isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e12)
+        for name, value in measured.items()
+        if name != "workload"
+    )
 
 
 def precision_digest(precision: dict[str, Any]) -> str:

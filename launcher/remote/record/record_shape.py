@@ -143,6 +143,7 @@ STATE: Shape = {
     "evidence": table_of({"remaining": _processes}),
     "remedy": table_of({"changes": _table}),
     "failure": table_of({"class": _text, "since": _whole}),
+    "trial": _table,
 }
 RUNTIME: Shape = {
     "kind": _text,
@@ -175,7 +176,14 @@ HEARTBEAT: Shape = {
     "loss": _figure,
     "refused": _text,
 }
-PRECISION: Shape = {"key": _table, "driver": _text, "proof": _table, "failed": _text, "time": _number}
+PRECISION: Shape = {
+    "key": _table,
+    "driver": _text,
+    "proof": _table,
+    "failed": _text,
+    "measured": _table,
+    "time": _number,
+}
 PLAN: Shape = {
     "job": _text,
     "steps": _whole,

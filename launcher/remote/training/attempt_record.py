@@ -18,6 +18,7 @@ class Basis(NamedTuple):
     """What the record of an attempt follows from.
 
     `prepared` is the record of how the run was prepared, `runtime` how it runs now, `checkpoint` where it resumes from.
+    `trial` is what the worker has to try, in an attempt of `launch verify`.
     """
 
     run: Run
@@ -27,6 +28,7 @@ class Basis(NamedTuple):
     in_force: remedy.InForce
     previous: Optional[Dict[str, Any]]
     checkpoint: checkpoints.ChosenCheckpoint
+    trial: Optional[Dict[str, Any]] = None
 
 
 def compose(basis: Basis, folder: int, attempt: int) -> Dict[str, Any]:
@@ -56,6 +58,7 @@ def compose(basis: Basis, folder: int, attempt: int) -> Dict[str, Any]:
         "rehearsed": plan.get("rehearsed") is True,
         "card": _card(plan["profile"]) if imitates_card(plan) else None,
         "adapt": _adaptation(plan, split.get("accumulation", 0)) if plan.get("adapt") is True else None,
+        "trial": basis.trial,
         "guard": "warn" if plan.get("guard") == "warn" else "end",
         "checkpoint": checkpoints.describe(basis.checkpoint),
         "split": {**plan["split"], **split} if plan.get("split") else None,

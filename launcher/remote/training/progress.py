@@ -31,7 +31,7 @@ class News(NamedTuple):
 class Progress:
     """The last known step, loss and checkpoint of an attempt, and whether it has failed.
 
-    `proof` is what the worker saw in the first good steps. `doubtful_from` is the first step whose update no finite loss
+    `proof` is what the worker saw in the first good steps, `trial` what it measured for `launch verify`. `doubtful_from` is the first step whose update no finite loss
     has confirmed yet. `is_off_card`: a card is imitated, and nothing is known to have run on it. Reports change nothing else: what
     they make necessary is returned as `News`.
     """
@@ -60,6 +60,7 @@ class Progress:
         self.has_trained = False
         self.doubtful_from = 1
         self.proof: Optional[Dict[str, Any]] = None
+        self.trial: Optional[Dict[str, Any]] = None
         self.is_off_card = imitates_card
         self.liveness = Liveness(hang_s)
         self._stop_grace_s = stop_grace_s
@@ -113,6 +114,8 @@ class Progress:
             return News(has_proof=True)
         if kind == "evidence" and isinstance(values.get("rehearsal"), dict):
             self.is_off_card = False
+        if kind == "evidence" and isinstance(values.get("trial"), dict):
+            self.trial = self._redact(values["trial"])
         self._note_phase(event, step, values)
         return None
 

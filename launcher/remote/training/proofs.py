@@ -39,12 +39,19 @@ class Proofs:
         if failure is not None and failure.name in precision_evidence.FAILURES and "precision" in knobs:
             self._keep(failure.name)
 
-    def _keep(self, failed: Optional[str]) -> None:
+    def keep_measured(self, measured: Dict[str, Any]) -> None:
+        """Keep what trials of this precision have measured, if the worker reported a key."""
+        if isinstance(measured.get("key"), dict):
+            known = {name: measured.get(name) for name in precision_evidence.MEASURED}
+            known["workload"] = self._plan["verification"]["workload"]
+            self._keep(None, {"key": measured["key"], "measured": known})
+
+    def _keep(self, failed: Optional[str], trial: Optional[Dict[str, Any]] = None) -> None:
         """Keep a record, unless this is a rehearsal, which shows nothing about a card."""
-        plan, proof = self._plan, self._progress.proof
+        plan, proof = self._plan, None if trial else self._progress.proof
         if plan.get("rehearsed") is True:
             return
-        key = (proof or {}).get("key")
+        key = (trial or proof or {}).get("key")
         if not isinstance(key, dict):
             packages = plan.get("environment") or plan.get("image") or {}
             precision = precision_evidence.precision_digest(self.attempt["precision"])
@@ -57,6 +64,7 @@ class Proofs:
             "key": key,
             "proof": proof,
             "failed": failed,
+            "measured": (trial or {}).get("measured"),
             "run": self._run.id,
             "time": time.time(),
         }

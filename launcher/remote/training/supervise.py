@@ -57,21 +57,31 @@ def main(arguments: list[str]) -> int:
     if last is not None and last.read_state().get("state") in TERMINAL:
         return 0
     process.become_subreaper()
+    supervisor = _kind_of(run)
     if not (run.prepared().get("runtime") or {}).get("gpus"):
-        return _make_attempts(Supervisor(run, last, seen))[0]
+        return _make_attempts(supervisor(run, last, seen))[0]
     from ..cards import lease  # with its imports it takes as long to load as the rest of the agent
 
     cards = lease.claim(run)
     if not cards.gpus and run.read_wish() == "run":
         lease.write_waiting(run, cards.busy)
         return 0
-    status, last_attempt = _make_attempts(Supervisor(run, last, seen, cards))
+    status, last_attempt = _make_attempts(supervisor(run, last, seen, cards))
     if last_attempt.account.state in TERMINAL:
         with contextlib.suppress(OSError):  # a sweep removes them, and a lease of an ended run holds no card
             lease.give_back(run)
     if last_attempt.cards is not None:
         last_attempt.cards.release()
     return status
+
+
+def _kind_of(run: Run) -> type[Supervisor]:
+    """Return what makes the attempts of a run: those of a verification are trials."""
+    if not read_json(run.plan).get("verification"):
+        return Supervisor
+    from .trial_attempt import TrialSupervisor  # no other run needs it
+
+    return TrialSupervisor
 
 
 def _make_attempts(attempt: Supervisor) -> tuple[int, Supervisor]:
@@ -121,7 +131,7 @@ class Supervisor:
 
     def make_next(self) -> Supervisor:
         """Make the attempt that follows this one, then unlock this one's folder."""
-        following = Supervisor(self.run, self.account.folder, None, self.cards)
+        following = type(self)(self.run, self.account.folder, None, self.cards)
         following.terminations = self.terminations
         self.account.folder.release()
         return following
@@ -162,10 +172,21 @@ class Supervisor:
         if self.cards is not None:
             runtime = {**runtime, "gpus": self.cards.gpus}
         in_force = self.mending.in_force
-        basis = Basis(run, self.plan, prepared, runtime, in_force, self.previous, self.chosen)
+        basis = Basis(
+            run, self.plan, prepared, runtime, in_force, self.previous, self.chosen, self._worker_trial()
+        )
         self.record = compose(basis, self.account.folder.number, self.account.attempt)
         self.proofs.attempt = self.record
         self.account.write_attempt(self.record)
+
+    def _worker_trial(self) -> dict[str, Any] | None:
+        """Return what `attempt.json` tells the worker of a trial; None for a training."""
+        return None
+
+    def _command(self) -> tuple[list[str], int]:
+        """Return the words of the command, and in how many processes it runs."""
+        ranks = int((self.plan.get("split") or {}).get("ranks") or 1)
+        return [str(word) for word in self.plan["command"]], ranks
 
     def _choose_checkpoint(self, interruption: Interruption) -> None:
         """Tidy what earlier attempts have left, while no script writes there, and choose where to resume from."""
@@ -232,8 +253,8 @@ class Supervisor:
     def _train(self) -> int | None:
         """Run the command and deal with its end; return the agent's exit status, None if another attempt follows."""
         account, runtime = self.account, self.record["runtime"]
-        ranks = int((self.plan.get("split") or {}).get("ranks") or 1)
-        words = native_command([str(word) for word in self.plan["command"]], interpreter_of(runtime), ranks)
+        words, ranks = self._command()
+        words = native_command(words, interpreter_of(runtime), ranks)
         with listening() as (listener, socket_path):
             # On disk before the command starts: an attempt counts as soon as it may have had an effect.
             account.has_begun = True

@@ -12,7 +12,7 @@ Example: card, fp32, fp16 over an fp16 base, fp16 over an fp32 base, then fp16 w
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..diagnosis import remedy
 
@@ -43,10 +43,11 @@ class Trial(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A trial, how it ended, and whether its script took its batch from the plan."""
+    """A trial, how it ended, what it measured, and whether its script took its batch from the plan."""
 
     trial: Trial
     result: str
+    measured: Optional[Dict[str, Any]] = None
     takes_batch: bool = False
 
 
@@ -58,10 +59,10 @@ def read_trial(attempt: Dict[str, Any]) -> Optional[Trial]:
     return Trial(changes["trial"], changes["rung"], changes["micro_batch"], changes["accumulation"])
 
 
-def ended_trials(records: Sequence[remedy.Records]) -> List[Ended]:
+def ended_trials(records: Sequence[Tuple[Dict[str, Any], Dict[str, Any]]]) -> List[Ended]:
     """Return the trials that have ended, from (attempt.json, state.json) of each folder.
 
-    One whose agent died in the middle has not; nor has one that failed, the first time, for a reason that says nothing.
+    `trial` in a state holds what was measured. One whose agent died in the middle has not; nor has one that failed, the first time, for a reason that says nothing.
     """
     ended: List[Ended] = []
     excused = set()
@@ -70,11 +71,13 @@ def ended_trials(records: Sequence[remedy.Records]) -> List[Ended]:
         if trial is None:
             continue
         failure = remedy.read_failure(state.get("failure"))
-        result = GOOD if state.get("trial") == GOOD else failure.name if failure is not None else None
+        measured = state.get("trial")
+        result = GOOD if measured else failure.name if failure is not None else None
         if result in MADE_AGAIN and (trial, result) not in excused:
             excused.add((trial, result))
         elif result is not None:
-            ended.append(Ended(trial, result, "split" in (state.get("consumed") or ())))
+            takes_batch = "split" in (state.get("consumed") or ())
+            ended.append(Ended(trial, result, measured, takes_batch))
     return ended
 
 
@@ -103,6 +106,21 @@ def is_reference(precision: Dict[str, Any]) -> bool:
     return precision.get("mode") == "fp32" and not precision.get("tf32")
 
 
+def measurement(ended: Sequence[Ended], rung: int) -> Optional[Dict[str, Any]]:
+    """Return what the trials of a rung have measured so far; None if it has not worked.
+
+    These are the figures of the rung's own trial, and `fits` and `too_large`: the largest micro-batch that worked, and the
+    smallest one that did not.
+    """
+    of_rung = [one for one in ended if one.trial.kind in (RUNG, BATCH) and one.trial.rung == rung]
+    own = next((one.measured for one in of_rung if one.trial.kind == RUNG and one.measured), None)
+    if own is None:
+        return None
+    fits = [one.trial.micro_batch for one in of_rung if one.result == GOOD]
+    too_large = [one.trial.micro_batch for one in of_rung if one.result == OUT_OF_MEMORY]
+    return {**own, "fits": max(fits), "too_large": min(too_large, default=None)}
+
+
 def best(ended: Sequence[Ended]) -> Optional[Ended]:
     """Return the first rung of the ladder that worked; None if none has."""
     good = [one for one in ended if one.trial.kind == RUNG and one.result == GOOD]
@@ -128,7 +146,9 @@ def _of_batch(plan: Dict[str, Any], ended: Sequence[Ended]) -> Optional[Trial]:
     rung = worked.trial.rung
     fit = max([worked.trial.micro_batch, *(one.trial.micro_batch for one in tried if one.result == GOOD)])
     failed = [
-        one.trial.micro_batch for one in ended if one.trial.rung == rung and one.result not in (GOOD,)
+        one.trial.micro_batch
+        for one in ended
+        if one.trial.kind != CARD and one.trial.rung == rung and one.result != GOOD
     ]
     larger = [size for size in _sizes(plan) if fit < size and all(size < limit for limit in failed)]
     if not larger:

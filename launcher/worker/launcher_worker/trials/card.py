@@ -1,6 +1,6 @@
-"""What a card computes, and how fast: matrix products forward and backward in each dtype. `python -m launcher_worker.trials.card`
+"""What a card computes, and how fast: matrix products forward and backward in each dtype.
 
-No job runs. On a CPU it measures the CPU. It fails where torch cannot use the card, with torch's own words.
+Run as `python -m launcher_worker.trials.card`. No job runs. On a CPU it measures the CPU. It fails where torch cannot use the card, with torch's own words.
 """
 
 from __future__ import annotations
@@ -59,9 +59,7 @@ def _product(torch: Any, device: str, dtype: Any, is_tf32: bool) -> Dict[str, An
         second = torch.randn(size, size, device=device).to(dtype).requires_grad_()
         grown = torch.ones(size, size, device=device, dtype=dtype)
         forward_s = _seconds(torch, device, lambda: first @ second)
-        both_s = _seconds(
-            torch, device, lambda: torch.autograd.grad(first @ second, (first, second), grown)
-        )
+        both_s = _seconds(torch, device, lambda: torch.autograd.grad(first @ second, (first, second), grown))
         is_finite = bool((first @ second).isfinite().all())
     except (RuntimeError, NotImplementedError) as error:
         return {"error": str(error).splitlines()[0][:200]}

@@ -54,7 +54,7 @@ class TrialWatch:
 
     def after_step(self, optimizer: Any) -> None:
         """Give the learning rates back."""
-        for group, rate in zip(optimizer.param_groups, self._rates):
+        for group, rate in zip(optimizer.param_groups, self._rates):  # noqa: B905 - they are the same groups
             if rate is not None:
                 group["lr"] = rate
         self._rates = []
