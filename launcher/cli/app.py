@@ -41,6 +41,7 @@ from launcher.cli import (
     stop,
     streams,
     sweep,
+    verify,
 )
 from launcher.cli.quick import QuickCommand, QuickGroup, WrongWordsError, tell_wrong_words
 from launcher.cli.say import complain
@@ -126,7 +127,13 @@ def _root(
 
 
 _TASKS: dict[str, dict[str, Any]] = {
-    "Launch": {DEFAULT: launch.launch, "rerun": rerun.rerun, "resume": resume.resume, "init": init.init},
+    "Launch": {
+        DEFAULT: launch.launch,
+        "rerun": rerun.rerun,
+        "resume": resume.resume,
+        "verify": verify.verify,
+        "init": init.init,
+    },
     "Look": {
         "ps": ps.ps,
         "attach": attach.attach,
@@ -152,6 +159,7 @@ _CLASSES = {
     "exec": execute.ExecuteCommand,
     "shell": execute.ExecuteCommand,
     "forward": execute.ExecuteCommand,
+    "verify": execute.ExecuteCommand,
 }
 for _task, _verbs in _TASKS.items():
     for _name, _verb in _verbs.items():

@@ -20,6 +20,7 @@ from launcher.values.plan import Finding, Plan
 from launcher.values.precision import Precision
 from launcher.values.profile import Profile
 from launcher.values.record import Parent, Summary
+from launcher.values.trials import CardMeasured, JobMeasured, TrialEnded
 from launcher.values.used_precision import PrecisionSeen
 
 Number = float | Literal["nan", "inf", "-inf"]
@@ -113,6 +114,55 @@ class Ladder(Shape):
     findings: list[Finding]
     inject: bool
     takes: list[str]
+
+
+class VerifiedRung(Part):
+    """A rung, from 1: how its trial ended (`good`, or the class of a failure), what it measured, and what was not as planned.
+
+    `differs` is null if nothing was seen of dtypes, autocast and scaler.
+    """
+
+    rung: int
+    precision: Precision
+    works: bool
+    result: str
+    why: str | None
+    line: str | None
+    micro_batch: int
+    measured: JobMeasured | None
+    differs: list[str] | None
+
+
+class LargestMicroBatch(Part):
+    """The largest micro-batch that worked in a rung, and the smallest that ran out of memory."""
+
+    rung: int
+    fits: int
+    too_large: int | None
+
+
+class Verified(Shape):
+    """`launch verify`: the card, the rungs that were tried, and what follows.
+
+    `works`: a launch can begin with rung 1. `fastest` is a rung that goes before it. `problem` is what could not be removed.
+    """
+
+    kind: Literal["verification"] = "verification"
+    run: str
+    host: str
+    job: str
+    profile: str
+    rehearsed: bool
+    state: str
+    reason: str | None
+    works: bool
+    fastest: int | None
+    card: CardMeasured | None
+    card_failure: TrialEnded | None
+    rungs: list[VerifiedRung]
+    largest_micro_batch: LargestMicroBatch | None
+    conclusions: list[str]
+    problem: str | None
 
 
 class FileSize(Part):
@@ -550,7 +600,20 @@ class EndLine(Line):
 
 
 SHAPES: tuple[type[BaseModel], ...] = (
-    *(Runs, Hosts, Probe, Profiles, ProfileShown, Ladder, Preview, Proposed, ImageShown, Images, Pruned),
+    *(
+        Runs,
+        Hosts,
+        Probe,
+        Profiles,
+        ProfileShown,
+        Ladder,
+        Verified,
+        Preview,
+        Proposed,
+        ImageShown,
+        Images,
+        Pruned,
+    ),
     *(
         PrecisionShown,
         DiagnosisShown,

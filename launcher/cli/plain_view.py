@@ -33,6 +33,7 @@ from launcher.runs.view import Result
 from launcher.values.cargo import Cargo
 from launcher.values.plan import Finding, Plan
 from launcher.values.record import Event, Parent, PlanSummary, RunState, Trouble
+from launcher.values.states import Reason
 
 LOG_TAIL = 15
 MOST_SURPRISES = 5
@@ -165,6 +166,7 @@ class PlainView:
         if (
             state != self._state
             and state[0] in ("resuming", "stopping", "waiting", "interrupted")
+            and news.state.reason != Reason.NEXT_TRIAL
             and not has_remedy
         ):
             self.note(f"{state[0]} {silence or news.state.reason or ''}".rstrip())

@@ -33,6 +33,7 @@ from launcher.planning.precision_history import failed_before
 from launcher.planning.recipe import Recipe, buildkit, classic
 from launcher.planning.script import interpreter_of, leading_assignments, script_of, starts_python
 from launcher.planning.split import split
+from launcher.planning.verification import verification
 from launcher.planning.wheel_choice import (
     Site,
     TorchChoice,
@@ -105,4 +106,5 @@ __all__ = [
     "unimported_torch",
     "values_taken",
     "verifiable_torch",
+    "verification",
 ]

@@ -7,8 +7,9 @@ from collections.abc import Collection
 from launcher.planning.allocation import allocation, nodes
 from launcher.planning.image_plan import Sources, image
 from launcher.planning.ladder import LadderInputs, PrecisionRequest, ladder
-from launcher.planning.precision_history import failed_before
+from launcher.planning.precision_history import failed_before, measured_here
 from launcher.planning.split import split
+from launcher.planning.verification import workload_digest
 from launcher.planning.wheel_choice import UNKNOWN, Site
 from launcher.planning.workload import read_workload
 from launcher.values.environment import Environment
@@ -54,8 +55,8 @@ def plan(
     torch = packages.torch if packages else platform.torch if platform else None
     inputs = ladder_inputs(profile, job, model, platform, evidence, torch, teacher)
     rungs = ladder(inputs, asked).rungs
-    data = {name: source(value) for name, value in job.data if value is not None}
-    batch = split(profile, job.batch, model, job.method, rungs[0], inputs.workload)
+    measured = inputs.measured.get(rungs[0].digest)
+    batch = split(profile, job.batch, model, job.method, rungs[0], inputs.workload, measured)
     return Plan(
         job=job.name,
         host=host.name,
@@ -73,7 +74,7 @@ def plan(
         model_facts=model,
         teacher=_source_or_none(job.teacher),
         teacher_facts=teacher,
-        data=data,
+        data=_data(job),
         method=job.method,
         steps=job.steps,
         seed=job.seed,
@@ -151,9 +152,23 @@ def ladder_inputs(
     `torch` is the version that the run gets, `None` if unknown. `teacher` is that of a distillation.
     """
     workload = read_workload(job.settings, teacher, model, has_teacher=job.teacher is not None)
-    failures = failed_before(evidence, profile, job, _source_or_none(job.model), torch)
-    platform = platform or Platform()
-    return LadderInputs(profile, job.method, model, platform, job.attention, job.compile, workload, failures)
+    about = (profile, job, _source_or_none(job.model), torch)
+    digest = workload_digest(job, profile.count, model, workload, _data(job))
+    return LadderInputs(
+        profile,
+        job.method,
+        model,
+        platform or Platform(),
+        job.attention,
+        job.compile,
+        workload,
+        failed_before(evidence, *about),
+        measured_here(evidence, *about, digest),
+    )
+
+
+def _data(job: Job) -> dict[str, Source]:
+    return {name: source(value) for name, value in job.data if value is not None}
 
 
 def _source_or_none(written: str | None) -> Source | None:

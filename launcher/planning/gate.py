@@ -29,6 +29,7 @@ from launcher.planning.placement import (
     strangers_on,
     why_unusable,
 )
+from launcher.planning.precision_history import why_failed
 from launcher.planning.wheel_choice import choose, objection, site
 from launcher.planning.workload import read_workload
 from launcher.values.facts import Facts
@@ -93,7 +94,7 @@ def _failed_precision(plan: Plan, facts: Facts | None) -> list[Finding]:
     failures = {
         record.precision: record
         for record in sorted(records, key=lambda record: record.time)
-        if record.failed and (record.card, record.method) == (plan.profile.name, plan.method)
+        if why_failed(record) and (record.card, record.method) == (plan.profile.name, plan.method)
     }
     run_of = {digest: f", run {record.run}" for digest, record in failures.items()}
     return [

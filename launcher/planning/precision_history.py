@@ -1,21 +1,24 @@
-"""Which precisions failed before on a host: the evidence that earlier runs left there, applied to a new plan.
+"""What is known of precisions on a host: the evidence that earlier runs left there, applied to a new plan.
 
 A rung that failed does not go first again with the same card, driver, torch, model and method. Example: fp16 gave
 `fp16-unscale` for a model on a T4, so the next plan for that model there starts with fp32 and lists fp16 as its second
-rung. A later success of the same precision clears the failure.
+rung. A later success of the same precision clears the failure. What `launch verify` has measured counts for the same
+workload: which precision is fastest, and which micro-batch fits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from launcher.values.facts import PrecisionEvidence
+from launcher.values.facts import Measured, PrecisionEvidence
 from launcher.values.job import Job
 from launcher.values.plan import Source
 from launcher.values.profile import Profile
 
 PRECISION_FAILURES = {"nan-divergence", "fp16-unscale", "bf16-unsupported", "bf16-dtype-mismatch"}
 """The classes of failure whose remedy is the next rung."""
+LEAST_COSINE = 0.99
+"""A precision whose gradient is farther from fp32's than this is not chosen automatically."""
 
 
 def failed_before(
@@ -25,19 +28,55 @@ def failed_before(
     model: Source | None,
     torch: str | None,
 ) -> tuple[PrecisionEvidence, ...]:
-    """Return the newest record of each precision that failed with this card, method and torch.
+    """Return the newest record of each precision that failed, or had a wrong gradient, with this card, method and torch.
 
     `evidence` is about `model` and the host's present driver. A model without a name of its own (a local path, or one
     that the script chooses) is known by the job's name. `torch` is the version that the run gets, `None` if unknown; an
     unknown version matches every version.
     """
-    newest: dict[str, PrecisionEvidence] = {}
+    known = newest(evidence, profile, job, model, torch)
+    return tuple(record for record in known if why_failed(record))
+
+
+def why_failed(record: PrecisionEvidence) -> str | None:
+    """Return why a precision must not come first; None if it may."""
+    if record.failed in PRECISION_FAILURES:
+        return record.failed
+    cosine = record.measured.cosine if record.measured is not None else None
+    if cosine is not None and cosine < LEAST_COSINE:
+        return f"its gradient was {cosine:.2f} of fp32's"
+    return None
+
+
+def measured_here(
+    evidence: Iterable[PrecisionEvidence],
+    profile: Profile,
+    job: Job,
+    model: Source | None,
+    torch: str | None,
+    workload: str,
+) -> dict[str, Measured]:
+    """Return what `launch verify` has measured last of each precision, by its digest, with a workload of this digest."""
+    of_workload = [one for one in evidence if one.measured is not None and one.measured.workload == workload]
+    known = newest(of_workload, profile, job, model, torch)
+    return {record.precision: record.measured for record in known if record.measured is not None}
+
+
+def newest(
+    evidence: Iterable[PrecisionEvidence],
+    profile: Profile,
+    job: Job,
+    model: Source | None,
+    torch: str | None,
+) -> tuple[PrecisionEvidence, ...]:
+    """Return the newest record of each precision that is about this card, job, model and torch."""
+    found: dict[str, PrecisionEvidence] = {}
     for record in sorted(evidence, key=lambda record: record.time):
         is_same_model = (model is not None and model.kind != "local") or record.job == job.name
         is_same_card = (record.card, record.method) == (profile.name, job.method)
         if is_same_model and is_same_card and _is_same_torch(record.torch, torch):
-            newest[record.precision] = record
-    return tuple(record for record in newest.values() if record.failed in PRECISION_FAILURES)
+            found[record.precision] = record
+    return tuple(found.values())
 
 
 def _is_same_torch(first: str | None, second: str | None) -> bool:

@@ -1,7 +1,7 @@
 """The split: how the global batch is divided among cards, micro-batches and accumulation steps.
 
-The global batch is the job's and never changes with the card; the micro-batch is estimated from the card's memory and the
-model's shape. Example: a global batch of 64 on two cards that each fit 4 samples is 2 x 4 x 8.
+The global batch is the job's and never changes with the card; the micro-batch is what `launch verify` has found to fit, else
+estimated from the card's memory and the model's shape. Example: a global batch of 64 on two cards that each fit 4 samples is 2 x 4 x 8.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Literal
 from launcher.errors import RefusedError
 from launcher.planning.memory import Training, needed_gb, usable_gb
 from launcher.planning.workload import Workload
+from launcher.values.facts import Measured
 from launcher.values.job import Batch
 from launcher.values.model import Model
 from launcher.values.plan import Split
@@ -28,10 +29,11 @@ def split(
     method: Literal["lora", "full"],
     precision: Precision,
     workload: Workload,
+    measured: Measured | None = None,
 ) -> Split:
     """Return the split with the largest micro-batch that divides one card's share of `batch` and should fit in memory.
 
-    `precision` is the first rung. If the memory is unknown (CPU, Apple) the micro-batch is
+    `precision` is the first rung, `measured` what is known of it. If the memory is unknown (CPU, Apple) the micro-batch is
     the job's `batch.micro`, else the whole share. Raises RefusedError if the cards cannot have equal shares.
     """
     share, rest = divmod(batch.global_size, profile.count)
@@ -43,10 +45,17 @@ def split(
     limit = min(batch.micro or share, share)
     room = usable_gb(profile)
     training = Training(model, method, workload) if model is not None else None
+    known = measured.fits if measured is not None else 0
+    if measured is not None and measured.too_large is not None:
+        limit = min(limit, measured.too_large - 1)
     if profile.memory_gb is not None and training is None:
-        limit = min(limit, max(1, int(profile.memory_gb / GB_A_SAMPLE)))
+        limit = min(limit, max(1, known, int(profile.memory_gb / GB_A_SAMPLE)))
 
     def fits(micro: int) -> bool:
+        if micro <= known:
+            return True
+        if measured is not None and measured.too_large is not None:  # between the two nothing was tried
+            return False
         return training is None or room is None or needed_gb(training, precision, micro) <= room
 
     sizes = (size for size in range(limit, 0, -1) if share % size == 0)

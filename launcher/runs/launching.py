@@ -28,6 +28,7 @@ from launcher.planning import (
     requested_gpus,
     site,
     starts_python,
+    verification,
 )
 from launcher.planning import plan as make_plan
 from launcher.planning import runtime as choose_runtime
@@ -45,7 +46,7 @@ from launcher.runs import (
     secret_values,
     sweeping,
 )
-from launcher.runs.adapting import suggestion
+from launcher.runs.adapting import suggestion, unverifiable
 from launcher.runs.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free, settle
 from launcher.runs.env_file import HiddenValues
 from launcher.runs.held_interrupts import HeldInterrupts
@@ -159,6 +160,9 @@ def launch(request: Request, view: View) -> Started:
     try:
         facts, profile = _look(desk, resolved, view)
         plan = plan_of(profile, resolved, facts)
+        if request.verifies:
+            settle(unverifiable(plan), view)
+            plan = verification(plan, resolved.job)
         view.head(plan)
         settle(suggestion(plan), view)
         settle(script_check.without_effect(plan, resolved.asked, rehearses=request.rehearses), view)
@@ -222,7 +226,7 @@ def begin(
     The caller closes the desk if this raises, which removes what was prepared.
     """
     view = contact.view
-    if note := hook_note(plan):
+    if plan.verification is None and (note := hook_note(plan)):
         view.note(note)
     look = look_at_cards(contact, plan)
     _sweep(runtime, view)

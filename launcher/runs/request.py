@@ -41,6 +41,7 @@ class Request(NamedTuple):
     wait_s: float = 0.0
     outputs: Sequence[str] = ()
     is_sure: bool = False
+    verifies: bool = False
 
 
 def remember(mirror: Mirror, request: Request) -> None:

@@ -125,11 +125,30 @@ class Engine(Record):
     error: str | None = None
 
 
+class Measured(Record):
+    """What `launch verify` has measured of a precision; None where it could not.
+
+    `workload` is that of the plan's verification. Speed and `peak_gb` are those of `micro_batch`; `fits` is the largest
+    micro-batch that worked, `too_large` the smallest that did not. `cosine` is the least of a step's gradient to fp32's.
+    """
+
+    workload: str
+    micro_batch: int
+    fits: int
+    too_large: int | None = None
+    cosine: float | None = None
+    step_s: float | None = None
+    tokens_per_s: float | None = None
+    examples_per_s: float | None = None
+    peak_gb: float | None = None
+
+
 class PrecisionEvidence(Record):
     """How a precision did in an earlier run on this host, with the job's model and the present driver.
 
     `card` is a profile's name, `precision` a `Precision.digest`. `torch` is `None` if the run ended before it reported
-    its version. `failed` is the class of the failure; `None` means that the first steps were good.
+    its version. `failed` is the class of the failure; `None` means that the first steps were good. `measured` is from
+    `launch verify`.
     """
 
     card: str
@@ -138,6 +157,7 @@ class PrecisionEvidence(Record):
     torch: str | None = None
     precision: str
     failed: str | None = None
+    measured: Measured | None = None
     run: str
     time: float
 

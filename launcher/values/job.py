@@ -49,7 +49,7 @@ class Job(Written):
     `save_every_steps` and `save_every_minutes` set when a checkpoint is saved; the last `keep_checkpoints` and the best are
     kept. A training that is silent for `hang_minutes` counts as hung (None: for many times the length of a step). After
     `time_limit_minutes` the run ends with a checkpoint. `image` replaces the image that launch would build. `teacher` is the model that `model` learns from. `settings` are
-    passed to the script unchanged. `variables` are those of its processes, which are recorded; `secrets` are names of
+    passed to the script unchanged; those of `verify` replace them while `launch verify` tries the job. `variables` are those of its processes, which are recorded; `secrets` are names of
     variables whose values are never part of a job. `outputs` are
     patterns of the files that come home at the end (without any: all that the run wrote), up to `pull_limit` bytes.
     `writable` names large files that the job changes in place. `inject`: the start-up hook observes its Python processes.
@@ -76,6 +76,7 @@ class Job(Written):
     batch: Batch = Batch()
     data: Data = Data()
     settings: dict[str, Scalar] = {}
+    verify: dict[str, Scalar] = {}
     writable: tuple[Pattern, ...] = ()
     variables: dict[VariableName, VariableText] = {}
     secrets: tuple[str, ...] = ()

@@ -70,6 +70,17 @@ class Source(Written):
     value: str
 
 
+class Verification(Written):
+    """A plan whose attempts are trials of `launch verify`: so many steps each, the first `held` ones with held weights.
+
+    `workload` is the digest of what speed and memory depend on besides card, software and precision.
+    """
+
+    steps: Count
+    held: Count
+    workload: str
+
+
 PlanValue = Literal["precision", "split"]
 """A value of the plan that a training may take, or decide itself."""
 
@@ -81,7 +92,8 @@ class Plan(Written):
     `environment` is made on the host for a native run; None if the host's own Python, or `host_environment`, has the
     packages. `packages_from` says where requirements are from that the job does not name. `rehearsed`: the card's precision
     and split are tried on a CPU; speed and kernels are not. `inject`: the start-up hook observes the Python processes of
-    the training. `adapt`: the hook gives them the values that the plan `takes`.
+    the training. `adapt`: the hook gives them the values that the plan `takes`. `verification`: this is a plan of
+    `launch verify`, which trains nothing to the end.
     """
 
     version: Literal[1] = 1
@@ -128,6 +140,7 @@ class Plan(Written):
     adapt: bool = False
     guard: Literal["end", "warn"] = "end"
     on_end: OnEnd = ()
+    verification: Verification | None = None
 
     @model_validator(mode="after")
     def _has_one_source_of_packages(self) -> Plan:

@@ -51,11 +51,11 @@ class TrialSupervisor(Supervisor):
         if trial is None:
             return None
         ladder = self.plan["ladder"]
-        is_batch = trial.kind == trials.BATCH
+        told, is_batch = self.plan["verification"], trial.kind == trials.BATCH
         return {
             "kind": trial.kind,
-            "steps": trials.BATCH_STEPS if is_batch else int(self.plan["verification"]["steps"]),
-            "held": 0 if is_batch else trials.HELD_STEPS,
+            "steps": trials.BATCH_STEPS if is_batch else int(told["steps"]),
+            "held": 0 if is_batch else int(told["held"]),
             "folder": os.path.join(self.run.artifacts, "trials"),
             "is_reference": trial.kind == trials.RUNG and trials.is_reference(ladder[trial.rung]),
         }

@@ -2,7 +2,7 @@
 
 A verification is a run whose attempts are trials, each in a process of its own:
 
-    card     what the card computes, and how fast; no job runs
+    card     what the card computes, and how fast; no job runs. A rehearsal has none
     rung     the job for some steps in one precision of the ladder. fp32 comes first: the gradients of the others are
              compared with its gradient. One that runs out of memory is made again with half the micro-batch.
     batch    the job for a few steps with another micro-batch, in the first precision that worked: the largest that fits
@@ -22,8 +22,6 @@ GOOD = "good"
 OUT_OF_MEMORY = "cuda-oom"
 MADE_AGAIN = ("port-in-use", "preempted", "nccl-error", "gpu-busy-exclusive", "unknown")
 """Failures that say nothing about a precision. The trial is made once more."""
-HELD_STEPS = 6
-"""Steps with held weights: more than a scaler that begins at 65536 usually skips."""
 BATCH_STEPS = 4
 MOST_BATCHES = 6
 
@@ -83,15 +81,16 @@ def ended_trials(records: Sequence[Tuple[Dict[str, Any], Dict[str, Any]]]) -> Li
 
 def next_trial(plan: Dict[str, Any], ended: Sequence[Ended]) -> Optional[Trial]:
     """Return the trial that comes next; None once all have been made, or if the card itself cannot be used."""
-    if not ended:
+    is_rehearsed = plan.get("rehearsed") is True
+    if not is_rehearsed and not ended:
         return Trial(CARD, **_split(plan, int(plan["split"]["micro_batch"])))
-    if ended[0].result != GOOD:
+    if not is_rehearsed and ended[0].result != GOOD:
         return None
     for rung in order(plan["ladder"]):
         trial = _of_rung(plan, rung, [one for one in ended if one.trial[:2] == (RUNG, rung)])
         if trial is not None:
             return trial
-    is_on_card = plan["profile"]["kind"] == "cuda" and plan.get("rehearsed") is not True
+    is_on_card = plan["profile"]["kind"] == "cuda" and not is_rehearsed
     return _of_batch(plan, ended) if is_on_card else None
 
 

@@ -1,0 +1,287 @@
+"""A verification on the screen: a line for each trial while it goes on, and tables of what they have shown at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from launcher.cli import json_shapes, streams
+from launcher.cli.columns import Column, print_columns
+from launcher.cli.figures import value_text
+from launcher.cli.plain_view import PlainView
+from launcher.cli.terminal_view import TerminalView
+from launcher.cli.wrapping import say_wrapped
+from launcher.runs.verification_report import RungReport, VerificationReport
+from launcher.values.plan import Plan
+from launcher.values.precision import SHORT, Precision
+from launcher.values.record import Event, PlanSummary
+from launcher.values.trials import GOOD, CardMeasured, JobMeasured, TrialEnded
+
+if TYPE_CHECKING:
+    from launcher.runs.printed_lines import Printed
+
+_NO_FIGURE = "-"
+
+
+def make_view() -> PlainView:
+    """Return a view of trials: with a live bar if standard error is a terminal."""
+    console = streams.console(stderr=True)
+    return _TerminalTrials(console) if console.is_terminal else _PlainTrials()
+
+
+class _PlainTrials(PlainView):
+    """Lines of trials. What the job prints is not shown: its last lines are, if nothing works."""
+
+    _ladder: Sequence[Precision] = ()
+    _steps: int | None = None
+    _is_rehearsed = False
+
+    def head(self, plan: Plan) -> None:
+        """Show what is verified where."""
+        super().head(plan)
+        self._ladder, self._is_rehearsed = plan.ladder, plan.rehearsed
+        self._steps = plan.verification.steps if plan.verification is not None else None
+
+    def begin(self, run: str, plan: PlanSummary, events: list[Event]) -> None:
+        """Begin to show the trials; each has its own steps."""
+        super().begin(run, plan.model_copy(update={"steps": self._steps}), events)
+
+    def _take_printed(self, printed: Printed) -> None:
+        self.silence.last_line = printed.text.rpartition("\n")[2]
+
+    def metric(self, event: Event) -> None:
+        """Show none."""
+
+    def event(self, event: Event) -> None:
+        """Show the end of a trial, and a bar of its steps; an attempt is not worth a line."""
+        if event.kind == "trial":
+            try:
+                trial = TrialEnded.lenient(event.values)
+            except ValidationError:
+                return
+            self.write(trial_line(trial, self._ladder, is_rehearsed=self._is_rehearsed))
+        elif event.kind == "state":
+            self.progress.take(event)
+        elif event.kind != "begin":  # it has the steps of the whole job
+            super().event(event)
+
+
+class _TerminalTrials(_PlainTrials, TerminalView):
+    """The same above a live bar."""
+
+
+def trial_line(trial: TrialEnded, ladder: Sequence[Precision], *, is_rehearsed: bool) -> str:
+    """Return how a trial ended, in a line. A CPU's speed and memory say nothing of the card that it acts as."""
+    mark = "✓" if trial.result == GOOD else "!"
+    if trial.trial == "card":
+        found = CardMeasured.lenient(trial.measured) if trial.measured is not None else None
+        return f"  {mark} card     {trial.result if found is None else _card_words(found)}"
+    found_job = JobMeasured.lenient(trial.measured) if trial.measured is not None else None
+    words = trial.result if found_job is None else _job_words(found_job, is_rehearsed=is_rehearsed)
+    if trial.trial == "batch":
+        return f"  {mark} batch    micro-batch {trial.micro_batch}: {words}"
+    title = ladder[trial.rung].title if 0 <= trial.rung < len(ladder) else "unknown"
+    return f"  {mark} rung {trial.rung + 1}   {title}: {words}"
+
+
+def show_report(report: VerificationReport) -> None:
+    """Print what a verification has shown."""
+    plan = report.plan
+    title = f"{plan.profile.title}, rehearsed on a CPU" if plan.rehearsed else plan.profile.title
+    say_wrapped(f"{plan.job} on {plan.host} · {title}")
+    if report.card is not None:
+        _show_card(report.card)
+    if report.card_failure is not None:
+        failure = report.card_failure
+        say_wrapped(f"the card: {failure.result}: {failure.why or ''}".rstrip(": "), hang=2)
+        if failure.line:
+            say_wrapped(f"  {failure.line}", hang=2)
+    if report.rungs:
+        _show_rungs(report)
+    if report.batch is not None:
+        batch = report.batch
+        too_large = (
+            f"; {batch.too_large} ran out of memory" if batch.too_large else ", the whole batch of a card"
+        )
+        say_wrapped(f"the largest micro-batch in rung {batch.rung}: {batch.fits}{too_large}")
+    for line in conclusions(report):
+        say_wrapped(line, hang=2)
+
+
+def conclusions(report: VerificationReport) -> list[str]:
+    """Return what follows from a report, and what it cannot say."""
+    plan, fastest = report.plan, report.fastest
+    first = next((rung for rung in report.rungs if rung.number == 1), None)
+    lines = []
+    if report.is_good and fastest is not None:
+        lines.append(f"rung {fastest.number} is the fastest here: later launches begin with it")
+    elif report.is_good:
+        lines.append("rung 1 works, so a launch begins with it")
+    elif first is not None and report.state.state == "succeeded":
+        good = next((rung.number for rung in report.rungs if rung.is_good), None)
+        behind = f"; rung {good} works" if good is not None else ""
+        lines.append(f"rung 1 does not work here{behind}")
+    if plan.rehearsed:
+        lines.append(
+            "rehearsed on a CPU: it shows dtypes, scaler and gradients; not the card's kernels, speed or memory. "
+            "Nothing is remembered"
+        )
+        return lines
+    if report.rungs and any(rung.measured is not None for rung in report.rungs):
+        lines.append(f"remembered on {plan.host}: later plans of this job there use it")
+    if plan.profile.kind == "cpu":
+        lines.append("a CPU shows speed and dtypes of a CPU; for a card's plan   --rehearse --profile CARD")
+    return lines
+
+
+def _show_card(card: CardMeasured) -> None:
+    if card.device == "cuda":
+        kernels = f"code for {card.kernels}" if card.kernels else "no code for this card"
+        say_wrapped(f"{card.name}, capability {card.capability}: torch {card.torch} has {kernels}")
+    else:
+        say_wrapped(f"{card.device}: torch {card.torch}")
+    rows = [
+        (
+            name,
+            _figure(one.forward_tflops),
+            _figure(one.backward_tflops),
+            one.error or ("" if one.finite is not False else "not finite"),
+        )
+        for name, one in card.products.items()
+    ]
+    columns = (
+        Column("products"),
+        Column("TFLOP/s", is_figure=True),
+        Column("backward", is_figure=True),
+        Column("", 20, wraps=True),
+    )
+    print_columns(columns, rows)
+
+
+def _show_rungs(report: VerificationReport) -> None:
+    reference = next((_rate(rung) for rung in report.rungs if rung.precision.mode == "fp32"), None)
+    rows = []
+    for rung in report.rungs:
+        name = rung.precision.title.split(",")[0].removesuffix(" + scaler")
+        found = rung.measured
+        rate = _rate(rung)
+        rows.append(
+            (
+                str(rung.number),
+                name,
+                SHORT[rung.precision.base_dtype],
+                "trains" if rung.result == GOOD else rung.result,
+                f"{rate:,.0f}" if rate and rate >= 10 else _figure(rate),
+                f"{rate / reference:.2f}x" if rate and reference else _NO_FIGURE,
+                _figure(found.peak_gb if found else None),
+                _NO_FIGURE if found is None or found.cosine is None else f"{found.cosine:.4f}",
+                _notes(rung),
+            )
+        )
+    unit = (
+        "tokens/s"
+        if any(rung.measured and rung.measured.tokens_per_s for rung in report.rungs)
+        else "examples/s"
+    )
+    columns = (
+        Column("rung"),
+        Column("precision"),
+        Column("base", drop=2),
+        Column("result"),
+        Column(unit, is_figure=True),
+        Column("fp32", is_figure=True, drop=3),
+        Column("GB", is_figure=True),
+        Column("gradient", is_figure=True),
+        Column("seen", 30, wraps=True),
+    )
+    print_columns(columns, rows)
+
+
+def _notes(rung: RungReport) -> str:
+    """Return what else is worth knowing of a rung."""
+    found = rung.measured
+    if found is None:
+        return rung.why or rung.line or ""
+    words = [f"micro-batch {rung.micro_batch}"]
+    if rung.precision.scaler:
+        skipped = f", {found.skipped} skipped" if found.skipped else ""
+        words.append(f"scale {value_text(found.scale)}{skipped}" if found.scale else "no scaler seen")
+    if found.loss_first is not None and found.loss_last is not None:
+        words.append(f"loss {_loss(found.loss_first)} → {_loss(found.loss_last)}")
+    if found.moved is False:
+        words.append("the weights did not move")
+    if found.cosine is None:
+        words.append("fp32 did not fit, so no gradient to compare with" if not _is_fp32(rung) else "")
+    if rung.differs is not None:
+        words.append("; ".join(rung.differs) if rung.differs else "dtypes as planned")
+    return ", ".join(filter(None, words))
+
+
+def _is_fp32(rung: RungReport) -> bool:
+    return rung.precision.mode == "fp32"
+
+
+def _rate(rung: RungReport) -> float | None:
+    found = rung.measured
+    return None if found is None else found.tokens_per_s or found.examples_per_s
+
+
+def _loss(value: float | str) -> str:
+    return value if isinstance(value, str) else value_text(value)
+
+
+def _figure(value: float | None) -> str:
+    return _NO_FIGURE if value is None else f"{value:.3g}"
+
+
+def _card_words(card: CardMeasured) -> str:
+    speeds = [
+        f"{name} {_figure(one.forward_tflops)}" for name, one in card.products.items() if one.forward_tflops
+    ]
+    return f"{card.name or card.device or 'unknown'}: {', '.join(speeds)} TFLOP/s"
+
+
+def _job_words(found: JobMeasured, *, is_rehearsed: bool) -> str:
+    words = [
+        f"{found.tokens_per_s:,.0f} tokens/s" if found.tokens_per_s and not is_rehearsed else "",
+        f"{found.peak_gb:.3g} GB" if found.peak_gb and not is_rehearsed else "",
+        f"gradient {found.cosine:.4f}" if found.cosine is not None else "",
+    ]
+    return ", ".join(filter(None, words)) or "it trains"
+
+
+def report_json(report: VerificationReport, problem: str | None) -> json_shapes.Verified:
+    """Return a report for scripts."""
+    plan = report.plan
+    return json_shapes.Verified(
+        run=report.run,
+        host=plan.host,
+        job=plan.job,
+        profile=plan.profile.name,
+        rehearsed=plan.rehearsed,
+        state=str(report.state.state),
+        reason=report.state.reason,
+        works=report.is_good,
+        fastest=report.fastest.number if report.fastest is not None else None,
+        card=report.card,
+        card_failure=report.card_failure,
+        rungs=[
+            json_shapes.VerifiedRung(
+                rung=rung.number,
+                precision=rung.precision,
+                works=rung.is_good,
+                result=rung.result,
+                why=rung.why,
+                line=rung.line,
+                micro_batch=rung.micro_batch,
+                measured=rung.measured,
+                differs=None if rung.differs is None else list(rung.differs),
+            )
+            for rung in report.rungs
+        ],
+        largest_micro_batch=json_shapes.LargestMicroBatch(**report.batch._asdict()) if report.batch else None,
+        conclusions=conclusions(report),
+        problem=problem,
+    )

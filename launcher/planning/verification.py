@@ -1,0 +1,62 @@
+"""The plan of `launch verify`: a job's own plan, whose attempts try the rungs of the ladder for a few steps each."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from launcher.planning.workload import Workload, read_workload
+from launcher.values.base import canonical_json
+from launcher.values.job import Job
+from launcher.values.model import Model
+from launcher.values.plan import Plan, Source, Verification
+
+STEPS, HELD = 12, 6
+"""Steps of a trial, and those with held weights, of which a scaler that begins at 65536 usually skips a few.
+
+One more is to warm up, and the others are timed."""
+REHEARSED_STEPS, REHEARSED_HELD = 6, 4
+"""The same on a CPU that acts as the card: its speed says nothing, and it computes fp16 slowly."""
+MOST_TRIALS = 100
+
+
+def verification(plan: Plan, job: Job) -> Plan:
+    """Return the plan that verifies another one. Nothing is saved on the way, and nobody is told of its end.
+
+    The start-up hook observes the trials, so that they show which dtypes were really used.
+    """
+    has_teacher = plan.teacher is not None
+    workload = read_workload(plan.settings, plan.teacher_facts, plan.model_facts, has_teacher=has_teacher)
+    digest = workload_digest(job, plan.split.ranks, plan.model_facts, workload, plan.data)
+    steps, held = (REHEARSED_STEPS, REHEARSED_HELD) if plan.rehearsed else (STEPS, HELD)
+    return Plan.model_validate(
+        {
+            **plan.model_dump(),
+            "settings": {**plan.settings, **job.verify},
+            "save_every_steps": None,
+            "save_every_minutes": None,
+            "attempts": MOST_TRIALS,
+            "restart": True,
+            "on_end": (),
+            "inject": True,
+            "guard": "end",
+            "verification": Verification(steps=steps, held=held, workload=digest),
+        }
+    )
+
+
+def workload_digest(
+    job: Job, ranks: int, model: Model | None, workload: Workload, data: Mapping[str, Source]
+) -> str:
+    """Return the digest of what speed and memory of a training depend on besides card, software and precision."""
+    teacher = workload.teacher
+    values = {
+        "workload": {**workload._asdict(), "teacher": teacher and teacher.model_dump(mode="json")},
+        "model": model and model.model_dump(mode="json"),
+        "data": {name: source.model_dump(mode="json") for name, source in data.items()},
+        "ranks": ranks,
+        "method": job.method,
+        "attention": job.attention,
+        "compile": job.compile,
+    }
+    return hashlib.sha256(canonical_json(values).encode()).hexdigest()

@@ -1,0 +1,155 @@
+"""What a verification has shown, read from the events of its trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from launcher.planning.ladder import FASTER
+from launcher.planning.precision_comparison import compare
+from launcher.planning.precision_history import LEAST_COSINE
+from launcher.runs.mirror import Mirror, parse_event
+from launcher.values.plan import Plan
+from launcher.values.precision import Precision
+from launcher.values.record import RunState
+from launcher.values.trials import GOOD, CardMeasured, JobMeasured, TrialEnded
+from launcher.values.used_precision import PrecisionSeen
+
+OUT_OF_MEMORY = "cuda-oom"
+
+
+class RungReport(NamedTuple):
+    """A rung of the ladder, from 1, and how its trial ended; `measured` is None unless it was good.
+
+    `differs` names what was not as planned of the dtypes, autocast and scaler that were seen; None if nothing was seen.
+    """
+
+    number: int
+    precision: Precision
+    result: str
+    why: str | None
+    line: str | None
+    micro_batch: int
+    measured: JobMeasured | None
+    differs: tuple[str, ...] | None
+
+    @property
+    def is_good(self) -> bool:
+        """Whether a launch may use it: it trains, its gradient is that of fp32, and its dtypes are those of the plan."""
+        cosine = self.measured.cosine if self.measured is not None else None
+        is_near = cosine is None or cosine >= LEAST_COSINE
+        return self.result == GOOD and is_near and not self.differs
+
+
+class BatchReport(NamedTuple):
+    """The largest micro-batch that worked in a rung, and the smallest that did not (None: none failed)."""
+
+    rung: int
+    fits: int
+    too_large: int | None
+
+
+class VerificationReport(NamedTuple):
+    """What a verification has shown. A part that it did not come to is None, or missing in `rungs`."""
+
+    run: str
+    plan: Plan
+    state: RunState
+    card: CardMeasured | None
+    card_failure: TrialEnded | None
+    rungs: tuple[RungReport, ...]
+    batch: BatchReport | None
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the first rung, which a launch begins with, may be used."""
+        return any(rung.number == 1 and rung.is_good for rung in self.rungs)
+
+    @property
+    def fastest(self) -> RungReport | None:
+        """The good rung that was clearly faster than the first one, and goes before it in later plans."""
+        rates = {rung.number: _rate(rung) for rung in self.rungs if rung.is_good}
+        best = max(rates, key=lambda number: (rates[number], -number), default=1)
+        if best == 1 or not rates.get(1) or rates[best] < FASTER * rates[1]:
+            return None
+        return next(rung for rung in self.rungs if rung.number == best)
+
+
+def verification_report(mirror: Mirror, state: RunState) -> VerificationReport:
+    """Return what the trials of a run have shown. Raises BadFileError if this version does not understand its plan."""
+    plan = mirror.whole_plan()
+    trials: dict[tuple[str, int, int], tuple[TrialEnded, PrecisionSeen | None]] = {}
+    for folder in sorted(mirror.folder.glob("[0-9][0-9][0-9][0-9]*")):
+        for trial, seen in _ended(folder / "events.jsonl"):
+            trials[trial.trial, trial.rung, trial.micro_batch] = (trial, seen)
+    card = next((trial for trial, _ in trials.values() if trial.trial == "card"), None)
+    measured = card.measured if card is not None and card.result == GOOD else None
+    rungs = []
+    for number, precision in enumerate(plan.ladder, start=1):
+        of_rung = [pair for pair in trials.values() if (pair[0].trial, pair[0].rung) == ("rung", number - 1)]
+        if of_rung:  # the last one: those before it ran out of memory
+            rungs.append(_of_rung(plan, number, precision, *of_rung[-1]))
+    return VerificationReport(
+        mirror.run,
+        plan,
+        state,
+        CardMeasured.lenient(measured) if measured is not None else None,
+        card if card is not None and card.result != GOOD else None,
+        tuple(rungs),
+        _batch([trial for trial, _ in trials.values()]),
+    )
+
+
+def _ended(path: Path) -> Iterator[tuple[TrialEnded, PrecisionSeen | None]]:
+    """Yield the trial that an attempt has ended with, and the precision that the start-up hook saw in it."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return
+    seen = None
+    for line in lines:  # of thousands only a few are parsed
+        if b'"precision_seen"' not in line and b'"trial"' not in line:
+            continue
+        event = parse_event(line)
+        if event is None:
+            continue
+        if event.kind == "evidence" and isinstance(event.values.get("precision_seen"), dict):
+            seen = PrecisionSeen.lenient(event.values["precision_seen"])
+        if event.kind == "trial":
+            try:
+                yield TrialEnded.lenient(event.values), seen
+            except ValidationError:
+                continue
+
+
+def _of_rung(
+    plan: Plan, number: int, precision: Precision, trial: TrialEnded, seen: PrecisionSeen | None
+) -> RungReport:
+    is_good = trial.result == GOOD and trial.measured is not None
+    measured = JobMeasured.lenient(trial.measured) if is_good else None
+    differs = None
+    if seen is not None:
+        rows = compare(seen, precision, is_rehearsed=plan.rehearsed, trains_all=plan.method == "full")
+        differs = tuple(f"{row.name} {row.ran} instead of {row.wanted}" for row in rows if row.differs)
+    return RungReport(
+        number, precision, trial.result, trial.why, trial.line, trial.micro_batch, measured, differs
+    )
+
+
+def _batch(trials: list[TrialEnded]) -> BatchReport | None:
+    """Return the largest micro-batch of the rung that was tried with several; None if none was."""
+    tried = next((trial for trial in trials if trial.trial == "batch"), None)
+    if tried is None:
+        return None
+    of_rung = [trial for trial in trials if trial.trial != "card" and trial.rung == tried.rung]
+    fits = max((trial.micro_batch for trial in of_rung if trial.result == GOOD), default=0)
+    too_large = [trial.micro_batch for trial in of_rung if trial.result == OUT_OF_MEMORY]
+    return BatchReport(tried.rung + 1, fits, min(too_large, default=None))
+
+
+def _rate(rung: RungReport) -> float:
+    measured = rung.measured
+    return 0.0 if measured is None else measured.tokens_per_s or measured.examples_per_s or 0.0

@@ -1,0 +1,71 @@
+"""What the trials of `launch verify` have measured, as a run records it. A job may have written anything there."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from launcher.values.base import Record
+
+TrialKind = Literal["card", "rung", "batch"]
+GOOD = "good"
+"""How a trial ended that measured what it was to measure; any other end is the class of a failure."""
+
+
+class Product(Record):
+    """The speed of a matrix product in one dtype, or torch's error. TFLOP/s are 10^12 operations a second."""
+
+    forward_tflops: float | None = None
+    backward_tflops: float | None = None
+    finite: bool | None = None
+    error: str | None = None
+
+
+class CardMeasured(Record):
+    """What a card computes. `kernels` is the architecture whose code it runs; None if this torch has none for it."""
+
+    device: str | None = None
+    name: str | None = None
+    capability: str | None = None
+    memory_gb: float | None = None
+    torch: str | None = None
+    cuda: str | None = None
+    architectures: list[str] = []
+    kernels: str | None = None
+    products: dict[str, Product] = {}
+
+
+class JobMeasured(Record):
+    """What the steps of a job have shown. Losses are texts where they are not finite.
+
+    `cosine` is the least of a step's gradient to that of the same step in fp32, over `compared` steps. `peak_gb` is the
+    memory of tensors on a card, or of the whole process on a CPU (`memory_of`).
+    """
+
+    steps: int | None = None
+    micro_batch: int | None = None
+    loss_first: float | str | None = None
+    loss_last: float | str | None = None
+    skipped: int | None = None
+    scale: float | None = None
+    moved: bool | None = None
+    cosine: float | None = None
+    compared: int = 0
+    step_s: float | None = None
+    tokens_per_s: float | None = None
+    examples_per_s: float | None = None
+    memory_of: Literal["card", "process"] | None = None
+    peak_gb: float | None = None
+    held_gb: float | None = None
+
+
+class TrialEnded(Record):
+    """A trial that has ended: what was tried, how it ended, and what it measured; `line` and `why` are of a failure."""
+
+    trial: TrialKind
+    rung: int = 0
+    micro_batch: int = 1
+    accumulation: int = 1
+    result: str
+    measured: dict[str, object] | None = None
+    line: str | None = None
+    why: str | None = None
