@@ -161,42 +161,48 @@ def _show_card(card: CardMeasured) -> None:
 
 
 def _show_rungs(report: VerificationReport) -> None:
+    """Print a row for each rung. Speed and memory of a rehearsal would be those of a CPU."""
     reference = next((_rate(rung) for rung in report.rungs if rung.precision.mode == "fp32"), None)
-    rows = []
-    for rung in report.rungs:
-        name = rung.precision.title.split(",")[0].removesuffix(" + scaler")
-        found = rung.measured
-        rate = _rate(rung)
-        rows.append(
-            (
-                str(rung.number),
-                name,
-                SHORT[rung.precision.base_dtype],
-                "trains" if rung.result == GOOD else rung.result,
-                f"{rate:,.0f}" if rate and rate >= 10 else _figure(rate),
-                f"{rate / reference:.2f}x" if rate and reference else _NO_FIGURE,
-                _figure(found.peak_gb if found else None),
-                _NO_FIGURE if found is None or found.cosine is None else f"{found.cosine:.4f}",
-                _notes(rung),
-            )
-        )
-    unit = (
-        "tokens/s"
-        if any(rung.measured and rung.measured.tokens_per_s for rung in report.rungs)
-        else "examples/s"
+    has_tokens = any(rung.measured and rung.measured.tokens_per_s for rung in report.rungs)
+    figures = (
+        Column("tokens/s" if has_tokens else "examples/s", is_figure=True),
+        Column("of fp32", is_figure=True, drop=3),
+        Column("GB", is_figure=True),
     )
-    columns = (
+    rows = [
+        (*_title_cells(rung), *_speed_cells(rung, reference), *_gradient_cells(rung)) for rung in report.rungs
+    ]
+    columns = [
         Column("rung"),
         Column("precision"),
         Column("base", drop=2),
         Column("result"),
-        Column(unit, is_figure=True),
-        Column("fp32", is_figure=True, drop=3),
-        Column("GB", is_figure=True),
+        *figures,
         Column("gradient", is_figure=True),
         Column("seen", 30, wraps=True),
-    )
-    print_columns(columns, rows)
+    ]
+    shown = [
+        place for place, column in enumerate(columns) if not report.plan.rehearsed or column not in figures
+    ]
+    print_columns([columns[place] for place in shown], [[row[place] for place in shown] for row in rows])
+
+
+def _title_cells(rung: RungReport) -> tuple[str, ...]:
+    name = rung.precision.title.split(",")[0].removesuffix(" + scaler")
+    result = "trains" if rung.result == GOOD else rung.result
+    return str(rung.number), name, SHORT[rung.precision.base_dtype], result
+
+
+def _speed_cells(rung: RungReport, reference: float | None) -> tuple[str, ...]:
+    rate, found = _rate(rung), rung.measured
+    speed = f"{rate:,.0f}" if rate and rate >= 10 else _figure(rate)
+    share = f"{rate / reference:.2f} x" if rate and reference else _NO_FIGURE
+    return speed, share, _figure(found.peak_gb if found else None)
+
+
+def _gradient_cells(rung: RungReport) -> tuple[str, ...]:
+    found = rung.measured
+    return _NO_FIGURE if found is None or found.cosine is None else f"{found.cosine:.4f}", _notes(rung)
 
 
 def _notes(rung: RungReport) -> str:
