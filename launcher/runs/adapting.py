@@ -29,15 +29,6 @@ def suggestion(plan: Plan) -> tuple[Finding, ...]:
     )
 
 
-def unverifiable(plan: Plan) -> tuple[Finding, ...]:
-    """Return the refusal to verify a script that decides its own precision: every trial would be the same."""
-    if plan.hands_out("precision"):
-        return ()
-    message = "your script decides its own precision: there are no precisions to verify"
-    mend = "--adapt     gives it the plan's, and leaves the file as it is"
-    return (Finding(level="refuse", code="not-verifiable", message=message, mend=mend),)
-
-
 def mending_command(mirror: Mirror, state: RunState) -> str | None:
     """Return the command that launches a run's script with the plan's precision, where that mends its failure."""
     if state.state != State.FAILED or state.reason not in PRECISION_FAILURES:

@@ -46,7 +46,7 @@ from launcher.runs import (
     secret_values,
     sweeping,
 )
-from launcher.runs.adapting import suggestion, unverifiable
+from launcher.runs.adapting import suggestion
 from launcher.runs.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free, settle
 from launcher.runs.env_file import HiddenValues
 from launcher.runs.held_interrupts import HeldInterrupts
@@ -60,6 +60,7 @@ from launcher.runs.runs_folder import runs_folder
 from launcher.runs.script_reading import plan_values_of
 from launcher.runs.shipped_before import ShippedBefore
 from launcher.runs.shipping import ship
+from launcher.runs.verifiable import unverifiable
 from launcher.runs.view import Stage, View
 from launcher.runtimes import Runtime, names, open_for_plan
 from launcher.runtimes import load as load_runtime

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from launcher.runs.launching import Started, launch
 from launcher.runs.mirror import Mirror
 from launcher.runs.request import recall
+from launcher.runs.verifiable import refuse_verification
 from launcher.runs.view import View
 from launcher.values.plan import Plan
 
@@ -33,6 +34,7 @@ def rerun(parent: Mirror, changes: Changes, view: View) -> Started:
     """Launch what a run was launched with, with some changes, and show in what its plan differs. Raises what `launch` raises."""
     request = recall(parent)
     before = parent.whole_plan()
+    refuse_verification(before, parent)
     started = launch(
         request._replace(
             host=changes.host or request.host,

@@ -29,6 +29,7 @@ from launcher.runs.launching import Filling, Started, begin
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import describe, probe
 from launcher.runs.run_desk import open_desk
+from launcher.runs.verifiable import refuse_verification
 from launcher.runtimes import open_for_run
 from launcher.values.host import Host
 from launcher.values.job import Job
@@ -90,6 +91,7 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
         summary = _ended(desk, parent, request)
         refresh(desk, parent)
         before = parent.whole_plan()
+        refuse_verification(before, parent)
         plan = changed_plan(before, request.settings, name, host)
         against = undeclared(plan.settings, before.settings, parent.run)
         settle([*against, *job_variables.findings(plan.variables), *on_end_findings(plan.on_end)], view)

@@ -1,0 +1,26 @@
+"""What can be verified, and what a verification is not: a training that could be had again, or gone on with."""
+
+from __future__ import annotations
+
+from launcher.errors import UsageError
+from launcher.runs.mirror import Mirror
+from launcher.values.plan import Finding, Plan
+
+
+def unverifiable(plan: Plan) -> tuple[Finding, ...]:
+    """Return the refusal to verify a script that decides its own precision: every trial would be the same."""
+    if plan.hands_out("precision"):
+        return ()
+    message = "your script decides its own precision: there are no precisions to verify"
+    mend = "--adapt     gives it the plan's, and leaves the file as it is"
+    return (Finding(level="refuse", code="not-verifiable", message=message, mend=mend),)
+
+
+def refuse_verification(plan: Plan, mirror: Mirror) -> None:
+    """Raise UsageError for a verification: it is no training that could go on, or be had again."""
+    if plan.verification is not None:
+        raise UsageError(
+            f"{mirror.run} is a verification: it trained nothing\n"
+            f"  again    launch verify --host {plan.host} --profile {plan.profile.name} --job {plan.job}\n"
+            f"  or       launch rm --here {mirror.short}"
+        )

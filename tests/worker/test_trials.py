@@ -1,0 +1,157 @@
+"""The worker in a trial of `launch verify`: held weights, gradients beside fp32's, what is measured, and its end."""
+
+import atexit
+import math
+
+import pytest
+
+from launcher.worker.launcher_worker.trials.card import kernels_for
+
+KERNELS = [
+    # capability, the architectures of a torch, what the card runs
+    ((7, 5), ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_90"], "sm_75"),
+    ((6, 0), ["sm_50", "sm_60", "sm_70"], "sm_60"),
+    ((6, 1), ["sm_50", "sm_60", "sm_70"], "sm_60"),
+    ((6, 0), ["sm_75", "sm_80", "sm_90", "sm_100", "compute_120"], None),
+    ((8, 9), ["sm_75", "sm_80", "sm_86", "sm_90"], "sm_86"),
+    ((9, 0), ["sm_80", "sm_90a", "compute_80"], "sm_90"),
+    ((12, 0), ["sm_80", "sm_90", "compute_90"], "compute_90"),
+    ((8, 0), [], None),
+]
+
+
+@pytest.mark.parametrize(("capability", "architectures", "runs"), KERNELS)
+def test_a_card_runs_code_of_its_major_version_or_compiles_older_ptx(capability, architectures, runs):
+    """Of several it runs the newest."""
+    assert kernels_for(capability, architectures) == runs
+
+
+@pytest.fixture
+def trial_of(run_of, tmp_path):
+    """Put the worker into a trial."""
+
+    def put(mode="fp32", steps=8, held=4, is_reference=True, kind="rung", **changes):
+        told = {
+            "kind": kind, "steps": steps, "held": held, "folder": str(tmp_path / "trials"),
+            "is_reference": is_reference,
+        }  # fmt: skip
+        return run_of(
+            mode, {"base_dtype": "float32"} if mode == "fp16" else None, trial=told, steps=40, **changes
+        )
+
+    return put
+
+
+def measured(agent):
+    """What the worker told the agent."""
+    return agent.first("evidence", "trial")["values"]["trial"]
+
+
+@pytest.mark.training
+def test_a_trainer_ends_after_its_steps_with_what_they_showed(worker, trial_of, agent, llama, train):
+    """It leaves by exit status 0: the job's own end, which saves and evaluates, is not reached."""
+    trial_of()
+    with pytest.raises(SystemExit) as left:
+        train(worker.prepare(llama()), max_steps=40)
+    assert left.value.code == 0
+    found = measured(agent)
+    assert (found["kind"], found["steps"], found["skipped"], found["moved"]) == ("rung", 8, 0, True)
+    assert found["cosine"] == pytest.approx(1.0)
+    assert found["compared"] == 4
+    assert found["step_s"] > 0
+    assert found["tokens_per_s"] > 0
+    assert found["peak_gb"] > 0.05
+    assert found["memory_of"] == "process"
+    assert found["dtypes"]["trainable"].keys() == {"float32"}
+    assert len(found["key"]["precision"]) == 64
+
+
+@pytest.mark.training
+def test_held_steps_leave_the_weights_where_they_are(torch, worker, trial_of, agent, llama, rows):
+    """In a loop of plain torch; later steps move them, and the learning rate is the job's own again."""
+    trial_of(steps=7)
+    model = worker.prepare(llama())
+    optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=1e-3)
+    watched = next(one for one in model.parameters() if one.requires_grad)
+    before, seen = watched.detach().clone(), []
+
+    def loop():
+        for row in rows:
+            model(input_ids=row["input_ids"][None], labels=row["labels"][None]).loss.backward()
+            optimizer.step()
+            seen.append((torch.equal(watched, before), optimizer.param_groups[0]["lr"]))
+            optimizer.zero_grad()
+
+    model.train()
+    with pytest.raises(SystemExit):
+        loop()
+    assert seen == [(True, 1e-3)] * 4 + [(False, 1e-3)] * 2
+    assert measured(agent)["steps"] == 7
+
+
+@pytest.mark.training
+def test_a_sample_of_gradients_is_compared_with_that_of_the_same_step(torch, tmp_path):
+    """The angle counts, not the length; another step, another size or none at all give no figure."""
+    from launcher.worker.launcher_worker.trials import gradients
+
+    one = torch.nn.Linear(700, 1000)
+    optimizer = torch.optim.SGD(one.parameters(), lr=0.1)
+    assert gradients.sample(optimizer) is None
+    one(torch.randn(4, 700)).pow(2).sum().backward()
+    elements = gradients.sample(optimizer)
+    assert elements.shape == (701_000,)
+    folder = str(tmp_path / "trials")
+    assert gradients.cosine_to_reference(folder, 1, elements) is None
+    gradients.write(folder, 1, elements)
+    assert gradients.cosine_to_reference(folder, 1, elements * 3) == pytest.approx(1.0)
+    assert gradients.cosine_to_reference(folder, 1, -elements) == pytest.approx(-1.0)
+    assert abs(gradients.cosine_to_reference(folder, 1, elements.roll(1))) < 0.9
+    assert gradients.cosine_to_reference(folder, 2, elements) is None
+    assert gradients.cosine_to_reference(folder, 1, elements[:-1]) is None
+    assert gradients.cosine_to_reference(folder, 1, elements * 0) is None
+
+
+@pytest.mark.training
+def test_a_large_model_is_sampled_in_all_columns(torch):
+    """A million elements at most, with an odd stride: a broken column of a matrix is not passed over."""
+    from launcher.worker.launcher_worker.trials import gradients
+
+    weight = torch.nn.Parameter(torch.zeros(4096, 1024))
+    weight.grad = torch.zeros(4096, 1024)
+    weight.grad[:, 5] = 1.0
+    elements = gradients.sample(torch.optim.SGD([weight], lr=0.1))
+    assert elements.numel() <= gradients.MOST_ELEMENTS
+    assert elements.sum() > 100
+
+
+@pytest.mark.training
+def test_a_job_that_ends_before_reports_what_there_was(worker, trial_of, agent, llama, train, monkeypatch):
+    """Its own number of steps may be smaller."""
+    at_exit = []
+    monkeypatch.setattr(atexit, "register", at_exit.append)
+    trial_of(steps=30)
+    train(worker.prepare(llama()), max_steps=5)
+    for report in at_exit:
+        report()
+    found = measured(agent)
+    assert (found["steps"], found["compared"]) == (5, 4)
+    assert "step_s" not in found
+
+
+@pytest.mark.training
+def test_a_broken_training_is_ended_by_the_guard_as_ever(worker, trial_of, agent, llama, train):
+    """Also while the weights are held."""
+    trial_of()
+    model = worker.prepare(llama(poison=lambda loss, step: loss * math.nan if step >= 2 else loss))
+    with pytest.raises(worker.Tripped, match="nan-divergence"):
+        train(model, max_steps=40)
+    assert agent.first("trip")["step"] <= 4
+
+
+@pytest.mark.training
+def test_no_step_counts_as_standing_still_while_it_is_held(worker, trial_of, agent, llama, train):
+    """The guard knows the learning rate that a step really had."""
+    trial_of(steps=14, held=12)
+    with pytest.raises(SystemExit):
+        train(worker.prepare(llama()), max_steps=40)
+    assert measured(agent)["compared"] == 12
