@@ -40,7 +40,11 @@ ABOUT = {
     "secrets": "a list of names of variables",
 }
 """The keys of a job in the order in which they are offered: those that people change come first."""
-TABLES = {"settings": "of the script", "variables": "of the job's processes"}
+TABLES = {
+    "settings": "of the script",
+    "verify": "of the script, while launch verify tries it",
+    "variables": "of the job's processes",
+}
 """The tables whose keys the job itself names."""
 VALUES = {
     "method": ("lora", "full"),

@@ -20,7 +20,7 @@ from launcher.values.plan import Finding, Plan
 from launcher.values.precision import Precision
 from launcher.values.profile import Profile
 from launcher.values.record import Parent, Summary
-from launcher.values.trials import CardMeasured, JobMeasured, TrialEnded
+from launcher.values.trial_record import CardMeasured, JobMeasured, TrialEnded
 from launcher.values.used_precision import PrecisionSeen
 
 Number = float | Literal["nan", "inf", "-inf"]

@@ -17,7 +17,7 @@ from launcher.runs.verification_report import RungReport, VerificationReport
 from launcher.values.plan import Plan
 from launcher.values.precision import SHORT, Precision
 from launcher.values.record import Event, PlanSummary
-from launcher.values.trials import GOOD, CardMeasured, JobMeasured, TrialEnded
+from launcher.values.trial_record import GOOD, CardMeasured, JobMeasured, TrialEnded
 
 if TYPE_CHECKING:
     from launcher.runs.printed_lines import Printed

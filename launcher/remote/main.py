@@ -8,7 +8,7 @@ import sys
 _MODULES = {
     "serve": "serving.serve",
     "keep": "training.keeper",
-    "supervise": "training.supervise",
+    "supervise": "training.attempts",
     "contain": "training.contain",
     "spare": "store.store",
     "settle": "making.environment_seal",

@@ -15,7 +15,7 @@ from launcher.runs.mirror import Mirror, parse_event
 from launcher.values.plan import Plan
 from launcher.values.precision import Precision
 from launcher.values.record import RunState
-from launcher.values.trials import GOOD, CardMeasured, JobMeasured, TrialEnded
+from launcher.values.trial_record import GOOD, CardMeasured, JobMeasured, TrialEnded
 from launcher.values.used_precision import PrecisionSeen
 
 OUT_OF_MEMORY = "cuda-oom"

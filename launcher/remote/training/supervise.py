@@ -1,8 +1,8 @@
-"""The agent beside the training: makes the attempts of a run, one after the other, and records how each ended.
+"""One attempt of a run: from its folder to the record of how it ended.
 
 An attempt is one numbered folder, and this process is its only writer. If a failure has a remedy, the next attempt begins
 at once in this process: it locks the next folder before it unlocks the last one, so that the run is never without an
-owner. The exit status is 0 once a terminal state is on disk, and 75 to ask for a restart.
+owner. `attempts` makes them one after the other.
 
 The parts: `account` writes the folder, `progress` knows what workers and log have reported, `running` runs the command
 with `streams` and `stopping`, `judging` says how it ended, and `mending` says what follows a failure.
@@ -17,12 +17,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ..diagnosis import remedy
-from ..record import secret, strict_json
+from ..record import secret
 from ..record.files import REFUSED, read_json
 from ..record.rundir import TERMINAL, Folder, Run
 from ..record.safe_open import unlink
 from ..store import checkpoints
-from ..system import oom, process
+from ..system import oom
 from .account import Account
 from .attempt_record import Basis, compose
 from .command_watch import Running
@@ -47,49 +47,6 @@ if TYPE_CHECKING:
 RESTART = 75
 NOT_STARTED = "command-not-found"
 NO_ROOM_S = 1.0
-
-
-def main(arguments: list[str]) -> int:
-    """Make attempts of a run until none follows; `arguments` are its folder and what our parent saw of the last agent."""
-    run = Run(os.path.abspath(arguments[0]))
-    seen = strict_json.decode(arguments[1]) if len(arguments) > 1 else None
-    last = run.last()
-    if last is not None and last.read_state().get("state") in TERMINAL:
-        return 0
-    process.become_subreaper()
-    supervisor = _kind_of(run)
-    if not (run.prepared().get("runtime") or {}).get("gpus"):
-        return _make_attempts(supervisor(run, last, seen))[0]
-    from ..cards import lease  # with its imports it takes as long to load as the rest of the agent
-
-    cards = lease.claim(run)
-    if not cards.gpus and run.read_wish() == "run":
-        lease.write_waiting(run, cards.busy)
-        return 0
-    status, last_attempt = _make_attempts(supervisor(run, last, seen, cards))
-    if last_attempt.account.state in TERMINAL:
-        with contextlib.suppress(OSError):  # a sweep removes them, and a lease of an ended run holds no card
-            lease.give_back(run)
-    if last_attempt.cards is not None:
-        last_attempt.cards.release()
-    return status
-
-
-def _kind_of(run: Run) -> type[Supervisor]:
-    """Return what makes the attempts of a run: those of a verification are trials."""
-    if not read_json(run.plan).get("verification"):
-        return Supervisor
-    from .trial_attempt import TrialSupervisor  # no other run needs it
-
-    return TrialSupervisor
-
-
-def _make_attempts(attempt: Supervisor) -> tuple[int, Supervisor]:
-    """Make attempts until none follows; return the agent's exit status and the last attempt."""
-    while (status := attempt.supervise()) is None:
-        attempt = attempt.make_next()
-    process.ignore_terminations()  # the end is on record: its exit status must say the same
-    return status, attempt
 
 
 class Supervisor:

@@ -1,0 +1,58 @@
+"""The agent beside the training: makes the attempts of a run, one after the other.
+
+The exit status is 0 once a terminal state is on disk, and 75 to ask for a restart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from ..record import strict_json
+from ..record.files import read_json
+from ..record.rundir import TERMINAL, Run
+from ..system import process
+from .supervise import Supervisor
+
+
+def main(arguments: list[str]) -> int:
+    """Make attempts of a run until none follows; `arguments` are its folder and what our parent saw of the last agent."""
+    run = Run(os.path.abspath(arguments[0]))
+    seen = strict_json.decode(arguments[1]) if len(arguments) > 1 else None
+    last = run.last()
+    if last is not None and last.read_state().get("state") in TERMINAL:
+        return 0
+    process.become_subreaper()
+    supervisor = _kind_of(run)
+    if not (run.prepared().get("runtime") or {}).get("gpus"):
+        return _make_attempts(supervisor(run, last, seen))[0]
+    from ..cards import lease  # with its imports it takes as long to load as the rest of the agent
+
+    cards = lease.claim(run)
+    if not cards.gpus and run.read_wish() == "run":
+        lease.write_waiting(run, cards.busy)
+        return 0
+    status, last_attempt = _make_attempts(supervisor(run, last, seen, cards))
+    if last_attempt.account.state in TERMINAL:
+        with contextlib.suppress(OSError):  # a sweep removes them, and a lease of an ended run holds no card
+            lease.give_back(run)
+    if last_attempt.cards is not None:
+        last_attempt.cards.release()
+    return status
+
+
+def _kind_of(run: Run) -> type[Supervisor]:
+    """Return what makes the attempts of a run: those of a verification are trials."""
+    if not read_json(run.plan).get("verification"):
+        return Supervisor
+    from .trial_attempt import TrialSupervisor  # no other run needs it
+
+    return TrialSupervisor
+
+
+def _make_attempts(attempt: Supervisor) -> tuple[int, Supervisor]:
+    """Make attempts until none follows; return the agent's exit status and the last attempt."""
+    while (status := attempt.supervise()) is None:
+        attempt = attempt.make_next()
+    process.ignore_terminations()  # the end is on record: its exit status must say the same
+    return status, attempt
