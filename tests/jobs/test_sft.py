@@ -67,7 +67,50 @@ def test_only_the_answer_carries_loss(sft, shared, tokenizer):
     trained = [row[row != shared.IGNORED] for row in batch["labels"]]
     texts = [tokenizer.decode(row) for row in trained]
     assert texts == ["<answer>1000</answer><eos>", "<answer>1</answer><eos>"]
-    assert batch["attention_mask"].sum(dim=1).tolist() == [len(row["input_ids"]) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("kind", "attention"),
+    [(kind, attention) for kind in ("llama", "mistral", "opt") for attention in ("sdpa", "eager")]
+    + [("bloom", "eager")],
+)
+def test_an_example_has_the_same_logits_in_a_padded_batch_and_alone(shared, kind, attention):
+    """Without a mask: causal attention does not look to the right, in windows, by distances or by learned positions."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, masking_utils
+
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    own = {
+        "mistral": {"sliding_window": 3, "num_key_value_heads": 2},
+        "bloom": {"n_layer": 2, "n_head": 4},
+        "opt": {"ffn_dim": 32, "word_embed_proj_dim": 32},
+    }
+    config = AutoConfig.for_model(kind, vocab_size=30, pad_token_id=1, **sizes, **own.get(kind, {}))
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
+    rows = [{"input_ids": [*range(3, 3 + length)], "labels": [*range(3, 3 + length)]} for length in (4, 9, 6)]
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(
+            masking_utils, "find_packed_sequence_indices", masking_utils.find_packed_sequence_indices
+        )
+        alone = [model(input_ids=torch.tensor([row["input_ids"]])).logits[0] for row in rows]
+        shared.expect_one_example_a_row()
+        batch = shared.collate(rows, pad_id=1)
+        assert batch.keys() == {"input_ids", "labels"}
+        together = model(input_ids=batch["input_ids"]).logits
+    for logits, padded in zip(alone, together, strict=True):
+        torch.testing.assert_close(padded[: len(logits)], logits, rtol=1e-4, atol=1e-5)
+
+
+def test_the_tokens_of_a_step_are_those_of_its_examples(shared):
+    """In a second epoch too, and where the first examples complete the last step."""
+    rows = [{"input_ids": [0] * length, "labels": []} for length in range(1, 11)]
+    sampler = shared.StepSampler(rows, 4, seed=3)
+    for epoch in (0, 1):
+        sampler.set_epoch(epoch)
+        lengths = [shared.length_of(rows[place]) for place in sampler]
+        found = [sampler.tokens_of(3 * epoch + step) for step in (1, 2, 3)]
+        assert found == [sum(lengths[start : start + 4]) for start in (0, 4, 8)]
 
 
 def test_a_chat_template_writes_the_prompt(shared, tokenizer, demo):
