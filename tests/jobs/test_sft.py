@@ -5,6 +5,7 @@ import functools
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -249,6 +250,12 @@ def tiny(demo, tmp_path):
     return tmp_path
 
 
+PRECISION = {
+    "mode": "fp32", "device": "cpu", "base_dtype": "float32", "trainable_dtype": "float32", "autocast_dtype": None,
+    "scaler": False, "tf32": False, "adam_eps": 1e-8, "why": "a processor",
+}  # fmt: skip
+
+
 def start(folder: Path, **changes) -> subprocess.Popen:
     """Start sft.py as an attempt below `folder`."""
     values = {
@@ -256,17 +263,7 @@ def start(folder: Path, **changes) -> subprocess.Popen:
         "run": "1121-sft-ab12",
         "kind": "attempt",
         "attempt": 1,
-        "precision": {
-            "mode": "fp32",
-            "device": "cpu",
-            "base_dtype": "float32",
-            "trainable_dtype": "float32",
-            "autocast_dtype": None,
-            "scaler": False,
-            "tf32": False,
-            "adam_eps": 1e-8,
-            "why": "a processor",
-        },
+        "precision": PRECISION,
         "split": {"global_batch": 4, "ranks": 1, "micro_batch": 2, "accumulation": 2},
         "steps": 4,
         "seed": 0,
@@ -297,6 +294,27 @@ def test_a_training_ends_with_artifacts_and_a_result(tiny, method, kept):
     assert (result["steps"], result["accuracy"]) == (4, 0.0)
     sealed = (tiny / "checkpoints").glob("*/manifest.json")
     assert sorted(path.parent.name for path in sealed) == ["checkpoint-2", "checkpoint-4"]
+
+
+@pytest.mark.long
+def test_compiled_it_learns_the_same_and_its_files_are_those_of_any_training(tiny):
+    """The losses and the names of the weights are those of the model as it was written, after a resume too."""
+    from safetensors.torch import load_file
+
+    found = {}
+    for compiles in (False, True):
+        precision = {**PRECISION, "compile": compiles}
+        assert start(tiny, precision=precision).wait(300) == 0
+        checkpoint = {"step": 2, "path": str(tiny / "checkpoints" / "checkpoint-2")}
+        assert start(tiny, precision=precision, checkpoint=checkpoint).wait(300) == 0
+        result = json.loads((tiny / "artifacts" / "result.json").read_text())
+        weights = sorted(tiny.glob("**/adapter_model.safetensors"))
+        assert len(weights) == 3  # of two checkpoints, and what came out
+        found[compiles] = result, [[*load_file(path)] for path in weights]
+        shutil.rmtree(tiny / "checkpoints")
+        shutil.rmtree(tiny / "artifacts")
+    assert found[True][1] == found[False][1]
+    assert found[True][0] == pytest.approx(found[False][0], rel=1e-3)
 
 
 @pytest.mark.long
