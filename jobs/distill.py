@@ -47,6 +47,7 @@ from shared import (
     add_adapter,
     collate,
     encode_answer,
+    expect_one_example_a_row,
     keep_short,
     length_of,
     order_of,
@@ -76,6 +77,7 @@ class Settings:
     learning_rate: float = 2e-5  # usual for a full fine-tune; ten times more for a LoRA
     scheduler: str = "cosine"  # transformers' lr_scheduler_type
     warmup_steps: float = 0.03  # steps, or a share of all steps if below 1
+    optim: str | None = None  # adamw_torch or adamw_torch_fused, where not the plan's
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
     epochs: float = 1.0  # passes over the data, where the job names no steps
@@ -89,6 +91,7 @@ class Settings:
 
 
 DEMO_SETTINGS = {"learning_rate": 5e-3}  # a model this small wants a large rate
+FORMS = {"adamw_torch": None, "adamw_torch_fused": True}  # of AdamW by Trainer's names, and torch's `fused`
 
 # ---- data
 
@@ -135,7 +138,7 @@ def read_rows(
 
 def logits_of(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """Give a model's logits for the tokens that carry loss: tokens x vocabulary."""
-    logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+    logits = model(input_ids=batch["input_ids"], use_cache=False).logits
     return logits[:, :-1].flatten(0, 1).index_select(0, batch["predicted"])
 
 
@@ -182,6 +185,18 @@ def check_tokenizers(student: PreTrainedTokenizerBase, teacher: PreTrainedTokeni
 # ---- the training
 
 
+def adamw_arguments(settings: Settings) -> dict[str, object]:
+    """Give the keywords of AdamW; SystemExit names an optimizer that is not one of its forms."""
+    own: dict[str, object] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
+    if settings.optim is not None:
+        if settings.optim not in FORMS:
+            raise SystemExit(
+                f"settings.optim = {settings.optim!r} is not one of {' '.join(['auto', *FORMS])}"
+            )
+        own["fused"] = FORMS[settings.optim]
+    return worker.optimizer_arguments(**own)
+
+
 class Distillation:
     """Student, teacher and optimizer, and what is done with them: a step, an evaluation, a checkpoint."""
 
@@ -198,16 +213,11 @@ class Distillation:
         self.plan = worker.knobs()
         self.accelerator, self.settings, self.pad_id = accelerator, settings, pad_id
         trained = [value for value in student.parameters() if value.requires_grad]
-        optimizer = torch.optim.AdamW(
-            trained,
-            settings.learning_rate,
-            weight_decay=settings.weight_decay,
-            eps=self.plan.precision.adam_eps,
-        )
+        optimizer = torch.optim.AdamW(trained, **adamw_arguments(settings))
         warmup = settings.warmup_steps if settings.warmup_steps >= 1 else settings.warmup_steps * steps
         self.scheduler = get_scheduler(settings.scheduler, optimizer, int(warmup), steps)
         self.model, self.optimizer = accelerator.prepare(student, optimizer)
-        self.student, self.teacher = student, teacher.to(accelerator.device)
+        self.student, self.teacher = student, worker.compiled(teacher.to(accelerator.device))
         self.result: dict[str, float] = {}
         self.meter, self.speed = Meter(), worker.Speedometer(student, [teacher])
 
@@ -296,6 +306,7 @@ class Distillation:
         self.read_student(folder)
         state = torch.load(Path(folder) / "training.pt", map_location="cpu")
         self.optimizer.load_state_dict(state["optimizer"])
+        worker.restore_form(self.optimizer)
         self.scheduler.load_state_dict(state["scheduler"])
         if self.accelerator.scaler is not None and state["scaler"]:
             self.accelerator.scaler.load_state_dict(state["scaler"])
@@ -350,6 +361,7 @@ def main() -> None:
     accelerator = worker.accelerator()
     is_main = accelerator.is_main_process
     set_seed(plan.seed)
+    expect_one_example_a_row()
 
     # data and models; the demo is made by one rank while the others wait
     student_path, teacher_path, data = plan.model, plan.teacher, dict(plan.data)

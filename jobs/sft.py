@@ -20,6 +20,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import launcher_worker as worker
 import torch
@@ -31,6 +32,7 @@ from shared import (
     collate,
     encode_answer,
     encode_prompt,
+    expect_one_example_a_row,
     keep_short,
     pad,
     read_examples,
@@ -59,6 +61,7 @@ class Settings:
     learning_rate: float = 2e-4  # usual for LoRA on a model of billions; ten times less for a full fine-tune
     scheduler: str = "cosine"  # transformers' lr_scheduler_type
     warmup_steps: float = 0.03  # steps, or a share of all steps if below 1
+    optim: str | None = None  # Trainer's name of an optimizer, where not the plan's AdamW
     epochs: float = 1.0  # passes over the data, where the job names no steps
     lora_rank: int = 16
     lora_alpha: int = 32  # twice the rank
@@ -149,11 +152,15 @@ def evaluate(
 
 
 class StepTrainer(Trainer):
-    """A Trainer whose steps have the same examples on any card, with little padding."""
+    """A Trainer whose steps have the examples that a sampler draws."""
+
+    def __init__(self, *args: Any, sampler: StepSampler, **kwargs: Any) -> None:
+        """Take a Trainer's arguments, and the sampler."""
+        super().__init__(*args, **kwargs)
+        self._sampler = sampler
 
     def _get_train_sampler(self, dataset: object = None) -> StepSampler:
-        split = worker.knobs().peek.split
-        return StepSampler(self.train_dataset, split.global_batch, self.args.data_seed)
+        return self._sampler
 
 
 def main() -> None:
@@ -167,13 +174,16 @@ def main() -> None:
             learning_rate=settings.learning_rate,
             lr_scheduler_type=settings.scheduler,
             warmup_steps=settings.warmup_steps,
+            **({} if settings.optim is None else {"optim": settings.optim}),
             num_train_epochs=settings.epochs,
             logging_steps=settings.logging_steps,
             logging_first_step=True,
+            include_num_input_tokens_seen="no",  # the sampler knows; Trainer would ask the card after each micro-batch
             remove_unused_columns=False,
         )
     )
     set_seed(plan.seed)
+    expect_one_example_a_row()
 
     # data and model; the demo is made by one rank while the others wait
     model_path, data = plan.model, dict(plan.data)
@@ -199,13 +209,15 @@ def main() -> None:
     model = worker.prepare(model)
 
     # training
+    sampler = StepSampler(train_rows, plan.split.global_batch, plan.seed)
     trainer = StepTrainer(
         model,
         arguments,
+        sampler=sampler,
         train_dataset=train_rows,
         data_collator=lambda rows: collate(rows, tokenizer.pad_token_id),
         processing_class=tokenizer,
-        callbacks=[worker.trainer_callback()],
+        callbacks=[worker.trainer_callback(tokens=sampler.tokens_of)],
     )
     trainer.remove_callback(PrinterCallback)  # the worker shows the same lines
     is_main = trainer.is_world_process_zero()

@@ -1,7 +1,6 @@
 """What the programs in this folder share: settings, examples as tokens, batches, the adapter."""
 
 import functools
-import itertools
 import json
 import random
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from typing import TypeVar
 
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, masking_utils
 
 IGNORED = -100  # the label that torch's cross entropy leaves out
 SEPARATOR = "\n"  # between prompt and answer where the tokenizer has no chat template
@@ -140,10 +139,19 @@ class StepSampler(torch.utils.data.Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         """Give the places of an epoch's examples among the rows."""
-        order = itertools.cycle(order_of(len(self.rows), self.seed, self.epoch))
-        for _ in range(0, len(self), self.batch):
-            step = itertools.islice(order, self.batch)
-            yield from sorted(step, key=lambda place: length_of(self.rows[place]))
+        for index in range(len(self) // self.batch):
+            yield from self.places_of(self.epoch, index)
+
+    def places_of(self, epoch: int, index: int) -> list[int]:
+        """Give the places of the examples of an epoch's step, the first of which has index 0."""
+        order = order_of(len(self.rows), self.seed, epoch)
+        step = [order[place % len(order)] for place in range(index * self.batch, (index + 1) * self.batch)]
+        return sorted(step, key=lambda place: length_of(self.rows[place]))
+
+    def tokens_of(self, step: int) -> int:
+        """Give how many tokens the examples of a training's step have; the first step is 1."""
+        epoch, index = divmod(step - 1, len(self) // self.batch)
+        return sum(length_of(self.rows[place]) for place in self.places_of(epoch, index))
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch; accelerate calls it."""
@@ -158,9 +166,17 @@ def pad(rows: list[list[int]], value: int, side: str = "right") -> torch.Tensor:
 
 
 def collate(rows: list[Row], pad_id: int) -> dict[str, torch.Tensor]:
-    """Make a batch; padding is neither attended to nor counted in the loss."""
+    """Make a batch; padding is not counted in the loss.
+
+    It stands on the right, where no token of an example attends to it. So there is no mask: without one, attention has
+    its fastest kernel, and transformers need not look into a mask, for which the host would wait for the card.
+    """
     return {
         "input_ids": pad([row["input_ids"] for row in rows], pad_id),
-        "attention_mask": pad([[1] * len(row["input_ids"]) for row in rows], 0),
         "labels": pad([row["labels"] for row in rows], IGNORED),
     }
+
+
+def expect_one_example_a_row() -> None:
+    """Spare transformers the question whether rows hold several examples, for which the host would wait for the card."""
+    masking_utils.find_packed_sequence_indices = lambda _positions: None

@@ -92,7 +92,7 @@ def usable_words(profile: Profile) -> str:
 def _weights(training: Training, precision: Precision) -> float:
     model, trained = training.model, training.trained
     own = _BYTES[precision.trainable_dtype]
-    states = _STATES[training.workload.optimizer]
+    states = _states(training, precision)
     teacher, dtype = training.workload.teacher, training.workload.teacher_dtype
     taught = (
         0.0 if teacher is None else teacher.parameters * _base_bytes(teacher, dtype or precision.base_dtype)
@@ -104,6 +104,14 @@ def _weights(training: Training, precision: Precision) -> float:
     )
 
 
+def _states(training: Training, precision: Precision) -> _States:
+    """Return the memory of the optimizer that is used at a precision."""
+    optimizer = training.workload.optimizer
+    if optimizer == "adamw-planned":
+        optimizer = "adamw-fused" if precision.fuses_adamw else "adamw"
+    return _STATES[optimizer]
+
+
 def _base_bytes(model: Model, dtype: Dtype) -> float:
     """Return the bytes of a frozen parameter."""
     return model.weight_bits / 8 * QUANTIZED_MORE if model.weight_bits else _BYTES[dtype]
@@ -111,7 +119,7 @@ def _base_bytes(model: Model, dtype: Dtype) -> float:
 
 def _step(training: Training, precision: Precision) -> float:
     """Return what the optimizer allocates during a step."""
-    states, own = _STATES[training.workload.optimizer], _BYTES[precision.trainable_dtype]
+    states, own = _states(training, precision), _BYTES[precision.trainable_dtype]
     model = training.model
     widest = max(model.vocab_size, model.mlp_width) * model.hidden_size if training.method == "full" else 0
     return own * (states.step * training.trained + states.matrices * widest)

@@ -13,7 +13,10 @@ from launcher.values.model import Model
 from launcher.values.precision import Dtype
 
 DTYPES: tuple[Dtype, ...] = ("float32", "float16", "bfloat16")
-Optimizer = Literal["adamw", "adamw-fused", "adam-8bit", "lion", "lion-8bit", "adafactor", "sgd"]
+Optimizer = Literal[
+    "adamw", "adamw-fused", "adamw-planned", "adam-8bit", "lion", "lion-8bit", "adafactor", "sgd"
+]
+"""`adamw-planned` is fused or not, as the precision says."""
 
 TOKENS = 1024
 """The length of a sample when the job's settings have no `max_length`."""
@@ -63,8 +66,13 @@ def _count(settings: Mapping[str, Scalar], name: str) -> int | None:
 
 
 def _optimizer(written: Scalar | None) -> Optimizer:
-    """Classify a name as transformers' `optim` has them, e.g. `paged_adamw_8bit`; an unknown one counts as AdamW."""
+    """Classify a name as transformers' `optim` has them, e.g. `paged_adamw_8bit`; an unknown one counts as AdamW.
+
+    `auto` is the plan's choice.
+    """
     name = str(written or "").lower()
+    if name == "auto":
+        return "adamw-planned"
     if "lion" in name:
         return "lion-8bit" if "8bit" in name else "lion"
     if "8bit" in name:

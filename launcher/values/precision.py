@@ -83,6 +83,15 @@ class Precision(Written):
         ).hexdigest()
 
     @property
+    def fuses_adamw(self) -> bool:
+        """Whether a training that takes its optimizer from the plan gets torch's fused AdamW: one kernel, no square roots kept.
+
+        Not with a scaler: it then skips a step inside the kernel, and neither accelerate nor a schedule of the learning rate
+        learns of it. Not over float16 weights: there its results are others.
+        """
+        return self.device == "cuda" and self.trainable_dtype == "float32" and not self.scaler
+
+    @property
     def _dtypes(self) -> set[str]:
         return {self.base_dtype, self.trainable_dtype, self.autocast_dtype or "float32"}
 

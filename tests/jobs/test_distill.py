@@ -207,6 +207,35 @@ def test_killed_and_resumed_it_ends_as_the_unbroken_one_did(distill_project):
         assert metrics(client, run, name) == metrics(client, plain, name)
 
 
+@pytest.mark.long
+def test_compiled_it_learns_the_same_and_its_files_are_those_of_any_student(distill_project):
+    """The losses are those of the model as it was written, and a resumed training goes on with the same ones."""
+    client = distill_project
+    words = ("--profile", "cpu", "--set", "settings.lora_dropout=0.0")
+    plain = client.detached(*WORDS, *words)
+    expected = ended(client, plain)
+    client.script(KILLED, "killed.py")
+    job = client.project / "job.toml"
+    job.write_text(job.read_text().replace('"distill.py"', '"killed.py"'))
+    run = client.detached(*WORDS, *words, "--set", "compile=true")
+    folder = ended(client, run)
+    assert client.summary(run)["attempt"] == 2
+    for name in ("loss", "kl", "grad_norm", "eval_loss"):
+        assert metrics(client, run, name) == pytest.approx(metrics(client, plain, name), rel=1e-3), name
+    assert names_in(folder) == names_in(expected)
+
+
+def names_in(folder):
+    """The names of the weights in the student that came out, and in its checkpoints."""
+    import torch
+    from safetensors.torch import load_file
+
+    (weights,) = (folder / "work" / "artifacts").glob("*/*.safetensors")
+    checkpoints = sorted((folder / "work" / "checkpoints").glob("step-*/student.pt"))
+    assert checkpoints
+    return {*load_file(weights)}, [{*torch.load(one)} for one in checkpoints]
+
+
 @pytest.mark.parametrize(
     ("words", "headline"),
     [

@@ -5,6 +5,7 @@ import functools
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -67,7 +68,50 @@ def test_only_the_answer_carries_loss(sft, shared, tokenizer):
     trained = [row[row != shared.IGNORED] for row in batch["labels"]]
     texts = [tokenizer.decode(row) for row in trained]
     assert texts == ["<answer>1000</answer><eos>", "<answer>1</answer><eos>"]
-    assert batch["attention_mask"].sum(dim=1).tolist() == [len(row["input_ids"]) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("kind", "attention"),
+    [(kind, attention) for kind in ("llama", "mistral", "opt") for attention in ("sdpa", "eager")]
+    + [("bloom", "eager")],
+)
+def test_an_example_has_the_same_logits_in_a_padded_batch_and_alone(shared, kind, attention):
+    """Without a mask: causal attention does not look to the right, in windows, by distances or by learned positions."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, masking_utils
+
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    own = {
+        "mistral": {"sliding_window": 3, "num_key_value_heads": 2},
+        "bloom": {"n_layer": 2, "n_head": 4},
+        "opt": {"ffn_dim": 32, "word_embed_proj_dim": 32},
+    }
+    config = AutoConfig.for_model(kind, vocab_size=30, pad_token_id=1, **sizes, **own.get(kind, {}))
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
+    rows = [{"input_ids": [*range(3, 3 + length)], "labels": [*range(3, 3 + length)]} for length in (4, 9, 6)]
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(
+            masking_utils, "find_packed_sequence_indices", masking_utils.find_packed_sequence_indices
+        )
+        alone = [model(input_ids=torch.tensor([row["input_ids"]])).logits[0] for row in rows]
+        shared.expect_one_example_a_row()
+        batch = shared.collate(rows, pad_id=1)
+        assert batch.keys() == {"input_ids", "labels"}
+        together = model(input_ids=batch["input_ids"]).logits
+    for logits, padded in zip(alone, together, strict=True):
+        torch.testing.assert_close(padded[: len(logits)], logits, rtol=1e-4, atol=1e-5)
+
+
+def test_the_tokens_of_a_step_are_those_of_its_examples(shared):
+    """In a second epoch too, and where the first examples complete the last step."""
+    rows = [{"input_ids": [0] * length, "labels": []} for length in range(1, 11)]
+    sampler = shared.StepSampler(rows, 4, seed=3)
+    for epoch in (0, 1):
+        sampler.set_epoch(epoch)
+        lengths = [shared.length_of(rows[place]) for place in sampler]
+        found = [sampler.tokens_of(3 * epoch + step) for step in (1, 2, 3)]
+        assert found == [sum(lengths[start : start + 4]) for start in (0, 4, 8)]
 
 
 def test_a_chat_template_writes_the_prompt(shared, tokenizer, demo):
@@ -206,6 +250,12 @@ def tiny(demo, tmp_path):
     return tmp_path
 
 
+PRECISION = {
+    "mode": "fp32", "device": "cpu", "base_dtype": "float32", "trainable_dtype": "float32", "autocast_dtype": None,
+    "scaler": False, "tf32": False, "adam_eps": 1e-8, "why": "a processor",
+}  # fmt: skip
+
+
 def start(folder: Path, **changes) -> subprocess.Popen:
     """Start sft.py as an attempt below `folder`."""
     values = {
@@ -213,17 +263,7 @@ def start(folder: Path, **changes) -> subprocess.Popen:
         "run": "1121-sft-ab12",
         "kind": "attempt",
         "attempt": 1,
-        "precision": {
-            "mode": "fp32",
-            "device": "cpu",
-            "base_dtype": "float32",
-            "trainable_dtype": "float32",
-            "autocast_dtype": None,
-            "scaler": False,
-            "tf32": False,
-            "adam_eps": 1e-8,
-            "why": "a processor",
-        },
+        "precision": PRECISION,
         "split": {"global_batch": 4, "ranks": 1, "micro_batch": 2, "accumulation": 2},
         "steps": 4,
         "seed": 0,
@@ -254,6 +294,27 @@ def test_a_training_ends_with_artifacts_and_a_result(tiny, method, kept):
     assert (result["steps"], result["accuracy"]) == (4, 0.0)
     sealed = (tiny / "checkpoints").glob("*/manifest.json")
     assert sorted(path.parent.name for path in sealed) == ["checkpoint-2", "checkpoint-4"]
+
+
+@pytest.mark.long
+def test_compiled_it_learns_the_same_and_its_files_are_those_of_any_training(tiny):
+    """The losses and the names of the weights are those of the model as it was written, after a resume too."""
+    from safetensors.torch import load_file
+
+    found = {}
+    for compiles in (False, True):
+        precision = {**PRECISION, "compile": compiles}
+        assert start(tiny, precision=precision).wait(300) == 0
+        checkpoint = {"step": 2, "path": str(tiny / "checkpoints" / "checkpoint-2")}
+        assert start(tiny, precision=precision, checkpoint=checkpoint).wait(300) == 0
+        result = json.loads((tiny / "artifacts" / "result.json").read_text())
+        weights = sorted(tiny.glob("**/adapter_model.safetensors"))
+        assert len(weights) == 3  # of two checkpoints, and what came out
+        found[compiles] = result, [[*load_file(path)] for path in weights]
+        shutil.rmtree(tiny / "checkpoints")
+        shutil.rmtree(tiny / "artifacts")
+    assert found[True][1] == found[False][1]
+    assert found[True][0] == pytest.approx(found[False][0], rel=1e-3)
 
 
 @pytest.mark.long

@@ -55,6 +55,27 @@ def test_an_optimizer_has_its_state_and_what_a_step_needs(optim, kept, more_at_a
     assert needed_gb(training, FP32) / BILLIONS == pytest.approx(kept + more_at_a_step, abs=0.01)
 
 
+@pytest.mark.parametrize(
+    ("card", "mode", "optim"),
+    [
+        ("h200", "bf16", "adamw_torch_fused"),
+        ("h200", "fp32", "adamw_torch_fused"),
+        ("t4", "fp16", "adamw_torch"),
+        ("t4", "fp16-native", "adamw_torch"),
+        ("t4", "fp32", "adamw_torch_fused"),
+        ("cpu", "fp32", "adamw_torch"),
+    ],
+)
+def test_the_plan_s_optimizer_is_fused_on_a_card_unless_gradients_are_scaled(card, mode, optim):
+    """In its memory `auto` is the one that is used at that precision."""
+    form = precision(card, mode)
+    sizes = [
+        needed_gb(Training(MODEL, "full", read_workload({"optim": name, "max_length": 1}, None, MODEL)), form)
+        for name in ("auto", optim)
+    ]
+    assert sizes[0] == sizes[1]
+
+
 def test_checkpointing_keeps_the_inputs_of_layers_and_one_layer():
     """Much less than all layers; the loss's logits remain."""
     long = {"form": FP32, "tokens": 8192, "optimizer": "sgd"}

@@ -264,6 +264,14 @@ def test_the_batch_is_the_script_s_unless_the_job_names_one(adapted, more, expec
     assert (told["fp16"], told["bf16"]) == (True, False)
 
 
+@pytest.mark.parametrize(("card", "is_replaced"), [("titan_rtx", True), ("l40s", False)])
+def test_a_fused_optimizer_is_replaced_only_where_it_would_hide_a_skipped_step(adapted, card, is_replaced):
+    """It is Trainer's default, and faster; beside a scaler it skips a step that Trainer counts."""
+    done, _, lines = adapted(TRAINER, card)
+    assert done.returncode == 0, done.stderr
+    assert ("TrainingArguments: optim adamw_torch_fused -> adamw_torch" in lines) is is_replaced
+
+
 def test_a_trainer_saves_for_a_resume_and_resumes(adapted, tmp_path):
     """Its own folder has nothing of it; the next attempt begins where the checkpoint ends."""
     done, told, _ = adapted(TRAINER, save_every_steps=2)

@@ -21,6 +21,8 @@ def overflow(loss):
     return loss + (loss - loss.detach()) * 1e38
 
 
+CARD = {"device": "cuda", "capability": "8.0"}
+"""A card on which the plan's AdamW is fused where there is no scaler."""
 POISONED_TRAINERS = {
     # name: (mode, of the precision, poison, Trainer's keywords, class, first bad step, ends at)
     "a NaN loss": ("fp32", {}, from_step(6, lambda loss: loss * NAN), {}, "nan-divergence", 6, 6),
@@ -42,6 +44,33 @@ POISONED_TRAINERS = {
         from_step(6, overflow),
         {"optim": "adamw_torch_fused"},
         "nan-divergence",
+        6,
+        9,
+    ),
+    "a NaN loss under the planned fused optimizer": (
+        "bf16",
+        CARD,
+        from_step(6, lambda loss: loss * NAN),
+        {},
+        "nan-divergence",
+        6,
+        6,
+    ),
+    "a fused optimizer that moves too far": (
+        "bf16",
+        CARD,
+        None,
+        {"learning_rate": 30.0},
+        "nan-divergence",
+        1,
+        3,
+    ),
+    "a fused optimizer without gradients": (
+        "bf16",
+        CARD,
+        from_step(6, lambda loss: loss * 0),
+        {},
+        "not-learning",
         6,
         9,
     ),
@@ -103,6 +132,33 @@ def loop(worker, model, optimizer, rows, steps, *, zero_first=False, see=None):
     return scaler
 
 
+def planned(torch, model, worker):
+    """Build AdamW as the plan has it."""
+    trained = [one for one in model.parameters() if one.requires_grad]
+    return torch.optim.AdamW(trained, **worker.optimizer_arguments(lr=1e-3))
+
+
+@pytest.mark.parametrize("mode", ["bf16", "fp32"])
+def test_a_healthy_training_with_the_planned_fused_optimizer_raises_nothing(
+    torch, worker, run_of, agent, llama, rows, train, mode
+):
+    """It learns as well as with the unfused one, by a Trainer and by a loop, and is proven."""
+    losses = {}
+    for optim in ("adamw_torch", "adamw_torch_fused"):
+        run_of(mode, {"base_dtype": "float32", **CARD}, steps=25)
+        trainer = train(
+            worker.prepare(llama()), max_steps=25, logging_strategy="steps", logging_steps=1, optim=optim
+        )
+        losses[optim] = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+    assert losses["adamw_torch_fused"] == pytest.approx(losses["adamw_torch"], rel=1e-3)
+    assert train(worker.prepare(llama()), max_steps=2).optimizer.param_groups[0]["fused"] is True
+    model = worker.prepare(llama())
+    optimizer = planned(torch, model, worker)
+    assert optimizer.param_groups[0]["fused"] is True
+    loop(worker, model, optimizer, rows, 25)
+    worker.done(25)
+
+
 POISONED_LOOPS = {
     # name: (mode, poison, the optimizer's settings, class, first bad step, ends at)
     "a NaN loss": ("fp32", from_step(6, lambda loss: loss * NAN), {}, "nan-divergence", 6, 6),
@@ -116,7 +172,16 @@ POISONED_LOOPS = {
         6,
         9,
     ),
+    "a NaN loss, fused": (
+        "bf16",
+        from_step(6, lambda loss: loss * NAN),
+        {"fused": True},
+        "nan-divergence",
+        6,
+        6,
+    ),
     "an absurd learning rate": ("fp32", None, {"lr": 30.0}, "nan-divergence", 1, 3),
+    "an absurd learning rate, fused": ("fp32", None, {"lr": 30.0, "fused": True}, "nan-divergence", 1, 3),
     "a loss of zero": ("fp32", from_step(6, lambda loss: loss * 0), {}, "not-learning", 6, 9),
 }
 

@@ -69,22 +69,65 @@ def test_a_dtype_of_the_script_wins_and_consumes_nothing(torch, worker, run_of, 
     assert agent.events(1)[0]["kind"] == "done"
 
 
-def test_a_rehearsal_has_no_kernels_of_a_card(worker, run_of):
+def test_a_rehearsal_has_no_kernels_of_a_card(torch, worker, run_of):
     """Flash attention, compilation and tf32 are the card's; dtypes and flags stay."""
     run_of("bf16", {"device": "cuda", "attention": "flash_attention_2", "compile": True, "tf32": True})
     keywords = worker.training_arguments()
     assert "attn_implementation" not in worker.model_arguments()
     assert (keywords["use_cpu"], keywords["bf16"]) == (True, True)
     assert not {"torch_compile", "tf32"} & keywords.keys()
+    model = object()
+    assert worker.compiled(model) is model
+    assert worker.accelerator().state.dynamo_plugin.backend == "NO"
 
 
-def test_on_its_card_the_plan_is_handed_on_whole(worker, run_of):
+def test_on_its_card_the_plan_is_handed_on_whole(worker, run_of, monkeypatch):
     """What a rehearsal leaves out is there without it."""
+    monkeypatch.setattr(worker.compiled_models, "_missing", lambda _device: iter(()))
     changes = {"device": "cuda", "attention": "flash_attention_2", "compile": True, "tf32": True}
     run_of("bf16", changes, rehearsed=False)
     keywords = worker.training_arguments()
     assert worker.model_arguments()["attn_implementation"] == "flash_attention_2"
     assert (keywords["use_cpu"], keywords["torch_compile"], keywords["tf32"]) == (False, True, True)
+
+
+def test_an_accelerator_compiles_what_it_prepares_and_a_model_beside_it_is_compiled_too(
+    torch, worker, run_of
+):
+    """The parameters are those of the model that the script keeps and saves."""
+    run_of("fp32", {"compile": True})
+    accelerator = worker.accelerator()
+    assert accelerator.state.dynamo_plugin.backend == "INDUCTOR"
+    kept, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    for model in (accelerator.prepare(kept), worker.compiled(other)):
+        assert model.state_dict().keys() == {"_orig_mod.weight", "_orig_mod.bias"}
+    assert kept.state_dict().keys() == other.state_dict().keys() == {"weight", "bias"}
+
+
+@pytest.mark.parametrize(
+    ("device", "variables", "named"),
+    [
+        ("cpu", {"CXX": "no-such-compiler"}, "a compiler (no-such-compiler)"),
+        ("cuda", {"CC": "no-such-compiler"}, "a compiler (no-such-compiler)"),
+        ("cuda", {"PATH": "/nowhere"}, "a compiler (gcc or clang)"),
+        ("cpu", {}, "Python's headers (Python.h"),
+    ],
+)
+def test_a_host_without_what_compiles_is_told_before_the_first_step(
+    worker, run_of, monkeypatch, device, variables, named
+):
+    """Torch itself says so in a long traceback, at the first forward pass."""
+    run_of("fp32", {"compile": True, "device": device, "capability": "8.0"}, rehearsed=False)
+    monkeypatch.delenv("CC", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if not variables:
+        monkeypatch.setattr(worker.compiled_models.sysconfig, "get_path", lambda _name: "/nowhere")
+    for ask in (worker.training_arguments, worker.accelerator, lambda: worker.compiled(None)):
+        with pytest.raises(SystemExit) as told:
+            ask()
+        assert str(told.value).startswith(f"compile = true needs {named}")
+        assert str(told.value).endswith("--set compile=false")
 
 
 @pytest.mark.parametrize(

@@ -452,6 +452,24 @@ def test_the_callback_reports_steps_without_running_averages(worker, run, agent)
     assert summary["values"] == {"train_loss": 2.0, "train_runtime": 1.0}
 
 
+@pytest.mark.training
+def test_a_script_that_knows_its_tokens_spares_trainer_the_count(worker, run, agent):
+    """Trainer asks the device after each micro-batch."""
+    transformers = pytest.importorskip("transformers", reason="the training libraries are not installed")
+    asked = []
+    callback = worker.trainer_callback(tokens=lambda step: asked.append(step) or 100)
+    state = transformers.TrainerState(global_step=0, max_steps=20, is_world_process_zero=True)
+    control = SimpleNamespace(should_save=False)
+    callback.on_train_begin(SimpleNamespace(fp16=False, bf16=True), state, None)
+    for step in (1, 2):
+        state.global_step = step
+        callback.on_step_end(None, state, control)
+    callback.on_log(None, state, None, logs={"loss": 1.0})
+    assert asked == [1, 2]
+    (line,) = [event for event in agent.events(3) if event["kind"] == "metric"]
+    assert line["values"].keys() == {"loss", "tokens_per_s"}
+
+
 @pytest.mark.parametrize(
     ("cards", "seen"), [("GPU-a,GPU-b,GPU-c", ["GPU-b", "0", "1"]), ("GPU-b", None), (None, [None, "1", "1"])]
 )

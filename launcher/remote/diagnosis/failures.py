@@ -725,6 +725,7 @@ FAILURES = (
             ("modulenotfounderror", r"^ModuleNotFoundError Traceback"),
             ("ninja is required", r"Ninja is required to load C\+\+ extensions"),
             ("failed to find c compiler", r"Failed to find C compiler"),
+            ("compile = true needs", r"^compile = true needs "),
             ("variant of untagged enum", r"data did not match any variant of untagged enum"),
             ("a different version", r"numpy\.dtype size changed, may indicate binary incompatibility"),
             ("binary incompatibility", r"size changed, may indicate binary incompatibility"),

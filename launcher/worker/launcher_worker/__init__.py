@@ -43,6 +43,8 @@ The modules, in the order in which they import each other:
     pace                   when to save, when to stop
     manifests, checkpoints sealing, rotation, where to resume
     events                 log, progress, begin, done
+    planned_optimizer      which AdamW the plan means
+    compiled_models        which models are compiled, and with what
     mixed_precision        from the plan to keywords, autocast, scaler, accelerator
     throughput             tokens per second, and the share of the card's peak rate
     preparation            makes a model safe to train at the plan's precision
@@ -56,10 +58,12 @@ The modules, in the order in which they import each other:
 from __future__ import annotations
 
 from .checkpoints import Best, best, resume_from, save
+from .compiled_models import compiled
 from .events import begin, done, log, progress
 from .guard.rules import Tripped
 from .mixed_precision import accelerator, autocast, model_arguments, scaler, training_arguments
 from .pace import due, stopping
+from .planned_optimizer import optimizer_arguments, restore_form
 from .preparation import prepare
 from .throughput import Speedometer
 from .trainer import trainer_callback
@@ -77,13 +81,16 @@ __all__ = [
     "autocast",
     "begin",
     "best",
+    "compiled",
     "done",
     "due",
     "knobs",
     "log",
     "model_arguments",
+    "optimizer_arguments",
     "prepare",
     "progress",
+    "restore_form",
     "resume_from",
     "save",
     "scaler",

@@ -10,6 +10,8 @@ import functools
 import os
 from typing import Any, Dict, Tuple
 
+from .compiled_models import compiles
+from .planned_optimizer import fuses_adamw
 from .values import SHORT_NAMES, Knobs, knobs
 
 # Which keywords of TrainingArguments a knob decides.
@@ -55,7 +57,7 @@ def training_arguments(**own: Any) -> Dict[str, Any]:
         "fp16": precision.autocast_dtype == "float16" and not has_own_flag,
         "bf16": precision.autocast_dtype == "bfloat16" and not has_own_flag,
         "use_cpu": on_cpu,
-        "optim": "adamw_torch",  # Trainer's default, the fused one, hides a step that overflowed
+        "optim": "adamw_torch_fused" if fuses_adamw(values) and not own.get("fp16") else "adamw_torch",
         "adam_epsilon": precision.adam_eps,
         "max_grad_norm": 1.0,
         "logging_nan_inf_filter": False,  # True would log a NaN loss as 0.0
@@ -70,7 +72,7 @@ def training_arguments(**own: Any) -> Dict[str, Any]:
         keywords["max_steps"] = values.peek.steps
     if precision.tf32 and not values.rehearsed:
         keywords["tf32"] = True  # False is the default, and passing it raises on old cards in some versions
-    if precision.compile and not values.rehearsed:
+    if compiles(values):
         keywords["torch_compile"] = True
     keywords.update(own)
     values.consume(*(knob for knob, names in _KEYWORDS_OF_KNOBS.items() if not names & own.keys()))
@@ -83,6 +85,7 @@ def training_arguments(**own: Any) -> Dict[str, Any]:
 def accelerator(**own: Any) -> Any:
     """Return an `accelerate.Accelerator` with the plan's precision and accumulation; `own` keywords win.
 
+    Where the job says `compile`, it compiles the models that it prepares for training. Save the model that it was given.
     The script reads the micro-batch itself, from `knobs().split`, which consumes that knob.
     """
     from accelerate import Accelerator
@@ -99,6 +102,8 @@ def accelerator(**own: Any) -> Any:
         "cpu": values.rehearsed or precision.device == "cpu",
         **own,
     }
+    if compiles(values) and "dynamo_plugin" not in own:
+        keywords.setdefault("dynamo_backend", "inductor")
     configure_accelerate(values, str(keywords["mixed_precision"]))
     return Accelerator(**keywords)
 

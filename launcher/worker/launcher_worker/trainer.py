@@ -10,16 +10,21 @@ from .checkpoints import save
 from .events import begin, log
 from .guard import process_guard
 from .pace import process_pace, stopping
+from .planned_optimizer import restore_form
 from .trainer_lines import TrainerLines
 from .values import knobs
 
 
-def trainer_callback(keep: Optional[Callable[[int, str, Any, bool], None]] = None) -> Any:
+def trainer_callback(
+    keep: Optional[Callable[[int, str, Any, bool], None]] = None,
+    tokens: Optional[Callable[[int], int]] = None,
+) -> Any:
     """Return a `transformers.TrainerCallback` that reports the begin and every log line, and saves checkpoints.
 
     It saves when `due` says so, and ends the training after a step when the run is asked to end: see `stopping`.
-    The guard judges each of Trainer's steps, even if the model was not prepared. If Trainer counts tokens, the log
-    line of a training step also has the tokens per second since the previous line.
+    The guard judges each of Trainer's steps, even if the model was not prepared. The log line of a training step also
+    has the tokens per second since the previous line, if they are counted: by Trainer, which makes the host wait for the
+    device after each micro-batch, or by `tokens`, which is called with a step and returns those of all its examples.
 
     A script that sets no checkpoints of launcher's folder passes `keep`, which is called for each checkpoint with its
     step, folder, epoch, and whether the script itself wanted it.
@@ -33,7 +38,7 @@ def trainer_callback(keep: Optional[Callable[[int, str, Any, bool], None]] = Non
         """Connects a Trainer to the run."""
 
         def __init__(self) -> None:
-            self._lines = TrainerLines()
+            self._lines = TrainerLines(tokens)
             self._is_own_save = True
 
         def on_train_begin(self, args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
@@ -47,6 +52,8 @@ def trainer_callback(keep: Optional[Callable[[int, str, Any, bool], None]] = Non
                 values.hold("precision")
             else:
                 values.announce()
+            if kwargs.get("optimizer") is not None:
+                restore_form(kwargs["optimizer"])
             self._lines.begin(args, state, kwargs.get("model"))
             process_guard.follow_trainer(kwargs.get("model"), state.global_step, state.max_steps)
             if hasattr(args, "num_generations"):  # TRL: it learns from rewards
@@ -65,6 +72,7 @@ def trainer_callback(keep: Optional[Callable[[int, str, Any, bool], None]] = Non
         def on_step_end(self, _args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
             """Let the guard judge the step; save or stop when it is time to."""
             self._lines.note_micro_batch()
+            self._lines.note_step(state.global_step)
             process_guard.tick(state.global_step)
             if process_pace.is_due(state.global_step, state.max_steps):
                 self._is_own_save = control.should_save

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Any, Dict, Mapping
+from typing import Any, Callable, Dict, Mapping, Optional
 
 from .json_values import scalar
 from .throughput import Speedometer
@@ -20,7 +20,9 @@ class TrainerLines:
     a loss of 0, or the mean of the other losses. Then the losses are summed up here as well, on their device.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tokens: Optional[Callable[[int], int]] = None) -> None:
+        """`tokens` returns those of a step; without it they are Trainer's count."""
+        self._tokens_of = tokens
         self._filters = False
         self._sum: Any = None  # of the micro-batches since the last line of a training step
         self._tokens = 0
@@ -38,11 +40,16 @@ class TrainerLines:
         if loss is not None:
             self._sum = loss if self._sum is None else self._sum + loss
 
+    def note_step(self, step: int) -> None:
+        """Note that a step has ended."""
+        if self._tokens_of is not None:
+            self._speed.add(self._tokens_of(step))
+
     def metrics(self, state: Any, logs: Mapping[str, Any]) -> Dict[str, Any]:
         """Return the metrics of a line.
 
-        If Trainer counts tokens, the line of a training step also has the tokens per second since the previous line, and
-        the card's utilisation.
+        If tokens are counted, the line of a training step also has the tokens per second since the previous line, and the
+        card's utilisation.
         """
         values = {name: value for name, value in logs.items() if isinstance(value, (int, float, str))}
         values.pop("num_input_tokens_seen", None)
@@ -50,8 +57,9 @@ class TrainerLines:
             # Trainer adds averages since the start to every line; only the summary keeps them.
             values = {name: value for name, value in values.items() if not name.startswith("train_")}
             values["loss"] = self._true_loss(values)
-            self._speed.add(_tokens(state) - self._tokens)
-            self._tokens = _tokens(state)
+            if self._tokens_of is None:
+                self._speed.add(_tokens(state) - self._tokens)
+                self._tokens = _tokens(state)
             values.update(self._speed.read())
         return {name: scalar(name, value) for name, value in values.items()}
 

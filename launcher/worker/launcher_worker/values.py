@@ -40,6 +40,11 @@ class Precision:
     attention: str = "sdpa"  # transformers' attn_implementation
     compile: bool = False
 
+    @property
+    def fuses_adamw(self) -> bool:
+        """Whether AdamW is torch's fused one; the client's `Precision` has the same rule, and says why."""
+        return self.device == "cuda" and self.trainable_dtype == "float32" and not self.scaler
+
 
 @dataclass(frozen=True)
 class Split:

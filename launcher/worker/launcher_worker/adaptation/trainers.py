@@ -84,7 +84,8 @@ def _batch(values: Knobs, arguments: Any) -> Dict[str, Any]:
 def _safety(arguments: Any) -> Dict[str, Any]:
     """Return what hides a failure otherwise: a loss of NaN shown as 0.0, a step that a fused optimizer skipped."""
     planned: Dict[str, Any] = {"logging_nan_inf_filter": False}
-    if getattr(arguments.optim, "value", arguments.optim) == _FUSED:
+    is_fused = getattr(arguments.optim, "value", arguments.optim) == _FUSED
+    if is_fused and knobs().peek.precision.scaler:
         planned["optim"] = "adamw_torch"
     return planned
 

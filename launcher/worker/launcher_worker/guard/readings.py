@@ -50,7 +50,7 @@ class Reading(NamedTuple):
         """Wait for the numbers; return the figures of the step. `is_norm_bad` if Trainer logged a non-finite norm."""
         if self.arrival is not None:
             self.arrival.synchronize()
-        numbers = {name: self.numbers[index].item() for index, name in enumerate(self.names)}
+        numbers = dict(zip(self.names, self.numbers.tolist() if self.names else ()))  # noqa: B905 - Python 3.8 has no `strict`
         is_bad = is_norm_bad or bool(numbers.get("bad"))
         gradient = "bad" if is_bad else "zero" if numbers.get("zero") else "fine"
         return Figures(

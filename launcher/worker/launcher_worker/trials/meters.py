@@ -65,7 +65,9 @@ class StepMeter:
         if isinstance(mask, torch.Tensor) and mask.dim() == 2:
             self._tokens = self._tokens + mask.sum()  # on its device, so that nothing waits
         elif isinstance(tokens, torch.Tensor):
-            self._tokens = self._tokens + tokens.numel()
+            padding = getattr(getattr(module, "config", None), "pad_token_id", None)
+            count = tokens.numel() if padding is None else (tokens != padding).sum()
+            self._tokens = self._tokens + count
 
 
 def _forget_peak(model: Any) -> None:
