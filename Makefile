@@ -15,13 +15,14 @@
 # precision    write the table of precisions
 # trainings    train healthy and broken cases under the guard, and write their table
 # memory       write the table of estimated and measured memory
+# gpu          everything that needs a card, and its figures; PART=… runs some, WHEELS=… installs from a folder, REHEARSE=1 tries it on a CPU
 # scripts      launch training programs of PyPI packages, and write their table
 # cast         record a first session, and draw it for README and docs
 # mutants      break the product by each patch, and show that the tests notice
 # testbed-up   leave two machines running
 # testbed-down end them
 # clean        remove what these targets made
-.PHONY: demo quick test long check lint docs cast bench links kills orders large scale precision memory fuzz scripts mutants testbed-up testbed-down clean
+.PHONY: demo quick test long check lint docs cast bench links kills orders large scale precision memory fuzz gpu scripts mutants testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -88,6 +89,10 @@ cast: .venv/ready
 memory: .venv/ready
 	$(BIN)/python tests/bench/memory.py
 
+# Without .venv/ready, which needs a network: that machine has a torch for its card, and maybe a folder of wheels.
+gpu:
+	@$(firstword $(wildcard $(BIN)/python) $(PYTHON)) tests/gpu/run.py
+
 scripts: .venv/ready
 	$(BIN)/python tests/programs/scripts.py
 
@@ -101,4 +106,4 @@ testbed-down: .venv/ready
 	$(BIN)/python tests/testbed/machine.py down
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site
+	rm -rf .venv .gpu .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site

@@ -13,10 +13,13 @@ The measure is CPU time, for other programs share the cores. It is taken twice, 
 What launcher does in a step hardly depends on the width, so `share` is the larger of both over the wide model's step. A
 difference of two steps of the wide model is no measure: it varies by 2 %. The first steps, at which the observation looks
 closely, do not count: `first_s` is what they took more, once.
+
+On a card (`make gpu`) the clock is the wall's, and each step is waited for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -27,7 +30,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "launcher" / "worker"))
 
@@ -37,7 +40,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback
 
 FIRST_STEPS = 4
 PAIRS = {"narrow": 100, "wide": 4}
-TOKENS = 64
 RESAMPLES = 1000
 SIZES = {
     "narrow": {"vocab_size": 256, "hidden_size": 96, "intermediate_size": 256},
@@ -67,10 +69,41 @@ _METHODS = (
 PLAIN = {(owner, name): vars(owner)[name] for owner, name in _METHODS}
 
 
-class Spent:
-    """The CPU time inside our functions since the last look."""
+class Setup(NamedTuple):
+    """A training that is measured: which, the model's width, and a step's batch; on a card with bf16 under its autocast."""
 
-    def __init__(self) -> None:
+    what: str
+    width: str
+    pairs: int
+    device: str = "cpu"
+    rows: int = 1
+    tokens: int = 64
+
+    @property
+    def is_half(self) -> bool:
+        """Whether it computes in bf16."""
+        return self.device == "cuda" and torch.cuda.get_device_capability() >= (8, 0)
+
+    def clock(self) -> float:
+        """Return the time inside of a step, in seconds: of this process's CPU, or on a card that of the wall."""
+        return time.process_time() if self.device == "cpu" else time.perf_counter()
+
+    def clock_between(self) -> float:
+        """Return the time between two steps, when a card has done what it was asked."""
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+        return self.clock()
+
+    def batch(self, rows: int, vocabulary: int) -> torch.Tensor:
+        """Draw that many rows of tokens."""
+        return torch.randint(0, vocabulary, (rows, self.tokens), device=self.device)
+
+
+class Spent:
+    """The time inside our functions since the last look."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
         self.seconds = 0.0
         self._is_inside = False
 
@@ -88,12 +121,12 @@ class Spent:
         def timed(*args: Any, **kwargs: Any) -> Any:
             if self._is_inside:
                 return function(*args, **kwargs)
-            self._is_inside, began = True, time.process_time()
+            self._is_inside, began = True, self.setup.clock()
             try:
                 return function(*args, **kwargs)
             finally:
                 self._is_inside = False
-                self.seconds += time.process_time() - began
+                self.seconds += self.setup.clock() - began
 
         return timed
 
@@ -137,14 +170,15 @@ class Meter:
     def __init__(self, switch: Switch, spent: Spent) -> None:
         self._switch, self._spent = switch, spent
         self._step = -FIRST_STEPS
-        self._began = time.process_time()
+        self._clock = spent.setup.clock_between
+        self._began = self._clock()
         self.first_s = 0.0
         self.took: list[float] = []
         self.inside: list[float] = []
 
     def begin(self) -> None:
         """Note the step that ends here, and prepare the next."""
-        took, inside = time.process_time() - self._began, self._spent.take()
+        took, inside = self._clock() - self._began, self._spent.take()
         if self._step > 0:
             self.took.append(took)
             self.inside.append(inside)
@@ -152,7 +186,7 @@ class Meter:
             self.first_s += inside
         self._switch.turn(self._step < 0 or is_on(self._step))
         self._step += 1
-        self._began = time.process_time()
+        self._began = self._clock()
 
     def figures(self) -> dict[str, float]:
         """Return what a step took, and launcher in it, in seconds."""
@@ -176,15 +210,17 @@ class Meter:
         }
 
 
-def steps_of(model: Any, meter: Meter, steps: int) -> None:
+def steps_of(model: Any, meter: Meter, steps: int, setup: Setup) -> None:
     """Train in a plain loop."""
     trained = [part for part in model.parameters() if part.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-4, foreach=True)
     model.train()
     for _ in range(steps):
         meter.begin()
-        tokens = torch.randint(0, model.config.vocab_size, (1, TOKENS))
-        model(input_ids=tokens, labels=tokens).loss.backward()
+        tokens = setup.batch(setup.rows, model.config.vocab_size)
+        with torch.autocast(setup.device, torch.bfloat16) if setup.is_half else contextlib.nullcontext():
+            loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
     meter.begin()
@@ -195,6 +231,8 @@ def steps_of_trainer(model: Any, meter: Meter, steps: int, switch: Switch, spent
     import launcher_worker as worker
     from launcher_worker import observer
 
+    setup = spent.setup
+
     class Steps(TrainerCallback):
         def on_step_begin(self, *_args: Any, **_kwargs: Any) -> None:
             meter.begin()
@@ -202,12 +240,12 @@ def steps_of_trainer(model: Any, meter: Meter, steps: int, switch: Switch, spent
     observer.observe_trainer(trainer)
     ours = worker.trainer_callback()
     spent.clock(ours, "on_step_end", "on_substep_end", "on_log")
-    rows = [
-        {"input_ids": row, "labels": row} for row in torch.randint(0, model.config.vocab_size, (400, TOKENS))
-    ]
+    drawn = setup.batch(400 * setup.rows, model.config.vocab_size).cpu()
+    rows = [{"input_ids": row, "labels": row} for row in drawn]
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
-            output_dir=folder, max_steps=steps + 1, per_device_train_batch_size=1, use_cpu=True,
+            output_dir=folder, max_steps=steps + 1, per_device_train_batch_size=setup.rows,
+            use_cpu=setup.device == "cpu", bf16=setup.is_half,
             learning_rate=1e-4, logging_steps=10, save_strategy="no", report_to="none", disable_tqdm=True,
             optim="adamw_torch", dataloader_pin_memory=False,
         )  # fmt: skip
@@ -218,34 +256,36 @@ def steps_of_trainer(model: Any, meter: Meter, steps: int, switch: Switch, spent
         training.train()
 
 
-def measure(what: str, width: str) -> dict[str, Any]:
+def measure(setup: Setup) -> dict[str, Any]:
     """Measure one training in this process."""
     import launcher_worker as worker
     from launcher_worker import precision_watch
 
-    spent = Spent()
+    spent = Spent(setup)
     spent.clock(precision_watch.PrecisionWatch, "see_autocast", "see_scaler", "see_backward", "see_step")
     guard = worker.guard.process_guard
     spent.clock(guard, "see_forward", "before_step", "after_step", "after_update", "tick", "hear")
     precision_watch.watch_torch(torch)
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model: Any = LlamaForCausalLM(LlamaConfig(num_hidden_layers=12, num_attention_heads=12, **SIZES[width]))
+    model: Any = LlamaForCausalLM(
+        LlamaConfig(num_hidden_layers=12, num_attention_heads=12, **SIZES[setup.width])
+    )
     parameters = sum(one.numel() for one in model.parameters())
-    if what != "full":
+    if setup.what != "full":
         model = get_peft_model(model, LoraConfig(target_modules="all-linear", task_type="CAUSAL_LM"))
-    model = worker.prepare(model)
+    model = worker.prepare(model.to(setup.device))
     switch = Switch(model)
     meter = Meter(switch, spent)
-    steps = FIRST_STEPS + 2 * PAIRS[width] + 1
-    if what == "LoRA-with-Trainer":
+    steps = FIRST_STEPS + 2 * setup.pairs + 1
+    if setup.what == "LoRA-with-Trainer":
         steps_of_trainer(model, meter, steps, switch, spent)
     else:
-        steps_of(model, meter, steps)
-    return {"what": what, "parameters": parameters, **meter.figures()}
+        steps_of(model, meter, steps, setup)
+    return {"what": setup.what, "parameters": parameters, **meter.figures()}
 
 
-def in_a_process(what: str, width: str) -> dict[str, Any]:
+def in_a_process(setup: Setup) -> dict[str, Any]:
     """Measure a training in a process of its own, which reports to a socket as in a run."""
     with tempfile.TemporaryDirectory(prefix="bench") as folder:
         address = str(Path(folder) / "s")
@@ -253,7 +293,7 @@ def in_a_process(what: str, width: str) -> dict[str, Any]:
         assert drain.stdout is not None
         drain.stdout.readline()
         env = {**os.environ, "LAUNCH_SOCKET": address, "OMP_NUM_THREADS": "1"}
-        words = [sys.executable, __file__, "--here", what, width]
+        words = [sys.executable, __file__, "--here", json.dumps(setup)]
         done = subprocess.run(words, env=env, stdout=subprocess.PIPE, text=True, check=True)
         drain.kill()
         drain.communicate()
@@ -264,7 +304,7 @@ def in_a_process(what: str, width: str) -> dict[str, Any]:
 def measured(trainings: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Measure trainings by name."""
     for what in trainings:
-        narrow, wide = (in_a_process(what, width) for width in ("narrow", "wide"))
+        narrow, wide = (in_a_process(Setup(what, width, PAIRS[width])) for width in ("narrow", "wide"))
         paired = {name: narrow[name] for name in ("paired_s", "low_s", "high_s")}
         share = max(narrow["paired_s"], wide["inside_s"]) / wide["step_s"]
         yield {**wide, **paired, "share": share}
@@ -273,7 +313,7 @@ def measured(trainings: Iterable[str]) -> Iterator[dict[str, Any]]:
 def main() -> None:
     """Measure a LoRA, which has many small trainables, a full fine-tune, which has large ones, and a LoRA in a Trainer."""
     if sys.argv[1:2] == ["--here"]:
-        print(json.dumps(measure(*sys.argv[2:])))
+        print(json.dumps(measure(Setup(*json.loads(sys.argv[2])))))
         return
     for figures in measured(sys.argv[1:] or TRAININGS):
         print(json.dumps(figures), flush=True)

@@ -3,11 +3,13 @@
 `memory.py measure NUMBER…` measures some rows and prints a JSON line for each. A row is a real training of transformers,
 peft and accelerate on this CPU, under the plan of a card: two steps of two micro-batches. The peak is of the second step's
 last micro-batch or of its optimizer, in bytes of tensors that are alive. Two operators are computed in float32, as
-autocast does on a card and not on a CPU: torch.pow and layer_norm.
+autocast does on a card and not on a CPU: torch.pow and layer_norm. On a card (`make gpu`) the bytes are those that torch's
+allocator counts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -17,19 +19,19 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "launcher" / "worker"))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from memory_rows import FORMS, IN_CI, ROWS, TEACHER, Row
+from memory_rows import FORMS, IN_CI, ON_A_CARD, ROWS, TEACHER, Row
 
 from launcher.planning.memory import Training, needed_gb
 from launcher.planning.workload import read_workload
 from launcher.values.model import read_model
 from launcher.values.precision import Precision
 
-__all__ = ["IN_CI", "ROWS", "estimate", "measured"]
+__all__ = ["IN_CI", "ON_A_CARD", "ROWS", "estimate", "measured"]
 
 TABLE = Path(__file__).with_name("MEMORY.md")
 TOKENS = 256
@@ -72,7 +74,7 @@ def _precision(row: Row) -> Precision:
     return Precision.model_validate({**values, **card})
 
 
-def measure(row: Row) -> float:
+def measure(row: Row, *, is_on_card: bool = False) -> float:
     """Train as the row says, and return the peak in millions of bytes."""
     import launcher_worker as worker
     import torch
@@ -80,15 +82,16 @@ def measure(row: Row) -> float:
     from live_bytes import LiveBytes
 
     with tempfile.TemporaryDirectory() as name:
-        _enter_run(Path(name), row)
+        _enter_run(Path(name), row, is_rehearsed=not is_on_card)
         AcceleratorState._reset_state(reset_partial_state=True)
         model = worker.prepare(_model(row, Path(name))).train()
         teacher = _load(TEACHER, Path(name)).eval() if "teacher" in row.settings else None
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         accelerator = worker.accelerator()
         model, optimizer = accelerator.prepare(model, _optimizer(row, trained))
-        live, rows = LiveBytes(), _rows(row)
-        with live, _as_on_a_card():
+        teacher = teacher.to(accelerator.device) if teacher else None
+        live, rows = CardBytes() if is_on_card else LiveBytes(), _rows(row).to(accelerator.device)
+        with live, contextlib.nullcontext() if is_on_card else _as_on_a_card():
             live.note([*model.parameters(), *model.buffers(), *(teacher.parameters() if teacher else ())])
             for _ in range(2):
                 for _ in range(MICRO_BATCHES):
@@ -104,11 +107,44 @@ def measure(row: Row) -> float:
         return live.peak / 1e6
 
 
-def _enter_run(folder: Path, row: Row) -> None:
+class CardBytes:
+    """LiveBytes of a card, whose allocator counts."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def note(self, _tensors: list[Any]) -> None:
+        """Do nothing: they are counted."""
+
+    @property
+    def now(self) -> int:
+        """Bytes that are allocated."""
+        import torch
+
+        return torch.cuda.memory_allocated()
+
+    @property
+    def peak(self) -> int:
+        """The most since the last look began."""
+        import torch
+
+        return torch.cuda.max_memory_allocated()
+
+    @peak.setter
+    def peak(self, _now: int) -> None:
+        import torch
+
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _enter_run(folder: Path, row: Row, *, is_rehearsed: bool) -> None:
     """Write the attempt that this process is in from now on."""
     checkpointing = row.settings.get("gradient_checkpointing", False)
     attempt = {
-        "run": "memory", "attempt": 1, "seed": 0, "rehearsed": True, "method": row.method, "model": None, "data": {},
+        "run": "memory", "attempt": 1, "seed": 0, "rehearsed": is_rehearsed, "method": row.method, "model": None, "data": {},
         "settings": row.settings, "steps": 2, "save_every_steps": None, "loader_workers": 0,
         "precision": _precision(row).model_dump(), "activation_checkpointing": checkpointing,
         "split": {"global_batch": 1, "ranks": 1, "micro_batch": 1, "accumulation": MICRO_BATCHES},
@@ -206,12 +242,13 @@ class _as_on_a_card:  # noqa: N801 - read as a phrase
         torch.pow, functional.layer_norm = self._kept
 
 
-def measured(numbers: list[int]) -> list[Memory]:
-    """Measure rows in one process of its own."""
-    words = [sys.executable, __file__, "measure", *map(str, numbers)]
+def measured(numbers: list[int], *, is_on_card: bool = False) -> list[Memory]:
+    """Measure rows in one process of its own; on a card those of ON_A_CARD, one a process: each leaves something there."""
+    rows = ON_A_CARD if is_on_card else ROWS
+    words = [sys.executable, __file__, "measure-on-card" if is_on_card else "measure", *map(str, numbers)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     peaks = [json.loads(line)["peak"] for line in done.stdout.splitlines() if line.startswith("{")]
-    return [Memory(estimate(ROWS[number]), peak) for number, peak in zip(numbers, peaks, strict=True)]
+    return [Memory(estimate(rows[number]), peak) for number, peak in zip(numbers, peaks, strict=True)]
 
 
 def table(found: list[Memory]) -> str:
@@ -244,13 +281,16 @@ Ratios: {ratios[0]:.2f} to {ratios[-1]:.2f}.
 
 def main() -> None:
     """Measure some rows, or all and write the table."""
-    if sys.argv[1:2] == ["measure"]:
+    if sys.argv[1:2] in (["measure"], ["measure-on-card"]):
         import transformers
 
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
+        is_on_card = sys.argv[1] == "measure-on-card"
+        rows = ON_A_CARD if is_on_card else ROWS
         for number in map(int, sys.argv[2:]):
-            print(json.dumps({"row": number, "peak": measure(ROWS[number])}), flush=True)
+            peak = measure(rows[number], is_on_card=is_on_card)
+            print(json.dumps({"row": number, "peak": peak}), flush=True)
         return
     TABLE.write_text(table(measured(list(range(len(ROWS))))))
     print(TABLE.read_text())

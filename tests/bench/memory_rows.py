@@ -73,3 +73,24 @@ ROWS = (
 )  # fmt: skip
 IN_CI = (1, 6, 19, 29)
 """Which rows every test run measures."""
+
+WIDE = {**LLAMA, "vocab_size": 32000, "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 16,
+        "num_attention_heads": 16, "num_key_value_heads": 4}  # fmt: skip
+WIDE_GPT2 = {**GPT2, "vocab_size": 32000, "n_embd": 1024, "n_layer": 16, "n_head": 16}
+LONG: dict[str, bool | int | float | str] = {"max_length": 1024}
+
+ON_A_CARD = (
+    Row("Llama", WIDE, "full", "fp32", LONG),
+    Row("Llama", WIDE, "full", "bf16, fp32 base", LONG, 4),
+    Row("Llama", WIDE, "full", "fp16, fp32 base", LONG),
+    Row("Llama", WIDE, "full", "fp16-native", LONG),
+    Row("Llama", WIDE, "lora", "fp32", LONG),
+    Row("Llama", WIDE, "lora", "bf16, bf16 base", LONG, 4),
+    Row("Llama", WIDE, "lora", "fp16, fp32 base", LONG),
+    Row("GPT-2", WIDE_GPT2, "full", "bf16, fp32 base", LONG),
+    Row("GPT-2", WIDE_GPT2, "lora", "fp16, fp16 base", LONG),
+    Row("Llama, checkpointing", WIDE, "full", "bf16, fp32 base", {**LONG, **CHECKPOINTED}, 4),
+    Row("Llama, fused AdamW, one short sample", WIDE, "full", "fp32", {"optim": "adamw_torch_fused", "max_length": 64}, 1),
+    Row("Llama, tied embeddings", {**WIDE, "vocab_size": 64000, "tie_word_embeddings": True}, "lora", "bf16, bf16 base", LONG),
+)  # fmt: skip
+"""What `make gpu` measures: large enough that what a card's libraries keep for themselves does not count."""

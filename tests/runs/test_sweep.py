@@ -113,6 +113,17 @@ def test_agent_and_keeper_killed_and_all_children_are_ended_by_the_next_launch(c
     assert client.ok("sweep") == "local: nothing is left over\n"
 
 
+def test_what_takes_long_to_give_back_its_memory_is_waited_for(client, root):
+    """A process that ends has no variables any more while the kernel takes back its pages, or a driver its card."""
+    _, (trained,), agent, keeper = begin(client, root, "held = b'x' * (1 << 31)")
+    kill(keeper, agent)
+    until(lambda: is_gone(agent) and is_gone(keeper), "their end")
+    said = next_launch_succeeds(client)
+    assert is_gone(trained)
+    assert f"ended 1 of ours: pid {trained} " in said
+    assert "left alone" not in said
+
+
 def test_what_the_training_gave_to_a_spooler_is_named_and_goes_on(client, root, tmp_path):
     """The training and its agent are killed: what is left of it is ended by the next launch, its job is not."""
     with Spooler(tmp_path) as spooler:

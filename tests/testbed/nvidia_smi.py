@@ -4,7 +4,7 @@ It is copied there as a program of that name, with `context.py`. Who holds a car
 moment. With `--loop` it reports until it is ended, and appends what it has printed to `loop.jsonl`. Standard library
 only.
 
-The real one: https://docs.nvidia.com/deploy/nvidia-smi/ ("-i, --id=ID", "-l SEC, --loop=SEC"). As a C program it dies
+The real one: https://docs.nvidia.com/deploy/nvidia-smi/ ("-i, --id=ID", "-l SEC, --loop=SEC", "-lms ms, --loop-ms=ms"). As a C program it dies
 of SIGPIPE. Between two reports of a loop it may print an ECC or XID error.
 """
 
@@ -44,6 +44,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--format", choices=["csv,noheader,nounits"], required=True)
     parser.add_argument("-i", "--id")
     parser.add_argument("-l", "--loop", type=int)
+    parser.add_argument("-lms", "--loop-ms", type=int)
     asked = parser.parse_args(words)
     what = "gpu" if asked.query_gpu else "compute-apps"
     fields = (asked.query_gpu or asked.query_compute_apps).split(",")
@@ -55,9 +56,9 @@ def main(words: list[str]) -> int:
             with (context.HERE / "loop.jsonl").open("a") as ledger:
                 ledger.write(json.dumps(entry) + "\n")
         print("".join(f"{line}\n" for line in lines), end="", flush=True)
-        if asked.loop is None or code not in (0, 15):
+        if (asked.loop is None and asked.loop_ms is None) or code not in (0, 15):
             return code
-        time.sleep(state["loop_s"] or asked.loop)
+        time.sleep(state["loop_s"] or asked.loop or asked.loop_ms / 1000)
 
 
 def answer(state: dict, what: str, fields: list[str], named: str | None) -> tuple[int, list[str]]:

@@ -167,7 +167,7 @@ def _end(root: str, runs: List[str]) -> List[Item]:
                 root,
                 [dict(_proof(root, run), kind="found", **leftover.proof("token")) for leftover, run in fresh],
             )
-        return [leftover for group in found.values() for leftover in group]
+        return [leftover for group in found.values() for leftover in group] + _exiting(names)
 
     proofs: Dict[Tuple[int, str], Dict[str, Any]] = {}
     for proof in process.end(targets, "token", GRACE_S):
@@ -179,6 +179,16 @@ def _end(root: str, runs: List[str]) -> List[Item]:
     while any(_is_zombie(*key) for key in names) and time.monotonic() < deadline:
         time.sleep(0.02)
     return [_outcome(*key, proofs.get(key, {}), *run_and_name) for key, run_and_name in names.items()]
+
+
+def _exiting(names: Collection[Tuple[int, str]]) -> List[process.Process]:
+    """Return those of some processes that the kernel is ending: they still have their card, but no variables any more."""
+    current = [(process.find(pid), start) for pid, start in names]
+    return [
+        found
+        for found, start in current
+        if found is not None and found.start == start and found.is_exiting and found.letter != "Z"
+    ]
 
 
 def _is_zombie(pid: int, start: str) -> bool:

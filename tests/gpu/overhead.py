@@ -1,0 +1,105 @@
+"""The parts `guard`, `start` and `memory`: what launcher costs a step, how long it takes to the first one, and how well it estimates."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from bench import guard as guard_bench
+from bench import memory as memory_bench
+from bench.guard import TRAININGS, Setup
+from gpu.parts import Row
+from gpu.station import Station, Trained
+
+PAIRS = 60
+
+
+class Batch(NamedTuple):
+    """A step's batch: few tokens are the hardest case."""
+
+    rows: int
+    tokens: int
+
+
+def guard(station: Station) -> Iterator[Row]:
+    """Measure steps with launcher and without it, in turn."""
+    batches = [Batch(1, 16)] if station.is_rehearsed else [Batch(1, 64), Batch(8, 512)]
+    for what in TRAININGS:
+        for batch in batches:
+            setup = (
+                Setup(what, "narrow", 4, "cpu", *batch)
+                if station.is_rehearsed
+                else Setup(what, "wide", PAIRS, "cuda", *batch)
+            )
+            found = guard_bench.in_a_process(setup)
+            yield {
+                "what": what,
+                "parameters": found["parameters"],
+                "tokens": batch.rows * batch.tokens,
+                **{f"{to}_ms": 1000 * found[f"{of}_s"] for to, of in _FIGURES.items()},
+                "share": found["paired_s"] / found["step_s"],
+            }
+
+
+_FIGURES = {"step": "step", "cost": "paired", "low": "low", "high": "high", "first": "first"}
+
+
+def start(station: Station) -> Iterator[Row]:
+    """Measure the time from a command to its first step, by `launch` and by hand, in turn."""
+    sizes = station.sizes
+    model = station.model("small", sizes.small)
+    rows, drawn = station.rows(3, sizes.tokens)
+    station.client.is_forked = False  # a person's command starts a new Python
+    sets = {
+        "model": f"host:{model}", "data.train": f"host:{rows}", "method": "lora", "steps": 3,
+        "batch.global": sizes.examples, "batch.micro": sizes.micro, "settings.max_length": sizes.tokens,
+    }  # fmt: skip
+    launched, bare = [], []
+    for _ in range(sizes.rounds):
+        launched.append(station.launched("sft", sets))
+        plan = launched[-1].planned
+        settings = {
+            "model": str(model), "rows": str(drawn), "method": "lora", "steps": 3, "micro": plan.split.micro_batch,
+            "accumulation": plan.split.accumulation, "learning_rate": 1e-3, "lora_rank": 16,
+            "precision": plan.ladder[0].model_dump(mode="json"),
+        }  # fmt: skip
+        bare.append(station.bare("bare_sft.py", settings))
+    yield _times("`launch`", [_first_s(one) for one in launched])
+    yield _times("… of it to the script's first line", [_script_s(one) for one in launched])
+    yield _times("the bare script", [_first_s(one) for one in bare])
+    yield _times("… of it to its first line", [_script_s(one) for one in bare])
+
+
+def _first_s(trained: Trained) -> float:
+    return float(trained.ledger.steps[0]["time"] - trained.began)
+
+
+def _script_s(trained: Trained) -> float:
+    return float(trained.ledger.lines[0]["time"] - trained.began)
+
+
+def _times(what: str, seconds: list[float]) -> Row:
+    return {
+        "what": what,
+        "seconds": statistics.median(seconds),
+        "low_s": min(seconds),
+        "high_s": max(seconds),
+    }
+
+
+def memory(station: Station) -> Iterator[Row]:
+    """Measure peaks beside their estimates, a process for each."""
+    is_on_card = not station.is_rehearsed
+    rows = memory_bench.ON_A_CARD if is_on_card else memory_bench.ROWS
+    for number in range(len(rows)) if is_on_card else memory_bench.IN_CI:
+        (found,) = memory_bench.measured([number], is_on_card=is_on_card)
+        row = rows[number]
+        yield {
+            "what": f"{row.title}, {row.micro_batch} samples",
+            "method": row.method,
+            "precision": row.form,
+            "estimated_mb": found.estimated,
+            "measured_mb": found.measured,
+            "ratio": found.ratio,
+        }
