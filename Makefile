@@ -12,7 +12,8 @@
 # large        write the table of large trees
 # scale        write the table of a host with 10,000 runs
 # fuzz         write the table of generated cases
-# precision    write the table of precisions
+# precision    write the table of gradients and false alarms in each precision
+# curves       draw the loss in each rung, split and world size: JOB=distill, STEPS=100
 # trainings    train healthy and broken cases under the guard, and write their table
 # memory       write the table of estimated and measured memory
 # gpu          everything that needs a card, and its figures; PART=… runs some, WHEELS=… installs from a folder, REHEARSE=1 tries it on a CPU
@@ -22,7 +23,7 @@
 # testbed-up   leave two machines running
 # testbed-down end them
 # clean        remove what these targets made
-.PHONY: demo quick test long check lint docs cast bench links kills orders large scale precision memory fuzz gpu scripts mutants testbed-up testbed-down clean
+.PHONY: demo quick test long check lint docs cast bench links kills orders large scale precision curves memory fuzz gpu scripts mutants testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -79,6 +80,9 @@ scale: .venv/ready
 
 precision: .venv/ready
 	$(BIN)/python tests/bench/precision.py
+
+curves: .venv/ready
+	$(BIN)/python tests/bench/curves.py $(if $(JOB),--job $(JOB)) $(if $(STEPS),--steps $(STEPS))
 
 trainings: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python tests/trainings/table.py

@@ -9,7 +9,7 @@ from testbed.llama import save_small_llama
 pytestmark = pytest.mark.training
 
 TOLERANCE = 0.02
-"""The farthest that a loss may be from fp32's, as a share of the first loss; see tests/bench/PRECISION.md for 300 steps."""
+"""The farthest that a loss may be from fp32's, as a share of the first loss; docs/same-curve.md shows how far it is for `sft`."""
 WORDS = ("--set", "model=./model", "--set", "method=lora", "--set", "batch.global=8", "--name", "rung")
 RUNGS = {
     "another split": ("--profile", "cpu", "--set", "batch.micro=2"),
