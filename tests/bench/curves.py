@@ -8,6 +8,7 @@ without one, the plans of some cards are rehearsed on the CPU: dtypes, autocast,
 from __future__ import annotations
 
 import argparse
+import collections
 import contextlib
 import json
 import shutil
@@ -28,6 +29,7 @@ from testbed.client import REPOSITORY, Client, kill_all_of
 
 from launcher.remote.record import precision_evidence
 from launcher.remote.record.rundir import evidence_folder
+from launcher.runs.cards import REFUSED
 from launcher.values.plan import Split
 from launcher.values.precision import Precision
 
@@ -162,7 +164,8 @@ class Bench:
             plan = next((line["plan"] for line in lines if line["kind"] == "plan"), None)
             end = next((line for line in lines if line["kind"] == "end" and "state" in line), None)
             if plan is None or end is None:
-                state = f"not launched: {(done.stderr.strip() or 'no word of why').splitlines()[0]}"
+                why = (done.stderr.strip() or "no word of why").splitlines()[0]
+                state = f"not launched: {why.removeprefix(REFUSED)}"
             else:
                 split = Split.model_validate(plan["split"]).title.replace("cards", "ranks")
                 losses = self._losses(end["run"])
@@ -269,8 +272,12 @@ def place(host: dict[str, Any]) -> str:
     """Return where the runs were: the cards and their driver, or that there is none."""
     if host["profile"] == "cpu":
         return f"rehearsed on a CPU with {host['cpus']} cores, no card"
-    cards = [f"{gpu['name']}, driver {gpu['driver']}" for gpu in host["gpus"]]
-    return "; ".join(cards) or host["apple_chip"] or host["profile"]
+    cards = collections.Counter(f"{gpu['name']}, driver {gpu['driver']}" for gpu in host["gpus"])
+    return (
+        "; ".join(f"{count} x {card}" for card, count in cards.items())
+        or host["apple_chip"]
+        or host["profile"]
+    )
 
 
 def main() -> None:

@@ -198,7 +198,7 @@ def section(measurement: Measurement) -> str:
     what = f"{one.steps} steps of {one.batch} examples, seed {one.seed}, the demo's model and data"
     parts = [
         f"## {one.job}\n",
-        f"{one.date}, {one.where}. {versions}. {what}. The {len(one.curves)} runs took {one.seconds / 60:.0f} minutes.\n",
+        f"{one.date}, {one.where}. {versions}. {what}. The {len(one.curves)} runs took {one.seconds / 60:.1f} minutes.\n",
         f"![The losses of all runs of {one.job}, and their distances from fp32]({picture_name(one.job)})\n",
         table(one.curves),
         LEGEND,
