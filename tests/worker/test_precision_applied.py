@@ -122,7 +122,7 @@ def test_a_host_without_what_compiles_is_told_before_the_first_step(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     if not variables:
-        monkeypatch.setattr(worker.compiled_models.sysconfig, "get_path", lambda _name: "/nowhere")
+        monkeypatch.setattr(worker.compiled_models.sysconfig, "get_path", lambda *_names: "/nowhere")
     for ask in (worker.training_arguments, worker.accelerator, lambda: worker.compiled(None)):
         with pytest.raises(SystemExit) as told:
             ask()

@@ -119,3 +119,23 @@ def test_the_peak_is_that_of_the_products(precision, rate):
     assert attempt_record._peak_tflops(plan, precision) == rate
     assert attempt_record._peak_tflops({**plan, "rehearsed": True}, precision) is None
     assert attempt_record._peak_tflops({"profile": {}}, precision) is None
+
+
+@is_trained_here
+@pytest.mark.training
+@pytest.mark.parametrize("has_mask", [True, False])
+def test_a_trial_counts_no_padding(run, clock, worker, has_mask):
+    """By the mask, or where a script has none by the token that pads."""
+    import torch
+    from launcher_worker.trials.meters import StepMeter
+
+    model = llama(pad_token_id=0).train()
+    meter = StepMeter(model)
+    tokens = torch.tensor([[5, 6, 7, 0], [5, 0, 0, 0]])
+    mask = {"attention_mask": tokens.sign()} if has_mask else {}
+    meter.begin()
+    model(input_ids=tokens, **mask)
+    meter.count_step()
+    clock[0] += 2
+    meter.end()
+    assert meter.figures()["tokens_per_s"] == 2

@@ -50,5 +50,10 @@ def _missing(device: str) -> Iterator[str]:
         compilers = [os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")]
     if not any(map(shutil.which, compilers)):
         yield f"a compiler ({' or '.join(compilers)})"
-    if not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
+    folders = {
+        sysconfig.get_path("include"),
+        sysconfig.get_path("include", "posix_prefix"),
+    }  # where torch looks
+    has_headers = any(os.path.exists(os.path.join(folder, "Python.h")) for folder in folders)
+    if not has_headers and sys.platform != "darwin":  # there a framework has them elsewhere
         yield "Python's headers (Python.h, in the package python3-dev of Debian and Ubuntu)"
