@@ -121,7 +121,7 @@ def _show_ladder(rungs: Sequence[Precision], excluded: Sequence[Excluded]) -> No
 
     rows: list[tuple[str, ...]] = []
     for number, rung in enumerate(rungs, start=1):
-        name = rung.title.split(",")[0].removesuffix(" + scaler")
+        name = rung.products_title
         scaler = "yes" if rung.scaler else "-"
         rows.append(
             (str(number), name, SHORT[rung.base_dtype], SHORT[rung.trainable_dtype], scaler, rung.why)

@@ -15,13 +15,16 @@ from launcher.cli.options import (
     ColorOption,
     DetachFlag,
     EnvFileOption,
+    GpusOption,
     HostOption,
     JobOption,
     JsonFlag,
     NameOption,
     PrecisionOption,
     QuietFlag,
+    SecretOption,
     SetOption,
+    SureFlag,
     VerboseFlag,
     WaitOption,
     seconds,
@@ -101,16 +104,7 @@ def launch(
         ),
     ] = None,
     env_files: EnvFileOption = None,
-    secrets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--secret",
-            "-s",
-            metavar="NAME",
-            help="Pass this environment variable to the job; its value is never recorded.",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
+    secrets: SecretOption = None,
     outputs: Annotated[
         list[str] | None,
         typer.Option(
@@ -119,12 +113,7 @@ def launch(
             help="Bring home only the files of the working folder that match, as in a .gitignore.",
         ),
     ] = None,
-    gpus: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|UUID,…", help="Use this many of the host's cards, or these.", rich_help_panel=WHERE
-        ),
-    ] = None,
+    gpus: GpusOption = None,
     wait: WaitOption = None,
     name: NameOption = None,
     detach: DetachFlag = False,
@@ -138,7 +127,7 @@ def launch(
             help="With --dry-run: use this output of `launch probe --json` instead of asking the host.",
         ),
     ] = None,
-    sure: Annotated[bool, typer.Option("--yes", "-y", help="Send a large folder without asking.")] = False,
+    sure: SureFlag = False,
     quiet: QuietFlag = False,
     _color: ColorOption = None,
     _verbose: VerboseFlag = False,

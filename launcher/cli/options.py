@@ -100,6 +100,22 @@ EnvFileOption = Annotated[
         rich_help_panel=WHAT,
     ),
 ]
+SecretOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--secret",
+        "-s",
+        metavar="NAME",
+        help="Pass this environment variable to the job; its value is never recorded.",
+        rich_help_panel=WHAT,
+    ),
+]
+GpusOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|UUID,…", help="Use this many of the host's cards, or these.", rich_help_panel=WHERE
+    ),
+]
 NameOption = Annotated[
     str | None, typer.Option("--name", metavar="NAME", help="Name the run; by default it has the job's name.")
 ]
@@ -113,6 +129,7 @@ WaitOption = Annotated[
     ),
 ]
 DetachFlag = Annotated[bool, typer.Option("--detach", help="Start the run, print how to attach, and exit.")]
+SureFlag = Annotated[bool, typer.Option("--yes", "-y", help="Send a large folder without asking.")]
 QuietFlag = Annotated[
     bool, typer.Option("--quiet", "-q", help="Show stages, notes and the end; not what the training prints.")
 ]

@@ -15,8 +15,7 @@ _WORDS: dict[PlanValue, str] = {"precision": "precision", "split": "batch"}
 
 def headline(plan: Plan) -> str:
     """Return in one line what runs where, and at which precision."""
-    card = f"{plan.profile.title}, rehearsed on a CPU" if plan.rehearsed else plan.profile.title
-    words = [f"{plan.job} on {plan.host}", card]
+    words = [f"{plan.job} on {plan.host}", plan.card_title]
     if plan.hands_out("precision"):
         words.append(plan.ladder[0].title)
     own = [word for value, word in _WORDS.items() if not plan.hands_out(value)]

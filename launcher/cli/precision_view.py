@@ -11,8 +11,7 @@ from launcher.runs.precision_report import AttemptPrecision, PrecisionReport
 def show_report(report: PrecisionReport) -> None:
     """Print two columns, the verdict, the next command, and the attempts."""
     plan, ran = report.plan, report.ran
-    title = f"{plan.profile.title}, rehearsed on a CPU" if plan.rehearsed else plan.profile.title
-    words = [report.run, title] if ran is None else [report.run, title, f"attempt {ran.number}"]
+    words = [report.run, plan.card_title, *([] if ran is None else [f"attempt {ran.number}"])]
     say_wrapped(" · ".join(words))
     if report.rows:
         _show_columns(("", "ran", "the card wants"), _marked(report))

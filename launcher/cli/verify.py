@@ -9,15 +9,17 @@ import typer
 
 from launcher.cli.options import (
     WHAT,
-    WHERE,
     AcceptFlag,
     CardOption,
     ColorOption,
     EnvFileOption,
+    GpusOption,
     HostOption,
     JobOption,
     JsonFlag,
+    SecretOption,
     SetOption,
+    SureFlag,
     VerboseFlag,
     WaitOption,
     seconds,
@@ -56,24 +58,10 @@ def verify(
     ] = False,
     settings: SetOption = None,
     env_files: EnvFileOption = None,
-    secrets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--secret",
-            "-s",
-            metavar="NAME",
-            help="Pass this environment variable to the job; its value is never recorded.",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
-    gpus: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|UUID,…", help="Use this many of the host's cards, or these.", rich_help_panel=WHERE
-        ),
-    ] = None,
+    secrets: SecretOption = None,
+    gpus: GpusOption = None,
     wait: WaitOption = None,
-    sure: Annotated[bool, typer.Option("--yes", "-y", help="Send a large folder without asking.")] = False,
+    sure: SureFlag = False,
     _color: ColorOption = None,
     _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,

@@ -17,7 +17,7 @@ from launcher.runs.verification_report import RungReport, VerificationReport
 from launcher.values.plan import Plan
 from launcher.values.precision import SHORT, Precision
 from launcher.values.record import Event, PlanSummary
-from launcher.values.trial_record import GOOD, CardMeasured, JobMeasured, TrialEnded
+from launcher.values.trial_record import GOOD, CardMeasured, JobMeasured, TrialEnded, rate_of
 
 if TYPE_CHECKING:
     from launcher.runs.printed_lines import Printed
@@ -32,7 +32,7 @@ def make_view() -> PlainView:
 
 
 class _PlainTrials(PlainView):
-    """Lines of trials. What the job prints is not shown: its last lines are, if nothing works."""
+    """Lines of trials. What the job prints is not shown."""
 
     _ladder: Sequence[Precision] = ()
     _steps: int | None = None
@@ -89,8 +89,7 @@ def trial_line(trial: TrialEnded, ladder: Sequence[Precision], *, is_rehearsed: 
 def show_report(report: VerificationReport) -> None:
     """Print what a verification has shown."""
     plan = report.plan
-    title = f"{plan.profile.title}, rehearsed on a CPU" if plan.rehearsed else plan.profile.title
-    say_wrapped(f"{plan.job} on {plan.host} · {title}")
+    say_wrapped(f"{plan.job} on {plan.host} · {plan.card_title}")
     if report.card is not None:
         _show_card(report.card)
     if report.card_failure is not None:
@@ -162,7 +161,7 @@ def _show_card(card: CardMeasured) -> None:
 
 def _show_rungs(report: VerificationReport) -> None:
     """Print a row for each rung. Speed and memory of a rehearsal would be those of a CPU."""
-    reference = next((_rate(rung) for rung in report.rungs if rung.precision.mode == "fp32"), None)
+    reference = next((rate_of(rung.measured) for rung in report.rungs if rung.precision.mode == "fp32"), None)
     has_tokens = any(rung.measured and rung.measured.tokens_per_s for rung in report.rungs)
     figures = (
         Column("tokens/s" if has_tokens else "examples/s", is_figure=True),
@@ -188,14 +187,14 @@ def _show_rungs(report: VerificationReport) -> None:
 
 
 def _title_cells(rung: RungReport) -> tuple[str, ...]:
-    name = rung.precision.title.split(",")[0].removesuffix(" + scaler")
+    name = rung.precision.products_title
     result = "trains" if rung.result == GOOD else rung.result
     return str(rung.number), name, SHORT[rung.precision.base_dtype], result
 
 
 def _speed_cells(rung: RungReport, reference: float | None) -> tuple[str, ...]:
-    rate, found = _rate(rung), rung.measured
-    speed = f"{rate:,.0f}" if rate and rate >= 10 else _figure(rate)
+    rate, found = rate_of(rung.measured), rung.measured
+    speed = f"{rate:,.0f}" if rate >= 10 else _figure(rate or None)
     share = f"{rate / reference:.2f} x" if rate and reference else _NO_FIGURE
     return speed, share, _figure(found.peak_gb if found else None)
 
@@ -219,19 +218,12 @@ def _notes(rung: RungReport) -> str:
     if found.moved is False:
         words.append("the weights did not move")
     if found.cosine is None:
-        words.append("fp32 did not fit, so no gradient to compare with" if not _is_fp32(rung) else "")
+        words.append(
+            "fp32 did not fit, so no gradient to compare with" if rung.precision.mode != "fp32" else ""
+        )
     if rung.differs is not None:
         words.append("; ".join(rung.differs) if rung.differs else "dtypes as planned")
     return ", ".join(filter(None, words))
-
-
-def _is_fp32(rung: RungReport) -> bool:
-    return rung.precision.mode == "fp32"
-
-
-def _rate(rung: RungReport) -> float | None:
-    found = rung.measured
-    return None if found is None else found.tokens_per_s or found.examples_per_s
 
 
 def _loss(value: float | str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from launcher.planning.allocation import allocation, nodes
 from launcher.planning.image_plan import Sources, image
 from launcher.planning.ladder import LadderInputs, PrecisionRequest, ladder
-from launcher.planning.precision_history import failed_before, measured_here
+from launcher.planning.precision_history import concerning, failed_before, measured_in
 from launcher.planning.split import split
 from launcher.planning.verification import workload_digest
 from launcher.planning.wheel_choice import UNKNOWN, Site
@@ -163,7 +163,7 @@ def ladder_inputs(
         job.compile,
         workload,
         failed_before(evidence, *about),
-        measured_here(evidence, *about, digest),
+        measured_in(concerning(evidence, *about), digest),
     )
 
 

@@ -9,7 +9,7 @@ the user requests comes first, followed by the safer ones.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from pydantic import ValidationError
@@ -23,6 +23,7 @@ from launcher.values.facts import Measured, PrecisionEvidence
 from launcher.values.model import Model
 from launcher.values.precision import SHORT, Attention, Dtype, Mode, Platform, Precision
 from launcher.values.profile import Profile
+from launcher.values.trial_record import rate_of
 
 Method = Literal["lora", "full"]
 PrecisionRequest = Literal["auto", "bf16", "fp16", "fp16-native", "fp32"]
@@ -145,16 +146,18 @@ def ladder(inputs: LadderInputs, request: PrecisionRequest = "auto") -> Ladder:
 
 def _fastest_first(rungs: list[Precision], inputs: LadderInputs) -> list[Precision]:
     """Move the rung that was measured fastest to the front, if it is clearly faster than the first one."""
-    rates = {place: _rate(inputs.measured.get(rung.digest)) for place, rung in enumerate(rungs)}
-    fastest = max(rates, key=lambda place: (rates[place], -place), default=0)
-    if not rates.get(0) or rates[fastest] < FASTER * rates[0]:
-        return rungs
-    return [rungs[fastest], *rungs[:fastest], *rungs[fastest + 1 :]]
+    place = clearly_fastest([rate_of(inputs.measured.get(rung.digest)) for rung in rungs])
+    return [*rungs[place : place + 1], *rungs[:place], *rungs[place + 1 :]]
 
 
-def _rate(measured: Measured | None) -> float:
-    """Return the speed of a measurement; 0 if it is not known."""
-    return (measured.tokens_per_s or measured.examples_per_s or 0.0) if measured is not None else 0.0
+def clearly_fastest(rates: Sequence[float]) -> int:
+    """Return the place of the rung that goes first by the speed of all; 0 unless another one is clearly faster than the first.
+
+    A rate of 0 is not known.
+    """
+    best = max(range(len(rates)), key=lambda place: rates[place], default=0)
+    is_clear = best > 0 and rates[0] > 0 and rates[best] >= FASTER * rates[0]
+    return best if is_clear else 0
 
 
 def _with_measured(rung: Precision, measured: Measured | None) -> Precision:

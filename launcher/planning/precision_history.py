@@ -34,8 +34,8 @@ def failed_before(
     that the script chooses) is known by the job's name. `torch` is the version that the run gets, `None` if unknown; an
     unknown version matches every version.
     """
-    known = newest(evidence, profile, job, model, torch)
-    return tuple(record for record in known if why_failed(record))
+    newest = {record.precision: record for record in concerning(evidence, profile, job, model, torch)}
+    return tuple(record for record in newest.values() if why_failed(record))
 
 
 def why_failed(record: PrecisionEvidence) -> str | None:
@@ -48,35 +48,33 @@ def why_failed(record: PrecisionEvidence) -> str | None:
     return None
 
 
-def measured_here(
+def measured_in(evidence: Iterable[PrecisionEvidence], workload: str) -> dict[str, Measured]:
+    """Return what `launch verify` has measured last of each precision, by its digest, with a workload of this digest.
+
+    `evidence` is what `concerning` returns.
+    """
+    return {
+        record.precision: record.measured
+        for record in evidence
+        if record.measured is not None and record.measured.workload == workload
+    }
+
+
+def concerning(
     evidence: Iterable[PrecisionEvidence],
     profile: Profile,
     job: Job,
     model: Source | None,
     torch: str | None,
-    workload: str,
-) -> dict[str, Measured]:
-    """Return what `launch verify` has measured last of each precision, by its digest, with a workload of this digest."""
-    of_workload = [one for one in evidence if one.measured is not None and one.measured.workload == workload]
-    known = newest(of_workload, profile, job, model, torch)
-    return {record.precision: record.measured for record in known if record.measured is not None}
+) -> list[PrecisionEvidence]:
+    """Return the records about this card, job, model and torch, the oldest first; see `failed_before`."""
 
-
-def newest(
-    evidence: Iterable[PrecisionEvidence],
-    profile: Profile,
-    job: Job,
-    model: Source | None,
-    torch: str | None,
-) -> tuple[PrecisionEvidence, ...]:
-    """Return the newest record of each precision that is about this card, job, model and torch."""
-    found: dict[str, PrecisionEvidence] = {}
-    for record in sorted(evidence, key=lambda record: record.time):
+    def concerns(record: PrecisionEvidence) -> bool:
         is_same_model = (model is not None and model.kind != "local") or record.job == job.name
         is_same_card = (record.card, record.method) == (profile.name, job.method)
-        if is_same_model and is_same_card and _is_same_torch(record.torch, torch):
-            found[record.precision] = record
-    return tuple(found.values())
+        return is_same_model and is_same_card and _is_same_torch(record.torch, torch)
+
+    return sorted(filter(concerns, evidence), key=lambda record: record.time)
 
 
 def _is_same_torch(first: str | None, second: str | None) -> bool:

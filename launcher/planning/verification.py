@@ -21,7 +21,7 @@ MOST_TRIALS = 100
 
 
 def verification(plan: Plan, job: Job) -> Plan:
-    """Return the plan that verifies another one. Nothing is saved on the way, and nobody is told of its end.
+    """Return the plan that verifies another one. It saves no checkpoints and sends no notice of its end.
 
     The start-up hook observes the trials, so that they show which dtypes were really used.
     """

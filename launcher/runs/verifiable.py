@@ -1,4 +1,4 @@
-"""What can be verified, and what a verification is not: a training that could be had again, or gone on with."""
+"""Which jobs can be verified; and a verification itself cannot be resumed or run again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def unverifiable(plan: Plan) -> tuple[Finding, ...]:
 
 
 def refuse_verification(plan: Plan, mirror: Mirror) -> None:
-    """Raise UsageError for a verification: it is no training that could go on, or be had again."""
+    """Raise UsageError for a verification: it trained nothing that could be resumed or run again."""
     if plan.verification is not None:
         raise UsageError(
             f"{mirror.run} is a verification: it trained nothing\n"

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from launcher.planning.ladder import FASTER
+from launcher.planning.ladder import clearly_fastest
 from launcher.planning.precision_comparison import compare
 from launcher.planning.precision_history import LEAST_COSINE
 from launcher.runs.mirror import Mirror, parse_event
 from launcher.values.plan import Plan
 from launcher.values.precision import Precision
 from launcher.values.record import RunState
-from launcher.values.trial_record import GOOD, CardMeasured, JobMeasured, TrialEnded
+from launcher.values.trial_record import GOOD, CardMeasured, JobMeasured, TrialEnded, rate_of
 from launcher.values.used_precision import PrecisionSeen
 
 OUT_OF_MEMORY = "cuda-oom"
@@ -71,11 +71,10 @@ class VerificationReport(NamedTuple):
     @property
     def fastest(self) -> RungReport | None:
         """The good rung that was clearly faster than the first one, and goes before it in later plans."""
-        rates = {rung.number: _rate(rung) for rung in self.rungs if rung.is_good}
-        best = max(rates, key=lambda number: (rates[number], -number), default=1)
-        if best == 1 or not rates.get(1) or rates[best] < FASTER * rates[1]:
-            return None
-        return next(rung for rung in self.rungs if rung.number == best)
+        good = {rung.number: rung for rung in self.rungs if rung.is_good}
+        numbers = range(1, len(self.plan.ladder) + 1)
+        place = clearly_fastest([rate_of(good[one].measured) if one in good else 0.0 for one in numbers])
+        return good[place + 1] if place else None
 
 
 def verification_report(mirror: Mirror, state: RunState) -> VerificationReport:
@@ -148,8 +147,3 @@ def _batch(trials: list[TrialEnded]) -> BatchReport | None:
     fits = max((trial.micro_batch for trial in of_rung if trial.result == GOOD), default=0)
     too_large = [trial.micro_batch for trial in of_rung if trial.result == OUT_OF_MEMORY]
     return BatchReport(tried.rung + 1, fits, min(too_large, default=None))
-
-
-def _rate(rung: RungReport) -> float:
-    measured = rung.measured
-    return 0.0 if measured is None else measured.tokens_per_s or measured.examples_per_s or 0.0

@@ -1,4 +1,4 @@
-"""A verification: a run whose attempts are trials. It is followed to its end, reported, and removed, whatever happens."""
+"""A verification: a run whose attempts are trials. It is followed to its end and reported. Its run is always removed."""
 
 from __future__ import annotations
 

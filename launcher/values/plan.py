@@ -154,6 +154,11 @@ class Plan(Written):
             raise ValueError("the ranks of the nodes must add up to those of the split")
         return self
 
+    @property
+    def card_title(self) -> str:
+        """The card, and that it is only rehearsed if it is."""
+        return f"{self.profile.title}, rehearsed on a CPU" if self.rehearsed else self.profile.title
+
     def hands_out(self, value: PlanValue) -> bool:
         """Whether the script takes this value, as far as is known."""
         return self.takes is None or value in self.takes

@@ -164,6 +164,11 @@ class Precision(Written):
         return numbers(self.capability)
 
     @property
+    def products_title(self) -> str:
+        """How products are computed, e.g. `fp16 autocast`."""
+        return self.title.split(",")[0].removesuffix(" + scaler")
+
+    @property
     def title(self) -> str:
         """A short description, e.g. `fp16 autocast + scaler, fp16 base, fp32 adapters`."""
         if self.autocast_dtype is None:

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Protocol
 
 from launcher.values.base import Record
 
 TrialKind = Literal["card", "rung", "batch"]
 GOOD = "good"
 """How a trial ended that measured what it was to measure; any other end is the class of a failure."""
+
+
+class Speed(Protocol):
+    """How fast a training's steps are; None where it is not known."""
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens a second."""
+
+    @property
+    def examples_per_s(self) -> float | None:
+        """Examples a second."""
+
+
+def rate_of(speed: Speed | None) -> float:
+    """Return the speed of a training: tokens a second, or examples a second where tokens are not counted; 0 if unknown."""
+    return 0.0 if speed is None else speed.tokens_per_s or speed.examples_per_s or 0.0
 
 
 class Product(Record):

@@ -11,6 +11,7 @@ from bench import memory as memory_bench
 from bench.guard import TRAININGS, Setup
 from gpu.parts import Row
 from gpu.station import Station, Trained
+from gpu.trainings import bare_settings
 
 PAIRS = 60
 
@@ -58,13 +59,7 @@ def start(station: Station) -> Iterator[Row]:
     launched, bare = [], []
     for _ in range(sizes.rounds):
         launched.append(station.launched("sft", sets))
-        plan = launched[-1].planned
-        settings = {
-            "model": str(model), "rows": str(drawn), "method": "lora", "steps": 3, "micro": plan.split.micro_batch,
-            "accumulation": plan.split.accumulation, "learning_rate": 1e-3, "lora_rank": 16,
-            "precision": plan.ladder[0].model_dump(mode="json"),
-        }  # fmt: skip
-        bare.append(station.bare("bare_sft.py", settings))
+        bare.append(station.bare("bare_sft.py", bare_settings(launched[-1], drawn)))
     yield _times("`launch`", [_first_s(one) for one in launched])
     yield _times("… of it to the script's first line", [_script_s(one) for one in launched])
     yield _times("the bare script", [_first_s(one) for one in bare])

@@ -62,7 +62,7 @@ def rungs(station: Station, method: Method) -> Iterator[Row]:
     sets = {**_sets(station, model, method, rows, sizes.tokens, sizes.steps), "batch.micro": sizes.micro}
     first, *others = ways(station.capability, method, is_rehearsed=station.is_rehearsed)
     fp32 = station.launched("sft", sets, first.words)
-    plain = station.bare("bare_sft.py", _bare(fp32, drawn, is_plain=True))
+    plain = station.bare("bare_sft.py", bare_settings(fp32, drawn, is_plain=True))
     yield _rung(station, fp32.planned.ladder[0].title, fp32, fp32, plain)
     yield _rung(station, "plain: transformers' defaults", plain, fp32, plain)
     for way in others:
@@ -83,13 +83,13 @@ def jobs(station: Station) -> Iterator[Row]:
     for method in METHODS:
         sets = {**_sets(station, model, method, rows, sizes.tokens, sizes.steps), "batch.micro": sizes.micro}
         trained = station.launched("sft", sets)
-        bare = station.bare("bare_sft.py", _bare(trained, drawn))
+        bare = station.bare("bare_sft.py", bare_settings(trained, drawn))
         yield _pair(station, f"sft, {method}", trained, bare)
     rows, drawn = station.rows(sizes.steps, sizes.tokens, is_text=True)
     sets = {**_sets(station, model, "full", rows, sizes.tokens, sizes.steps), "batch.micro": sizes.micro}
     sets |= {"teacher": f"host:{teacher}", "data.eval": f"host:{rows}"}
     trained = station.launched("distill", sets)
-    bare = station.bare("bare_distill.py", {**_bare(trained, drawn), "teacher": str(teacher)})
+    bare = station.bare("bare_distill.py", {**bare_settings(trained, drawn), "teacher": str(teacher)})
     yield _pair(station, "distill, full", trained, bare)
 
 
@@ -103,9 +103,9 @@ def billion(station: Station) -> Iterator[Row]:
         sets = _sets(station, model, method, rows, sizes.billion_tokens, steps)
         sets["settings.learning_rate"] = RATES[method] / 2
         trained = station.stopped("sft", sets, sizes.billion_steps)
-        bare = station.bare("bare_sft.py", _bare(trained, drawn))
+        bare = station.bare("bare_sft.py", bare_settings(trained, drawn))
         yield _pair(station, f"sft, {method}", trained, bare)
-    plain = station.bare("bare_sft.py", _bare(trained, drawn, is_plain=True))
+    plain = station.bare("bare_sft.py", bare_settings(trained, drawn, is_plain=True))
     yield {
         "what": "full, transformers' defaults",
         "precision": "plain",
@@ -131,7 +131,7 @@ def _sets(
     }
 
 
-def _bare(trained: Trained, drawn: Path, *, is_plain: bool = False) -> Mapping[str, object]:
+def bare_settings(trained: Trained, drawn: Path, *, is_plain: bool = False) -> Mapping[str, object]:
     """Return a bare script's settings: those of a run, without its precision if it is plain."""
     plan = trained.planned
     assert plan.model is not None

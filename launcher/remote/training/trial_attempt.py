@@ -51,11 +51,11 @@ class TrialSupervisor(Supervisor):
         if trial is None:
             return None
         ladder = self.plan["ladder"]
-        told, is_batch = self.plan["verification"], trial.kind == trials.BATCH
+        verification, is_batch = self.plan["verification"], trial.kind == trials.BATCH
         return {
             "kind": trial.kind,
-            "steps": trials.BATCH_STEPS if is_batch else int(told["steps"]),
-            "held": 0 if is_batch else int(told["held"]),
+            "steps": trials.BATCH_STEPS if is_batch else int(verification["steps"]),
+            "held": 0 if is_batch else int(verification["held"]),
             "folder": os.path.join(self.run.artifacts, "trials"),
             "is_reference": trial.kind == trials.RUNG and trials.is_reference(ladder[trial.rung]),
         }
@@ -79,8 +79,9 @@ class TrialSupervisor(Supervisor):
             return RESTART
         measured = self.progress.trial if failure is None else None
         result = trials.GOOD if failure is None else failure.name
-        told = {**self.trial.changes(), "result": result, "measured": measured}
-        self.account.record("trial", {**told, **(failure.evidence() if failure is not None else {})})
+        evidence_of_failure = failure.evidence() if failure is not None else {}
+        values = {**self.trial.changes(), "result": result, "measured": measured, **evidence_of_failure}
+        self.account.record("trial", values)
         if outcome.remaining:  # nothing may start beside processes that are still there
             return self._end("failed", "processes-remain", evidence, trial=measured)
         now = {

@@ -60,7 +60,8 @@ def read_trial(attempt: Dict[str, Any]) -> Optional[Trial]:
 def ended_trials(records: Sequence[Tuple[Dict[str, Any], Dict[str, Any]]]) -> List[Ended]:
     """Return the trials that have ended, from (attempt.json, state.json) of each folder.
 
-    `trial` in a state holds what was measured. One whose agent died in the middle has not; nor has one that failed, the first time, for a reason that says nothing.
+    `trial` in a state holds what was measured. A trial whose agent died in the middle has not ended. Nor has one that failed
+    for the first time, if the reason says nothing about the precision.
     """
     ended: List[Ended] = []
     excused = set()

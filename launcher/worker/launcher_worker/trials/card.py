@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from ..channel import send
 from ..values import knobs
+from .meters import wait_for
 
 SIZES = {"cuda": 4096, "mps": 2048, "cpu": 512}
 """The width of the square matrices: large enough that the card is busy, small enough for a fraction of a second."""
@@ -76,22 +77,15 @@ def _seconds(torch: Any, device: str, compute: Any) -> float:
     """Return how long a computation takes, in the mean."""
     for _ in range(WARM_ROUNDS):
         compute()
-    _wait(torch, device)
+    wait_for(device)
     rounds, began_s = 0, time.monotonic()
     while rounds < MOST_ROUNDS:
         compute()
-        _wait(torch, device)
+        wait_for(device)
         rounds += 1
         if time.monotonic() - began_s >= MEASURED_S:
             break
     return (time.monotonic() - began_s) / rounds
-
-
-def _wait(torch: Any, device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
-    elif device == "mps":
-        torch.mps.synchronize()
 
 
 def _of_cuda(torch: Any) -> Dict[str, Any]:

@@ -39,7 +39,7 @@ def write(folder: str, step: int, elements: Any) -> None:
 def cosine_to_reference(folder: str, step: int, elements: Any) -> Optional[float]:
     """Return the cosine between a sample and that of the same step in fp32.
 
-    None if there is none of that step or this size, or if either is zero.
+    None if fp32 has no sample of that step, or one of another size, or if either sample is zero.
     """
     import torch
 

@@ -26,7 +26,7 @@ class StepMeter:
 
     def begin(self) -> None:
         """Begin to measure: what was done before has ended on the device."""
-        _wait_for_device(self._model)
+        wait_for(_device_of(self._model))
         _forget_peak(self._model)
         self._tokens = self._examples = self._steps = 0
         self._began_s = time.monotonic()
@@ -37,7 +37,7 @@ class StepMeter:
 
     def end(self) -> None:
         """End measuring, once the steps have ended on the device."""
-        _wait_for_device(self._model)
+        wait_for(_device_of(self._model))
         if self._began_s is not None:
             self._seconds = time.monotonic() - self._began_s
 
@@ -101,10 +101,10 @@ def peak_memory(model: Any) -> Dict[str, Any]:
     return {}
 
 
-def _wait_for_device(model: Any) -> None:
+def wait_for(device: str) -> None:
+    """Wait until a device has done what it was asked."""
     import torch
 
-    device = _device_of(model)
     if device == "cuda":
         torch.cuda.synchronize()
     elif device == "mps":
