@@ -364,6 +364,7 @@ OPENING = {
     "store/tree_files.py": "the store",
     "store/uploads.py": "the store",
     "store/worker_folder.py": "the agent's own folder",
+    "system/mounts.py": "/proc",
     "system/process.py": "/proc",
 }
 """The modules of the agent that open files without record/safe_open.py, and which."""

@@ -206,19 +206,25 @@ def resume_if_interrupted(desk: Desk, mirror: Mirror, view: View) -> bool:
         return mirror.whole_plan()
 
     with contextlib.ExitStack() as shown, open_for_run(desk, summary) as runtime:
-        stages: list[Stage] = []
+        stages: dict[str, Stage] = {}
+
+        def stage(name: str) -> Stage:
+            if name not in stages:  # something is shown only if it takes time
+                stages[name] = shown.enter_context(view.stage(name))
+            return stages[name]
 
         def say(step: str) -> None:
-            if not stages:  # something is shown only if it takes time
-                stages.append(shown.enter_context(view.stage("image")))
-                image = mirror.whole_plan().image
-                stages[0].text = image.name if image else None
-            stages[0].progress(step)
+            image = mirror.whole_plan().image
+            stage("image").text = image.name if image else None
+            stage("image").progress(step)
+
+        def wait(step: str) -> None:
+            stage("wait").progress(step)
 
         def build() -> BuildOptions:
             return build_settings.read(mirror.host(), os.environ)
 
-        return runtime.resume(mirror.run, Resumption((summary.attempt or 1) + 1, plan, build, say))
+        return runtime.resume(mirror.run, Resumption((summary.attempt or 1) + 1, plan, build, say, wait))
 
 
 def stop(desk: Desk, run: str, *, now: bool, grace_s: float) -> Row:

@@ -8,6 +8,7 @@ tells from there whether a run is alive. Example: `docker` starts a container in
 from __future__ import annotations
 
 import contextlib
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -15,6 +16,7 @@ from typing import ClassVar, NamedTuple, Self
 
 from launcher.hosts import Desk
 from launcher.hosts.channel import Socket
+from launcher.values.answers import ResumedRun
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.image import BuildOptions
@@ -33,6 +35,9 @@ class Resumption(NamedTuple):
     plan: Callable[[], Plan]
     build: Callable[[], BuildOptions]
     say: Say
+    """Shows how an image is made."""
+    wait: Say
+    """Shows what the run waits for."""
 
 
 class Holding(NamedTuple):
@@ -160,8 +165,14 @@ class Runtime(ABC):
 
     def resume(self, run: str, needs: Resumption) -> bool:
         """Resume a run that was interrupted or waits for a card; return whether it continues."""
-        del needs
-        return self.desk.runs.resume(run).state != State.WAITING
+        return self.ask_to_resume(run, needs).state != State.WAITING
+
+    def ask_to_resume(self, run: str, needs: Resumption) -> ResumedRun:
+        """Have the agent resume a run; wait as long as only its last agent's silence can prove that one dead."""
+        while (resumed := self.desk.runs.resume(run)).silence_left_s is not None:
+            needs.wait(f"for a sign of life from another machine, {resumed.silence_left_s:.0f} s more")
+            time.sleep(1.0)
+        return resumed
 
     def stop(self, run: str, grace_s: float) -> bool:
         """End a run whose agent was already asked to stop, after `grace_s` seconds at most.

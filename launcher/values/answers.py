@@ -20,9 +20,13 @@ class PreparedRun(Record):
 
 
 class ResumedRun(Record):
-    """A run after `resume`. `place` is set if the client has to start the run; `gpus` are the cards that it leased."""
+    """A run after `resume`. `place` is set if the client has to start the run; `gpus` are the cards that it leased.
+
+    `silence_left_s` is set if its last agent counts as dead only after so many seconds more without a sign of life.
+    """
 
     state: str
+    silence_left_s: float | None = None
     place: RunLocation | None = None
     gpus: tuple[str, ...] = ()
 

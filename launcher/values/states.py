@@ -54,6 +54,7 @@ class Reason(StrEnum):
     VERIFIED = "verified"
     NOT_VERIFIABLE = "not-verifiable"
     AGENT_LOST = "agent-lost"
+    SUPERSEDED = "superseded"
     NEVER_STARTED = "never-started"
     PROCESSES_REMAIN = "processes-remain"
     ENGINE_SILENT = "engine-silent"

@@ -189,7 +189,7 @@ def test_an_agent_whose_card_is_anothers_puts_on_record_that_it_waits(make_run):
     other = make_run("two", is_held=True)
     lease.take(other, CARDS[:1])
     busy = lease.claim(run).busy
-    lease.write_waiting(run, busy)
+    lease.write_waiting(run, run.last(), busy)
     state = lease.run_state.state_of(run)
     assert (state["state"], state["reason"]) == ("waiting", "card")
     assert other.id in state["evidence"]["card"]

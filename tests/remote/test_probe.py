@@ -19,6 +19,7 @@ from launcher.remote.cards import nvidia
 from launcher.remote.host import model_config, probe_host
 from launcher.remote.serving.serve import answer
 from launcher.remote.serving.session import Session
+from launcher.remote.system import mounts
 from launcher.values.facts import Facts
 
 UUID = "GPU-6c1b2a8e-0000-4000-8000-000000000000"
@@ -158,7 +159,7 @@ def test_a_mount_below_a_name_with_a_space_is_found(small_disk):
 )  # fmt: skip
 def test_a_network_file_system_is_shared(root, monkeypatch, kind, is_shared):
     """Other machines may see the same files."""
-    monkeypatch.setattr(probe_host, "_mount_of", lambda _path: ("server:/home", kind))
+    monkeypatch.setattr(mounts, "mount_of", lambda _path: ("server:/home", kind))
     assert facts(root).file_system.is_shared is is_shared
 
 
@@ -217,7 +218,7 @@ exit 1"""
 def test_a_users_quota_is_told_where_quota_is_there(programs, root, monkeypatch, cells, free_gb):
     """What is left below the hard limit, else the soft one; None where there is no limit."""
     monkeypatch.setattr(probe_host, "QUOTA_TIMEOUT_S", 10)
-    device = probe_host._mount_of(os.path.realpath(root))[0]
+    device = mounts.mount_of(os.path.realpath(root))[0]
     programs("quota", QUOTA.format(device=device, cells=cells))
     assert facts(root).file_system.quota_free_gb == free_gb
 
@@ -232,7 +233,7 @@ def test_a_quota_that_hangs_is_not_told(programs, root):
 @given(st.binary(max_size=40))
 def test_any_cell_of_the_kernels_mounts_is_read(cell):
     """What is no escape stays as it is."""
-    assert probe_host._unescaped(cell) == cell or b"\\" in cell
+    assert mounts._unescaped(cell) == cell or b"\\" in cell
 
 
 # engines

@@ -1,5 +1,6 @@
 """The worker, over a real Unix socket and a real attempt.json."""
 
+import hashlib
 import json
 import math
 import os
@@ -326,7 +327,7 @@ def test_a_manifest_says_what_a_resume_needs_to_know(worker, run_of):
     del manifest["files"]
     data = {"examples": 640, "epoch": 0.25}
     assert manifest == {
-        "version": 1, "run": "1121-sft-ab12", "attempt": 2, "step": 10, "world_size": 1, "precision": "bf16",
+        "version": 1, "run": "1121-sft-ab12", "attempt": 2, "folder": None, "step": 10, "world_size": 1, "precision": "bf16",
         "data": data, "eval_loss": 0.5,
     }  # fmt: skip
 
@@ -486,3 +487,61 @@ def test_a_rank_sees_its_own_card_alone(tmp_path, cards, seen):
     words = [sys.executable, "-m", "launcher_worker", "train.py"]
     done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == (seen or ["GPU-b", "0", "1"])
+
+
+# a run that has gone on
+
+
+def numbered(out, number, monkeypatch):
+    """The attempt's record in a numbered folder, as in a run."""
+    folder = out / "record" / f"{number:04}"
+    folder.mkdir(parents=True)
+    values = json.loads((out / "attempt.json").read_text())
+    (folder / "attempt.json").write_text(json.dumps({**values, "folder": number}))
+    monkeypatch.setenv("LAUNCH_ATTEMPT", str(folder))
+    return folder
+
+
+def test_nothing_is_sealed_or_removed_once_the_run_has_gone_on(worker, run_of, monkeypatch):
+    """The look comes last, when all files are written: their folder stays without a name and without a seal."""
+    out = run_of(run="1121-sft-ab12", keep_checkpoints=1)
+    attempt = numbered(out, 2, monkeypatch)
+    worker.save(10, write_weights)
+    manifest = json.loads((out / "checkpoints" / "step-10" / "manifest.json").read_text())
+    assert manifest["folder"] == 2
+
+    def write_meanwhile(folder):
+        write_weights(folder)
+        attempt.with_name("0003").mkdir()
+
+    with pytest.raises(worker.SupersededError, match="goes on in 0003"):
+        worker.save(20, write_meanwhile)
+    assert [path.name for path in (out / "checkpoints").iterdir()] == ["step-10"]
+    own = out / "checkpoints" / "checkpoint-30"
+    own.mkdir()
+    write_weights(str(own))
+    with pytest.raises(worker.SupersededError):
+        worker.save(30, own)
+    assert not (own / "manifest.json").exists()
+
+
+def test_a_late_seal_of_an_earlier_attempt_is_neither_the_best_nor_kept(worker, run_of, monkeypatch):
+    """It was sealed after this attempt had begun, by its own record."""
+    out = run_of(run="1121-sft-ab12", keep_checkpoints=1)
+    attempt = numbered(out, 3, monkeypatch)
+
+    def seal_before(step, eval_loss):
+        folder = out / "checkpoints" / f"step-{step}"
+        folder.mkdir(parents=True)
+        told = {"run": "1121-sft-ab12", "folder": 2, "step": step, "eval_loss": eval_loss, "files": {}}
+        (folder / "manifest.json").write_text(json.dumps(told))
+        return hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+
+    known = seal_before(10, 0.5)
+    seal_before(12, 0.1)
+    (attempt / "sealed.json").write_text(json.dumps({"manifests": [known]}))
+    assert worker.best().step == 10
+    worker.log(20, eval_loss=0.4)
+    worker.save(20, write_weights)
+    assert worker.best().step == 20
+    assert sorted(path.name for path in (out / "checkpoints").iterdir()) == ["step-12", "step-20"]

@@ -20,7 +20,8 @@ from ..fate import run_state
 from ..record import strict_json
 from ..record.files import paths_in, read_json, write_durably
 from ..record.locks import Lock
-from ..record.rundir import TERMINAL, VERSION, Run
+from ..record.rundir import TERMINAL, VERSION, Folder, Run
+from ..store import late_seals
 from ..system import process
 from . import tickets
 
@@ -275,9 +276,9 @@ def evidence(busy: Sequence[Busy]) -> Dict[str, Any]:
     return {"card": ", ".join(card.words for card in busy)}
 
 
-def write_waiting(run: Run, busy: Sequence[Busy]) -> None:
-    """Record that a run waits for its card, in a folder of its own."""
-    folder = run.new_folder()
+def write_waiting(run: Run, last: Folder | None, busy: Sequence[Busy]) -> None:
+    """Record that a run waits for its card, in a folder of its own after the `last`. Raises FileExistsError."""
+    folder = run.new_folder(last, late_seals.sealed_now(run))
     record = {
         "version": VERSION,
         "run": run.id,
@@ -286,6 +287,7 @@ def write_waiting(run: Run, busy: Sequence[Busy]) -> None:
         "time": time.time(),
         "place_id": process.host_id(),
         "boot_id": process.boot_id(),
+        "device": folder.device(),
     }
     folder.write_state("waiting", "card", evidence=evidence(busy))
     write_durably(folder.attempt, strict_json.encode(record) + "\n")

@@ -24,7 +24,7 @@ from ..cards import nvidia
 from ..record import precision_evidence
 from ..record.files import paths_in, read_json, read_text
 from ..record.rundir import evidence_folder
-from ..system import process
+from ..system import mounts, process
 from ..system.deadline import at_once, run
 from . import evidence_import, model_config
 
@@ -198,7 +198,7 @@ def _file_system(root: str) -> dict[str, Any]:
     try:
         os.makedirs(root, exist_ok=True)
         found = os.statvfs(root)
-        device, kind = _mount_of(os.path.realpath(root))
+        device, kind = mounts.mount_of(os.path.realpath(root))
     except OSError as error:
         return {"error": error.strerror}
     return {
@@ -211,27 +211,6 @@ def _file_system(root: str) -> dict[str, Any]:
         "quota_free_gb": _quota_free_gb(device),
         "error": _write_error(root),
     }
-
-
-def _mount_of(path: str) -> tuple[str, str | None]:
-    """Return device and kind of the file system that holds a path; the kind is None if it is not known."""
-    device, kind, longest = "", None, -1
-    try:
-        with open("/proc/self/mounts", "rb") as file:
-            lines = file.read().splitlines()
-    except OSError:  # macOS
-        return device, kind
-    for line in lines:
-        cells = [os.fsdecode(_unescaped(cell)) for cell in line.split(b" ")]
-        inside = path == cells[1] or path.startswith(cells[1].rstrip("/") + "/")
-        if inside and len(cells[1]) >= longest:  # of two on one mount point, the later one is on top
-            device, kind, longest = cells[0], cells[2], len(cells[1])
-    return device, kind
-
-
-def _unescaped(cell: bytes) -> bytes:
-    r"""Undo the kernel's escapes, e.g. \040 for a space."""
-    return re.sub(rb"\\([0-3][0-7]{2})", lambda found: bytes([int(found[1], 8)]), cell)
 
 
 def _quota_free_gb(device: str) -> float | None:

@@ -161,6 +161,7 @@ ATTEMPT: Shape = {
     "locks": _text,
     "agent_folder": _text,
     "time": _number,
+    "device": _whole,
     "agent": table_of({"pid": _whole, "start": _text}),
     "runtime": table_of(RUNTIME),
     "parent": table_of(
@@ -168,6 +169,7 @@ ATTEMPT: Shape = {
     ),
     "changes": _table,
 }
+SEALED: Shape = {"manifests": _texts}
 HEARTBEAT: Shape = {
     "monotonic_s": _number,
     "ran_s": _number,

@@ -5,7 +5,8 @@
       record/    what the agent writes down: NNNN/  secrets.env  keeper.lock  keeper.log  container.json  told-STATE
       work/      what the job may write: code/  data  artifacts/  checkpoints/  home/
 
-    NNNN/        one numbered folder, one writer: lock  attempt.json  state.json  events.jsonl  log.txt  heartbeat  precision.json
+    NNNN/        one numbered folder, one writer: lock  sealed.json  attempt.json  state.json  events.jsonl  log.txt  heartbeat
+                 precision.json
     NNNN/<node>/ the same, of one node of several; the leader writes into NNNN/ itself
 
 A run that was recorded before 2026-11-22 has all of it in one folder, and is read as it is.
@@ -18,12 +19,12 @@ import errno
 import os
 import re
 import time
-from typing import Any, Iterator
+from typing import Any, Iterable, Iterator
 
 from . import strict_json
-from .files import read_text, write_durably, write_in_place
+from .files import read_text, remove_folder, write_durably, write_in_place, write_over
 from .locks import Lock, is_locked
-from .record_shape import ATTEMPT, HEARTBEAT, read_record, read_state
+from .record_shape import ATTEMPT, HEARTBEAT, SEALED, read_record, read_state
 from .safe_open import RunPath, UnreadableError, open_up, opened_folder, status_of
 
 VERSION = 1
@@ -42,6 +43,8 @@ UNREADABLE = "unreadable"
 NODE = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 ONE_MACHINE, SHARED = "machine", "shared"
 """Where the locks of a run count: on the machine that made its record, or on all that share its root."""
+HEARTBEAT_S = 5.0
+"""How often an agent writes its heartbeat."""
 WISHES = {"run": None, "stop": "by-user", "cancel": "by-user-now"}
 """What a user may wish for a run, with the reason of the end that follows."""
 SMALL_FILES = ("attempt.json", "state.json")
@@ -145,18 +148,44 @@ class Run:
         numbers = self.numbers()
         return self.folder(numbers[-1]) if numbers else None
 
-    def new_folder(self) -> Folder:
-        """Make the next numbered folder, by exclusive mkdir, and take its lock."""
-        while True:
-            numbers = self.numbers()
-            folder = self.folder(numbers[-1] + 1 if numbers else 1)
+    def new_folder(self, after: Folder | None = None, sealed: Iterable[str] | None = None) -> Folder:
+        """Make the folder that follows `after`, by default the last one, and take its lock.
+
+        It appears in one step: locked, and with `sealed`, the digests of the checkpoints that are sealed by now
+        (late_seals.py). Raises FileExistsError if another process was faster: the run is not ours then.
+        """
+        before = self.last() if after is None else after
+        number = before.number + 1 if before is not None else 1
+        hidden = ".%04d-%s" % (number, os.urandom(8).hex())
+        with opened_folder(self.record) as record:
+            os.mkdir(hidden, 0o755, dir_fd=record)
+            folder = Folder(self.record.below(hidden), number)
             try:
-                with opened_folder(self.record) as record:
-                    os.mkdir(os.path.basename(folder.path), 0o755, dir_fd=record)
-            except FileExistsError:
-                continue
-            folder.take_lock()
-            return folder
+                folder.take_lock()
+                if sealed is not None:
+                    folder.write_sealed(sealed)
+                # Not onto an empty folder either, which an older agent has just made.
+                if _has(record, number):
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.folder(number).path)
+                os.rename(hidden, "%04d" % number, src_dir_fd=record, dst_dir_fd=record)
+            except OSError as error:
+                folder.release()
+                remove_folder(folder.path)
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise FileExistsError(error.errno, error.strerror, self.folder(number).path) from None
+                raise
+        return folder.named(self.folder(number).path)
+
+    def has_folder_after(self, folder: Folder) -> bool:
+        """Whether another process has made the folder that follows this one: the run goes on there.
+
+        The record is opened for each look, because a network file system then asks its server.
+        """
+        try:
+            with opened_folder(self.record) as record:
+                return _has(record, folder.number + 1)
+        except FileNotFoundError:  # the run is being removed
+            return False
 
     def prepared(self) -> dict[str, Any]:
         """Return the record of how the run was prepared; empty before that is written, or if it cannot be ours.
@@ -194,6 +223,11 @@ class Run:
     def place_id(self) -> str | None:
         """Return the id of the place that keeps the run: of a machine, its host id."""
         return self._place()[0]
+
+    @property
+    def has_shared_locks(self) -> bool:
+        """Whether the locks of the run count on all machines that share its root."""
+        return self._place()[1]
 
     def has_locks_here(self, place_id: str) -> bool:
         """Whether the locks of the run count in this place, by its own record.
@@ -242,6 +276,7 @@ class Folder:
         self.path = path
         self.number = number
         self.lock = path.below("lock")
+        self.sealed = path.below("sealed.json")
         self.attempt = path.below("attempt.json")
         self.state = path.below("state.json")
         self.events = path.below("events.jsonl")
@@ -267,6 +302,12 @@ class Folder:
                 size += status_of(path).st_size
         return size
 
+    def named(self, path: RunPath) -> Folder:
+        """Return this folder by another path; its lock stays held."""
+        folder = Folder(path, self.number)
+        folder._held, self._held = self._held, None
+        return folder
+
     def take_lock(self) -> None:
         """Take the writer's lock. It ends with `release` or with the writer's process."""
         self._held = Lock.take(self.lock)
@@ -278,6 +319,10 @@ class Folder:
         if self._held is not None:
             self._held.release()
             self._held = None
+
+    def device(self) -> int:
+        """Return the number of the file system that holds the lock, as this machine counts them since its boot."""
+        return status_of(self.lock).st_dev
 
     def is_locked(self) -> bool:
         """Whether the writer is alive. A shared lock is tried, so that two readers do not see each other."""
@@ -303,6 +348,18 @@ class Folder:
             return read_record(self.heartbeat, HEARTBEAT)
         except UnreadableError:
             return {}
+
+    def write_sealed(self, digests: Iterable[str]) -> None:
+        """Write which checkpoints were sealed before this folder began."""
+        write_over(self.sealed, strict_json.encode({"manifests": sorted(digests)}) + "\n")
+
+    def read_sealed(self) -> frozenset[str] | None:
+        """Return which checkpoints were sealed before this folder began; None if that is not on record."""
+        try:
+            manifests = read_record(self.sealed, SEALED).get("manifests")
+        except UnreadableError:
+            return None
+        return None if manifests is None else frozenset(manifests)
 
     def write_state(self, state: str, reason: str | None = None, **more: Any) -> None:
         """Write state and reason, durably."""

@@ -14,12 +14,13 @@ import time
 from typing import Any, Dict, Iterator, List, Optional
 
 from ..cards import lease
-from ..fate import run_state
+from ..fate import predecessor, run_state
 from ..record import secret, strict_json
 from ..record.files import REFUSED, read_json, read_text, remove_folder, write_durably
 from ..record.locks import Lock
 from ..record.rundir import TERMINAL, VERSION, WISHES, Folder, Run
 from ..record.safe_open import APPENDING, open_regular
+from ..store import late_seals
 from ..system import bearers, process
 from .requests import RequestError
 
@@ -60,7 +61,10 @@ def settle(run: Run, state: str, reason: str, **more: Any) -> Folder:
     """
     last = run.last()
     judged = run_state.state_of(run)
-    folder = run.new_folder()
+    try:
+        folder = run.new_folder(last, late_seals.sealed_now(run))
+    except FileExistsError:
+        raise RequestError("held", "run %s has just been taken over by another process" % run.id) from None
     ended = _end_leftovers(run)
     previous = None if last is None else _previous(run, last, judged, ended)
     try:
@@ -97,6 +101,7 @@ def record_of(run: Run, folder: Folder, kind: str, **more: Any) -> Dict[str, Any
         "time": time.time(),
         "place_id": process.host_id(),
         "boot_id": process.boot_id(),
+        "device": folder.device(),
         **more,
     }
 
@@ -147,6 +152,8 @@ def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
     with contact(run) as is_ours:
         judged = run_state.state_of(run)
         if not is_ours:
+            return refusal
+        if predecessor.needs_silence(run) is not None:  # the wish reaches it, if it is alive
             return refusal
         if judged["state"] in ("interrupted", "waiting") or run_state.is_unwritten(judged):
             return _settle_if_possible(run, "stopped", str(WISHES[wish])) or refusal

@@ -10,6 +10,7 @@ import os
 from typing import Any, Callable, Dict, NamedTuple, Optional, Type
 
 from ..cards import lease, tickets
+from ..fate.predecessor import Silence
 from ..record.files import remove_folder
 from ..record.locks import Lock
 from ..record.rundir import Folder, Run
@@ -44,6 +45,8 @@ class Session:
         self.cards: Dict[str, lease.Taken] = {}
         self.ticket: Optional[tickets.Ticket] = None
         self.locks: Dict[str, Lock] = {}
+        self.silences: Dict[str, Silence] = {}
+        """The runs whose last agent must be silent for a while before they may go on."""
         self.unsealed: Dict[str, Unsealed] = {}
         """The environments in the making, by the name of their lock."""
 

@@ -6,10 +6,10 @@ import os
 import subprocess
 import sys
 import time
-from typing import List, NamedTuple
+from typing import List, NamedTuple, Optional
 
 from ..cards import lease
-from ..fate import run_state
+from ..fate import predecessor, run_state
 from ..record.rundir import Run
 from ..store import worker_folder
 from . import contact
@@ -85,6 +85,7 @@ def place(session: Session, request: OfRun, _payload: bytes) -> Reply:
 def resume(session: Session, request: OfRun, _payload: bytes) -> Reply:
     """Start a run again that was interrupted, or that waits: what is left of it is ended by proof first.
 
+    While nothing but silence can prove its last agent dead, the answer says how long that must last: ask again.
     Its cards are leased anew; if another run has them by now, it waits. A run that the client starts is handed over: the
     answer has its place, and `await` waits for its agent. A run whose code never arrived, because its client and our
     `serve` died while it was sent, has failed.
@@ -96,8 +97,33 @@ def resume(session: Session, request: OfRun, _payload: bytes) -> Reply:
     with contact.contact(run) as is_ours:
         state = run_state.state_of(run)["state"]
         if is_ours and state in ("interrupted", "waiting"):
-            return _restart(session, run, state)
+            left_s = _silence_left_s(session, run)
+            return (
+                _restart(session, run, state)
+                if left_s is None
+                else Reply({"state": state, "silence_left_s": left_s})
+            )
     return Reply({"state": run_state.state_of(run)["state"]})
+
+
+def _silence_left_s(session: Session, run: Run) -> Optional[float]:
+    """Return how long the last agent of a run must be silent before it counts as dead; None if it does.
+
+    Raises RequestError if it is alive.
+    """
+    folder = predecessor.needs_silence(run)
+    if folder is None:
+        return None
+    silence = session.silences.setdefault(run.id, predecessor.Silence(run, folder))
+    is_dead = silence.look()
+    if is_dead is None:
+        return silence.left_s
+    del session.silences[run.id]
+    if not is_dead:
+        raise RequestError(
+            "alive", "run %s is alive: its agent, on another machine, gave a sign of life" % run.id
+        )
+    return None
 
 
 def _restart(session: Session, run: Run, state: str) -> Reply:

@@ -12,7 +12,8 @@ import re
 import shutil
 import stat
 import tempfile
-from typing import Any, Callable, NamedTuple, Optional
+import types
+from typing import Any, Callable, Mapping, NamedTuple, Optional
 
 from ..record.files import NO_ROOM, paths_in, read_json, sync_folder
 from ..record.safe_open import open_regular
@@ -68,13 +69,20 @@ def newest(folder: str) -> int | None:
     return checkpoints[-1][0] if checkpoints else None
 
 
-def choose(folder: str, is_given_up: Callable[[], bool] = lambda: False) -> ChosenCheckpoint:
-    """Return the newest checkpoint whose files all match its manifest.
+def choose(
+    folder: str,
+    is_given_up: Callable[[], bool] = lambda: False,
+    late: Mapping[str, str] = types.MappingProxyType({}),
+) -> ChosenCheckpoint:
+    """Return the newest checkpoint whose files all match its manifest, and which is not among the late ones.
 
-    This may take minutes. `is_given_up` is called between blocks. Raises GivenUpError.
+    This may take minutes. `is_given_up` is called between blocks. `late` has defects by name; see late_seals.py. Raises
+    GivenUpError.
     """
-    damaged: dict[str, str] = {}
+    damaged: dict[str, str] = dict(late)
     for step, path in reversed(sealed(folder)):
+        if os.path.basename(path) in late:
+            continue
         defect = what_is_wrong(path, is_given_up)
         if defect is None:
             return ChosenCheckpoint(step, path, damaged)
@@ -212,13 +220,13 @@ def _free_name(folder: str, name: str) -> str:
     return path
 
 
-def prune(folder: str) -> list[str]:
+def prune(folder: str, late: Mapping[str, str] = types.MappingProxyType({})) -> list[str]:
     """Free disk space: remove what was rejected, and all sealed checkpoints but the newest complete one and the best.
 
     Return the names of what was removed. What a script wrote and the worker never sealed stays. If no checkpoint is
     complete, none is removed: the disk may be readable later.
     """
-    newest_complete = choose(folder).path
+    newest_complete = choose(folder, late=late).path
     kept = [newest_complete, _best(folder)] if newest_complete else [path for _, path in sealed(folder)]
     removed = []
     for path in paths_in(folder):

@@ -19,7 +19,7 @@ from ..record.files import read_json, sync_folder
 from ..record.locks import is_locked
 from ..record.rundir import TERMINAL, Folder, Run
 from ..record.safe_open import RunPath, opened_folder, parent_of
-from . import checkpoints
+from . import checkpoints, late_seals
 from .manifest import Manifest, check, read_manifest, shared_modes_of
 from .store import Store
 
@@ -111,8 +111,9 @@ def _resumes(run: Run) -> bool:
 def _newest_whole(run: Run, sealed: list[tuple[int, str]]) -> tuple[int, str, list[dict[str, Any]]]:
     """Return step and path of the newest whole checkpoint, and the newer ones that were passed over, with the reasons."""
     passed_over: list[dict[str, Any]] = []
+    late = late_seals.late(run)
     for step, path in reversed(sealed):
-        wrong = _what_leads_away(run, path) or what_is_wrong(path)
+        wrong = late.get(os.path.basename(path)) or _what_leads_away(run, path) or what_is_wrong(path)
         if wrong is None:
             return step, path, passed_over
         passed_over.append({"checkpoint": os.path.basename(path), "wrong": wrong})

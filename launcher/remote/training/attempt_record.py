@@ -8,7 +8,7 @@ import time
 from typing import Any, Dict, NamedTuple, Optional
 
 from ..diagnosis import remedy
-from ..record.rundir import VERSION, Run, place_of
+from ..record.rundir import VERSION, Folder, Run, place_of
 from ..store import checkpoints
 from ..system import process
 from .hook_parts import imitates_card
@@ -31,8 +31,8 @@ class Basis(NamedTuple):
     trial: Optional[Dict[str, Any]] = None
 
 
-def compose(basis: Basis, folder: int, attempt: int) -> Dict[str, Any]:
-    """Return the record of an attempt in the folder of this number: the plan's values with the changes in force."""
+def compose(basis: Basis, folder: Folder, attempt: int) -> Dict[str, Any]:
+    """Return the record of an attempt in this folder: the plan's values with the changes in force."""
     run, plan, changes = basis.run, basis.plan, basis.in_force.changes
     me = process.find(os.getpid())
     rung = int(changes.get("rung", 0))
@@ -42,11 +42,12 @@ def compose(basis: Basis, folder: int, attempt: int) -> Dict[str, Any]:
         "version": VERSION,
         "run": run.id,
         "kind": "attempt",
-        "folder": folder,
+        "folder": folder.number,
         "attempt": attempt,
         "time": time.time(),
         "place_id": place_of(basis.prepared) or process.host_id(),
         "boot_id": process.boot_id(),
+        "device": folder.device(),
         "agent": {"pid": os.getpid(), "start": me.start if me else ""},
         "runtime": basis.runtime,
         "previous": basis.previous,

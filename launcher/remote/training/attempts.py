@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
+import time
+from typing import Any
 
+from ..fate import predecessor
 from ..record import strict_json
 from ..record.files import read_json
-from ..record.rundir import TERMINAL, Run
+from ..record.rundir import TERMINAL, Folder, Run
 from ..system import process
 from .supervise import Supervisor
+
+LOOK_S = 0.5
 
 
 def main(arguments: list[str]) -> int:
@@ -20,9 +26,41 @@ def main(arguments: list[str]) -> int:
     run = Run(os.path.abspath(arguments[0]))
     seen = strict_json.decode(arguments[1]) if len(arguments) > 1 else None
     last = run.last()
-    if last is not None and last.read_state().get("state") in TERMINAL:
+    if last is not None and (last.read_state().get("state") in TERMINAL or not _is_over(run, last)):
         return 0
     process.become_subreaper()
+    try:
+        return _go_on(run, last, seen)
+    except FileExistsError as error:
+        _say("%s was made by another process, which goes on with the run" % error.filename)
+        return 0
+
+
+def _is_over(run: Run, last: Folder) -> bool:
+    """Whether the last agent of a run is dead, or has left; if nothing here can show that, wait for its silence."""
+    if predecessor.is_by_a_client(last):
+        return True
+    if predecessor.lock_decides(run, last):
+        is_locked = last.is_locked()
+        if is_locked:
+            _say("another agent writes %s: nothing to do" % last.path)
+        return not is_locked
+    silence = predecessor.Silence(run, last)
+    words = "the lock of %s does not show from here if its agent is alive; waiting for %.0f s of silence"
+    _say(words % (last.path, silence.lasts_s))
+    while (is_dead := silence.look()) is None:
+        time.sleep(LOOK_S)
+    _say("its agent has been silent: going on" if is_dead else "the run is alive elsewhere: nothing to do")
+    return is_dead
+
+
+def _say(words: str) -> None:
+    sys.stderr.write("launch: %s\n" % words)
+    sys.stderr.flush()
+
+
+def _go_on(run: Run, last: Folder | None, seen: dict[str, Any] | None) -> int:
+    """Make the attempts of a run whose last folder nobody writes. Raises FileExistsError if another process was faster."""
     supervisor = _kind_of(run)
     if not (run.prepared().get("runtime") or {}).get("gpus"):
         return _make_attempts(supervisor(run, last, seen))[0]
@@ -30,7 +68,7 @@ def main(arguments: list[str]) -> int:
 
     cards = lease.claim(run)
     if not cards.gpus and run.read_wish() == "run":
-        lease.write_waiting(run, cards.busy)
+        lease.write_waiting(run, last, cards.busy)
         return 0
     status, last_attempt = _make_attempts(supervisor(run, last, seen, cards))
     if last_attempt.account.state in TERMINAL:
@@ -53,6 +91,10 @@ def _kind_of(run: Run) -> type[Supervisor]:
 def _make_attempts(attempt: Supervisor) -> tuple[int, Supervisor]:
     """Make attempts until none follows; return the agent's exit status and the last attempt."""
     while (status := attempt.supervise()) is None:
-        attempt = attempt.make_next()
+        try:
+            attempt = attempt.make_next()
+        except FileExistsError:
+            status = attempt.leave()
+            break
     process.ignore_terminations()  # the end is on record: its exit status must say the same
     return status, attempt

@@ -11,6 +11,7 @@ from ..diagnosis.logscan import LogScanner, Metric
 from ..diagnosis.remedy import Failure
 from ..system import process
 from .account import Account, read_report
+from .fence import Fence
 from .host_watch import HostWatch
 from .judging import Outcome
 from .progress import News, Progress
@@ -30,6 +31,7 @@ class Running:
         self,
         account: Account,
         progress: Progress,
+        fence: Fence,
         stopping: Stopping,
         run_time: RunTime,
         proofs: Proofs,
@@ -38,6 +40,7 @@ class Running:
         """Begin before the command has reported anything."""
         self._account = account
         self._progress = progress
+        self._fence = fence
         self._stopping = stopping
         self._run_time = run_time
         self._proofs = proofs
@@ -138,8 +141,10 @@ class Running:
     # how it is stopped
 
     def _control(self, command: Command) -> None:
-        """Pass on a request to stop, notice a hang, and kill a command that is overdue."""
+        """Pass on a request to stop, notice a hang, and kill a command that is overdue or whose run has gone on."""
         stopping, progress = self._stopping, self._progress
+        if self._fence.is_crossed():
+            stopping.give_up(0.0)
         if stopping.begins(progress.grace_s, self._run_time.left_s):
             self._account.say("stopping")
             self._account.record("state", {"state": "stopping", "wish": stopping.wish})
@@ -173,10 +178,11 @@ class Running:
         """End everything that the command left behind, while its pipes are read; return what could not be ended.
 
         It has what is left of the grace. Processes of an attempt that has failed have none: they would save its bad state.
+        Nor do those of a run that has gone on without them.
         """
         grace_left_s = self._stopping.grace_left_s
         grace_s = LEFTOVER_GRACE_S if grace_left_s is None else grace_left_s
-        if self._progress.failure is not None:
+        if self._progress.failure is not None or self._fence.look():
             grace_s = 0.0
         leftovers = end_leftovers(grace_s, lambda: streams.turn(0.02), self._host_watch.pids)
         if leftovers.proofs or leftovers.remaining:

@@ -7,7 +7,7 @@ from typing import Any, Dict, Set
 from ..diagnosis import remedy
 from ..fate import run_state
 from ..record.rundir import Run
-from ..store import checkpoints
+from ..store import checkpoints, late_seals
 from .account import Account
 from .history import History, Records, taken_knobs
 
@@ -67,7 +67,9 @@ class Mending:
         if failure.name == "disk-full":
             folder = self._run.checkpoints
             tidied = checkpoints.tidy(folder, "checkpoints" in taken_knobs(consumed))
-            removed = tidied.removed + (checkpoints.prune(folder) if prunes else [])
+            removed = tidied.removed + (
+                checkpoints.prune(folder, late_seals.late(self._run)) if prunes else []
+            )
             evidence = {"pruned": removed, "aside": tidied.aside}
             if any(evidence.values()):
                 self._account.record(

@@ -6,6 +6,7 @@ import time
 from typing import Callable, List, Optional
 
 from ..record.rundir import WISHES, Run
+from .fence import Fence
 
 WISH_S = 0.5  # between looks at the wish
 TIME_LIMIT = "time-limit"
@@ -41,11 +42,12 @@ class RunTime:
 
 
 class Interruption:
-    """Whether work before the command starts should be given up: the host shuts down, or the user ended the run."""
+    """Whether work before the command starts should be given up: the host shuts down, the user ended the run, or it went on."""
 
-    def __init__(self, run: Run, terminations: List[int], on_look: Callable[[], None]) -> None:
-        """Read the wish now and then, and call `on_look` each time."""
+    def __init__(self, run: Run, fence: Fence, terminations: List[int], on_look: Callable[[], None]) -> None:
+        """Look at fence and wish now and then, and call `on_look` each time."""
         self._run = run
+        self._fence = fence
         self._terminations = terminations
         self._on_look = on_look
         self._look_again_s = time.monotonic() + WISH_S
@@ -56,7 +58,7 @@ class Interruption:
         if now_s >= self._look_again_s:
             self._look_again_s = now_s + WISH_S
             self._on_look()
-            return bool(self._terminations) or self._run.read_wish() != "run"
+            return bool(self._terminations) or self._fence.look() or self._run.read_wish() != "run"
         return bool(self._terminations)
 
     def pause(self, pause_s: float) -> None:

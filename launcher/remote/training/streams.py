@@ -12,7 +12,8 @@ import tempfile
 import time
 from typing import IO, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
-HEARTBEAT_S = 5.0
+from ..record.rundir import HEARTBEAT_S
+
 DRAIN_S = 2.0
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 BACKLOG = 4096

@@ -21,11 +21,12 @@ from ..record import secret
 from ..record.files import REFUSED, read_json
 from ..record.rundir import TERMINAL, Folder, Run
 from ..record.safe_open import unlink
-from ..store import checkpoints
+from ..store import checkpoints, late_seals
 from ..system import oom
 from .account import Account
 from .attempt_record import Basis, compose
 from .command_watch import Running
+from .fence import Fence
 from .history import describe_previous, read_history, taken_knobs
 from .hook_parts import hook_parts, imitates_card
 from .host_watch import make_watch
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 RESTART = 75
 NOT_STARTED = "command-not-found"
+SUPERSEDED = "superseded"
 NO_ROOM_S = 1.0
 
 
@@ -55,7 +57,10 @@ class Supervisor:
     def __init__(
         self, run: Run, last: Folder | None, seen: dict[str, Any] | None, cards: lease.Taken | None = None
     ) -> None:
-        """Make the attempt's folder. `seen` is what the parent saw of the last agent, `cards` are the cards of the run."""
+        """Make the attempt's folder after the last one. Raises FileExistsError if another process was faster.
+
+        `seen` is what the parent saw of the last agent, `cards` are the cards of the run.
+        """
         self.run = run
         self.cards = cards
         self.plan = read_json(run.plan)
@@ -71,12 +76,13 @@ class Supervisor:
             redact=redactor.redact,
         )
         self.account = Account(
-            run.new_folder(),
+            run.new_folder(last, late_seals.sealed_now(run)),
             1 + self.history.begun,
             redactor,
             self.progress,
             is_rehearsed=self.plan.get("rehearsed") is True,
         )
+        self.fence = Fence(run, self.account.folder)
         self.mending = Mending(run, self.plan, self.history, self.account)
         self.proofs = Proofs(run, self.plan, self.history, self.account, self.progress)
         self.run_time = RunTime(self.history.ran_s, _seconds(self.plan.get("time_limit_minutes")))
@@ -87,7 +93,7 @@ class Supervisor:
         self.has_left = False  # without a record of the end
 
     def make_next(self) -> Supervisor:
-        """Make the attempt that follows this one, then unlock this one's folder."""
+        """Make the attempt that follows this one, then unlock this one's folder. Raises FileExistsError if the run has gone on."""
         following = type(self)(self.run, self.account.folder, None, self.cards)
         following.terminations = self.terminations
         self.account.folder.release()
@@ -97,7 +103,7 @@ class Supervisor:
         """Run the attempt; return the agent's exit status, None if another attempt follows."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _frame: self.terminations.append(number))
-        interruption = Interruption(self.run, self.terminations, self.beat)
+        interruption = Interruption(self.run, self.fence, self.terminations, self.beat)
         verdict = self.mending.settle()
         self._write_attempt()  # at once: our parent waits for it, and checking a checkpoint takes long
         self._choose_checkpoint(interruption)
@@ -132,7 +138,7 @@ class Supervisor:
         basis = Basis(
             run, self.plan, prepared, runtime, in_force, self.previous, self.chosen, self._worker_trial()
         )
-        self.record = compose(basis, self.account.folder.number, self.account.attempt)
+        self.record = compose(basis, self.account.folder, self.account.attempt)
         self.proofs.attempt = self.record
         self.account.write_attempt(self.record)
 
@@ -150,7 +156,7 @@ class Supervisor:
         folder = self.run.checkpoints
         tidied = checkpoints.tidy(folder, "checkpoints" in taken_knobs(self.history.consumed))
         with contextlib.suppress(checkpoints.GivenUpError):  # the attempt ends early
-            self.chosen = checkpoints.choose(folder, interruption.is_due)
+            self.chosen = checkpoints.choose(folder, interruption.is_due, late_seals.late(self.run))
             checkpoints.set_aside_damaged(folder, self.chosen)
             self.progress.checkpoint = self.chosen.step
         torn = [*tidied.removed, *tidied.aside]
@@ -181,6 +187,8 @@ class Supervisor:
 
     def _end_early(self, verdict: remedy.Verdict | None) -> int | None:
         """End the attempt if its command must not start; return None if it may."""
+        if self.fence.look():
+            return self.leave()
         if (status := self._end_as_told()) is not None:
             return status
         wish, history = self.run.read_wish(), self.history
@@ -238,7 +246,9 @@ class Supervisor:
             )
             stopping = Stopping(self.run, self.terminations)
             host_watch = make_watch(self.run, self.plan, runtime.get("gpus") or (), account)
-            running = Running(account, self.progress, stopping, self.run_time, self.proofs, host_watch)
+            running = Running(
+                account, self.progress, self.fence, stopping, self.run_time, self.proofs, host_watch
+            )
             outcome = running.run(command, listener)
         return self._conclude(outcome)
 
@@ -256,6 +266,8 @@ class Supervisor:
 
     def _conclude(self, outcome: Outcome) -> int | None:
         """Record how the command ended; return the agent's exit status, None if another attempt follows."""
+        if self.fence.look():  # first: what follows may move checkpoints
+            return self.leave()
         doubt = self._look_behind(outcome) if outcome.is_good_exit else None
         failure = self._failure_of(outcome)
         wish = outcome.wish
@@ -336,6 +348,19 @@ class Supervisor:
             return RESTART
         return None
 
+    def leave(self) -> int:
+        """Leave a run that has gone on in a later folder: say so in this attempt's own, and touch nothing else of the run.
+
+        Return the agent's exit status.
+        """
+        self.has_left = True
+        evidence = {"goes_on_in": "%04d" % (self.account.folder.number + 1)}
+        state = {"state": "interrupted", "reason": SUPERSEDED, "evidence": evidence}
+        self.account.record("state", state)
+        self.account.flush()
+        self.account.say("interrupted", SUPERSEDED, evidence=evidence)
+        return 0
+
     def _end(self, state: str, reason: str, evidence: dict[str, Any], **more: Any) -> int:
         """Record how the attempt ended, as soon as the disk takes it; return the agent's exit status.
 
@@ -349,8 +374,11 @@ class Supervisor:
                 self._erase_secrets()
                 self.has_left = True
                 return 0
+            if self.fence.look():
+                return self.leave()
             if self.terminations:  # a full disk on a host that shuts down
                 return RESTART
+            self.beat()
             time.sleep(NO_ROOM_S)
         return 0
 

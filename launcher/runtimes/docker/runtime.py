@@ -142,7 +142,7 @@ class Docker(Runtime):
 
     def resume(self, run: str, needs: Resumption) -> bool:
         """Start the run's container again, or make it again from the plan if it was removed. Raises EngineError."""
-        resumed = self.desk.runs.resume(run)
+        resumed = self.ask_to_resume(run, needs)
         place = resumed.place
         if place is None:
             return False

@@ -30,6 +30,8 @@ Reading a knob reports that the script uses it. The agent mends a crash only by 
 The guard checks every optimizer step of a prepared model, or of a Trainer with `trainer_callback`. A training that
 diverges or does not learn ends with `Tripped` within five steps, and no checkpoint of a bad step is sealed.
 
+If another agent has gone on with the run, because this one was thought to be dead, `save` raises `SupersededError`.
+
 The package runs on Python 3.8 and later, on Linux and macOS. Importing it needs the standard library only; torch,
 transformers and accelerate are imported inside the functions that need them. It does not choose the precision or the
 checkpoint to resume from, and it does not retry: the agent does.
@@ -41,6 +43,7 @@ The modules, in the order in which they import each other:
     unsaved_hook           a hook on a model that is not saved with it
     guard/                 judges optimizer steps, and how torch reports them to it
     pace                   when to save, when to stop
+    succession             whether the run has gone on without this attempt
     manifests, checkpoints sealing, rotation, where to resume
     events                 log, progress, begin, done
     planned_optimizer      which AdamW the plan means
@@ -65,6 +68,7 @@ from .mixed_precision import accelerator, autocast, model_arguments, scaler, tra
 from .pace import due, stopping
 from .planned_optimizer import optimizer_arguments, restore_form
 from .preparation import prepare
+from .succession import SupersededError
 from .throughput import Speedometer
 from .trainer import trainer_callback
 from .values import Knobs, Peek, Precision, Split, knobs
@@ -76,6 +80,7 @@ __all__ = [
     "Precision",
     "Speedometer",
     "Split",
+    "SupersededError",
     "Tripped",
     "accelerator",
     "autocast",

@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Union
 from .channel import rank, send
 from .guard import process_guard
 from .manifests import seal, sealed_checkpoints, sync_folder
+from .succession import check_fence
 from .values import knobs
 
 
@@ -33,7 +34,8 @@ def save(
     `keep_checkpoints` and the one with the lowest `eval_loss`, if a loss was logged at its step.
     Only rank 0 saves, and only there the function is called: gather sharded state before.
     After a bad step nothing is sealed, and an event reports why, because a resume must not start from there.
-    Raises ValueError for a folder elsewhere, and OSError if the disk refuses.
+    Raises ValueError for a folder elsewhere, OSError if the disk refuses, and SupersededError if the run has gone on
+    in another agent's attempt.
     """
     if rank() != 0:
         return
@@ -118,6 +120,7 @@ def _publish(checkpoints: Path, step: int, write: Callable[[str], Any], epoch: O
     try:
         write(str(hidden))
         seal(hidden, step, epoch)
+        check_fence()
         if final.exists():
             final.rename(older)
         hidden.rename(final)
@@ -132,6 +135,7 @@ def _remove_old(checkpoints: Path, keep: int) -> None:
 
     Each is renamed first, so that an interrupted removal leaves nothing that looks like a checkpoint.
     """
+    check_fence()
     sealed = sorted(sealed_checkpoints(checkpoints), key=lambda manifest: manifest["step"])
     best = min(_rated(sealed), key=lambda manifest: manifest["eval_loss"], default=None)
     for manifest in sealed[:-keep]:

@@ -13,13 +13,17 @@ from typing import Any, Dict, List, Optional
 
 from .channel import beat
 from .pace import process_pace
+from .succession import check_fence, is_late
 from .values import knobs
 
 MANIFEST = "manifest.json"
 
 
 def seal(folder: Path, step: int, epoch: Optional[float]) -> None:
-    """Write the manifest of a complete checkpoint, last and in one piece."""
+    """Write the manifest of a complete checkpoint, last and in one piece.
+
+    Raises SupersededError, with nothing sealed, if the run has gone on without this attempt.
+    """
     temporary = folder / (MANIFEST + ".tmp")
     files = {}
     folders = [folder]
@@ -36,6 +40,7 @@ def seal(folder: Path, step: int, epoch: Optional[float]) -> None:
         "version": 1,
         "run": values.run,
         "attempt": values.attempt,
+        "folder": values.folder,
         "step": int(step),
         "world_size": int(os.environ.get("WORLD_SIZE", "1")),
         "precision": values.peek.precision.mode,
@@ -47,17 +52,24 @@ def seal(folder: Path, step: int, epoch: Optional[float]) -> None:
         json.dump(manifest, out, indent=1, allow_nan=False)
         out.flush()
         os.fsync(out.fileno())
+    check_fence()
     os.replace(temporary, folder / MANIFEST)
     sync_folder(folder)
 
 
 def sealed_checkpoints(checkpoints: Path) -> List[Dict[str, Any]]:
-    """Return the manifests of all sealed checkpoints, each with its `path`."""
+    """Return the manifests of all sealed checkpoints, each with its `path`.
+
+    One that an earlier attempt sealed after this one had begun does not count: see succession.py.
+    """
     manifests = []
     for path in checkpoints.glob(f"[!.]*/{MANIFEST}"):
         try:
-            manifest = json.loads(path.read_text(encoding="utf-8"))
-            manifests.append({**manifest, "path": str(path.parent), "step": int(manifest["step"])})
+            data = path.read_bytes()
+            manifest = json.loads(data)
+            step = int(manifest["step"])
+            if not is_late(manifest, data):
+                manifests.append({**manifest, "path": str(path.parent), "step": step})
         except (
             OSError,
             ValueError,

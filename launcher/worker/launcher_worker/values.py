@@ -78,6 +78,7 @@ class Knobs:
         folders = values["folders"]
         self.run: Optional[str] = values["run"]
         self.attempt: int = values["attempt"]
+        self.folder: Optional[int] = values.get("folder")  # the number of the attempt's folder
         self.seed: int = values["seed"]
         self.rehearsed: bool = values.get("rehearsed", False)  # a card's plan, run on a CPU
         self.checkpoint: Optional[Dict[str, Any]] = values.get("checkpoint")  # path and step to resume from

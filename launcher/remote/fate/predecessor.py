@@ -1,0 +1,78 @@
+"""Whether the agent before this one is dead, so that its run may go on in a new folder.
+
+A free lock proves that where the lock counts: on the machine that the agent ran on, and by the same mount. A machine with
+an ordinary disk of its own that has booted since proves it too. Otherwise, as on a home that several machines share and
+whose locks do not reach from one to the other, only silence does: see `Silence`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Optional
+
+from ..record.rundir import HEARTBEAT_S, Folder, Run
+from ..record.safe_open import read_regular
+from ..system import mounts, process
+
+CACHE_S = 60.0
+"""How long a file system of several machines may show old contents: NFS by default (`acregmax` in nfs(5))."""
+_MOST_BYTES = 4096
+_BY_A_CLIENT = ("prepare", "contact")
+
+
+def lock_decides(run: Run, folder: Folder) -> bool:
+    """Whether the folder's lock shows, from here, if its writer is alive."""
+    if run.has_shared_locks:
+        return True
+    record = folder.read_attempt()
+    boot = record.get("boot_id")
+    if boot == process.boot_id():
+        return record.get("device") in (None, folder.device())
+    is_ours = boot is None or run.place_id() == process.host_id()
+    return is_ours and mounts.is_of_one_machine(folder.path)
+
+
+def is_by_a_client(folder: Folder) -> bool:
+    """Whether a client's contact made the folder: no agent writes there, and the next folder is for whoever is first."""
+    return folder.read_attempt().get("kind") in _BY_A_CLIENT
+
+
+def needs_silence(run: Run) -> Optional[Folder]:
+    """Return the last folder of a run if only silence can prove its agent dead, None if nobody needs to wait."""
+    last = run.last()
+    return None if last is None or is_by_a_client(last) or lock_decides(run, last) else last
+
+
+class Silence:
+    """Watch for signs of life in a folder: none for two heartbeats, and for as long as they may be hidden, prove its agent dead.
+
+    The time is this process's own monotonic clock, because clocks of two machines may differ.
+    """
+
+    def __init__(self, run: Run, folder: Folder) -> None:
+        """Begin to watch."""
+        self._run = run
+        self._folder = folder
+        self._sign = self._read_sign()
+        self._began_s = time.monotonic()
+        hidden_s = 0.0 if mounts.is_of_one_machine(folder.path) else CACHE_S
+        self.lasts_s = 2 * HEARTBEAT_S + hidden_s
+        """How long the silence must last, in seconds."""
+
+    @property
+    def left_s(self) -> float:
+        """How much of it is left."""
+        return max(0.0, self._began_s + self.lasts_s - time.monotonic())
+
+    def look(self) -> Optional[bool]:
+        """Return True once the agent is proven dead, False if it is alive or another has taken the run over, None before."""
+        is_over = self.left_s <= 0  # before the look, which may take long
+        if self._run.has_folder_after(self._folder) or self._read_sign() != self._sign:
+            return False
+        return True if is_over else None
+
+    def _read_sign(self) -> Optional[bytes]:
+        with contextlib.suppress(OSError):
+            return read_regular(self._folder.heartbeat, _MOST_BYTES)
+        return None

@@ -1,0 +1,59 @@
+"""Late seals: checkpoints of an agent that the run had left behind.
+
+An agent that was thought to be dead, because its machine was frozen or out of reach, may seal one more checkpoint before
+it sees that the run has gone on without it. Such a checkpoint is never trained from. No clock is asked: each folder has on
+record which checkpoints were sealed before it began, and what an earlier folder has sealed besides is late.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Dict, FrozenSet, List, Optional
+
+from ..record.files import MOST_BYTES, parse_json, paths_in
+from ..record.rundir import Run
+from ..record.safe_open import read_regular
+from . import checkpoints
+
+
+def sealed_now(run: Run) -> List[str]:
+    """Return the SHA-256 of the manifest of each sealed checkpoint, also of one that has no name yet."""
+    manifests = (_manifest(path) for path in paths_in(run.checkpoints))
+    return [_digest(manifest) for manifest in manifests if manifest is not None]
+
+
+def late(run: Run) -> Dict[str, str]:
+    """Return the late checkpoints of a run by name, each with what is wrong in words."""
+    found: Dict[str, str] = {}
+    begun: Dict[int, Optional[FrozenSet[str]]] = {}
+    for _, path in checkpoints.sealed(run.checkpoints):
+        manifest = _manifest(path) or b""
+        record = parse_json(manifest.decode("utf-8", "replace"))
+        sealer = record.get("folder")
+        if record.get("run") != run.id or not isinstance(sealer, int):
+            continue
+        for number in run.numbers():
+            if number <= sealer:
+                continue
+            if number not in begun:
+                begun[number] = run.folder(number).read_sealed()
+            sealed = begun[number]
+            if sealed is not None:
+                if _digest(manifest) not in sealed:
+                    words = "attempt folder %04d sealed it after %04d had begun" % (sealer, number)
+                    found[os.path.basename(path)] = words
+                break
+    return found
+
+
+def _manifest(checkpoint: str) -> Optional[bytes]:
+    """Return the bytes of a checkpoint's manifest, None if there is none that can be ours."""
+    try:
+        return read_regular(os.path.join(checkpoint, checkpoints.MANIFEST), MOST_BYTES)
+    except OSError:
+        return None
+
+
+def _digest(manifest: bytes) -> str:
+    return hashlib.sha256(manifest).hexdigest()
