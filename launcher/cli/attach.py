@@ -30,7 +30,8 @@ def attach(
     from launcher.cli.follow import follow_to_end
     from launcher.cli.screens import make_view
     from launcher.errors import UnreachableError
-    from launcher.runs.control import locate, resume_if_interrupted
+    from launcher.runs.control import locate
+    from launcher.runs.recovering import Outcome, RecoverRequest, needs_recovery, recover_on
     from launcher.runs.run_desk import open_desk
 
     view = make_view(as_json, is_quiet=quiet)
@@ -38,10 +39,12 @@ def attach(
     desk = None
     try:
         desk = open_desk(place, mirror)
-        if resume_if_interrupted(desk, mirror, view):
-            view.note(
-                f"{mirror.run} was interrupted or waiting; its leftover processes have been ended, and it continues"
-            )
+        if needs_recovery(desk, mirror):
+            recovery = recover_on(desk, mirror, RecoverRequest(), view)
+            if recovery.outcome == Outcome.RECOVERED:
+                view.note(
+                    f"{mirror.run} was interrupted or waiting; its leftover processes have been ended, and it continues"
+                )
     except UnreachableError as error:
         view.lost(error, 1, 0.0)  # following retries for as long as it takes
     follow_to_end(place, mirror, view, desk)

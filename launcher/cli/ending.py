@@ -18,7 +18,14 @@ LARGEST = 3
 """So many of the files at home are named."""
 LINE_CELLS = 200
 """What is shown of a line that a training printed."""
-_ATTACH = {"interrupted": "continues from the last checkpoint", "waiting": "tries again"}
+_RECOVER = {
+    "interrupted": "goes on from the last checkpoint",
+    "card": "goes on once a card that it may have is free",
+    "secret": "sends the secrets that are set here",
+    "image": "tries the image or the environment as it is by then",
+    "client": "makes a new container",
+}
+"""What `launch recover` does for a run, by what it waits for."""
 
 
 class Line(NamedTuple):
@@ -86,8 +93,9 @@ def _next(short: str, state: RunState, result: Result, *, has_doubt: bool) -> It
         return
     if name == "failed" and result.adapted is not None:
         yield Line(f"  adapt    {result.adapted}")
-    if name in _ATTACH:
-        yield Line(f"  next     launch attach {short}     {_ATTACH[name]}")
+    if name in ("interrupted", "waiting"):
+        what = _RECOVER.get(str(state.reason) if name == "waiting" else name, "goes on, if it can")
+        yield Line(f"  next     launch recover {short}     {what}")
     else:
         yield Line(f"  next     launch logs {short}")
     if name == "failed" and not evidence.diagnosis(state.evidence):

@@ -35,7 +35,6 @@ _VERBS = {
     "scp": ("launch cp RUN:PATH DEST",),
     "retry": ("launch rerun RUN", "launch resume RUN"),
     "restart": ("launch rerun RUN", "launch resume RUN"),
-    "recover": ("launch attach RUN", "launch resume RUN"),
     "continue": ("launch resume RUN",),
     "start": ("launch --host HOST -- python train.py",),
     "submit": ("launch --detach --host HOST -- python train.py",),

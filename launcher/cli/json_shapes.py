@@ -423,6 +423,23 @@ class Stopped(Shape):
     problem: str | None
 
 
+class RecoveredRun(Part):
+    """One run of `launch recover`. `outcome` is recovered, by-another, nothing-to-do, waiting or failed; `problem` says why."""
+
+    run: str
+    host: str
+    outcome: str
+    state: str
+    problem: str | None
+
+
+class Recovered(Shape):
+    """`launch recover`."""
+
+    kind: Literal["recovered"] = "recovered"
+    runs: list[RecoveredRun]
+
+
 class RemovedRun(Shape):
     """`launch rm`, an object for each run: the bytes freed on its host (null for none), its files here, and whether they went too."""
 
@@ -623,6 +640,7 @@ SHAPES: tuple[type[BaseModel], ...] = (
         CopiedFiles,
         Forwarding,
         Stopped,
+        Recovered,
         RemovedRun,
     ),
     *(

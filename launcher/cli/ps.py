@@ -130,6 +130,9 @@ def _why(row: Row) -> str:
     evidence, remedy = run.evidence, run.remedy
     if run.trouble is not None:
         return run.trouble.on(row.host).words
+    if run.state in ("waiting", "interrupted"):
+        what = diagnosis(evidence).get("why") or ", ".join(words(evidence))
+        return f"{what}   launch recover {run.short}".strip()
     if why := diagnosis(evidence).get("why") or doubt(evidence):
         return why
     if remedy and not evidence:

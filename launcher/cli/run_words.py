@@ -18,6 +18,7 @@ _ACTS_ON: dict[str, Callable[[KnownRun], bool]] = {
     "stop": lambda run: not run.has_ended,
     "forward": lambda run: not run.is_freed,
     "resume": lambda run: run.has_ended and not run.is_freed,
+    "recover": lambda run: not run.has_ended,
     "rm": lambda run: run.has_ended and not run.is_freed,
     "rm --here": lambda run: run.has_ended,
     "pull": lambda run: not run.is_freed,

@@ -240,8 +240,9 @@ class _Runs(_Part):
     def wish(self, run: str, wish: str, *, force: bool = False) -> str | None:
         return self._ask(_Wished, "wish", run=run, wish=wish, force=force, deadline_s=SHORT_S).refused
 
-    def resume(self, run: str) -> ResumedRun:
-        return self._ask(ResumedRun, "resume", run=run, deadline_s=SHORT_S)
+    def resume(self, run: str, by: str, secrets: Mapping[str, str] | None = None) -> ResumedRun:
+        payload = b"" if secrets is None else json.dumps(secrets).encode()
+        return self._ask(ResumedRun, "resume", payload, run=run, by=by, deadline_s=SHORT_S)
 
     def await_agent(self, run: str, wait_s: float) -> bool:
         return self._ask(_Awaited, "await", run=run, wait_s=wait_s).came

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,17 +18,13 @@ from launcher.runs.mirror import Mirror, latest, mirrors, run_ids
 from launcher.runs.run_id import RUN_ID, find
 from launcher.runs.runs_folder import runs_folder
 from launcher.runtimes import open_for_run
-from launcher.runtimes.runtime import Resumption
 from launcher.values.host import Host
 from launcher.values.parsing import unknown_name
 from launcher.values.record import DISK_WORDS, RunState, State, Summary, is_terminal
 
 if TYPE_CHECKING:
     from launcher.hosts.company import Keyboard
-    from launcher.runs.view import Stage, View
     from launcher.values.answers import CommandEnd
-    from launcher.values.image import BuildOptions
-    from launcher.values.plan import Plan
 
 STATES = (*State, "unreadable")
 """What a listing may show of a run."""
@@ -186,45 +181,6 @@ def _latest_there(desk: Desk) -> Summary:
     newest = [summary for summary in desk.runs.summaries(most=NEWEST) if RUN_ID.fullmatch(summary.run)]
     run = find("last", [summary.run for summary in sorted(newest, key=lambda summary: summary.time or 0)])
     return next(summary for summary in newest if summary.run == run)
-
-
-def resume_if_interrupted(desk: Desk, mirror: Mirror, view: View) -> bool:
-    """Resume a run that was interrupted: its leftovers are ended by proof, its agent starts again.
-
-    A run that waits for a card is resumed if the card is free by now. An image that must be made again is shown as a
-    stage. Return whether the run continues by this.
-    """
-    summary = summary_of(desk, mirror.run)
-    if summary is None:
-        raise RunError(f"{desk.host} has no run {mirror.run}: removed there?")
-    if summary.state not in (State.INTERRUPTED, State.WAITING):
-        return False
-    from launcher.runs import build_settings, following  # `ps` and `stop` do not need them
-
-    def plan() -> Plan:
-        following.refresh(desk, mirror)
-        return mirror.whole_plan()
-
-    with contextlib.ExitStack() as shown, open_for_run(desk, summary) as runtime:
-        stages: dict[str, Stage] = {}
-
-        def stage(name: str) -> Stage:
-            if name not in stages:  # something is shown only if it takes time
-                stages[name] = shown.enter_context(view.stage(name))
-            return stages[name]
-
-        def say(step: str) -> None:
-            image = mirror.whole_plan().image
-            stage("image").text = image.name if image else None
-            stage("image").progress(step)
-
-        def wait(step: str) -> None:
-            stage("wait").progress(step)
-
-        def build() -> BuildOptions:
-            return build_settings.read(mirror.host(), os.environ)
-
-        return runtime.resume(mirror.run, Resumption((summary.attempt or 1) + 1, plan, build, say, wait))
 
 
 def stop(desk: Desk, run: str, *, now: bool, grace_s: float) -> Row:

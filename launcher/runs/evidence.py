@@ -84,6 +84,8 @@ def _clauses(key: str, value: Any) -> list[str]:
         return [f"its engine {value}"]
     if key == "previous" and isinstance(value, dict):
         return [f"before it: {', '.join(words(value))}"]
+    if key == "lost" and isinstance(value, list):
+        return [f"lost: {', '.join(map(str, value))}"]
     if key in ("ended", "remaining") and isinstance(value, list):
         pids = ", ".join(str(one.get("pid")) for one in value if isinstance(one, dict))
         return [f"{'still there' if key == 'remaining' else 'ended'}: {pids}"] if pids else []

@@ -14,7 +14,6 @@ from launcher.errors import (
     ConnectionLostError,
     InterruptedRunError,
     LaunchError,
-    RefusedError,
     RunError,
     UsageError,
 )
@@ -29,6 +28,7 @@ from launcher.runs.launching import Filling, Started, begin
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import describe, probe
 from launcher.runs.run_desk import open_desk
+from launcher.runs.secret_consent import check_consent
 from launcher.runs.verifiable import refuse_verification
 from launcher.runtimes import open_for_run
 from launcher.values.host import Host
@@ -95,8 +95,8 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
         plan = changed_plan(before, request.settings, name, host)
         against = undeclared(plan.settings, before.settings, parent.run)
         settle([*against, *job_variables.findings(plan.variables), *on_end_findings(plan.on_end)], view)
-        if plan.secrets and not request.is_sure and not parent.has_own_plan:
-            _ask_for_secrets(plan.secrets, parent, host, view)
+        if not request.is_sure:
+            check_consent(plan.secrets, parent, host.name, view, "resume")
         secrets = secret_values.values(job_of(plan), given)
         there = host.model_copy(update={"environment": plan.host_environment})
         with view.stage("probe") as stage:
@@ -118,21 +118,6 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
     except BaseException:
         desk.close()
         raise
-
-
-def _ask_for_secrets(names: Sequence[str], parent: Mirror, host: Host, view: View) -> None:
-    """Ask whether variables of this user may go to a host whose own word it is that the run needs them.
-
-    Raises RefusedError if they may not, or without a terminal.
-    """
-    words = f"{parent.run} was not launched from here; its plan, as {host.name} sent it, asks for your {', '.join(names)}"
-    answer = view.agrees(words)
-    if answer is None:
-        raise RefusedError(
-            f"{words}\n  to send them   launch resume --yes {parent.short}     it is in   {parent.folder}/plan.json"
-        )
-    if not answer:
-        raise RefusedError("nothing was sent, as you answered")
 
 
 def check_settings(settings: Sequence[str], host: Host) -> None:

@@ -21,7 +21,7 @@ from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.image import BuildOptions
 from launcher.values.plan import Plan
-from launcher.values.record import RuntimeRecord, State
+from launcher.values.record import RuntimeRecord
 
 Say = Callable[[str], None]
 """Shows the progress of something that takes long."""
@@ -34,10 +34,14 @@ class Resumption(NamedTuple):
     """The number that the next attempt will have."""
     plan: Callable[[], Plan]
     build: Callable[[], BuildOptions]
+    secrets: Callable[[Sequence[str]], Mapping[str, str]]
+    """Returns the run's secrets, of which the host lacks these. Raises UsageError, or RefusedError."""
     say: Say
     """Shows how an image is made."""
     wait: Say
     """Shows what the run waits for."""
+    by: str
+    """Names this client for others."""
 
 
 class Holding(NamedTuple):
@@ -163,16 +167,25 @@ class Runtime(ABC):
 
     # a recorded run
 
-    def resume(self, run: str, needs: Resumption) -> bool:
-        """Resume a run that was interrupted or waits for a card; return whether it continues."""
-        return self.ask_to_resume(run, needs).state != State.WAITING
+    def resume(self, run: str, needs: Resumption) -> ResumedRun:
+        """Resume a run that was interrupted or waits; return what became of it."""
+        return self.ask_to_resume(run, needs)
 
     def ask_to_resume(self, run: str, needs: Resumption) -> ResumedRun:
-        """Have the agent resume a run; wait as long as only its last agent's silence can prove that one dead."""
-        while (resumed := self.desk.runs.resume(run)).silence_left_s is not None:
-            needs.wait(f"for a sign of life from another machine, {resumed.silence_left_s:.0f} s more")
-            time.sleep(1.0)
-        return resumed
+        """Have the agent resume a run; wait as long as only its last agent's silence can prove that one dead.
+
+        Secrets are sent only if the host has lost them.
+        """
+        secrets = None
+        while True:
+            resumed = self.desk.runs.resume(run, needs.by, secrets)
+            if resumed.silence_left_s is not None:
+                needs.wait(f"for a sign of life from another machine, {resumed.silence_left_s:.0f} s more")
+                time.sleep(1.0)
+            elif resumed.secrets and secrets is None:
+                secrets = needs.secrets(resumed.secrets)
+            else:
+                return resumed
 
     def stop(self, run: str, grace_s: float) -> bool:
         """End a run whose agent was already asked to stop, after `grace_s` seconds at most.

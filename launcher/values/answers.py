@@ -22,13 +22,19 @@ class PreparedRun(Record):
 class ResumedRun(Record):
     """A run after `resume`. `place` is set if the client has to start the run; `gpus` are the cards that it leased.
 
-    `silence_left_s` is set if its last agent counts as dead only after so many seconds more without a sign of life.
+    `silence_left_s` is set if its last agent counts as dead only after so many seconds more without a sign of life,
+    `secrets` if these are missing. `is_new` says that the run needs a new container. If it is not `is_ours`, another client
+    was faster: `by` names it.
     """
 
     state: str
     silence_left_s: float | None = None
+    secrets: tuple[str, ...] = ()
     place: RunLocation | None = None
     gpus: tuple[str, ...] = ()
+    is_new: bool = False
+    is_ours: bool = True
+    by: str | None = None
 
 
 class BusyCard(Record):

@@ -50,6 +50,9 @@ class Reason(StrEnum):
     NOT_RESTARTABLE = "not-restartable"
     HOST_SHUTDOWN = "host-shutdown"
     CARD = "card"
+    IMAGE = "image"
+    SECRET = "secret"  # noqa: S105
+    CLIENT = "client"
     NEXT_TRIAL = "next-trial"
     VERIFIED = "verified"
     NOT_VERIFIABLE = "not-verifiable"

@@ -127,10 +127,6 @@ def test_what_happens_again_at_the_same_place_is_the_end(toy, body, reason):
         ("raise KeyError('labels')", "user-code-error"),
         ("raise ModuleNotFoundError(\"No module named 'flash_attn'\")", "missing-dependency"),
         ("raise RuntimeError('CUDA error: device-side assert triggered')", "device-side-assert"),
-        (
-            "raise RuntimeError('CUDA error: no kernel image is available for execution on the device')",
-            "no-kernel-image",
-        ),
     ],
 )
 def test_what_would_fail_in_the_same_way_again_is_not_tried_again(toy, body, reason):
@@ -142,6 +138,19 @@ def test_what_would_fail_in_the_same_way_again_is_not_tried_again(toy, body, rea
     assert (reason == "user-code-error" and "KeyError" in ended["evidence"]["line"]) or ended["evidence"][
         "mend"
     ]
+
+
+def test_what_only_a_client_can_mend_is_waited_for(toy):
+    """Neither an end, nor another attempt; class and mend are told."""
+    error = "CUDA error: no kernel image is available for execution on the device"
+    run = Trained(toy, always(8, f"raise RuntimeError({error!r})"))
+    keeper = toy.start()
+    assert keeper.wait(60) == 0
+    waiting = toy.state()
+    assert (waiting["state"], waiting["reason"]) == ("waiting", "image")
+    assert waiting["evidence"]["class"] == "no-kernel-image"
+    assert waiting["evidence"]["mend"]
+    assert run.begins() == [0]
 
 
 def test_a_crash_now_and_then_is_no_crash_at_the_same_place(toy):

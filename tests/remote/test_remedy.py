@@ -74,6 +74,28 @@ def test_every_class_is_a_reason_to_fail():
 
 
 @pytest.mark.parametrize(
+    ("name", "more", "waits_for"),
+    [
+        ("no-kernel-image", {}, "image"),
+        ("driver-too-old", {}, "image"),
+        ("gpu-lost", {}, "card"),
+        ("no-gpu-in-container", {"is_in_container": True}, None),  # a new container first
+        ("no-gpu-in-container", {"is_in_container": True, "tries": 1}, "client"),
+        ("no-kernel-image", {"may_begin_again": False}, None),
+        ("no-kernel-image", {"may_begin_again": False, "failure": {"has_trained": False}}, "image"),
+        ("no-kernel-image", {"attempts_left": 0}, None),
+        ("no-kernel-image", {"plan": {**PLAN, "rehearsed": True}}, None),
+        ("user-code-error", {}, None),
+    ],
+)
+def test_what_a_client_alone_can_mend_is_waited_for(name, more, waits_for):
+    """Unless the script would do again what it has done, the attempts are used up, or there is no card anyway."""
+    found = verdict(name, **more)
+    assert found.waits_for == waits_for
+    assert found.remedy is None or waits_for is None
+
+
+@pytest.mark.parametrize(
     ("name", "more", "reason", "mend"),
     [
         ("nan-divergence", {"consumed": {"resume", "steps"}}, "nan-divergence", "worker.training_arguments"),

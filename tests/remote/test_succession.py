@@ -19,7 +19,7 @@ from launcher.remote.fate.run_state import state_of
 from launcher.remote.record.files import write_durably, write_over
 from launcher.remote.record.rundir import Run
 from launcher.remote.serving import contact, starting
-from launcher.remote.serving.requests import OfRun, RequestError
+from launcher.remote.serving.requests import RequestError
 from launcher.remote.serving.session import Session
 from launcher.remote.store import late_seals
 from launcher.remote.system import mounts, process
@@ -232,16 +232,16 @@ def test_a_client_waits_for_the_silence_before_a_folder_is_made(tmp_path, monkey
     clock = [1000.0]
     monkeypatch.setattr(predecessor.time, "monotonic", lambda: clock[0])
     lasts_s = predecessor.Silence(run, run.folder(1)).lasts_s
-    asked = starting.resume(session, OfRun(run.id), b"").values
+    asked = starting.resume(session, starting.Resume(run.id), b"").values
     assert asked == {"state": "interrupted", "silence_left_s": lasts_s}
     clock[0] += lasts_s - 1
     write_over(run.folder(1).heartbeat, '{"monotonic_s": 6.0}')
     with pytest.raises(RequestError) as refused:
-        starting.resume(session, OfRun(run.id), b"")
+        starting.resume(session, starting.Resume(run.id), b"")
     assert (refused.value.code, run.numbers()) == ("alive", [1])
-    assert starting.resume(session, OfRun(run.id), b"").values["silence_left_s"] == lasts_s
+    assert starting.resume(session, starting.Resume(run.id), b"").values["silence_left_s"] == lasts_s
     clock[0] += lasts_s
-    starting.resume(session, OfRun(run.id), b"")  # its code never came
+    starting.resume(session, starting.Resume(run.id), b"")  # its code never came
     assert (run.numbers(), run.last().read_state()["reason"]) == ([1, 2], "never-started")
 
 

@@ -10,8 +10,9 @@ from testbed.stream import Stream
 from launcher.cli.plain_view import PlainView
 from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.channel import Reply
-from launcher.runs import control, following
+from launcher.runs import following, recovering
 from launcher.runs.mirror import Mirror
+from launcher.values.answers import ResumedRun
 from launcher.values.host import Host
 
 RUN = "0101-x-abcd"
@@ -36,15 +37,16 @@ def test_an_image_that_is_made_again_is_shown_as_a_stage(tmp_path, monkeypatch, 
     def resume(_run, needs):
         for step in steps:
             needs.say(step)
-        return True
+        return ResumedRun(state="resuming")
 
     docker = contextlib.nullcontext(SimpleNamespace(resume=resume))
-    monkeypatch.setattr(control, "open_for_run", lambda *_: docker)
+    monkeypatch.setattr(recovering, "open_for_run", lambda *_: docker)
     monkeypatch.setattr(following, "refresh", lambda *_: None)
     monkeypatch.setattr(Mirror, "whole_plan", lambda _: SimpleNamespace(image=SimpleNamespace(name="img:1")))
     mirror = Mirror(RUN, tmp_path)
     mirror.bind_seen(Host(name="there"), "", None)
-    assert control.resume_if_interrupted(AgentDesk(There()), mirror, PlainView())
+    found = recovering.recover_on(AgentDesk(There()), mirror, recovering.RecoverRequest(), PlainView())
+    assert found.outcome == "recovered"
     shown = capsys.readouterr().err
     assert ("✓ image" in shown and "img:1" in shown) is bool(steps)
     assert all(step in shown for step in steps)

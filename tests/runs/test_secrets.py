@@ -190,10 +190,10 @@ def test_an_attempt_without_its_secrets_does_not_start(client, values):
     (folder / "record" / "secrets.env").unlink()
     agent = json.loads((folder / "record" / "0002" / "attempt.json").read_text())["agent"]["pid"]
     os.kill(agent, signal.SIGKILL)
-    seen = client.run("attach", run)
-    assert seen.returncode == 1
-    assert "never-started" in seen.stderr
-    assert "missing: HF_TOKEN" in seen.stderr
+    until(lambda: client.summary(run)["state"] == "waiting", "the next agent to find that it is missing")
+    row = client.summary(run)
+    assert (row["reason"], row["evidence"]) == ("secret", {"secrets": "missing: HF_TOKEN"})
+    client.ok("stop", run)
 
 
 def test_what_was_never_started_leaves_none(tmp_path):

@@ -14,7 +14,7 @@ import os
 import re
 import time
 from functools import partial
-from typing import Any, Collection, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..fate import run_state
 from ..record import strict_json
@@ -35,13 +35,14 @@ _PASSING = (
 )  # its agent is leaving, or its client may have gone and `serve` is about to notice
 
 
-QUEUED = "queued"
+QUEUED, LOST = "queued", "lost"
 
 
 class Busy(NamedTuple):
     """A card that cannot be taken: its UUID, the run that holds it (None while it is being released), that run's state.
 
-    The state `queued` means that the card is free, but reserved for a launch that has waited longer.
+    The state `queued` means that the card is free, but reserved for a launch that has waited longer; `lost`, that the run
+    has seen it fail.
     """
 
     gpu: str
@@ -53,6 +54,8 @@ class Busy(NamedTuple):
         """Say so in one clause."""
         if self.state == QUEUED:
             return "%s is reserved for a launch that has waited longer" % self.gpu
+        if self.state == LOST:
+            return "%s was lost" % self.gpu
         if self.run is None:
             return "%s is just being released" % self.gpu
         return "%s is leased by run %s%s" % (self.gpu, self.run, " (%s)" % self.state if self.state else "")
@@ -224,16 +227,37 @@ def stale(root: str, *, dry_run: bool) -> List[Tuple[str, str]]:
 def take_again(run: Run, *, judges: bool = True, wait_s: float = 0.0) -> Taken:
     """Take the cards that a run had last, or as many others that it may have; a run without cards takes none.
 
-    Leases that it has on other cards are removed. `judges` is as for `take`. Raises OSError.
+    A card that it has lost is never taken again. Leases that it has on other cards are removed. `judges` is as for `take`.
+    Raises OSError.
     """
     runtime, cards = run_state.runtime_of(run), run.cards()
     if not cards:
         return Taken([], [], [])
-    others = [str(gpu) for gpu in runtime.get("any_of") or () if gpu not in cards]
-    taken = take(run, [*cards, *others], len(cards), judges=judges, wait_s=wait_s)
+    possible = [*cards, *(str(gpu) for gpu in runtime.get("any_of") or () if gpu not in cards)]
+    lost = lost_by(run)
+    taken = take(run, [gpu for gpu in possible if gpu not in lost], len(cards), judges=judges, wait_s=wait_s)
+    taken.busy.extend(Busy(gpu, None, LOST) for gpu in cards if gpu in lost and not taken.gpus)
     if taken.gpus:
         keep_only(run, taken.gpus)
     return taken
+
+
+def lost_by(run: Run) -> Set[str]:
+    """Return the cards that a run has seen fail, by its records."""
+    return {
+        gpu
+        for folder in run.newest()
+        for gpu in (folder.read_state().get("evidence") or {}).get("lost") or ()
+    }
+
+
+def lost_of(taken: Optional[Taken]) -> List[str]:
+    """Return which of these cards the driver no longer lists, all of them if it lists each or does not answer."""
+    from . import nvidia
+
+    gpus = [] if taken is None else list(taken.gpus)
+    listed = nvidia.listed() if gpus else set()
+    return [gpu for gpu in gpus if gpu not in listed] or gpus
 
 
 def claim(run: Run) -> Taken:

@@ -86,6 +86,13 @@ def look(root: str) -> dict[str, Any]:
     }
 
 
+def listed() -> set[str]:
+    """Return the UUIDs of the cards that the driver lists now; empty if it does not answer."""
+    if shutil.which("nvidia-smi") is None:
+        return set()
+    return {row["uuid"] for row in _ask("gpu", ("index", "uuid")).rows}
+
+
 def _ask(what: str, fields: tuple[str, ...]) -> SmiTable:
     """Ask nvidia-smi for fields; those that an older version does not have are left out."""
     deadline = time.monotonic() + SMI_TIMEOUT_S

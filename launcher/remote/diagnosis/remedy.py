@@ -254,7 +254,20 @@ TABLE = {
     "hang": _again("a new attempt", most=1),
     "unknown": _again("a new attempt", most=1),
 }
-"""The classes that have a remedy. A failure of any other class ends the run."""
+"""The classes that have a remedy. A failure of any other class ends the run, unless it is in WAITS."""
+
+WAITS = {
+    "no-kernel-image": "image",
+    "driver-too-old": "image",
+    "gpu-lost": "card",
+    "no-gpu-in-container": "client",
+}
+"""What a run waits for after a failure that only a client can mend; see `launch recover`. A container has its remedy first."""
+_WENT_ON = {
+    "image": "with the image or environment as it is now",
+    "card": "on another card",
+    "client": "in a new container",
+}
 
 
 _ASK = "the script never called worker.resume_from(), so it is not restarted: call it, or set restart = true in the job"
@@ -272,15 +285,45 @@ def preempted(number: int) -> Failure:
 
 
 class Verdict(NamedTuple):
-    """What follows a failure: a remedy, or else the end of the run with its reason and what a person can do."""
+    """What follows a failure: a remedy, or else the end of the run with its reason and what a person can do.
+
+    With `waits_for` the run does not end: it waits for a client that gives it such a thing.
+    """
 
     reason: str
     remedy: Optional[Remedy]
     mend: str
+    waits_for: Optional[str] = None
 
 
 def decide(attempt: FailedAttempt) -> Verdict:
     """Return what follows an attempt that failed."""
+    verdict = _decide(attempt)
+    waits_for = WAITS.get(attempt.failure.name)
+    is_imitated = bool(attempt.plan.get("rehearsed"))
+    if verdict.remedy or waits_for is None or is_imitated or attempt.attempts_left <= 0:
+        return verdict
+    return verdict._replace(waits_for=waits_for) if _may_begin_again(attempt) else verdict
+
+
+def went_on(failure: Failure, waited_for: str, checkpoint: Optional[int]) -> Remedy:
+    """Return the remedy of a failure after which a run has waited, and that a client has answered."""
+    text = "%s; %s" % (_WENT_ON.get(waited_for, "as a client asked"), _from_where(checkpoint))
+    return Remedy(failure.name, {}, failure.since, text)
+
+
+def _may_begin_again(attempt: FailedAttempt) -> bool:
+    """Whether no work is repeated when the script starts again: it resumes, or takes its values from us and had no step."""
+    failure = attempt.failure
+    is_untouched = bool(attempt.consumed) and failure.has_trained is False and failure.name != "unknown"
+    return attempt.may_begin_again or is_untouched
+
+
+def _from_where(checkpoint: Optional[int]) -> str:
+    return "from the beginning" if checkpoint is None else "resuming from step %d" % checkpoint
+
+
+def _decide(attempt: FailedAttempt) -> Verdict:
     failure = attempt.failure
     name, mend = failure.name, failure.mend or ""
     reason = failure.reason or name
@@ -296,18 +339,13 @@ def decide(attempt: FailedAttempt) -> Verdict:
         return Verdict(reason, None, at_last or failure.others or mend or edit.by_hand)
     if edit.most is not None and attempt.tries >= edit.most:
         return Verdict(reason, None, mend)
-    # A script that takes its values from us and had not trained a step repeats no work when it starts again.
-    is_untouched = bool(attempt.consumed) and failure.has_trained is False and name != "unknown"
-    if not attempt.may_begin_again and not is_untouched:
+    if not _may_begin_again(attempt):
         ask = _ASK if attempt.consumed else _ASK_ALONE
         return Verdict(reason, None, "%s; %s" % (mend, ask) if mend else ask)
     if attempt.attempts_left <= 0:
         return Verdict("attempts-exhausted", None, "raise `attempts` in the job to allow another attempt")
     changes, words = change
-    where = (
-        "from the beginning" if attempt.checkpoint is None else "resuming from step %d" % attempt.checkpoint
-    )
-    text = "%s; %s" % (words, where)
+    text = "%s; %s" % (words, _from_where(attempt.checkpoint))
     return Verdict(reason, Remedy(name, changes, failure.since, text), "")
 
 

@@ -45,7 +45,6 @@ class Docker(Fate):
     shows_processes = False  # what a container held went with it, and its pids mean nothing outside
     sees_host = False
     is_in_image = True
-    can_change_cards = False
 
     def __init__(self) -> None:
         """Start without answers."""

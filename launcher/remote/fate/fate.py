@@ -64,8 +64,6 @@ class Fate(ABC):
     """Whether the run's agent sees the host's processes and the other runs, so that it may judge who holds a card."""
     is_in_image: bool = False
     """Whether the agent runs inside an image: on the image's interpreter, with a GPU that the container can lose."""
-    can_change_cards: bool = True
-    """Whether the run may move to another card after it was created."""
 
     @abstractmethod
     def judge(self, runs: Sequence[Run]) -> Dict[str, Verdict]:
@@ -98,7 +96,6 @@ class _Unknown(Fate):
 
     shows_processes = False
     sees_host = False
-    can_change_cards = False
 
     def __init__(self, kind: str) -> None:
         self._words = "%r is not known to this agent" % kind

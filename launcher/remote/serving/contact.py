@@ -54,10 +54,18 @@ def contact(run: Run) -> Iterator[bool]:
             lock.release()
 
 
-def settle(run: Run, state: str, reason: str, **more: Any) -> Folder:
+def settle(
+    run: Run,
+    state: str,
+    reason: str,
+    *,
+    by: Optional[str] = None,
+    runtime: Optional[Dict[str, Any]] = None,
+    **more: Any,
+) -> Folder:
     """End what is left of a run that nobody holds, and write its new state; return the contact's folder, still held.
 
-    Raises OSError, with nothing written, if the disk refuses.
+    `by` is the client that asked for it, `runtime` how the run goes on if that has changed. Raises OSError, with nothing written, if the disk refuses.
     """
     last = run.last()
     judged = run_state.state_of(run)
@@ -68,7 +76,8 @@ def settle(run: Run, state: str, reason: str, **more: Any) -> Folder:
     ended = _end_leftovers(run)
     previous = None if last is None else _previous(run, last, judged, ended)
     try:
-        record = record_of(run, folder, "contact", previous=previous)
+        changed = {} if runtime is None else {"runtime": runtime}
+        record = record_of(run, folder, "contact", previous=previous, by=by, **changed)
         write_durably(folder.attempt, strict_json.encode(record) + "\n")
         event = {
             "version": VERSION,

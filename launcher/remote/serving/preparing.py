@@ -89,7 +89,7 @@ def _runtime(
         "interpreter": None if run_fate.is_in_image else _interpreter(session, request, plan),
         "engine": request.engine,
         "gpus": gpus,
-        "any_of": request.any_of if run_fate.can_change_cards else gpus,
+        "any_of": request.any_of,
         "paths": _host_paths(plan),
     }
 

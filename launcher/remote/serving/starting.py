@@ -6,12 +6,15 @@ import os
 import subprocess
 import sys
 import time
-from typing import List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from ..cards import lease
+from ..diagnosis import remedy
 from ..fate import predecessor, run_state
+from ..record import secret
+from ..record.files import read_json
 from ..record.rundir import Run
-from ..store import worker_folder
+from ..store import checkpoints, worker_folder
 from . import contact
 from .container_place import container_place
 from .requests import OfRun, Reply, RequestError, RunId
@@ -82,12 +85,20 @@ def place(session: Session, request: OfRun, _payload: bytes) -> Reply:
     return Reply({"place": container_place(session, session.run(request.run))})
 
 
-def resume(session: Session, request: OfRun, _payload: bytes) -> Reply:
+class Resume(NamedTuple):
+    """A run that is to go on, and who asks: user and machine of the client, for its other clients."""
+
+    run: RunId
+    by: Optional[str] = None
+
+
+def resume(session: Session, request: Resume, payload: bytes) -> Reply:
     """Start a run again that was interrupted, or that waits: what is left of it is ended by proof first.
 
-    While nothing but silence can prove its last agent dead, the answer says how long that must last: ask again.
+    The payload is empty, or holds the secrets of the run (secret.py), which replace those on the host. While secrets are
+    missing, the answer names them, and the run waits. While nothing but silence can prove its last agent dead, the answer says how long that must last: ask again.
     Its cards are leased anew; if another run has them by now, it waits. A run that the client starts is handed over: the
-    answer has its place, and `await` waits for its agent. A run whose code never arrived, because its client and our
+    answer has its place, and `await` waits for its agent; `is_new` says that it needs a new container. A run whose code never arrived, because its client and our
     `serve` died while it was sent, has failed.
     """
     run = session.run(request.run)
@@ -95,15 +106,25 @@ def resume(session: Session, request: OfRun, _payload: bytes) -> Reply:
     contact.check_can_start(session.root)
     worker_folder.unpack(sys.argv[0])
     with contact.contact(run) as is_ours:
-        state = run_state.state_of(run)["state"]
-        if is_ours and state in ("interrupted", "waiting"):
+        state = run_state.state_of(run)
+        if is_ours and state["state"] in ("interrupted", "waiting"):
             left_s = _silence_left_s(session, run)
-            return (
-                _restart(session, run, state)
-                if left_s is None
-                else Reply({"state": state, "silence_left_s": left_s})
-            )
-    return Reply({"state": run_state.state_of(run)["state"]})
+            if left_s is not None:
+                return Reply({"state": state["state"], "silence_left_s": left_s})
+            if payload:
+                _replace_secrets(run, payload)
+            return _restart(session, run, state, request.by)
+    asked = (folder.read_attempt().get("by") for folder in run.newest())
+    by = next(filter(None, asked), None)
+    return Reply({"state": run_state.state_of(run)["state"], "is_ours": False, "by": by})
+
+
+def _replace_secrets(run: Run, payload: bytes) -> None:
+    secret.erase(run)
+    try:
+        secret.write(run, payload)
+    except ValueError as error:
+        raise RequestError("bad-secrets", str(error)) from None
 
 
 def _silence_left_s(session: Session, run: Run) -> Optional[float]:
@@ -126,23 +147,46 @@ def _silence_left_s(session: Session, run: Run) -> Optional[float]:
     return None
 
 
-def _restart(session: Session, run: Run, state: str) -> Reply:
+def _restart(session: Session, run: Run, judged: run_state.State, by: Optional[str]) -> Reply:
+    """Give a run that nobody holds what it needs, and start it; or have it wait, and say what it needs."""
+    waited_for = judged.get("reason") if judged["state"] == "waiting" else None
     if not os.path.isdir(run.code):
         contact.settle(run, "failed", "never-started").release()
         return Reply({"state": run_state.state_of(run)["state"]})
+    missing = sorted(set(read_json(run.plan).get("secrets") or ()) - set(secret.read(run)))
+    if missing:
+        if waited_for is None:
+            evidence = {"secrets": "missing: " + ", ".join(missing)}
+            contact.settle(run, "waiting", "secret", evidence=evidence, by=by).release()
+        return Reply({"state": "waiting", "secrets": missing})
+    before = run.cards()
     busy = _lease_again(session, run)
     if busy:
-        if state != "waiting":
-            contact.settle(run, "waiting", "card", evidence=lease.evidence(busy)).release()
+        if waited_for is None:
+            contact.settle(run, "waiting", "card", evidence=lease.evidence(busy), by=by).release()
         return Reply({"state": "waiting", "busy": [card._asdict() for card in busy]})
+    gpus = session.cards[run.id].gpus if run.id in session.cards else before
+    runtime = {**run_state.runtime_of(run), "gpus": gpus}
+    answer = _answer_failure(run, waited_for) if waited_for is not None else {}
+    folder = contact.settle(run, "resuming", waited_for or "agent-lost", by=by, runtime=runtime, **answer)
     if run_state.fate_of(run).is_started_by_client:
-        session.handed_over[run.id] = contact.settle(run, "resuming", "agent-lost")
-        return Reply({"state": "resuming", "place": container_place(session, run), "gpus": run.cards()})
-    folder = contact.settle(run, "resuming", "agent-lost" if state == "interrupted" else "card")
+        session.handed_over[run.id] = folder
+        is_new = gpus != before or waited_for in ("image", "client")
+        place = container_place(session, run)
+        return Reply({"state": "resuming", "place": place, "gpus": gpus, "is_new": is_new})
     contact.start_keeper(run, folder.number)
     session.release_cards(run.id)
     folder.release()
     return Reply({"state": run_state.state_of(run)["state"]})
+
+
+def _answer_failure(run: Run, waited_for: str) -> Dict[str, Any]:
+    """Return what is on record of the failure after which a run has waited, as a remedy; empty if there was none."""
+    folders = reversed([*run.newest()])
+    failure = remedy.in_force([(folder.read_attempt(), folder.read_state()) for folder in folders]).failure
+    if failure is None:
+        return {}
+    return {"remedy": remedy.went_on(failure, waited_for, checkpoints.newest(run.checkpoints)).record()}
 
 
 def _lease_again(session: Session, run: Run) -> List[lease.Busy]:
@@ -173,5 +217,5 @@ VERBS = {
     "take_back": Verb(OfRun, take_back),
     "await": Verb(Await, await_agent),
     "place": Verb(OfRun, place),
-    "resume": Verb(OfRun, resume),
+    "resume": Verb(Resume, resume),
 }

@@ -37,7 +37,7 @@ def look(run: Run) -> Look | None:
     if report["gpu_error"] or report.get("holders_error") or not report["gpus"]:
         return None
     current = run.cards()
-    possible = {*current, *(run_state.runtime_of(run).get("any_of") or ())}
+    possible = {*current, *(run_state.runtime_of(run).get("any_of") or ())} - lease.lost_by(run)
     gpus = [gpu for gpu in report["gpus"] if gpu["uuid"] in possible]
     if not gpus:  # the training itself will report that its card is lost
         return None

@@ -200,8 +200,7 @@ class Supervisor:
             return RESTART
         if verdict is not None and verdict.remedy is None:
             failure = self.mending.in_force.failure
-            evidence = failure.evidence() if failure is not None else {}
-            return self._end("failed", verdict.reason, {**evidence, "mend": verdict.mend})
+            return self._give_up(verdict, failure.evidence() if failure is not None else {})
         if self.run_time.left_s <= 0:
             return self._end("stopped", "time-limit", {})
         if history.begun >= int(self.plan.get("attempts", 1)):
@@ -210,7 +209,7 @@ class Supervisor:
         if history.begun and not has_remedy and not self.mending.may_begin_again(history.consumed):
             return self._end("failed", "not-restartable", {"previous": self.previous})
         if missing:
-            return self._end("failed", "never-started", {"secrets": "missing: " + ", ".join(missing)})
+            return self._end("waiting", "secret", {"secrets": "missing: " + ", ".join(missing)})
         return None
 
     # the command
@@ -339,7 +338,7 @@ class Supervisor:
         consumed = self.progress.consumed | self.history.consumed
         verdict = self.mending.answer(failure, consumed, may_mend=may_mend)
         if verdict.remedy is None or not may_mend:
-            return self._end("failed", verdict.reason, {**evidence, "mend": verdict.mend})
+            return self._give_up(verdict, evidence, may_wait=may_mend)
         status = self._end("resuming", failure.name, evidence, remedy=verdict.remedy.record())
         if self.has_left:
             return status
@@ -347,6 +346,19 @@ class Supervisor:
         if status or needs_new_container or (self.terminations and self.run.read_wish() == "run"):
             return RESTART
         return None
+
+    def _give_up(self, verdict: remedy.Verdict, evidence: dict[str, Any], *, may_wait: bool = True) -> int:
+        """End a run whose failure has no remedy here, or have it wait for what a client can give it; return the exit status."""
+        evidence = {**evidence, "mend": verdict.mend}
+        needs = verdict.waits_for
+        if needs == "card":
+            from ..cards import lease
+
+            evidence["lost"] = lease.lost_of(self.cards)
+            needs = needs if evidence["lost"] else None
+        if needs is None or not may_wait:
+            return self._end("failed", verdict.reason, evidence)
+        return self._end("waiting", needs, evidence)
 
     def leave(self) -> int:
         """Leave a run that has gone on in a later folder: say so in this attempt's own, and touch nothing else of the run.

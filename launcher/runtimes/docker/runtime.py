@@ -29,6 +29,7 @@ from launcher.runtimes.docker.container import (
 )
 from launcher.runtimes.docker.container import container as configuration
 from launcher.runtimes.runtime import Holding, Resumption, Runtime, Say, Supply
+from launcher.values.answers import ResumedRun
 from launcher.values.engine_access import EngineWay, RunLocation
 from launcher.values.facts import Facts
 from launcher.values.host import Host
@@ -140,18 +141,22 @@ class Docker(Runtime):
 
     # a recorded run
 
-    def resume(self, run: str, needs: Resumption) -> bool:
-        """Start the run's container again, or make it again from the plan if it was removed. Raises EngineError."""
+    def resume(self, run: str, needs: Resumption) -> ResumedRun:
+        """Start the run's container again, or make it again from the plan if it was removed or will not do. Raises EngineError."""
         resumed = self.ask_to_resume(run, needs)
         place = resumed.place
         if place is None:
-            return False
-        if self.engine.find(run, place.root) is None:
+            return resumed
+        container = self.engine.find(run, place.root)
+        if container is not None and resumed.is_new:
+            self.engine.remove(container)
+            container = None
+        if container is None:
             plan = needs.plan()
             images.provide(self.desk, self.engine, plan, needs.build(), needs.say)
             self._create(run, plan, needs.attempt, place, resumed.gpus)
         self._begin(run, place)
-        return True
+        return resumed
 
     def stop(self, run: str, grace_s: float) -> bool:
         """End the run's container; it is down when this returns. A container that was killed recorded no end."""

@@ -1,0 +1,108 @@
+"""recover: go on with a run that was interrupted, or that waits for something."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.cli.options import (
+    AcceptFlag,
+    ColorOption,
+    EnvFileOption,
+    HostOption,
+    JsonFlag,
+    QuietFlag,
+    RunWord,
+    VerboseFlag,
+)
+from launcher.cli.say import say
+
+if TYPE_CHECKING:
+    from launcher.runs.recovering import Recovery
+
+
+def recover(
+    run: RunWord = "",
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="All runs that wait or were interrupted; with --host, those of one host."),
+    ] = False,
+    host: HostOption = None,
+    env_files: EnvFileOption = None,
+    sure: Annotated[
+        bool,
+        typer.Option("--yes", "-y", help="Send the secrets that the plan of another client's run names."),
+    ] = False,
+    quiet: QuietFlag = False,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Go on with a run that was interrupted, or give a waiting run what it waits for.
+
+    A run is interrupted if its host was rebooted, or if what kept it was killed or removed. It waits for a card, a secret,
+    an image or a client. It goes on from its last checkpoint, in the background, as the same run; launch attach does the
+    same and follows it. For a run that has ended, use launch resume.
+
+    Examples:
+        launch recover w8q2
+        launch recover --all
+        launch recover w8q2 --host lab
+    """
+    from launcher.cli.screens import make_view
+    from launcher.errors import UsageError
+    from launcher.runs import recovering
+
+    if bool(run) == every:
+        words = "name a run, or say --all, not both" if run else "name a run, or say --all"
+        raise UsageError(f"recover: {words}\n  next   launch ps --state interrupted --state waiting")
+    view = make_view(as_json, is_quiet=quiet)
+    request = recovering.RecoverRequest(env_files or (), sure)
+    if every:
+        found = recovering.recover_all(host, request, view)
+    else:
+        found = [recovering.recover(run, host, request, view)]
+    if as_json:
+        _answer(found)
+    else:
+        _show(found)
+    if any(one.outcome == recovering.Outcome.FAILED for one in found):
+        raise typer.Exit(1)
+    if any(one.outcome == recovering.Outcome.WAITING for one in found):
+        raise typer.Exit(5)
+
+
+def _answer(found: list[Recovery]) -> None:
+    from launcher.cli import json_shapes
+    from launcher.cli.answer import answer
+
+    rows = [
+        json_shapes.RecoveredRun(
+            run=one.run, host=one.host, outcome=one.outcome, state=one.state, problem=one.words or None
+        )
+        for one in found
+    ]
+    answer(json_shapes.Recovered(runs=rows))
+
+
+def _show(found: list[Recovery]) -> None:
+    from launcher.runs.recovering import Outcome
+
+    if not found:
+        say("no run waits or was interrupted")
+    for one in found:
+        short = one.run.rpartition("-")[2]
+        first, *more = one.words.splitlines() or [""]
+        if one.outcome == Outcome.RECOVERED:
+            say(f"{one.run} on {one.host} goes on   launch attach {short}")
+        elif one.outcome == Outcome.BY_ANOTHER:
+            by = f", recovered {first}" if first else ""
+            say(f"{one.run} on {one.host} is {one.state}{by}: nothing to do   launch attach {short}")
+        elif one.outcome == Outcome.NOTHING_TO_DO:
+            say(f"{one.run} on {one.host} is {one.state}: nothing to do   launch attach {short}")
+        elif one.outcome == Outcome.WAITING:
+            say(f"{one.run} on {one.host} still waits: {first}", f"  then   launch recover {short}")
+        else:
+            say(f"{one.run} on {one.host} was not recovered: {first}", *more)

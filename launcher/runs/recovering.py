@@ -1,0 +1,170 @@
+"""Recover: give a waiting run what it waits for, and go on with an interrupted one. The run stays the same run."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from launcher.errors import LaunchError, RunError, UsageError
+from launcher.hosts import Desk
+from launcher.planning import job_of
+from launcher.runs import build_settings, env_file, following, secret_values
+from launcher.runs.control import listing, locate, summary_of
+from launcher.runs.evidence import diagnosis, words
+from launcher.runs.mirror import Mirror
+from launcher.runs.run_desk import open_desk
+from launcher.runs.secret_consent import check_consent
+from launcher.runtimes import open_for_run
+from launcher.runtimes.runtime import Resumption
+from launcher.values.record import State, Summary, is_terminal
+
+if TYPE_CHECKING:
+    from launcher.runs.view import Stage, View
+    from launcher.values.answers import ResumedRun
+    from launcher.values.image import BuildOptions
+    from launcher.values.plan import Plan
+
+TO_RECOVER = (State.INTERRUPTED, State.WAITING)
+"""The states of a run that goes on only if a client has it go on."""
+
+
+class Outcome(StrEnum):
+    """What became of a run that was to be recovered."""
+
+    RECOVERED = "recovered"
+    BY_ANOTHER = "by-another"
+    NOTHING_TO_DO = "nothing-to-do"
+    WAITING = "waiting"
+    FAILED = "failed"
+
+
+class Recovery(NamedTuple):
+    """What became of a run, its state now, and more in words."""
+
+    run: str
+    host: str
+    outcome: Outcome
+    state: str
+    words: str = ""
+
+
+class RecoverRequest(NamedTuple):
+    """Files with secrets, and whether a plan that the host sent may name some."""
+
+    env_files: Sequence[str] = ()
+    is_sure: bool = False
+
+
+def recover(word: str, host_name: str | None, request: RecoverRequest, view: View) -> Recovery:
+    """Go on with the run that a word means, or say why there is nothing to do.
+
+    Raises UsageError for a run that has ended or a secret that is not set here, HostError, and RunError.
+    """
+    host, mirror = locate(word, host_name)
+    with open_desk(host, mirror) as desk:
+        return recover_on(desk, mirror, request, view)
+
+
+def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> list[Recovery]:
+    """Go on with all runs of this client, or of one host, that wait or were interrupted; one that fails stops no other."""
+    found = []
+    for row in listing(host_name, TO_RECOVER):
+        run, state = row.summary.run, row.summary.state
+        if row.problem is not None:
+            found.append(Recovery(run, row.host, Outcome.FAILED, "unreachable", row.problem))
+            continue
+        try:
+            found.append(recover(run, None if host_name is None else row.host, request, view))
+        except LaunchError as error:
+            found.append(Recovery(run, row.host, Outcome.FAILED, state, str(error)))
+    return found
+
+
+def needs_recovery(desk: Desk, mirror: Mirror) -> bool:
+    """Whether a run goes on only if a client has it go on. Raises RunError if the host does not have it."""
+    summary = summary_of(desk, mirror.run)
+    if summary is None:
+        raise _unknown(desk, mirror)
+    return summary.state in TO_RECOVER
+
+
+def _unknown(desk: Desk, mirror: Mirror) -> RunError:
+    words = f"{desk.host} has no run {mirror.run}: removed there?"
+    return RunError(f"{words}\n  look   launch ps --host {desk.host}")
+
+
+def recover_on(desk: Desk, mirror: Mirror, request: RecoverRequest, view: View) -> Recovery:
+    """Do the same over an open desk for one run."""
+    summary = summary_of(desk, mirror.run)
+    run, short, host = mirror.run, mirror.short, desk.host
+    if summary is None:
+        raise _unknown(desk, mirror)
+    if is_terminal(summary.state):
+        words = f"{run} has {summary.state}: only a run that has not ended can be recovered"
+        raise UsageError(f"{words}\n  a new run from its last checkpoint   launch resume {short}")
+    if summary.state not in TO_RECOVER:
+        return Recovery(run, host, Outcome.NOTHING_TO_DO, summary.state)
+    resumed = _resume(desk, mirror, summary, request, view)
+    if resumed.state in TO_RECOVER:
+        return Recovery(run, host, Outcome.WAITING, resumed.state, _needs(summary_of(desk, run)))
+    if not resumed.is_ours:
+        by = f"by {resumed.by}" if resumed.by is not None else ""
+        return Recovery(run, host, Outcome.BY_ANOTHER, resumed.state, by)
+    return Recovery(run, host, Outcome.RECOVERED, resumed.state)
+
+
+def _resume(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverRequest, view: View) -> ResumedRun:
+    """Have the host go on with a run. What takes long, an image or the proof of a death, is shown as a stage."""
+
+    def plan() -> Plan:
+        following.refresh(desk, mirror)
+        return mirror.whole_plan()
+
+    def secrets(names: Sequence[str]) -> Mapping[str, str]:
+        job = job_of(plan())
+        if not request.is_sure:
+            check_consent(names, mirror, desk.host, view, "recover")
+        return secret_values.values(job, env_file.read_all(request.env_files))
+
+    def build() -> BuildOptions:
+        return build_settings.read(mirror.host(), os.environ)
+
+    with contextlib.ExitStack() as shown, open_for_run(desk, summary) as runtime:
+        stages: dict[str, Stage] = {}
+
+        def stage(name: str) -> Stage:
+            if name not in stages:  # something is shown only if it takes time
+                stages[name] = shown.enter_context(view.stage(name))
+            return stages[name]
+
+        def say(step: str) -> None:
+            image = mirror.whole_plan().image
+            stage("image").text = image.name if image else None
+            stage("image").progress(step)
+
+        def wait(step: str) -> None:
+            stage("wait").progress(step)
+
+        needs = Resumption((summary.attempt or 1) + 1, plan, build, secrets, say, wait, _client())
+        return runtime.resume(mirror.run, needs)
+
+
+def _client() -> str:
+    """Name this client for others: its user and its machine."""
+    try:
+        return f"{getpass.getuser()}@{platform.node()}"
+    except (OSError, KeyError):  # no name for this user
+        return platform.node()
+
+
+def _needs(summary: Summary | None) -> str:
+    """Say what a run still waits for, and how to come by it."""
+    if summary is None:
+        return ""
+    mend = diagnosis(summary.evidence).get("mend")
+    return "; ".join([*words(summary.evidence), *([mend] if mend else [])])
