@@ -1,0 +1,55 @@
+"""The table of `launch verify`: what it says of a rung is what its trial has shown."""
+
+import pytest
+
+from launcher.cli.verify_view import show_report
+from launcher.planning import plan, verification
+from launcher.runs.resolve import profile
+from launcher.runs.verification_report import RungReport, VerificationReport
+from launcher.values.host import LOCAL
+from launcher.values.job import Job
+from launcher.values.record import RunState
+from launcher.values.trial_record import JobMeasured
+
+JOB = Job(name="sft", command=("python", "sft.py"), model="org/model", method="lora")
+PLAN = verification(plan(profile("t4"), LOCAL, JOB), JOB)
+
+
+@pytest.fixture
+def shown(capsys, monkeypatch):
+    """Show a report of a T4's rungs, each by its result and its figures, and return the line of each rung."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def show(*rungs, takes=None):
+        reports = [
+            RungReport(
+                number, PLAN.ladder[number - 1], result, None, None, 4, None if figures is None else JobMeasured(**figures), None
+            )
+            for number, result, figures in rungs
+        ]  # fmt: skip
+        of_run = PLAN.model_copy(update={"takes": takes})
+        state = RunState(state="succeeded", reason="verified")
+        show_report(VerificationReport("sft-5k7p", of_run, state, None, None, tuple(reports), None))
+        lines = capsys.readouterr().out.splitlines()
+        return [line for line in lines if line[:1].isdigit()]
+
+    return show
+
+
+def test_why_no_gradient_was_compared_is_what_fp32_has_shown(shown):
+    """It may have ended with a failure, or have trained with gradients that are no plain tensors."""
+    first, plain = shown((1, "good", {}), (3, "user-code-error", None))
+    assert "fp32 ended with user-code-error, so no gradient to compare with" in first
+    first, plain = shown((1, "good", {}), (3, "good", {}))
+    assert "no gradient could be compared with fp32's" in first
+    assert "gradient" not in plain
+    (first,) = shown((1, "good", {}))
+    assert "fp32 was not tried, so no gradient to compare with" in first
+    first, plain = shown((1, "good", {"cosine": 0.9}), (3, "good", {"cosine": 1.0}))
+    assert "compare" not in first + plain
+
+
+def test_a_micro_batch_is_named_where_the_script_takes_it(shown):
+    """One that decides its own batch has another."""
+    assert "micro-batch 4" in shown((1, "good", {}))[0]
+    assert "micro-batch" not in shown((1, "good", {}), takes=("precision",))[0]
