@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.errors import RefusedError
+from launcher.errors import BadFileError, RefusedError
 from launcher.planning import ladder_inputs, plan, verification
 from launcher.runs.resolve import profile
 from launcher.values.facts import Measured, PrecisionEvidence
@@ -52,6 +52,16 @@ def test_a_verification_is_the_job_s_plan_that_leaves_nothing():
         PLAN.seed,
     )
     assert made.verification.held < made.verification.steps
+
+
+@pytest.mark.parametrize("changed", [{"max_length": 32}, {"optim": "sgd"}, {"lora_rank": 2}])
+def test_settings_of_trials_cannot_change_what_is_measured(changed):
+    """A later plan of the job would rely on the memory of shorter examples, for example."""
+    job = JOB.model_copy(update={"verify": {**JOB.verify, **changed}})
+    with pytest.raises(BadFileError, match=rf"\[verify\] {next(iter(changed))}"):
+        verification(PLAN, job)
+    same = JOB.model_copy(update={"verify": {"max_length": 256}})
+    assert verification(PLAN, same).verification.workload == WORKLOAD
 
 
 def test_what_was_measured_is_said_in_the_plan():
