@@ -65,6 +65,8 @@ def workload_digest(
     values = {
         "workload": {**workload._asdict(), "teacher": teacher and teacher.model_dump(mode="json")},
         "model": model and model.model_dump(mode="json"),
+        "teacher": job.teacher,
+        "command": job.command,
         "data": {name: source.model_dump(mode="json") for name, source in data.items()},
         "ranks": ranks,
         "method": job.method,

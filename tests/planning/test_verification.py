@@ -106,6 +106,8 @@ def test_a_measurement_of_something_else_does_not_count(other):
         {"attention": "eager"},
         {"data": {"train": "./other.jsonl"}},
         {"settings": {**SETTINGS, "optim": "adafactor"}},
+        {"command": ("python", "sft.py", "--max-length", "8192")},
+        {"teacher": "org/large"},
     ],
 )
 def test_a_job_that_takes_other_time_or_memory_has_another_workload(changed):
