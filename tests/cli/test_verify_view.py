@@ -6,6 +6,7 @@ from launcher.cli.verify_view import show_report
 from launcher.planning import plan, verification
 from launcher.runs.resolve import profile
 from launcher.runs.verification_report import RungReport, VerificationReport
+from launcher.values.facts import Measured, PrecisionEvidence
 from launcher.values.host import LOCAL
 from launcher.values.job import Job
 from launcher.values.record import RunState
@@ -47,6 +48,29 @@ def test_why_no_gradient_was_compared_is_what_fp32_has_shown(shown):
     assert "fp32 was not tried, so no gradient to compare with" in first
     first, plain = shown((1, "good", {"cosine": 0.9}), (3, "good", {"cosine": 1.0}))
     assert "compare" not in first + plain
+
+
+def test_the_fastest_rung_is_the_one_that_a_later_plan_begins_with():
+    """Which knows speed and gradient, but not that a script has changed its dtypes."""
+    rungs = [
+        RungReport(1, PLAN.ladder[0], "good", None, None, 4, JobMeasured(tokens_per_s=100.0), ()),
+        RungReport(2, PLAN.ladder[1], "good", None, None, 4, JobMeasured(tokens_per_s=900.0, cosine=0.5), ()),
+        RungReport(3, PLAN.ladder[2], "good", None, None, 4, JobMeasured(tokens_per_s=300.0), ("base fp16 instead of fp32",)),
+    ]  # fmt: skip
+    state = RunState(state="succeeded", reason="verified")
+    report = VerificationReport("sft-5k7p", PLAN, state, None, None, tuple(rungs), None)
+    evidence = tuple(
+        PrecisionEvidence(
+            card="t4", method="lora", job="sft", precision=rung.precision.digest, run="sft-5k7p", time=1.0,
+            measured=Measured(
+                workload=PLAN.verification.workload, micro_batch=4, fits=4,
+                tokens_per_s=rung.measured.tokens_per_s, cosine=rung.measured.cosine,
+            ),
+        )
+        for rung in rungs
+    )  # fmt: skip
+    later = plan(profile("t4"), LOCAL, JOB, evidence=evidence)
+    assert report.fastest.precision.digest == later.ladder[0].digest == PLAN.ladder[2].digest
 
 
 def test_a_micro_batch_is_named_where_the_script_takes_it(shown):
