@@ -208,8 +208,8 @@ def _gradient_cell(rung: RungReport) -> str:
 def _notes(rung: RungReport, report: VerificationReport) -> str:
     """Return what else is worth knowing of a rung."""
     found = rung.measured
-    if found is None:
-        return rung.why or rung.line or ""
+    if found is None:  # its log is gone with the run, so the line that proves it stands here
+        return ": ".join(filter(None, (rung.why, rung.line)))
     words = [f"micro-batch {rung.micro_batch}"] if report.plan.hands_out("split") else []
     if rung.precision.scaler:
         skipped = f", {found.skipped} skipped" if found.skipped else ""

@@ -50,6 +50,17 @@ def test_why_no_gradient_was_compared_is_what_fp32_has_shown(shown):
     assert "compare" not in first + plain
 
 
+def test_a_failure_is_shown_with_the_line_that_proves_it(capsys, monkeypatch):
+    """The log is gone with the run, so nobody could look there."""
+    monkeypatch.setenv("COLUMNS", "200")
+    line, why = "PermissionError: /data/x", "the script, its arguments or its data are wrong"
+    rung = RungReport(1, PLAN.ladder[0], "user-code-error", why, line, 4, None, None)
+    state = RunState(state="failed", reason="user-code-error")
+    show_report(VerificationReport("sft-5k7p", PLAN, state, None, None, (rung,), None))
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"{why}: {line}" in out
+
+
 def test_the_fastest_rung_is_the_one_that_a_later_plan_begins_with():
     """Which knows speed and gradient, but not that a script has changed its dtypes."""
     rungs = [
