@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.cli.verify_view import show_report
+from launcher.cli.verify_view import conclusions, show_report
 from launcher.planning import plan, verification
 from launcher.runs.resolve import profile
 from launcher.runs.verification_report import RungReport, VerificationReport
@@ -10,7 +10,7 @@ from launcher.values.facts import Measured, PrecisionEvidence
 from launcher.values.host import LOCAL
 from launcher.values.job import Job
 from launcher.values.record import RunState
-from launcher.values.trial_record import JobMeasured
+from launcher.values.trial_record import JobMeasured, TrialEnded
 
 JOB = Job(name="sft", command=("python", "sft.py"), model="org/model", method="lora")
 PLAN = verification(plan(profile("t4"), LOCAL, JOB), JOB)
@@ -59,6 +59,17 @@ def test_a_failure_is_shown_with_the_line_that_proves_it(capsys, monkeypatch):
     show_report(VerificationReport("sft-5k7p", PLAN, state, None, None, (rung,), None))
     out = " ".join(capsys.readouterr().out.split())
     assert f"{why}: {line}" in out
+
+
+def test_a_verification_that_did_not_come_to_its_end_says_so():
+    """Its host was started anew, for example."""
+    rung = RungReport(3, PLAN.ladder[2], "good", None, None, 4, JobMeasured(), None)
+    state = RunState(state="interrupted", reason="host-restarted")
+    lines = conclusions(VerificationReport("sft-5k7p", PLAN, state, None, None, (rung,), None))
+    assert "not finished: interrupted host-restarted; verify it again" in lines
+    card = TrialEnded(trial="card", result="no-kernel-image")
+    lines = conclusions(VerificationReport("sft-5k7p", PLAN, state, None, card, (), None))
+    assert not [line for line in lines if "not finished" in line]
 
 
 def test_the_fastest_rung_is_the_one_that_a_later_plan_begins_with():
