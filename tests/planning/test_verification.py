@@ -58,7 +58,7 @@ def test_a_verification_is_the_job_s_plan_that_leaves_nothing():
 def test_settings_of_trials_cannot_change_what_is_measured(changed):
     """A later plan of the job would rely on the memory of shorter examples, for example."""
     job = JOB.model_copy(update={"verify": {**JOB.verify, **changed}})
-    with pytest.raises(BadFileError, match=rf"\[verify\] {next(iter(changed))}"):
+    with pytest.raises(BadFileError, match=rf"--set settings\.{next(iter(changed))}="):
         verification(PLAN, job)
     same = JOB.model_copy(update={"verify": {"max_length": 256}})
     assert verification(PLAN, same).verification.workload == WORKLOAD
