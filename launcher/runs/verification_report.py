@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from launcher.planning.ladder import clearly_fastest
 from launcher.planning.precision_comparison import compare
-from launcher.planning.precision_history import LEAST_COSINE
+from launcher.planning.precision_history import LEAST_COSINE, PRECISION_FAILURES
 from launcher.runs.mirror import Mirror, parse_event
 from launcher.values.plan import Plan
 from launcher.values.precision import Precision
@@ -47,6 +47,11 @@ class RungReport(NamedTuple):
         cosine = self.measured.cosine if self.measured is not None else None
         is_near = cosine is None or cosine >= LEAST_COSINE
         return self.result == GOOD and is_near
+
+    @property
+    def is_put_behind(self) -> bool:
+        """Whether later plans put it behind one that works. Failures that a precision does not cause are not remembered."""
+        return self.result in PRECISION_FAILURES or (self.result == GOOD and not self.is_relied_on)
 
 
 class BatchReport(NamedTuple):

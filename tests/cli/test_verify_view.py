@@ -72,6 +72,28 @@ def test_a_verification_that_did_not_come_to_its_end_says_so():
     assert not [line for line in lines if "not finished" in line]
 
 
+@pytest.mark.parametrize(
+    ("result", "figures", "is_moved"),
+    [
+        ("cuda-oom", None, False),
+        ("unknown", None, False),
+        ("nan-divergence", None, True),
+        ("good", JobMeasured(cosine=0.5), True),
+    ],
+)
+def test_a_first_rung_that_fails_is_said_to_stay_first_if_it_does(result, figures, is_moved):
+    """Only what a precision causes moves it."""
+    rungs = (
+        RungReport(1, PLAN.ladder[0], result, None, None, 4, figures, None),
+        RungReport(2, PLAN.ladder[1], "good", None, None, 4, JobMeasured(), None),
+        RungReport(3, PLAN.ladder[2], "good", None, None, 4, JobMeasured(), None),
+    )
+    state = RunState(state="succeeded", reason="verified")
+    lines = conclusions(VerificationReport("sft-5k7p", PLAN, state, None, None, rungs, None))
+    assert lines[0] == "rung 1 does not work here; rung 2 works"
+    assert any("begins with rung 1 all the same" in line for line in lines) is not is_moved
+
+
 def test_the_fastest_rung_is_the_one_that_a_later_plan_begins_with():
     """Which knows speed and gradient, but not that a script has changed its dtypes."""
     rungs = [
