@@ -90,6 +90,31 @@ def test_held_steps_leave_the_weights_where_they_are(torch, worker, trial_of, ag
 
 
 @pytest.mark.training
+def test_an_optimizer_with_rates_of_its_own_is_followed_and_not_compared(
+    torch, worker, trial_of, agent, llama, rows
+):
+    """It cannot be held, as transformers' Adafactor with relative steps; that is no fault of the script."""
+    from transformers.optimization import Adafactor
+
+    trial_of(steps=7)
+    model = worker.prepare(llama())
+    trained = [one for one in model.parameters() if one.requires_grad]
+    optimizer = Adafactor(trained, lr=None, relative_step=True, warmup_init=False)
+
+    def loop():
+        for row in rows:
+            model(input_ids=row["input_ids"][None], labels=row["labels"][None]).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    model.train()
+    with pytest.raises(SystemExit):
+        loop()
+    found = measured(agent)
+    assert (found["steps"], found["compared"], found["cosine"], found["moved"]) == (7, 0, None, True)
+
+
+@pytest.mark.training
 def test_a_sample_of_gradients_is_compared_with_that_of_the_same_step(torch, tmp_path):
     """The angle counts, not the length; another step, another size or none at all give no figure."""
     from launcher.worker.launcher_worker.trials import gradients

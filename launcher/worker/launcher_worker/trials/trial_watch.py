@@ -43,20 +43,22 @@ class TrialWatch:
         atexit.register(self._report)  # for a job that ends before
 
     def before_step(self, optimizer: Any) -> None:
-        """In a held step, compare the gradient, and take the learning rates away."""
-        if self._done >= self._held:
+        """In a held step, compare the gradient, and take the learning rates away.
+
+        An optimizer that finds rates of its own cannot be held, and its steps begin at different weights in each trial.
+        """
+        rates = [group.get("lr") for group in optimizer.param_groups]
+        if self._done >= self._held or any(rate is None for rate in rates):
             return
         self._compare(optimizer)
-        self._rates = [group.get("lr") for group in optimizer.param_groups]
+        self._rates = rates
         for group in optimizer.param_groups:
-            if "lr" in group:
-                group["lr"] = group["lr"] * 0
+            group["lr"] = group["lr"] * 0
 
     def after_step(self, optimizer: Any) -> None:
         """Give the learning rates back."""
         for group, rate in zip(optimizer.param_groups, self._rates):  # noqa: B905 - they are the same groups
-            if rate is not None:
-                group["lr"] = rate
+            group["lr"] = rate
         self._rates = []
 
     def end_step(self, step: int) -> bool:
