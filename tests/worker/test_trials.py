@@ -1,7 +1,10 @@
 """The worker in a trial of `launch verify`: held weights, gradients beside fp32's, what is measured, and its end."""
 
 import atexit
+import contextlib
 import math
+import os
+import threading
 
 import pytest
 
@@ -112,6 +115,35 @@ def test_an_optimizer_with_rates_of_its_own_is_followed_and_not_compared(
         loop()
     found = measured(agent)
     assert (found["steps"], found["compared"], found["cosine"], found["moved"]) == (7, 0, None, True)
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("where", ["in a thread", "again"])
+def test_a_job_that_an_exit_does_not_end_is_ended_at_once(worker, trial_of, agent, llama, monkeypatch, where):
+    """A thread would end alone and its process wait for ever; a script that catches the exit would train on."""
+    from launcher_worker.guard.judge import Judge
+    from launcher_worker.trials.trial_watch import TrialWatch
+
+    ended = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    trial_of()
+    watch = TrialWatch(worker.prepare(llama()), Judge)
+    if where == "in a thread":
+
+        def leave():
+            with contextlib.suppress(SystemExit):
+                watch.end()
+
+        thread = threading.Thread(target=leave)
+        thread.start()
+        thread.join()
+    else:
+        with pytest.raises(SystemExit):
+            watch.end()
+        assert ended == []
+        with pytest.raises(SystemExit):
+            watch.end()
+    assert ended == [0]
 
 
 @pytest.mark.training
