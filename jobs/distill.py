@@ -45,6 +45,7 @@ from shared import (
     IGNORED,
     Row,
     add_adapter,
+    check_settings,
     collate,
     encode_answer,
     expect_one_example_a_row,
@@ -92,6 +93,16 @@ class Settings:
 
 DEMO_SETTINGS = {"learning_rate": 5e-3}  # a model this small wants a large rate
 FORMS = {"adamw_torch": None, "adamw_torch_fused": True}  # of AdamW by Trainer's names, and torch's `fused`
+
+TEACHER_DTYPES = ("base", "float32", "bfloat16", "float16")
+RULES = {
+    "temperature": (lambda value: 0 < value < math.inf, "a number above 0"),
+    "kl_weight": (lambda value: 0 <= value <= 1, "a number from 0 to 1"),
+    "teacher_dtype": (TEACHER_DTYPES.__contains__, f"one of {' '.join(TEACHER_DTYPES)}"),
+    **dict.fromkeys(
+        ("logging_steps", "eval_steps", "eval_limit"), (lambda value: value > 0, "a whole number above 0")
+    ),
+}
 
 # ---- data
 
@@ -358,6 +369,7 @@ def main() -> None:
     is_demo = plan.model in (None, "demo")
     trains_adapter = plan.method == "lora" and plan.run is not None  # by hand a new student is trained whole
     settings = read_settings(Settings, plan.settings, DEMO_SETTINGS if is_demo else {})
+    check_settings(settings, RULES)
     accelerator = worker.accelerator()
     is_main = accelerator.is_main_process
     set_seed(plan.seed)

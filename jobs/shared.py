@@ -3,9 +3,9 @@
 import functools
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -15,6 +15,7 @@ IGNORED = -100  # the label that torch's cross entropy leaves out
 SEPARATOR = "\n"  # between prompt and answer where the tokenizer has no chat template
 Row = dict[str, list[int]]  # an example's `input_ids` and `labels`
 Settings = TypeVar("Settings")
+KINDS = {int: (int,), float: (int, float), str: (str,)}  # what a setting with such a default may be
 
 # ---- settings
 
@@ -22,12 +23,24 @@ Settings = TypeVar("Settings")
 def read_settings(
     kind: type[Settings], own: dict[str, object], defaults: dict[str, object] | None = None
 ) -> Settings:
-    """Check names and give the settings in force, where "auto" is the default; SystemExit names an unknown one."""
-    names = [field.name for field in fields(kind)]
-    unknown = [name for name in own if name not in names]
+    """Check names and kinds and give the settings in force, where "auto" is the default; SystemExit names a wrong one."""
+    usual = {field.name: field.default for field in fields(kind)}
+    unknown = [name for name in own if name not in usual]
     if unknown:
-        raise SystemExit(f"[settings] has no {unknown[0]!r}; it has {' '.join(names)}")
-    return kind(**{**(defaults or {}), **{name: value for name, value in own.items() if value != "auto"}})
+        raise SystemExit(f"[settings] has no {unknown[0]!r}; it has {' '.join(usual)}")
+    written = {name: value for name, value in own.items() if value != "auto"}
+    for name, value in written.items():
+        if isinstance(value, bool) or not isinstance(value, KINDS.get(type(usual[name]), (object,))):
+            raise SystemExit(f"settings.{name} = {value!r} is not of the kind of {usual[name]!r}")
+    return kind(**{**(defaults or {}), **written})
+
+
+def check_settings(settings: object, rules: dict[str, tuple[Callable[[Any], bool], str]]) -> None:
+    """SystemExit names a setting that breaks its rule, and what is allowed."""
+    for name, (is_allowed, words) in rules.items():
+        value = getattr(settings, name)
+        if not is_allowed(value):
+            raise SystemExit(f"settings.{name} = {value!r} is not {words}")
 
 
 def add_adapter(model: PreTrainedModel, rank: int, alpha: int, dropout: float) -> torch.nn.Module:

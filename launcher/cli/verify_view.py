@@ -122,6 +122,13 @@ def conclusions(report: VerificationReport) -> list[str]:
         good = next((rung.number for rung in report.rungs if rung.is_good), None)
         behind = f"; rung {good} works" if good is not None else ""
         lines.append(f"rung 1 does not work here{behind}")
+        if not first.is_put_behind and fastest is None:
+            lines.append(
+                "a launch begins with rung 1 all the same: only failures of a precision are remembered"
+            )
+    if report.card_failure is None and len(report.rungs) < len(plan.ladder):
+        state = report.state
+        lines.append(f"not finished: {' '.join(filter(None, (state.state, state.reason)))}; verify it again")
     if plan.rehearsed:
         lines.append(
             "rehearsed on a CPU: it shows dtypes, scaler and gradients; not the card's kernels, speed or memory. "
@@ -169,7 +176,8 @@ def _show_rungs(report: VerificationReport) -> None:
         Column("GB", is_figure=True),
     )
     rows = [
-        (*_title_cells(rung), *_speed_cells(rung, reference), *_gradient_cells(rung)) for rung in report.rungs
+        (*_title_cells(rung), *_speed_cells(rung, reference), _gradient_cell(rung), _notes(rung, report))
+        for rung in report.rungs
     ]
     columns = [
         Column("rung"),
@@ -199,17 +207,17 @@ def _speed_cells(rung: RungReport, reference: float | None) -> tuple[str, ...]:
     return speed, share, _figure(found.peak_gb if found else None)
 
 
-def _gradient_cells(rung: RungReport) -> tuple[str, ...]:
+def _gradient_cell(rung: RungReport) -> str:
     found = rung.measured
-    return _NO_FIGURE if found is None or found.cosine is None else f"{found.cosine:.4f}", _notes(rung)
+    return _NO_FIGURE if found is None or found.cosine is None else f"{found.cosine:.4f}"
 
 
-def _notes(rung: RungReport) -> str:
+def _notes(rung: RungReport, report: VerificationReport) -> str:
     """Return what else is worth knowing of a rung."""
     found = rung.measured
-    if found is None:
-        return rung.why or rung.line or ""
-    words = [f"micro-batch {rung.micro_batch}"]
+    if found is None:  # its log is gone with the run, so the line that proves it stands here
+        return ": ".join(filter(None, (rung.why, rung.line)))
+    words = [f"micro-batch {rung.micro_batch}"] if report.plan.hands_out("split") else []
     if rung.precision.scaler:
         skipped = f", {found.skipped} skipped" if found.skipped else ""
         words.append(f"scale {value_text(found.scale)}{skipped}" if found.scale else "no scaler seen")
@@ -218,12 +226,23 @@ def _notes(rung: RungReport) -> str:
     if found.moved is False:
         words.append("the weights did not move")
     if found.cosine is None:
-        words.append(
-            "fp32 did not fit, so no gradient to compare with" if rung.precision.mode != "fp32" else ""
-        )
+        words.append(_why_not_compared(rung, report))
     if rung.differs is not None:
         words.append("; ".join(rung.differs) if rung.differs else "dtypes as planned")
     return ", ".join(filter(None, words))
+
+
+def _why_not_compared(rung: RungReport, report: VerificationReport) -> str:
+    """Return why a rung's gradient was not compared with that of fp32, whose own says nothing."""
+    plain = next(
+        (one for one in report.rungs if one.precision.mode == "fp32" and not one.precision.tf32), None
+    )
+    if rung is plain:
+        return ""
+    if plain is None or plain.measured is None:
+        result = "was not tried" if plain is None else f"ended with {plain.result}"
+        return f"fp32 {result}, so no gradient to compare with"
+    return "no gradient could be compared with fp32's"
 
 
 def _loss(value: float | str) -> str:

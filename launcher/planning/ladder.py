@@ -127,8 +127,8 @@ def ladder(inputs: LadderInputs, request: PrecisionRequest = "auto") -> Ladder:
         _as_excluded(rung, too_large(inputs, rung.precision)) for rung in possible if rung not in fitting
     ]
     if request == "auto":
-        rungs = _fastest_first(rungs, inputs) or [_leanest(inputs, possible)]
-        rungs = _after_failures(rungs, inputs.failures)
+        rungs = _after_failures(rungs or [_leanest(inputs, possible)], inputs.failures)
+        rungs = _fastest_first(rungs, inputs)
     else:
         requested = [rung.precision for rung in fitting if rung.precision.mode == request]
         if not requested:
@@ -145,8 +145,10 @@ def ladder(inputs: LadderInputs, request: PrecisionRequest = "auto") -> Ladder:
 
 
 def _fastest_first(rungs: list[Precision], inputs: LadderInputs) -> list[Precision]:
-    """Move the rung that was measured fastest to the front, if it is clearly faster than the first one."""
-    place = clearly_fastest([rate_of(inputs.measured.get(rung.digest)) for rung in rungs])
+    """Move the rung that was measured fastest to the front, if it is clearly faster than the first one and did not fail."""
+    failed = {failure.precision for failure in inputs.failures}
+    known = {digest: measured for digest, measured in inputs.measured.items() if digest not in failed}
+    place = clearly_fastest([rate_of(known.get(rung.digest)) for rung in rungs])
     return [*rungs[place : place + 1], *rungs[:place], *rungs[place + 1 :]]
 
 

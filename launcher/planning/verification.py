@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
+from launcher.errors import BadFileError
 from launcher.planning.workload import Workload, read_workload
 from launcher.values.base import canonical_json
-from launcher.values.job import Job
+from launcher.values.job import Job, Scalar
 from launcher.values.model import Model
 from launcher.values.plan import Plan, Source, Verification
 
@@ -23,10 +24,16 @@ MOST_TRIALS = 100
 def verification(plan: Plan, job: Job) -> Plan:
     """Return the plan that verifies another one. It saves no checkpoints and sends no notice of its end.
 
-    The start-up hook observes the trials, so that they show which dtypes were really used.
+    The start-up hook observes the trials, so that they show which dtypes were really used. Raises BadFileError if the
+    job's table `verify` would let them measure another workload than that of a launch.
     """
-    has_teacher = plan.teacher is not None
-    workload = read_workload(plan.settings, plan.teacher_facts, plan.model_facts, has_teacher=has_teacher)
+    workload = _workload(plan, plan.settings)
+    for name, value in job.verify.items():
+        if _workload(plan, {**plan.settings, name: value}) != workload:
+            raise BadFileError(
+                f"job '{plan.job}': [verify] {name} = {value}: a launch would take other memory and time than was measured\n"
+                f"  leave it out there, or change the job   --set settings.{name}={value}"
+            )
     digest = workload_digest(job, plan.split.ranks, plan.model_facts, workload, plan.data)
     steps, held = (REHEARSED_STEPS, REHEARSED_HELD) if plan.rehearsed else (STEPS, HELD)
     return Plan.model_validate(
@@ -45,6 +52,11 @@ def verification(plan: Plan, job: Job) -> Plan:
     )
 
 
+def _workload(plan: Plan, settings: Mapping[str, Scalar]) -> Workload:
+    has_teacher = plan.teacher is not None
+    return read_workload(settings, plan.teacher_facts, plan.model_facts, has_teacher=has_teacher)
+
+
 def workload_digest(
     job: Job, ranks: int, model: Model | None, workload: Workload, data: Mapping[str, Source]
 ) -> str:
@@ -53,6 +65,8 @@ def workload_digest(
     values = {
         "workload": {**workload._asdict(), "teacher": teacher and teacher.model_dump(mode="json")},
         "model": model and model.model_dump(mode="json"),
+        "teacher": job.teacher,
+        "command": job.command,
         "data": {name: source.model_dump(mode="json") for name, source in data.items()},
         "ranks": ranks,
         "method": job.method,

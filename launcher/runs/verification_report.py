@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from launcher.planning.ladder import clearly_fastest
 from launcher.planning.precision_comparison import compare
-from launcher.planning.precision_history import LEAST_COSINE
+from launcher.planning.precision_history import LEAST_COSINE, PRECISION_FAILURES
 from launcher.runs.mirror import Mirror, parse_event
 from launcher.values.plan import Plan
 from launcher.values.precision import Precision
@@ -39,9 +39,19 @@ class RungReport(NamedTuple):
     @property
     def is_good(self) -> bool:
         """Whether a launch may use it: it trains, its gradient is that of fp32, and its dtypes are those of the plan."""
+        return self.is_relied_on and not self.differs
+
+    @property
+    def is_relied_on(self) -> bool:
+        """Whether later plans choose it by its speed: it trains, and its gradient is that of fp32. They know no dtypes."""
         cosine = self.measured.cosine if self.measured is not None else None
         is_near = cosine is None or cosine >= LEAST_COSINE
-        return self.result == GOOD and is_near and not self.differs
+        return self.result == GOOD and is_near
+
+    @property
+    def is_put_behind(self) -> bool:
+        """Whether later plans put it behind one that works. Failures that a precision does not cause are not remembered."""
+        return self.result in PRECISION_FAILURES or (self.result == GOOD and not self.is_relied_on)
 
 
 class BatchReport(NamedTuple):
@@ -70,8 +80,8 @@ class VerificationReport(NamedTuple):
 
     @property
     def fastest(self) -> RungReport | None:
-        """The good rung that was clearly faster than the first one, and goes before it in later plans."""
-        good = {rung.number: rung for rung in self.rungs if rung.is_good}
+        """The rung that was clearly faster than the first one, and goes before it in later plans."""
+        good = {rung.number: rung for rung in self.rungs if rung.is_relied_on}
         numbers = range(1, len(self.plan.ladder) + 1)
         place = clearly_fastest([rate_of(good[one].measured) if one in good else 0.0 for one in numbers])
         return good[place + 1] if place else None

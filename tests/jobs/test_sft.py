@@ -194,6 +194,14 @@ def test_an_unknown_setting_is_named(sft, shared):
         shared.read_settings(sft.Settings, {"lerning_rate": 1})
 
 
+@pytest.mark.parametrize("value", ["fast", True])
+def test_a_setting_of_another_kind_is_named(sft, shared, value):
+    """Torch would say only that it cannot compare."""
+    with pytest.raises(SystemExit, match=f"settings.learning_rate = {value!r}"):
+        shared.read_settings(sft.Settings, {"learning_rate": value})
+    assert shared.read_settings(sft.Settings, {"learning_rate": 1, "epochs": 2}).epochs == 2
+
+
 @pytest.mark.parametrize("name", ["sft", "distill"])
 def test_the_job_file_sets_only_what_the_program_knows(shared, name):
     """The job's file and the program agree, on the values too where the file names one."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.errors import RefusedError
+from launcher.errors import BadFileError, RefusedError
 from launcher.planning import ladder_inputs, plan, verification
 from launcher.runs.resolve import profile
 from launcher.values.facts import Measured, PrecisionEvidence
@@ -54,6 +54,16 @@ def test_a_verification_is_the_job_s_plan_that_leaves_nothing():
     assert made.verification.held < made.verification.steps
 
 
+@pytest.mark.parametrize("changed", [{"max_length": 32}, {"optim": "sgd"}, {"lora_rank": 2}])
+def test_settings_of_trials_cannot_change_what_is_measured(changed):
+    """A later plan of the job would rely on the memory of shorter examples, for example."""
+    job = JOB.model_copy(update={"verify": {**JOB.verify, **changed}})
+    with pytest.raises(BadFileError, match=rf"--set settings\.{next(iter(changed))}="):
+        verification(PLAN, job)
+    same = JOB.model_copy(update={"verify": {"max_length": 256}})
+    assert verification(PLAN, same).verification.workload == WORKLOAD
+
+
 def test_what_was_measured_is_said_in_the_plan():
     """Speed, memory and gradient stand before the reason of the rung."""
     why = planned(measured(peak_gb=6.12)).ladder[0].why
@@ -75,6 +85,10 @@ def test_a_gradient_that_is_not_fp32_s_counts_as_a_failure():
     assert order(wrong) == [1, 0, 2]
     assert planned(wrong).ladder[1].why.startswith("failed here before: its gradient was 0.43 of fp32's; ")
     assert order(measured(0, tokens_per_s=900.0, cosine=0.991)) == [0, 1, 2]
+    wrong = measured(1, tokens_per_s=900.0, cosine=0.43)
+    assert order(measured(0), wrong, measured(2, tokens_per_s=300.0)) == [2, 0, 1]
+    assert order(measured(0), wrong, measured(2)) == [0, 1, 2]
+    assert order(measured(0, cosine=0.43), measured(1), measured(2, tokens_per_s=300.0)) == [2, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -96,6 +110,8 @@ def test_a_measurement_of_something_else_does_not_count(other):
         {"attention": "eager"},
         {"data": {"train": "./other.jsonl"}},
         {"settings": {**SETTINGS, "optim": "adafactor"}},
+        {"command": ("python", "sft.py", "--max-length", "8192")},
+        {"teacher": "org/large"},
     ],
 )
 def test_a_job_that_takes_other_time_or_memory_has_another_workload(changed):

@@ -9,6 +9,7 @@ import pytest
 from launcher.planning import LadderInputs, ladder
 from launcher.remote.record import precision_evidence
 from launcher.runs.resolve import profile
+from launcher.values.facts import PrecisionEvidence
 
 RECORD = {
     "card": "t4",
@@ -114,12 +115,30 @@ def test_what_is_recalled_is_of_the_model_and_of_the_present_driver(tmp_path):
         {"time": "yesterday"},
         {"time": True},
         {"time": -1},
+        {"measured": {"workload": "w"}},
+        {"measured": {"workload": "w", "micro_batch": None, "fits": 4}},
+        {"measured": {"workload": "w", "micro_batch": 4.5, "fits": 4}},
+        {"measured": {"workload": "w", "micro_batch": 4, "fits": 0}},
+        {"measured": {"workload": "w", "micro_batch": True, "fits": 4}},
+        {"measured": {"workload": "w", "micro_batch": 4, "fits": 4, "too_large": 8.5}},
+        {"measured": {"workload": "w", "micro_batch": 4, "fits": 4, "cosine": "nan"}},
+        {"measured": {"workload": None, "micro_batch": 4, "fits": 4}},
     ],
 )
 def test_a_record_with_a_value_that_is_not_ours_is_not_recalled(tmp_path, more):
     """Whatever wrote it."""
     kept(tmp_path, **more)
     assert precision_evidence.recall(str(tmp_path), MODEL) == []
+
+
+@pytest.mark.usefixtures("without_driver")
+def test_a_measurement_is_recalled_as_a_client_takes_it(tmp_path):
+    """Which refuses the whole probe, and so each launch there, for one wrong value."""
+    measured = {"workload": "w", "micro_batch": 4, "fits": 8, "too_large": None, "tokens_per_s": 9.5}
+    kept(tmp_path, measured=measured)
+    kept(tmp_path, 1, measured={**measured, "micro_batch": None})
+    [entry] = precision_evidence.recall(str(tmp_path), MODEL)
+    assert PrecisionEvidence.model_validate(entry, strict=True).measured.fits == 8
 
 
 @pytest.mark.usefixtures("without_driver")

@@ -277,6 +277,29 @@ def test_a_job_that_ends_without_a_step_is_not_verified(toy):
 
 
 @slow
+@pytest.mark.parametrize("steps", ["4", "6", "None"])
+def test_a_job_that_ends_while_its_weights_are_held_is_not_verified(toy, steps):
+    """None of its weights could have moved, so nothing of it is kept. It is not tried for ever."""
+    state = verify(toy, hook=f"trial = {{**trial, 'steps': {steps}}}").ended()
+    assert (state["state"], state["reason"]) == ("failed", "not-verifiable")
+    assert "--set steps=12" in state["evidence"]["mend"]
+    assert tried(toy) == [("rung", 4)] * 2
+    assert evidence(toy) == {}
+
+
+@slow
+def test_a_measurement_without_a_value_is_one(toy):
+    """Of the card, here: it is not measured for ever."""
+    verify(toy)
+    program = Path(toy.run.code) / "launcher_worker" / "trials" / "card.py"
+    program.write_text(
+        CARD_PROGRAM.replace('{"trial": {"kind": "card", "device": "cpu", "products": {}}}', '{"trial": {}}')
+    )
+    assert toy.ended()["reason"] == "verified"
+    assert (toy.home / "cards").read_text() == "x"
+
+
+@slow
 def test_a_failure_of_the_precision_is_kept_as_that_of_any_run(toy):
     """The next plan begins with another rung."""
     hook = "if rung == 0: trip(3, 2); time.sleep(60)"

@@ -1,7 +1,10 @@
 """The worker in a trial of `launch verify`: held weights, gradients beside fp32's, what is measured, and its end."""
 
 import atexit
+import contextlib
 import math
+import os
+import threading
 
 import pytest
 
@@ -87,6 +90,60 @@ def test_held_steps_leave_the_weights_where_they_are(torch, worker, trial_of, ag
         loop()
     assert seen == [(True, 1e-3)] * 4 + [(False, 1e-3)] * 2
     assert measured(agent)["steps"] == 7
+
+
+@pytest.mark.training
+def test_an_optimizer_with_rates_of_its_own_is_followed_and_not_compared(
+    torch, worker, trial_of, agent, llama, rows
+):
+    """It cannot be held, as transformers' Adafactor with relative steps; that is no fault of the script."""
+    from transformers.optimization import Adafactor
+
+    trial_of(steps=7)
+    model = worker.prepare(llama())
+    trained = [one for one in model.parameters() if one.requires_grad]
+    optimizer = Adafactor(trained, lr=None, relative_step=True, warmup_init=False)
+
+    def loop():
+        for row in rows:
+            model(input_ids=row["input_ids"][None], labels=row["labels"][None]).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    model.train()
+    with pytest.raises(SystemExit):
+        loop()
+    found = measured(agent)
+    assert (found["steps"], found["compared"], found["cosine"], found["moved"]) == (7, 0, None, True)
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("where", ["in a thread", "again"])
+def test_a_job_that_an_exit_does_not_end_is_ended_at_once(worker, trial_of, agent, llama, monkeypatch, where):
+    """A thread would end alone and its process wait for ever; a script that catches the exit would train on."""
+    from launcher_worker.guard.judge import Judge
+    from launcher_worker.trials.trial_watch import TrialWatch
+
+    ended = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    trial_of()
+    watch = TrialWatch(worker.prepare(llama()), Judge)
+    if where == "in a thread":
+
+        def leave():
+            with contextlib.suppress(SystemExit):
+                watch.end()
+
+        thread = threading.Thread(target=leave)
+        thread.start()
+        thread.join()
+    else:
+        with pytest.raises(SystemExit):
+            watch.end()
+        assert ended == []
+        with pytest.raises(SystemExit):
+            watch.end()
+    assert ended == [0]
 
 
 @pytest.mark.training

@@ -42,6 +42,8 @@ MEASURED = (
     "peak_gb",
 )
 """The figures of a measurement; beside them, `workload` is the digest of what they depend on."""
+_COUNTS = {"micro_batch": False, "fits": False, "too_large": True}
+"""Which of them are whole numbers above 0, and whether they may be missing: a client refuses a probe with others."""
 _DRIVER = "/proc/driver/nvidia/version"
 
 
@@ -120,15 +122,18 @@ def _entry(record: dict[str, Any]) -> dict[str, Any] | None:
     if not isinstance(moment, (int, float)) or isinstance(moment, bool) or not 0 <= moment < math.inf:
         return None
     measured = record.get("measured")
-    if measured is not None and not _is_measured(measured):
+    if measured is not None and not is_measured(measured):
         return None
     entry = {**required, **optional, "time": float(min(moment, 1e12))}
     return entry if measured is None else {**entry, "measured": measured}
 
 
-def _is_measured(measured: Any) -> bool:
-    """Whether a measurement has numbers, and a digest for its workload."""
+def is_measured(measured: Any) -> bool:
+    """Whether a measurement has its counts, numbers, and a digest for its workload."""
     if not isinstance(measured, dict) or not measured.keys() <= {*MEASURED, "workload"}:
+        return False
+    counts = {name: measured.get(name) for name in _COUNTS}
+    if not all(_COUNTS[name] if count is None else _is_count(count) for name, count in counts.items()):
         return False
     workload = measured.get("workload")
     return (isinstance(workload, str) and len(workload) <= MOST_CHARS) and all(
@@ -137,6 +142,10 @@ def _is_measured(measured: Any) -> bool:
         for name, value in measured.items()
         if name != "workload"
     )
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def precision_digest(precision: dict[str, Any]) -> str:

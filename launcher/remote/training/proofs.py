@@ -40,10 +40,10 @@ class Proofs:
             self._keep(failure.name)
 
     def keep_measured(self, measured: Dict[str, Any]) -> None:
-        """Keep what trials of this precision have measured, if the worker reported a key."""
-        if isinstance(measured.get("key"), dict):
-            known = {name: measured.get(name) for name in precision_evidence.MEASURED}
-            known["workload"] = self._plan["verification"]["workload"]
+        """Keep what trials of this precision have measured, if the worker reported a key and figures."""
+        known = {name: measured.get(name) for name in precision_evidence.MEASURED}
+        known["workload"] = self._plan["verification"]["workload"]
+        if isinstance(measured.get("key"), dict) and precision_evidence.is_measured(known):
             self._keep(None, {"key": measured["key"], "measured": known})
 
     def _keep(self, failed: Optional[str], trial: Optional[Dict[str, Any]] = None) -> None:

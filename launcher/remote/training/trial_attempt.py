@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ..record.rundir import Folder, Run
     from .stopping import Interruption
 
-NOT_VERIFIABLE = "not-verifiable"
 BUSY = "gpu-busy-exclusive"
 
 
@@ -104,11 +103,13 @@ class TrialSupervisor(Supervisor):
             return None
         if outcome.is_off_card and self.trial is not None and self.trial.kind != trials.CARD:
             return remedy.Failure("not-rehearsable", None, NOTHING_ON_CARD)
-        if self.progress.trial is not None:
-            return None
-        why = "the command ended without a training step that launcher could follow"
-        mend = "let the script take the plan's precision   launch verify … --adapt"
-        return remedy.Failure(NOT_VERIFIABLE, None, why, mend)
+        if self.progress.trial is None:
+            why = "the command ended without a training step that launcher could follow"
+            mend = "let the script take the plan's precision   launch verify … --adapt"
+            return remedy.Failure(trials.NOT_VERIFIABLE, None, why, mend)
+        if self.trial is not None and self.trial.kind == trials.RUNG:
+            return trials.too_short(self.progress.trial, self.plan["verification"])
+        return None
 
     def _keep(self, ended: list[trials.Ended]) -> None:
         """Keep on the host what the trials of this rung have measured."""
@@ -123,7 +124,7 @@ class TrialSupervisor(Supervisor):
         if trials.best(ended) is not None:
             return self._end("succeeded", "verified", evidence, **more)
         failed = next((one for one in ended if one.result != trials.GOOD), None)
-        reason = NOT_VERIFIABLE if failed is None else failed.result
+        reason = trials.NOT_VERIFIABLE if failed is None else failed.result
         failure = self.progress.failure
         mend = {"mend": failure.mend} if failure is not None and failure.name == reason else {}
         return self._end("failed", reason, {**evidence, **mend}, **more)

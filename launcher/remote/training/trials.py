@@ -20,6 +20,7 @@ CARD, RUNG, BATCH = "card", "rung", "batch"
 GOOD = "good"
 """How a trial ended that measured what it was to measure; any other end is the class of a failure."""
 OUT_OF_MEMORY = "cuda-oom"
+NOT_VERIFIABLE = "not-verifiable"
 MADE_AGAIN = ("port-in-use", "preempted", "nccl-error", "gpu-busy-exclusive", "unknown")
 """Failures that say nothing about a precision. The trial is made once more."""
 BATCH_STEPS = 4
@@ -71,7 +72,7 @@ def ended_trials(records: Sequence[Tuple[Dict[str, Any], Dict[str, Any]]]) -> Li
             continue
         failure = remedy.read_failure(state.get("failure"))
         measured = state.get("trial")
-        result = GOOD if measured else failure.name if failure is not None else None
+        result = GOOD if measured is not None else failure.name if failure is not None else None
         if result in MADE_AGAIN and (trial, result) not in excused:
             excused.add((trial, result))
         elif result is not None:
@@ -119,6 +120,16 @@ def measurement(ended: Sequence[Ended], rung: int) -> Optional[Dict[str, Any]]:
     fits = [one.trial.micro_batch for one in of_rung if one.result == GOOD]
     too_large = [one.trial.micro_batch for one in of_rung if one.result == OUT_OF_MEMORY]
     return {**own, "fits": max(fits), "too_large": min(too_large, default=None)}
+
+
+def too_short(measured: Dict[str, Any], verification: Dict[str, Any]) -> Optional[remedy.Failure]:
+    """Return why a trial of a rung has shown nothing: the job ended while its weights were held, so none could move."""
+    steps, held = measured.get("steps"), int(verification["held"])
+    if isinstance(steps, int) and steps > held:
+        return None
+    why = "the job ended after %s steps, and the weights are held for the first %d" % (steps, held)
+    mend = "a job of more steps   launch verify … --set steps=%d" % int(verification["steps"])
+    return remedy.Failure(NOT_VERIFIABLE, None, why, mend)
 
 
 def best(ended: Sequence[Ended]) -> Optional[Ended]:

@@ -7,7 +7,9 @@ examples alone, and is compared with that of the same step in fp32, also where a
 from __future__ import annotations
 
 import atexit
+import os
 import sys
+import threading
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from ..channel import rank, send
@@ -36,27 +38,29 @@ class TrialWatch:
         self._cosines: List[float] = []
         self._rates: List[Any] = []
         self._dropouts = _dropouts(model) if self._held else []
-        self._is_reported = False
+        self._is_reported = self._is_leaving = False
         for module, _ in self._dropouts:
             module.p = 0.0
         self._meter = StepMeter(model)
         atexit.register(self._report)  # for a job that ends before
 
     def before_step(self, optimizer: Any) -> None:
-        """In a held step, compare the gradient, and take the learning rates away."""
-        if self._done >= self._held:
+        """In a held step, compare the gradient, and take the learning rates away.
+
+        An optimizer that finds rates of its own cannot be held, and its steps begin at different weights in each trial.
+        """
+        rates = [group.get("lr") for group in optimizer.param_groups]
+        if self._done >= self._held or any(rate is None for rate in rates):
             return
         self._compare(optimizer)
-        self._rates = [group.get("lr") for group in optimizer.param_groups]
+        self._rates = rates
         for group in optimizer.param_groups:
-            if "lr" in group:
-                group["lr"] = group["lr"] * 0
+            group["lr"] = group["lr"] * 0
 
     def after_step(self, optimizer: Any) -> None:
         """Give the learning rates back."""
         for group, rate in zip(optimizer.param_groups, self._rates):  # noqa: B905 - they are the same groups
-            if rate is not None:
-                group["lr"] = rate
+            group["lr"] = rate
         self._rates = []
 
     def end_step(self, step: int) -> bool:
@@ -70,9 +74,16 @@ class TrialWatch:
         return self._done >= self._steps
 
     def end(self) -> None:
-        """Report, and end this process: the trial has all it wanted to know."""
+        """Report, and end this process: the trial has all it wanted to know.
+
+        At once where `sys.exit` does not: it would end a thread alone, and a script may catch it and go on.
+        """
         self._meter.end()
         self._report()
+        if self._is_leaving or threading.current_thread() is not threading.main_thread():
+            sys.stdout.flush()
+            os._exit(0)
+        self._is_leaving = True
         sys.exit(0)
 
     def _end_of_held(self) -> None:

@@ -1,0 +1,123 @@
+"""The table of `launch verify`: what it says of a rung is what its trial has shown."""
+
+import pytest
+
+from launcher.cli.verify_view import conclusions, show_report
+from launcher.planning import plan, verification
+from launcher.runs.resolve import profile
+from launcher.runs.verification_report import RungReport, VerificationReport
+from launcher.values.facts import Measured, PrecisionEvidence
+from launcher.values.host import LOCAL
+from launcher.values.job import Job
+from launcher.values.record import RunState
+from launcher.values.trial_record import JobMeasured, TrialEnded
+
+JOB = Job(name="sft", command=("python", "sft.py"), model="org/model", method="lora")
+PLAN = verification(plan(profile("t4"), LOCAL, JOB), JOB)
+
+
+@pytest.fixture
+def shown(capsys, monkeypatch):
+    """Show a report of a T4's rungs, each by its result and its figures, and return the line of each rung."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def show(*rungs, takes=None):
+        reports = [
+            RungReport(
+                number, PLAN.ladder[number - 1], result, None, None, 4, None if figures is None else JobMeasured(**figures), None
+            )
+            for number, result, figures in rungs
+        ]  # fmt: skip
+        of_run = PLAN.model_copy(update={"takes": takes})
+        state = RunState(state="succeeded", reason="verified")
+        show_report(VerificationReport("sft-5k7p", of_run, state, None, None, tuple(reports), None))
+        lines = capsys.readouterr().out.splitlines()
+        return [line for line in lines if line[:1].isdigit()]
+
+    return show
+
+
+def test_why_no_gradient_was_compared_is_what_fp32_has_shown(shown):
+    """It may have ended with a failure, or have trained with gradients that are no plain tensors."""
+    first, plain = shown((1, "good", {}), (3, "user-code-error", None))
+    assert "fp32 ended with user-code-error, so no gradient to compare with" in first
+    first, plain = shown((1, "good", {}), (3, "good", {}))
+    assert "no gradient could be compared with fp32's" in first
+    assert "gradient" not in plain
+    (first,) = shown((1, "good", {}))
+    assert "fp32 was not tried, so no gradient to compare with" in first
+    first, plain = shown((1, "good", {"cosine": 0.9}), (3, "good", {"cosine": 1.0}))
+    assert "compare" not in first + plain
+
+
+def test_a_failure_is_shown_with_the_line_that_proves_it(capsys, monkeypatch):
+    """The log is gone with the run, so nobody could look there."""
+    monkeypatch.setenv("COLUMNS", "200")
+    line, why = "PermissionError: /data/x", "the script, its arguments or its data are wrong"
+    rung = RungReport(1, PLAN.ladder[0], "user-code-error", why, line, 4, None, None)
+    state = RunState(state="failed", reason="user-code-error")
+    show_report(VerificationReport("sft-5k7p", PLAN, state, None, None, (rung,), None))
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"{why}: {line}" in out
+
+
+def test_a_verification_that_did_not_come_to_its_end_says_so():
+    """Its host was started anew, for example."""
+    rung = RungReport(3, PLAN.ladder[2], "good", None, None, 4, JobMeasured(), None)
+    state = RunState(state="interrupted", reason="host-restarted")
+    lines = conclusions(VerificationReport("sft-5k7p", PLAN, state, None, None, (rung,), None))
+    assert "not finished: interrupted host-restarted; verify it again" in lines
+    card = TrialEnded(trial="card", result="no-kernel-image")
+    lines = conclusions(VerificationReport("sft-5k7p", PLAN, state, None, card, (), None))
+    assert not [line for line in lines if "not finished" in line]
+
+
+@pytest.mark.parametrize(
+    ("result", "figures", "is_moved"),
+    [
+        ("cuda-oom", None, False),
+        ("unknown", None, False),
+        ("nan-divergence", None, True),
+        ("good", JobMeasured(cosine=0.5), True),
+    ],
+)
+def test_a_first_rung_that_fails_is_said_to_stay_first_if_it_does(result, figures, is_moved):
+    """Only what a precision causes moves it."""
+    rungs = (
+        RungReport(1, PLAN.ladder[0], result, None, None, 4, figures, None),
+        RungReport(2, PLAN.ladder[1], "good", None, None, 4, JobMeasured(), None),
+        RungReport(3, PLAN.ladder[2], "good", None, None, 4, JobMeasured(), None),
+    )
+    state = RunState(state="succeeded", reason="verified")
+    lines = conclusions(VerificationReport("sft-5k7p", PLAN, state, None, None, rungs, None))
+    assert lines[0] == "rung 1 does not work here; rung 2 works"
+    assert any("begins with rung 1 all the same" in line for line in lines) is not is_moved
+
+
+def test_the_fastest_rung_is_the_one_that_a_later_plan_begins_with():
+    """Which knows speed and gradient, but not that a script has changed its dtypes."""
+    rungs = [
+        RungReport(1, PLAN.ladder[0], "good", None, None, 4, JobMeasured(tokens_per_s=100.0), ()),
+        RungReport(2, PLAN.ladder[1], "good", None, None, 4, JobMeasured(tokens_per_s=900.0, cosine=0.5), ()),
+        RungReport(3, PLAN.ladder[2], "good", None, None, 4, JobMeasured(tokens_per_s=300.0), ("base fp16 instead of fp32",)),
+    ]  # fmt: skip
+    state = RunState(state="succeeded", reason="verified")
+    report = VerificationReport("sft-5k7p", PLAN, state, None, None, tuple(rungs), None)
+    evidence = tuple(
+        PrecisionEvidence(
+            card="t4", method="lora", job="sft", precision=rung.precision.digest, run="sft-5k7p", time=1.0,
+            measured=Measured(
+                workload=PLAN.verification.workload, micro_batch=4, fits=4,
+                tokens_per_s=rung.measured.tokens_per_s, cosine=rung.measured.cosine,
+            ),
+        )
+        for rung in rungs
+    )  # fmt: skip
+    later = plan(profile("t4"), LOCAL, JOB, evidence=evidence)
+    assert report.fastest.precision.digest == later.ladder[0].digest == PLAN.ladder[2].digest
+
+
+def test_a_micro_batch_is_named_where_the_script_takes_it(shown):
+    """One that decides its own batch has another."""
+    assert "micro-batch 4" in shown((1, "good", {}))[0]
+    assert "micro-batch" not in shown((1, "good", {}), takes=("precision",))[0]
