@@ -17,6 +17,7 @@ ABOUT = {
     "save_every_steps": "a checkpoint every so many steps",
     "save_every_minutes": "a checkpoint every so many minutes",
     "keep_checkpoints": "how many of the newest stay",
+    "checkpoints": "host or pull: a client that follows keeps the newest one too",
     "loader_workers": "processes that load data",
     "attention": "refused where the card cannot run it",
     "compile": "torch.compile",

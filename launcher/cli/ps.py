@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -118,7 +119,20 @@ def _cells(row: Row) -> tuple[str, ...]:
         _loss(run.loss),
         _time(run),
         _age(run.time),
-        f"last seen {run.state}; {row.problem}" if row.problem else _why(row),
+        "; ".join(
+            filter(None, (f"last seen {run.state}; {row.problem}" if row.problem else _why(row), _kept(row)))
+        ),
+    )
+
+
+def _kept(row: Row) -> str:
+    """Return how old the checkpoint is that a follower keeps here."""
+    if row.kept_age_s is None:
+        return ""
+    return (
+        "no checkpoint here yet"
+        if row.kept_age_s == math.inf
+        else f"checkpoint here {age_text(row.kept_age_s)} old"
     )
 
 

@@ -10,8 +10,10 @@ from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, 
 
 if TYPE_CHECKING:
     from launcher.cli.json_shapes import PulledFiles
+    from launcher.runs.checkpoint_pulling import HomeCheckpoint
     from launcher.runs.mirror import Mirror
     from launcher.runs.pulling import Pulled
+    from launcher.runs.view import View
 
 PathWords = Annotated[
     list[str] | None,
@@ -32,6 +34,10 @@ def pull(
     follow: Annotated[
         bool, typer.Option("--follow", help="Keep fetching new files until the run ends.")
     ] = False,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option("--checkpoint", metavar="WHICH", help="One sealed checkpoint: best, last or its step."),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Bring home what a run wrote, and verify each file. A pull that broke goes on where it was.
@@ -40,13 +46,13 @@ def pull(
 
     Examples:
         launch pull last
-        launch pull w8q2 checkpoints/step-400
+        launch pull w8q2 --checkpoint best
         launch pull w8q2 --all
     """
     from launcher.cli.screens import make_view
-    from launcher.errors import RunError
+    from launcher.errors import RunError, UsageError
     from launcher.runs.control import locate
-    from launcher.runs.fetching import pull_once, pull_until_end
+    from launcher.runs.fetching import pull_once, pull_one_checkpoint, pull_until_end
     from launcher.runs.following import what_failed, what_stayed
     from launcher.runs.pulling import Choice
 
@@ -56,8 +62,13 @@ def pull(
             f"{mirror.short} was removed from {place.name}: what came home before is in {mirror.folder}\n"
             f"  look   launch ls {mirror.short}"
         )
-    choice = Choice(mirror.plan().pull_limit, tuple(paths or ()), everything)
     view = make_view(as_json)
+    if checkpoint is not None:
+        if paths or everything or follow:
+            raise UsageError("pull: --checkpoint stands alone\n  next   launch pull RUN --checkpoint last")
+        _one_checkpoint(pull_one_checkpoint(place, mirror, checkpoint, view), mirror, view, as_json=as_json)
+        return
+    choice = Choice(mirror.plan().pull_limit, tuple(paths or ()), everything)
     pulled = (pull_until_end if follow else pull_once)(place, mirror, choice, view)
     if as_json:
         from launcher.cli.answer import answer
@@ -69,6 +80,22 @@ def pull(
             view.note(text)
     if problem := what_failed(pulled, place.name, mirror):
         raise RunError(problem)
+
+
+def _one_checkpoint(home: HomeCheckpoint, mirror: Mirror, view: View, *, as_json: bool) -> None:
+    from launcher.runs.pulling import Pulled
+
+    if as_json:
+        from launcher.cli.answer import answer
+
+        answer(_shape(Pulled(home.fetched, home.present, [], [], {}, home.yours), mirror))
+        return
+    from launcher.cli.ending import shown_path
+    from launcher.cli.say import say
+
+    for moved in home.yours:
+        view.note(f"{moved.relative_to(mirror.folder)} is the file that you had changed here")
+    say(f"{shown_path(home.folder)}   step {home.checkpoint.step}")
 
 
 def _shape(pulled: Pulled, mirror: Mirror) -> PulledFiles:

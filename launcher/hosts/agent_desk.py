@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from launcher.values.answers import (
     Sweep,
 )
 from launcher.values.base import Record
+from launcher.values.checkpoint import SealedCheckpoint, sealed_checkpoint
 from launcher.values.engine_access import EngineWay, RunLocation
 from launcher.values.environment import Maker
 from launcher.values.facts import Facts
@@ -284,6 +286,16 @@ class _Runs(_Part):
             )
         return Manifest(files, self._as(_ManifestEnd, "manifest", reply).left_out)
 
+    def checkpoint(self, run: str, which: str) -> SealedCheckpoint:
+        reply = self._channel.call("checkpoint", deadline_s=DISK_S, run=run, which=which)
+        told = self._as(_Sealed, "checkpoint", reply)
+        if hashlib.sha256(reply.payload).hexdigest() != told.sha256:
+            raise self._malformed("checkpoint", "its manifest is not what it announces")
+        try:
+            return sealed_checkpoint(told.name, reply.payload, told.sha256, told.changed_ns)
+        except ValueError as error:
+            raise self._malformed("checkpoint", str(error).splitlines()[0]) from error
+
     def send(self, run: str, files: Sequence[tuple[str, int, int]], take: Callable[[Incoming], None]) -> None:
         payload = json.dumps(files).encode()
         self._channel.receive_stream("send", take, payload, total_s=SENDING_S, run=run)
@@ -461,6 +473,12 @@ class _Upkeep(_Part):
 class _OutputsEnd(Record):
     left_out: dict[str, str] = {}
     now_ns: int
+
+
+class _Sealed(Record):
+    name: str
+    sha256: str
+    changed_ns: dict[str, int] = {}
 
 
 class _ManifestEnd(Record):

@@ -27,6 +27,7 @@ from launcher.values.answers import (
     ResumedRun,
     Sweep,
 )
+from launcher.values.checkpoint import SealedCheckpoint
 from launcher.values.engine_access import EngineWay, RunLocation
 from launcher.values.environment import Maker
 from launcher.values.facts import Facts
@@ -93,6 +94,9 @@ class Runs(Protocol):
 
     def manifest(self, run: str, paths: Sequence[str], heard: Heard) -> Manifest:
         """Read files of a run and return their digests."""
+
+    def checkpoint(self, run: str, which: str) -> SealedCheckpoint:
+        """Return the `best`, the `last` or a numbered checkpoint of a run. Raises AgentError `no-checkpoint` without it."""
 
     def send(self, run: str, files: Sequence[tuple[str, int, int]], take: Callable[[Incoming], None]) -> None:
         """Send files of a run one after the other, given as (path, first byte, size of the whole); `take` reads them.

@@ -81,6 +81,7 @@ def plan(
         save_every_steps=job.save_every_steps,
         save_every_minutes=job.save_every_minutes,
         keep_checkpoints=job.keep_checkpoints,
+        checkpoints=job.checkpoints,
         loader_workers=job.loader_workers,
         settings=job.settings,
         writable=job.writable,

@@ -38,11 +38,16 @@ FORCE_S = 8.0
 
 
 class Row(NamedTuple):
-    """One line of `launch ps`. `problem` is why the host was not asked, or could not be."""
+    """One line of `launch ps`. `problem` is why the host was not asked, or could not be.
+
+    `kept_age_s` is set for a live run whose newest checkpoint a follower keeps here: the age of that one in seconds, or infinity
+    if there is none yet.
+    """
 
     host: str
     summary: Summary
     problem: str | None = None
+    kept_age_s: float | None = None
 
 
 def listing(host_name: str | None, states: Sequence[str] = (), most: int | None = None) -> list[Row]:
@@ -83,7 +88,17 @@ def _own_rows() -> list[Row]:
     with ThreadPoolExecutor(MOST_HOSTS_AT_ONCE) as pool:
         for answered in pool.map(lambda pair: _ask(*pair), open_runs.values()):
             rows += answered
-    return rows
+    return [row._replace(kept_age_s=_kept_age_s(row.summary)) for row in rows]
+
+
+def _kept_age_s(summary: Summary) -> float | None:
+    mirror = Mirror(summary.run, runs_folder())
+    if is_terminal(summary.state) or mirror.plan().checkpoints != "pull":
+        return None
+    from launcher.runs.checkpoint_pulling import kept_checkpoint  # few runs have one
+
+    kept = kept_checkpoint(mirror)
+    return math.inf if kept is None else time.time() - kept.time
 
 
 def runs_of(desk: Desk, runs: Sequence[str]) -> list[Summary]:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from launcher.errors import ConnectionLostError, RunError, UnreachableError
+from launcher.errors import AgentError, ConnectionLostError, RunError, UnreachableError
 from launcher.hosts import Desk
+from launcher.runs.checkpoint_pulling import HomeCheckpoint, note_asked, pull_checkpoint
 from launcher.runs.control import summary_of
 from launcher.runs.following import LOST_LINKS, pause, refresh
 from launcher.runs.mirror import Mirror
@@ -30,6 +31,22 @@ def pull_once(host: Host, mirror: Mirror, choice: Choice, view: View) -> Pulled:
         pulled = _over_lost_links(host, mirror, view, lambda desk: _pull(desk, mirror, choice, stage))
         stage.text = came(pulled)
     return pulled
+
+
+def pull_one_checkpoint(host: Host, mirror: Mirror, which: str, view: View) -> HomeCheckpoint:
+    """Pull one checkpoint of a run. Raises RunError if it has no such one, and what `pull_once` raises."""
+    with view.stage("pull") as stage:
+        try:
+            home = _over_lost_links(
+                host, mirror, view, lambda desk: pull_checkpoint(desk, mirror, which, stage)
+            )
+        except AgentError as error:
+            if error.code != "no-checkpoint":
+                raise
+            raise RunError(f"{error}\n  look   launch ls {mirror.short}") from error
+        stage.text = home.words
+    note_asked(mirror, home.checkpoint.name)
+    return home
 
 
 def pull_until_end(host: Host, mirror: Mirror, choice: Choice, view: View) -> Pulled:

@@ -14,6 +14,7 @@ from rich.filesize import decimal
 from launcher.errors import HostError, RunError, UnreachableError
 from launcher.hosts import Desk
 from launcher.runs.adapting import mending_command
+from launcher.runs.checkpoint_pulling import CheckpointKeeper
 from launcher.runs.host_figures import host_figures
 from launcher.runs.lineage import joined
 from launcher.runs.local_copies import LocalCopies
@@ -49,6 +50,7 @@ def follow(
     Raises HostError only if a person must act (a key, a login) or the host does not have the run.
     """
     fetched = mirror.load()
+    keeper = CheckpointKeeper(host, mirror)
     with _board(mirror, view) as board:
         board.add(fetched)
         view.begin(mirror.run, mirror.plan(), fetched)
@@ -62,10 +64,11 @@ def follow(
                     if tries:
                         view.back()
                     tries = 0
-                    state = _until_end(link, mirror, view, board)
+                    state = _until_end(link, mirror, view, board, keeper)
                     has_ended = pulls and is_terminal(state.state)
                     if has_ended:
                         _bring_home(link, mirror, view, is_last_try=lost_pulls + 1 == LOST_LINKS)
+                    keeper.finish(view)
                     return state
             except UnreachableError as error:
                 desk = None
@@ -107,7 +110,9 @@ def _tell_parent(mirror: Mirror, view: View) -> bool:
     return parent is not None or mirror.began() is not None
 
 
-def _until_end(desk: Desk, mirror: Mirror, view: View, board: TensorBoard) -> RunState:
+def _until_end(
+    desk: Desk, mirror: Mirror, view: View, board: TensorBoard, keeper: CheckpointKeeper
+) -> RunState:
     wait_s = WAIT_S
     is_shown = mirror.began() is not None  # and was shown, if it continues another run
     while True:
@@ -116,6 +121,9 @@ def _until_end(desk: Desk, mirror: Mirror, view: View, board: TensorBoard) -> Ru
         wait_s = WAIT_S if _goes_on(news.state) else 0.0
         board.add(news.events)
         view.news(news._replace(state=news.state.on(desk.host)))
+        if mirror.plan().checkpoints == "pull" and any(event.kind == "checkpoint" for event in news.events):
+            keeper.wake()
+        keeper.tell(view)
         _tell_problem(board, view)
         if news.is_all and not _goes_on(news.state):
             return news.state

@@ -27,6 +27,18 @@ class Stage(Protocol):
         """Show how far a transfer of bytes has come. This may be called ten times a second."""
 
 
+class SilentStage:
+    """A stage that nobody sees."""
+
+    text: str | None = None
+
+    def progress(self, step: str, /) -> None:
+        """Show nothing."""
+
+    def moved(self, moved: Moved, /) -> None:
+        """Show nothing."""
+
+
 class View(Protocol):
     """What shows a launch and a run to the user."""
 

@@ -120,6 +120,7 @@ class Plan(Written):
     save_every_steps: Count | None
     save_every_minutes: Minutes | None = None
     keep_checkpoints: Count | None = None
+    checkpoints: Literal["host", "pull"] = "host"
     loader_workers: int
     settings: dict[str, Scalar]
     writable: tuple[Pattern, ...] = ()

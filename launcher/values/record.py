@@ -66,6 +66,7 @@ class PlanSummary(Record):
     takes: list[str] | None = None
     adapt: bool = False
     pull_limit: Annotated[int, Field(ge=0)] = 2_000_000_000
+    checkpoints: str = "host"
 
     @property
     def card(self) -> str | None:

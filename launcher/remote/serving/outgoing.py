@@ -7,11 +7,13 @@ knows from the digests' lines how long each is.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from typing import Any, Dict, List, NamedTuple
 
 from ..record import strict_json
+from ..store import checkpoints, late_seals
 from ..store.output_digests import OutputDigests
 from ..store.outputs import OutputScan, open_output
 from ..store.shipping import CHUNK, ChunkWriter, LineWriter
@@ -19,6 +21,7 @@ from .requests import OfRun, Reply, RequestError, RunId
 from .session import Session, Verb
 
 MOST_REASONS = 100
+MOST_NAMED = 20
 
 
 class Outputs(NamedTuple):
@@ -62,6 +65,37 @@ def manifest(session: Session, request: OfRun, payload: bytes) -> Reply:
     digests.save()
     lines.finish()
     return Reply({"left_out": reasons(left_out)})
+
+
+class Checkpoint(NamedTuple):
+    """A run; which of its sealed checkpoints: `last`, `best` or a step."""
+
+    run: RunId
+    which: str = "last"
+
+
+def checkpoint(session: Session, request: Checkpoint, _payload: bytes) -> Reply:
+    """Name a sealed checkpoint and send its manifest, which proves it. Raises RequestError `no-checkpoint`."""
+    run = session.run(request.run)
+    late = late_seals.late(run)
+    sealed = [
+        found for found in checkpoints.sealed(run.checkpoints) if os.path.basename(found[1]) not in late
+    ]
+    path = checkpoints.pick(sealed, request.which)
+    if path is None:
+        steps = ", ".join(str(step) for step, _ in sealed[-MOST_NAMED:]) or "none"
+        words = "run %s has no checkpoint %r; its steps: %s" % (run.id, request.which, steps)
+        raise RequestError("no-checkpoint", words)
+    name = os.path.basename(path)
+    try:
+        manifest, files = checkpoints.read_manifest(path)
+        changed = {
+            file: os.stat(os.path.join(path, file)).st_mtime_ns for file in (*files, checkpoints.MANIFEST)
+        }
+    except OSError as error:
+        raise RequestError("changed", "%s: %s" % (name, error.strerror)) from None
+    values = {"name": name, "sha256": hashlib.sha256(manifest).hexdigest(), "changed_ns": changed}
+    return Reply(values, manifest)
 
 
 def send(session: Session, request: OfRun, payload: bytes) -> Reply:
@@ -114,5 +148,6 @@ def _list(payload: bytes, kind: type) -> List[Any]:
 VERBS = {
     "outputs": Verb(Outputs, outputs),
     "manifest": Verb(OfRun, manifest),
+    "checkpoint": Verb(Checkpoint, checkpoint),
     "send": Verb(OfRun, send),
 }

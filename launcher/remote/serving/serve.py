@@ -31,7 +31,7 @@ MODULES = {
         *("hold", "builder", "build", "packages"),
         *("environment", "make_environment", "seal_environment"),
     ),
-    "outgoing": ("outputs", "manifest", "send"),
+    "outgoing": ("outputs", "manifest", "checkpoint", "send"),
     "removing": ("remove", "gc", "sweep", "remains"),
 }
 """The verbs by the module that answers them, in its `VERBS`.

@@ -15,8 +15,8 @@ import tempfile
 import types
 from typing import Any, Callable, Mapping, NamedTuple, Optional
 
-from ..record.files import NO_ROOM, paths_in, read_json, sync_folder
-from ..record.safe_open import open_regular
+from ..record.files import MOST_BYTES, NO_ROOM, parse_json, paths_in, read_json, sync_folder
+from ..record.safe_open import open_regular, read_regular
 
 MANIFEST = "manifest.json"
 SENTINEL = "checkpoint-is-incomplete.txt"  # transformers writes it and never reads it
@@ -227,7 +227,9 @@ def prune(folder: str, late: Mapping[str, str] = types.MappingProxyType({})) -> 
     complete, none is removed: the disk may be readable later.
     """
     newest_complete = choose(folder, late=late).path
-    kept = [newest_complete, _best(folder)] if newest_complete else [path for _, path in sealed(folder)]
+    kept = (
+        [newest_complete, _best(sealed(folder))] if newest_complete else [path for _, path in sealed(folder)]
+    )
     removed = []
     for path in paths_in(folder):
         name = os.path.basename(path)
@@ -238,9 +240,24 @@ def prune(folder: str, late: Mapping[str, str] = types.MappingProxyType({})) -> 
     return removed
 
 
-def _best(folder: str) -> str | None:
-    """Return the sealed checkpoint with the lowest `eval_loss`, None if none has one."""
-    rated = [(read_json(os.path.join(path, MANIFEST)).get("eval_loss"), path) for _, path in sealed(folder)]
+def pick(candidates: list[tuple[int, str]], which: str) -> str | None:
+    """Return the `last`, the `best` or the numbered one of some checkpoints, the newest last; None if there is no such one."""
+    if which == "best":
+        return _best(candidates)
+    chosen = [path for step, path in candidates if which in ("last", str(step))]
+    return chosen[-1] if chosen else None
+
+
+def read_manifest(path: str) -> tuple[bytes, list[str]]:
+    """Return the manifest of a sealed checkpoint and the files that it names. Raises OSError."""
+    data = read_regular(os.path.join(path, MANIFEST), MOST_BYTES)
+    files = parse_json(data.decode("utf-8", "replace")).get("files")
+    return data, list(files) if isinstance(files, dict) else []
+
+
+def _best(candidates: list[tuple[int, str]]) -> str | None:
+    """Return the checkpoint with the lowest `eval_loss`, None if none has one."""
+    rated = [(read_json(os.path.join(path, MANIFEST)).get("eval_loss"), path) for _, path in candidates]
     return min((pair for pair in rated if isinstance(pair[0], float)), default=(0.0, None))[1]
 
 

@@ -1,0 +1,212 @@
+"""One sealed checkpoint comes home, proven by its own manifest; and the newest one is kept here while a run is followed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import queue
+import shutil
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.filesize import decimal
+
+from launcher.errors import LaunchError
+from launcher.runs.json_file import read_json
+from launcher.runs.local_copies import LocalCopies, sync_folders
+from launcher.runs.mirror import Mirror
+from launcher.runs.run_desk import open_desk
+from launcher.runs.transfer import Transfer, until_stable
+from launcher.runs.whole_file import write_whole
+from launcher.values.checkpoint import SealedCheckpoint
+from launcher.values.text import files_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from launcher.hosts import Desk
+    from launcher.runs.view import Stage, View
+    from launcher.values.host import Host
+    from launcher.values.output import Content
+
+LAST = "last"
+KEPT = ".kept-checkpoint.json"
+"""Which checkpoint a follower keeps in the mirror, and since when."""
+
+
+class HomeCheckpoint(NamedTuple):
+    """A whole checkpoint in the mirror: what came now, how many of its files were here, and the user's own under new names."""
+
+    checkpoint: SealedCheckpoint
+    folder: Path
+    fetched: list[Content]
+    present: int
+    yours: list[Path]
+
+    @property
+    def words(self) -> str:
+        """What came, in a few words."""
+        size = decimal(sum(content.size for content in self.fetched))
+        came = f"{files_text(len(self.fetched))}, {size}" if self.fetched else "it was here"
+        return f"{self.checkpoint.name}, step {self.checkpoint.step}: {came}"
+
+
+def pull_checkpoint(desk: Desk, mirror: Mirror, which: str, stage: Stage) -> HomeCheckpoint:
+    """Bring the `best`, the `last` or a numbered checkpoint of a run to its place here.
+
+    Its manifest comes into its place last, so that a folder with one is whole. A transfer that broke goes on by file. One
+    client at a time. Raises AgentError `no-checkpoint`, and RunError if it does not fit here or this disk refuses.
+    """
+    with mirror.alone("pull"), mirror.disk_errors(mirror.folder):
+        copies = LocalCopies(mirror)
+        transfer = Transfer(desk, mirror, copies, stage)
+        fetched: list[Content] = []
+        yours: list[Path] = []
+
+        def put(content: Content, part: Path) -> None:
+            moved = copies.put(content, part)
+            fetched.append(content)
+            if moved is not None:
+                yours.append(moved)
+
+        def fetch() -> SealedCheckpoint:
+            sealed = desk.runs.checkpoint(mirror.run, which)
+            contents = sealed.contents
+            transfer.fetch([content for content in contents[:-1] if not copies.has(content)], put)
+            transfer.fetch([content for content in contents[-1:] if not copies.has(content)], put)
+            return sealed
+
+        try:
+            sealed = until_stable(fetch, f"launch pull {mirror.short} --checkpoint {which}")
+        finally:
+            sync_folders((mirror.place(content.path) for content in fetched), mirror.folder)
+        copies.save_digests()
+        came = {content.path for content in fetched}
+        present = sum(content.path not in came for content in sealed.contents)
+        return HomeCheckpoint(sealed, mirror.checkpoints / sealed.name, fetched, present, yours)
+
+
+class KeptCheckpoint(NamedTuple):
+    """The checkpoint that a follower keeps in the mirror, and when it came, in seconds since 1970.
+
+    One that the user asked for by name `is_asked`: it stays when a newer one comes.
+    """
+
+    name: str
+    step: int
+    time: float
+    is_asked: bool = False
+
+
+def kept_checkpoint(mirror: Mirror) -> KeptCheckpoint | None:
+    """Return the checkpoint that is kept in a mirror and is still there; None if there is none."""
+    told = read_json(mirror.folder / KEPT)
+    name, step, moment = told.get("name"), told.get("step"), told.get("time")
+    if not isinstance(name, str) or not isinstance(step, int) or not isinstance(moment, int | float):
+        return None
+    is_here = (mirror.checkpoints / name / "manifest.json").is_file()
+    return KeptCheckpoint(name, step, float(moment), told.get("is_asked") is True) if is_here else None
+
+
+def note_asked(mirror: Mirror, name: str) -> None:
+    """Note that the user has asked for a checkpoint by name."""
+    kept = kept_checkpoint(mirror)
+    if kept is not None and kept.name == name:
+        _write_kept(mirror, kept._replace(is_asked=True))
+
+
+def _write_kept(mirror: Mirror, kept: KeptCheckpoint) -> None:
+    with mirror.disk_errors(mirror.folder):
+        write_whole(mirror.folder / KEPT, (json.dumps(kept._asdict()) + "\n").encode())
+
+
+class CheckpointKeeper:
+    """Keeps the newest whole checkpoint of a followed run here, over a link of its own, beside the follower.
+
+    What goes wrong is a note, once for each cause: the run goes on.
+    """
+
+    def __init__(self, host: Host, mirror: Mirror) -> None:
+        """Begin without a thread: one is started for the first checkpoint."""
+        self._host, self._mirror = host, mirror
+        self._wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._said: set[str] = set()
+        self._thread: threading.Thread | None = None
+
+    def wake(self) -> None:
+        """Fetch the newest checkpoint soon."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, daemon=True)
+            self._thread.start()
+        self._wanted.put(True)
+
+    def tell(self, view: View) -> None:
+        """Show what has gone wrong since the last call."""
+        while not self._notes.empty():
+            view.note(self._notes.get())
+
+    def finish(self, view: View) -> None:
+        """Wait until the newest checkpoint is here, or cannot come."""
+        if self._thread is not None:
+            self._wanted.put(False)
+            self._thread.join()
+        self.tell(view)
+
+    def _work(self) -> None:
+        while self._next():
+            try:
+                with open_desk(self._host, self._mirror) as desk:
+                    keep_newest(desk, self._mirror)
+            except LaunchError as error:
+                words = str(error).splitlines()[0]
+                if words not in self._said:
+                    self._said.add(words)
+                    self._notes.put(f"the newest checkpoint did not come here: {words}; the run goes on")
+
+    def _next(self) -> bool:
+        """Wait for a wish; return whether to go on. Of several, the last one counts: there is one newest checkpoint."""
+        wish = self._wanted.get()
+        while wish and not self._wanted.empty():
+            wish_after = self._wanted.get()
+            if not wish_after:
+                self._wanted.put(False)  # after this one
+                break
+        return wish
+
+
+def keep_newest(desk: Desk, mirror: Mirror) -> KeptCheckpoint:
+    """Bring the newest checkpoint here, and remove the one that was kept before. Raises LaunchError."""
+    from launcher.runs.view import SilentStage
+
+    before = kept_checkpoint(mirror)
+    home = pull_checkpoint(desk, mirror, LAST, SilentStage())
+    kept = KeptCheckpoint(home.checkpoint.name, home.checkpoint.step, time.time())
+    if before is not None and before.name == kept.name:
+        return before
+    _write_kept(mirror, kept)
+    if before is not None and not before.is_asked and _is_as_it_came(mirror, before.name):
+        shutil.rmtree(mirror.checkpoints / before.name, ignore_errors=True)
+    return kept
+
+
+def _is_as_it_came(mirror: Mirror, name: str) -> bool:
+    """Whether a checkpoint here holds what its manifest says and nothing else: what a user added or changed stays."""
+    folder = mirror.checkpoints / name
+    listed = read_json(folder / "manifest.json").get("files")
+    if not isinstance(listed, dict):
+        return False
+    here = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    here.pop("manifest.json", None)
+    if here.keys() != listed.keys():
+        return False
+    return all(
+        isinstance(entry, dict) and _sha256(here[path]) == entry.get("sha256")
+        for path, entry in listed.items()
+    )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

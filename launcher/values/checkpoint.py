@@ -1,0 +1,64 @@
+"""A sealed checkpoint, as its host describes it: data of another machine, checked before anything is done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field
+
+from launcher.values.base import Record
+from launcher.values.output import CONTENT, Content
+
+MANIFEST = "manifest.json"
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Size = Annotated[int, Field(ge=0, le=2**53)]
+
+
+class SealedFile(Record):
+    """A file of a checkpoint, by its manifest."""
+
+    size: Size
+    sha256: Digest
+
+
+class CheckpointManifest(Record):
+    """What of a manifest counts here."""
+
+    step: Annotated[int, Field(ge=0, le=2**53)]
+    eval_loss: float | None = None
+    run: str | None = None
+    files: dict[str, SealedFile]
+
+
+class SealedCheckpoint(Record):
+    """A checkpoint: the name of its folder, its step, and the manifest as bytes.
+
+    `contents` are its files with their paths below the run's work/; the manifest comes last.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,199}$")]
+    step: Annotated[int, Field(ge=0, le=2**53)]
+    eval_loss: float | None = None
+    manifest: bytes
+    contents: tuple[Content, ...]
+
+
+def sealed_checkpoint(
+    name: str, manifest: bytes, sha256: str, changed_ns: Mapping[str, int]
+) -> SealedCheckpoint:
+    """Return the checkpoint that a manifest describes; `sha256` is the manifest's own. Raises ValueError.
+
+    `changed_ns` says when each file was changed, by the host's clock.
+    """
+    told = CheckpointManifest.model_validate_json(manifest)
+    files = {**told.files, MANIFEST: SealedFile(size=len(manifest), sha256=sha256)}
+    contents = tuple(
+        CONTENT.validate_python(
+            (f"checkpoints/{name}/{path}", file.size, changed_ns.get(path, 0), file.sha256)
+        )
+        for path, file in files.items()
+    )
+    return SealedCheckpoint(
+        name=name, step=told.step, eval_loss=told.eval_loss, manifest=manifest, contents=contents
+    )
