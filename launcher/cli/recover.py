@@ -8,6 +8,7 @@ import typer
 
 from launcher.cli.options import (
     AcceptFlag,
+    CardOption,
     ColorOption,
     EnvFileOption,
     HostOption,
@@ -15,10 +16,13 @@ from launcher.cli.options import (
     QuietFlag,
     RunWord,
     VerboseFlag,
+    WaitOption,
+    seconds,
 )
 from launcher.cli.say import say
 
 if TYPE_CHECKING:
+    from launcher.runs.mirror import Mirror
     from launcher.runs.recovering import Recovery
 
 
@@ -29,7 +33,9 @@ def recover(
         typer.Option("--all", help="All runs that wait or were interrupted; with --host, those of one host."),
     ] = False,
     host: HostOption = None,
+    profile: CardOption = None,
     env_files: EnvFileOption = None,
+    wait: WaitOption = None,
     sure: Annotated[
         bool,
         typer.Option("--yes", "-y", help="Send the secrets that the plan of another client's run names."),
@@ -45,6 +51,9 @@ def recover(
     A run is interrupted if its host was rebooted, or if what kept it was killed or removed. It waits for a card, a secret,
     an image or a client. It goes on from its last checkpoint, in the background, as the same run; launch attach does the
     same and follows it. For a run that has ended, use launch resume.
+
+    With --host, a run of another host moves there: it is stopped, and goes on from its last checkpoint as a new run with
+    the same global batch, seed and data order. Its curves continue.
 
     Examples:
         launch recover w8q2
@@ -62,6 +71,10 @@ def recover(
     request = recovering.RecoverRequest(env_files or (), sure)
     if every:
         found = recovering.recover_all(host, request, view)
+    elif host is not None and (mirror := _known(run)) is not None:
+        from launcher.runs.moving import MoveRequest, move
+
+        found = [move(mirror, MoveRequest(host, profile, env_files or (), sure, seconds(wait)), view)]
     else:
         found = [recovering.recover(run, host, request, view)]
     if as_json:
@@ -72,6 +85,17 @@ def recover(
         raise typer.Exit(1)
     if any(one.outcome == recovering.Outcome.WAITING for one in found):
         raise typer.Exit(5)
+
+
+def _known(run: str) -> Mirror | None:
+    """Return the mirror of the run that a word means; None if this client knows no such run."""
+    from launcher.errors import UnknownNameError
+    from launcher.runs.control import locate
+
+    try:
+        return locate(run, None)[1]
+    except UnknownNameError:
+        return None
 
 
 def _answer(found: list[Recovery]) -> None:
@@ -96,7 +120,8 @@ def _show(found: list[Recovery]) -> None:
         short = one.run.rpartition("-")[2]
         first, *more = one.words.splitlines() or [""]
         if one.outcome == Outcome.RECOVERED:
-            say(f"{one.run} on {one.host} goes on   launch attach {short}")
+            where = f" {first}" if first else ""
+            say(f"{one.run} on {one.host} goes on{where}   launch attach {short}")
         elif one.outcome == Outcome.BY_ANOTHER:
             by = f", recovered {first}" if first else ""
             say(f"{one.run} on {one.host} is {one.state}{by}: nothing to do   launch attach {short}")

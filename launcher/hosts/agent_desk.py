@@ -23,6 +23,8 @@ from launcher.values.answers import (
     HeldLock,
     Inheritance,
     MadeEnvironment,
+    MovedTo,
+    Outlook,
     PreparedRun,
     Removed,
     ResumedRun,
@@ -296,6 +298,20 @@ class _Runs(_Part):
         except ValueError as error:
             raise self._malformed("checkpoint", str(error).splitlines()[0]) from error
 
+    def outlook(self, run: str) -> Outlook:
+        return self._ask(Outlook, "outlook", run=run)
+
+    def move(self, run: str, target: MovedTo) -> MovedTo:
+        return self._ask(
+            _Moved, "move", run=run, to=target.run, host=target.host, root=target.root, deadline_s=SHORT_S
+        ).moved
+
+    def tree(self, run: str) -> bytes:
+        return self._channel.call("tree", deadline_s=DISK_S, run=run).payload
+
+    def contents(self, run: str, files: Sequence[str], take: Callable[[Incoming], None]) -> None:
+        self._channel.receive_stream("contents", take, total_s=SENDING_S, run=run, files=list(files))
+
     def send(self, run: str, files: Sequence[tuple[str, int, int]], take: Callable[[Incoming], None]) -> None:
         payload = json.dumps(files).encode()
         self._channel.receive_stream("send", take, payload, total_s=SENDING_S, run=run)
@@ -363,6 +379,20 @@ class _Preparation(_Part):
     def ship(self, run: str, files: Sequence[str], write: Callable[[IO[bytes]], None]) -> list[str]:
         reply = self._channel.send_stream("ship", b"", write, run=run, files=list(files))
         return self._as(_Missing, "ship", reply).missing
+
+    def offer_checkpoint(self, run: str, parent: str, checkpoint: SealedCheckpoint) -> list[str]:
+        return self._ask(
+            _Missing,
+            "offer_checkpoint",
+            checkpoint.manifest,
+            run=run,
+            parent=parent,
+            name=checkpoint.name,
+            deadline_s=DISK_S,
+        ).missing
+
+    def ship_checkpoint(self, run: str, files: Sequence[str], write: Callable[[IO[bytes]], None]) -> None:
+        self._channel.send_stream("ship_checkpoint", b"", write, run=run, files=list(files))
 
     def inherit(self, run: str, parent: str, requested_keys: Sequence[str]) -> Inheritance:
         return self._ask(
@@ -479,6 +509,10 @@ class _Sealed(Record):
     name: str
     sha256: str
     changed_ns: dict[str, int] = {}
+
+
+class _Moved(Record):
+    moved: MovedTo
 
 
 class _ManifestEnd(Record):

@@ -23,6 +23,8 @@ from launcher.values.answers import (
     HeldLock,
     Inheritance,
     MadeEnvironment,
+    MovedTo,
+    Outlook,
     PreparedRun,
     ResumedRun,
     Sweep,
@@ -98,6 +100,18 @@ class Runs(Protocol):
     def checkpoint(self, run: str, which: str) -> SealedCheckpoint:
         """Return the `best`, the `last` or a numbered checkpoint of a run. Raises AgentError `no-checkpoint` without it."""
 
+    def outlook(self, run: str) -> Outlook:
+        """Return whether a run can be moved, and where it has been moved to."""
+
+    def move(self, run: str, target: MovedTo) -> MovedTo:
+        """Record that a run, which has ended, goes on elsewhere; return what is on record: an earlier move stands."""
+
+    def tree(self, run: str) -> bytes:
+        """Return the manifest of a run's code and data as they were sent, as JSON."""
+
+    def contents(self, run: str, files: Sequence[str], take: Callable[[Incoming], None]) -> None:
+        """Send files of a run as they were sent to it, by their SHA-256, one after the other."""
+
     def send(self, run: str, files: Sequence[tuple[str, int, int]], take: Callable[[Incoming], None]) -> None:
         """Send files of a run one after the other, given as (path, first byte, size of the whole); `take` reads them.
 
@@ -138,6 +152,12 @@ class Preparation(Protocol):
 
     def ship(self, run: str, files: Sequence[str], write: Callable[[IO[bytes]], None]) -> list[str]:
         """Send files (SHA-256), which `write` writes one after the other; return those that are still missing."""
+
+    def offer_checkpoint(self, run: str, parent: str, checkpoint: SealedCheckpoint) -> list[str]:
+        """Offer a prepared run the checkpoint of its parent on another host; return the SHA-256 of the files to send."""
+
+    def ship_checkpoint(self, run: str, files: Sequence[str], write: Callable[[IO[bytes]], None]) -> None:
+        """Send the missing files of the checkpoint that was offered; it is in place, whole, when this returns."""
 
     def inherit(self, run: str, parent: str, requested_keys: Sequence[str]) -> Inheritance:
         """Give a run the code, the data and the newest checkpoint of a run on the same host.

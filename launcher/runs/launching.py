@@ -68,7 +68,7 @@ from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.model import Model
-from launcher.values.plan import Finding, Plan
+from launcher.values.plan import Finding, Plan, PlanValue
 from launcher.values.precision import Platform
 from launcher.values.profile import Profile
 
@@ -220,11 +220,16 @@ class Filling(NamedTuple):
 
 
 def begin(
-    contact: Contact, runtime: Runtime, plan: Plan, secrets: Mapping[str, str], filling: Filling
+    contact: Contact,
+    runtime: Runtime,
+    plan: Plan,
+    secrets: Mapping[str, str],
+    filling: Filling,
+    run_id: str | None = None,
 ) -> Started:
     """Sweep a host, make a run there with cards of its own, waiting for them if necessary, fill it, and start it.
 
-    The caller closes the desk if this raises, which removes what was prepared.
+    It gets a new id, unless one is given; AgentError `run-exists` if that is taken there. The caller closes the desk if this raises, which removes what was prepared.
     """
     view = contact.view
     if plan.verification is None and (note := hook_note(plan)):
@@ -232,7 +237,7 @@ def begin(
     look = look_at_cards(contact, plan)
     _sweep(runtime, view)
     wait_s = contact.deadline - time.monotonic()
-    create = functools.partial(_create, runtime, plan, look, queues=wait_s > 0)
+    create = functools.partial(_create, runtime, plan, look, run_id, queues=wait_s > 0)
     run, gpus = cards.waiting_for(create, wait_s, view)
     mirror = Mirror(run, runs_folder())
     with view.stage(filling.stage) as stage:
@@ -298,7 +303,13 @@ def _look(desk: Desk, resolved: Resolved, view: View) -> tuple[Facts, Profile]:
 
 def plan_of(profile: Profile, resolved: Resolved, facts: Facts | None) -> Plan:
     """Return the plan. The facts decide on the runtime; without facts it is `native`. Raises RefusedError."""
-    takes = plan_values_of(resolved.job, resolved.task.code)
+    return plan_with(profile, resolved, facts, plan_values_of(resolved.job, resolved.task.code))
+
+
+def plan_with(
+    profile: Profile, resolved: Resolved, facts: Facts | None, takes: tuple[PlanValue, ...] | None
+) -> Plan:
+    """Return the plan of a job whose script takes these values from it."""
     if resolved.rehearsed_on is not None and not takes and not _can_imitate(profile, resolved.job):
         profile, resolved = resolved.rehearsed_on, resolved._replace(rehearsed_on=None)
     profile = cards.profile_for(resolved.gpus, profile)
@@ -365,12 +376,17 @@ def _sweep(runtime: Runtime, view: View) -> None:
 
 
 def _create(
-    runtime: Runtime, plan: Plan, look: Callable[[], cards.CardChoice], *, queues: bool
+    runtime: Runtime,
+    plan: Plan,
+    look: Callable[[], cards.CardChoice],
+    run_id: str | None,
+    *,
+    queues: bool,
 ) -> tuple[str, tuple[str, ...]]:
-    """Make the run on the host under an id that is free there; return the id, and the cards that it got."""
+    """Make the run on the host under its id, or one that is free there; return the id, and the cards that it got."""
     choice = look()
-    for tries_left in reversed(range(ID_TRIES)):
-        run = new_run_id(plan.job)
+    for tries_left in reversed(range(ID_TRIES if run_id is None else 1)):
+        run = run_id or new_run_id(plan.job)
         try:
             gpus = runtime.create(run, plan, choice.gpus, choice.needed, any_of=choice.any_of, queues=queues)
         except AgentError as error:

@@ -45,6 +45,21 @@ class BusyCard(Record):
     state: str | None = None
 
 
+class MovedTo(Record):
+    """Where a run goes on: the run there, its host by a client's name for it, and the id of its root."""
+
+    run: Annotated[str, Field(max_length=100)]
+    host: Annotated[str, Field(max_length=300)] = ""
+    root: Annotated[str, Field(max_length=300)] = ""
+
+
+class Outlook(Record):
+    """Whether the script of a run can resume, and where the run has been moved to, if it has."""
+
+    resumes: bool
+    moved: MovedTo | None = None
+
+
 class PassedOver(Record):
     """A checkpoint that cannot be used, and why."""
 

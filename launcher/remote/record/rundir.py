@@ -1,7 +1,7 @@
 """The run directory: the one module that names its paths and says how they are written.
 
     <root>/runs/<run-id>/
-      control/   what decides: plan.json  prepared.json  manifest.json  wish  token  contact.lock  digests.json
+      control/   what decides: plan.json  prepared.json  manifest.json  wish  token  contact.lock  digests.json  moved.json
       record/    what the agent writes down: NNNN/  secrets.env  keeper.lock  keeper.log  container.json  told-STATE
       work/      what the job may write: code/  data  artifacts/  checkpoints/  home/
 
@@ -70,6 +70,7 @@ class Run:
         self.token = self.control.below("token")
         self.prepared_record = self.control.below("prepared.json")
         self.digests = self.control.below("digests.json")
+        self.moved = self.control.below("moved.json")
         self.secrets = self.record.below("secrets.env")
         self.older_secrets = self.control.below("secrets.env")
         self.manifest = self.control.below("manifest.json")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Callable, Dict, NamedTuple, Optional, Type
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, Type
 
 from ..cards import lease, tickets
 from ..fate.predecessor import Silence
@@ -47,6 +47,8 @@ class Session:
         self.locks: Dict[str, Lock] = {}
         self.silences: Dict[str, Silence] = {}
         """The runs whose last agent must be silent for a while before they may go on."""
+        self.checkpoints: Dict[str, Tuple[Any, bytes]] = {}
+        """The checkpoints that were offered for prepared runs: the request and the manifest."""
         self.unsealed: Dict[str, Unsealed] = {}
         """The environments in the making, by the name of their lock."""
 

@@ -55,7 +55,7 @@ def inherit(
     sealed = [(step, path) for step, path in sealed if bound is None or step < bound]
     if not sealed:
         raise ParentError("no-checkpoint", "run %s left no checkpoint to continue from" % parent.id)
-    if not _resumes(parent):
+    if not resumes(parent):
         words = "the script of run %s never called worker.resume_from(): it would start at step 1 again"
         raise ParentError("cannot-resume", words % parent.id)
     step, path, passed_over = _newest_whole(parent, sealed)
@@ -100,7 +100,7 @@ def _is_held(run: Run) -> bool:
     return is_locked(run.keeper_lock) or (last is not None and last.is_locked())
 
 
-def _resumes(run: Run) -> bool:
+def resumes(run: Run) -> bool:
     """Whether the script took its checkpoint from the worker, and its command line named no other."""
     consumed: set[str] = set()
     for folder in run.newest():
@@ -208,7 +208,7 @@ def _place(parent: Run, child: Run, store: Store) -> None:
     with store.shared():
         missing = store.place(manifest, child)
         if missing:
-            found = _find_in_trees(parent, manifest, missing)
+            found = find_in_trees(parent, manifest, missing)
             lost = sorted(
                 path
                 for path, entry in manifest.items()
@@ -224,7 +224,7 @@ def _place(parent: Run, child: Run, store: Store) -> None:
                 raise ParentError("lost", "the store lost files that were just written to it: check its disk")
 
 
-def _find_in_trees(parent: Run, manifest: Manifest, missing: list[str]) -> dict[str, tuple[str, int]]:
+def find_in_trees(parent: Run, manifest: Manifest, missing: list[str]) -> dict[str, tuple[str, int]]:
     """Return path and size, by SHA-256, of the missing files that the parent's own trees still hold unchanged."""
     found: dict[str, tuple[str, int]] = {}
     for path, entry in manifest.items():

@@ -130,11 +130,12 @@ class Store:
             if not self._has_data(entries):
                 needed.update(entries)
         files = {entry["sha256"]: entry for entry in needed.values() if "sha256" in entry}
-        return sorted(sha256 for sha256, entry in files.items() if not self._holds(sha256, entry))
+        return sorted(sha256 for sha256, entry in files.items() if not self.holds(sha256, entry.get("size")))
 
-    def _holds(self, sha256: str, entry: dict[str, Any]) -> bool:
+    def holds(self, sha256: str, size: int | None) -> bool:
+        """Whether the file with this content is here, by its size."""
         try:
-            return os.stat(self.file(sha256)).st_size == entry.get("size")
+            return os.stat(self.file(sha256)).st_size == size
         except OSError:
             return False
 

@@ -1,0 +1,221 @@
+"""Verbs of a move: what a run hands over to its successor on another host, and what that one takes.
+
+On the old host: whether the run can be moved, where it has been moved to, and its code and data as they were sent. On the
+new one: a checkpoint, which must be what its manifest says. Every path is made here, from names that were checked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from ..fate import run_state
+from ..record import strict_json
+from ..record.files import read_json, sync_folder, write_durably
+from ..record.rundir import TERMINAL, Run
+from ..store import checkpoints, parentage, shipping
+from ..store.manifest import read_manifest
+from . import contact
+from .requests import OfRun, Reply, RequestError, RunId, read_object
+from .session import Session, Verb
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+# on the old host
+
+
+def outlook(session: Session, request: OfRun, _payload: bytes) -> Reply:
+    """Say whether the script of a run can resume, and where it has been moved to, if it has."""
+    run = session.run(request.run)
+    return Reply({"resumes": parentage.resumes(run), "moved": read_json(run.moved) or None})
+
+
+class Move(NamedTuple):
+    """A run that has ended, and the run on another host that goes on with it: its id, host and root."""
+
+    run: RunId
+    to: RunId
+    host: str = ""
+    root: str = ""
+
+
+def move(session: Session, request: Move, _payload: bytes) -> Reply:
+    """Record that a run goes on elsewhere; return what is on record, by this client or an earlier one.
+
+    From here on one other run alone goes on with it. Raises RequestError for a run that has not ended, or is still held.
+    """
+    run = session.run(request.run)
+    contact.check_is_here(run)
+    with contact.contact(run) as is_ours:
+        if not is_ours:
+            raise RequestError("held", "another client is at run %s: try again" % run.id)
+        state = run_state.state_of(run)
+        if state["state"] not in TERMINAL or run_state.is_unwritten(state):
+            raise RequestError("not-ended", "run %s is %s" % (run.id, state["state"]))
+        try:
+            parentage.check_ended(run)
+        except parentage.ParentError as error:
+            raise RequestError(error.code, str(error)) from None
+        known = read_json(run.moved)
+        if not known:
+            known = {"run": request.to, "host": request.host, "root": request.root}
+            write_durably(run.moved, strict_json.encode(known) + "\n")
+    return Reply({"moved": known})
+
+
+def tree(session: Session, request: OfRun, _payload: bytes) -> Reply:
+    """Return the manifest of a run's code and data as they were sent."""
+    run = session.run(request.run)
+    return Reply({}, strict_json.encode(read_manifest(run.manifest)).encode())
+
+
+class Contents(NamedTuple):
+    """A run, and the SHA-256 of files that were sent to it."""
+
+    run: RunId
+    files: Optional[List[str]] = None
+
+
+def contents(session: Session, request: Contents, _payload: bytes) -> Reply:
+    """Send files of a run as they were sent to it, one after the other. Raises RequestError `lost` if one is not there any more."""
+    run = session.run(request.run)
+    manifest = read_manifest(run.manifest)
+    sizes = {entry["sha256"]: entry["size"] for entry in manifest.values() if "sha256" in entry}
+    wanted = request.files or []
+    if not set(wanted) <= set(sizes):
+        raise RequestError("not-offered", "run %s: a file was asked for that it was not sent" % run.id)
+    with session.store.shared():
+        missing = [sha256 for sha256 in wanted if not session.store.holds(sha256, sizes[sha256])]
+        found = parentage.find_in_trees(run, manifest, missing)
+        stream = shipping.ChunkWriter(session.connection)
+        for sha256 in wanted:
+            path = found[sha256][0] if sha256 in found else session.store.file(sha256)
+            _send(stream, path, sizes[sha256])
+        stream.finish()
+    return Reply({})
+
+
+def _send(stream: shipping.ChunkWriter, path: str, left: int) -> None:
+    try:
+        with open(path, "rb") as file:
+            while left > 0:
+                piece = file.read(min(left, shipping.CHUNK))
+                if not piece:
+                    break
+                left -= len(piece)
+                stream.write(piece)
+    except OSError as error:
+        raise RequestError("lost", "%s: %s" % (os.path.basename(path), error.strerror)) from None
+    if left:
+        raise RequestError("lost", "%s is shorter than it was" % os.path.basename(path))
+
+
+# on the new host
+
+
+class OfferCheckpoint(NamedTuple):
+    """A prepared run, the run that it goes on with, and the name of that one's checkpoint."""
+
+    run: RunId
+    parent: RunId
+    name: str = ""
+
+
+def offer_checkpoint(session: Session, request: OfferCheckpoint, payload: bytes) -> Reply:
+    """Take a checkpoint's manifest (the payload); return which of its files must be sent."""
+    run = session.prepared_run(request.run)
+    if not _NAME.fullmatch(request.name):
+        raise RequestError("bad-checkpoint", "%r is no name of a checkpoint" % request.name)
+    manifest = read_object(payload, "the manifest")
+    files, step = manifest.get("files"), manifest.get("step")
+    if (
+        not isinstance(files, dict)
+        or not all(map(_is_file, files.values()))
+        or type(step) is not int
+        or step < 0
+    ):
+        raise RequestError("bad-checkpoint", "the manifest of %s is not one of ours" % request.name)
+    for path in files:
+        if (
+            not path
+            or "\0" in path
+            or os.path.isabs(path)
+            or os.path.normpath(path) != path
+            or path.split("/")[0] == ".."
+        ):
+            raise RequestError("bad-checkpoint", "the manifest of %s names %r" % (request.name, path))
+    session.checkpoints[run.id] = (request, payload)
+    sizes = {entry["sha256"]: entry["size"] for entry in files.values()}
+    return Reply({"missing": sorted(one for one in sizes if not session.store.holds(one, sizes[one]))})
+
+
+def _is_file(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and type(entry.get("size")) is int
+        and entry["size"] >= 0
+        and isinstance(entry.get("sha256"), str)
+        and _SHA256.fullmatch(entry["sha256"]) is not None
+    )
+
+
+class ShipCheckpoint(NamedTuple):
+    """A prepared run, and the SHA-256 of the files that follow, in their order."""
+
+    run: RunId
+    files: Optional[List[str]] = None
+
+
+def ship_checkpoint(session: Session, request: ShipCheckpoint, _payload: bytes) -> Reply:
+    """Take the missing files of the checkpoint that was offered, and put it in place whole; the run goes on from it."""
+    run = session.prepared_run(request.run)
+    stream = shipping.ChunkReader(session.connection)
+    try:
+        if run.id not in session.checkpoints:
+            raise RequestError("not-offered", "run %s: no checkpoint was offered" % run.id)
+        offered, manifest = session.checkpoints[run.id]
+        files: Dict[str, Dict[str, Any]] = strict_json.decode(manifest)["files"]
+        sizes = {entry["sha256"]: entry["size"] for entry in files.values()}
+        sent = request.files or []
+        if not set(sent) <= set(sizes):
+            raise RequestError("not-offered", "run %s: a file was sent that was not offered" % run.id)
+        with session.store.shared():
+            session.store.receive(stream, [(sha256, sizes[sha256]) for sha256 in sent])
+            _put(session, run, offered.name, files, manifest)
+    finally:
+        stream.skip_rest()  # the client sends the whole stream, even if it was refused
+    origin = {"run": offered.parent, "checkpoint": offered.name, "step": strict_json.decode(manifest)["step"]}
+    run.write_prepared(session.prepared[run.id], dict(run.prepared(), parent=origin, changes={}))
+    return Reply({"parent": origin})
+
+
+def _put(session: Session, run: Run, name: str, files: Dict[str, Dict[str, Any]], manifest: bytes) -> None:
+    """Copy a checkpoint out of the store, check it, and give it its name."""
+    target = run.checkpoints.below(name)
+    hidden = run.checkpoints.below(".%s.new" % name)
+    shutil.rmtree(hidden, ignore_errors=True)
+    os.makedirs(hidden)
+    for path, entry in files.items():
+        copy = os.path.join(hidden, path)
+        os.makedirs(os.path.dirname(copy), exist_ok=True)
+        shutil.copyfile(session.store.file(entry["sha256"]), copy)
+    write_durably(os.path.join(hidden, checkpoints.MANIFEST), manifest)
+    defect = checkpoints.what_is_wrong(hidden)
+    if defect is not None:
+        raise RequestError("bad-checkpoint", "%s: %s" % (name, defect))
+    os.rename(hidden, target)
+    sync_folder(run.checkpoints)
+
+
+VERBS = {
+    "outlook": Verb(OfRun, outlook),
+    "move": Verb(Move, move),
+    "tree": Verb(OfRun, tree),
+    "contents": Verb(Contents, contents),
+    "offer_checkpoint": Verb(OfferCheckpoint, offer_checkpoint),
+    "ship_checkpoint": Verb(ShipCheckpoint, ship_checkpoint),
+}
