@@ -119,10 +119,14 @@ def _cells(row: Row) -> tuple[str, ...]:
         _loss(run.loss),
         _time(run),
         _age(run.time),
-        "; ".join(
-            filter(None, (f"last seen {run.state}; {row.problem}" if row.problem else _why(row), _kept(row)))
-        ),
+        "; ".join(filter(None, (_unreached(row) if row.problem else _why(row), _kept(row)))),
     )
+
+
+def _unreached(row: Row) -> str:
+    """Return what was last known of a run, and why its host does not say more."""
+    ago = f" {age_text(time.time() - row.reached)} ago" if row.reached is not None else ""
+    return f"last seen {row.summary.state}{ago}; {row.problem}"
 
 
 def _kept(row: Row) -> str:

@@ -40,13 +40,14 @@ FORCE_S = 8.0
 class Row(NamedTuple):
     """One line of `launch ps`. `problem` is why the host was not asked, or could not be.
 
-    `kept_age_s` is set for a live run whose newest checkpoint a follower keeps here: the age of that one in seconds, or infinity
+    `reached` is when the host of a row with a problem last answered, in seconds since 1970. `kept_age_s` is set for a live run whose newest checkpoint a follower keeps here: the age of that one in seconds, or infinity
     if there is none yet.
     """
 
     host: str
     summary: Summary
     problem: str | None = None
+    reached: float | None = None
     kept_age_s: float | None = None
 
 
@@ -120,7 +121,9 @@ def _ask(host: Host, asked: list[Mirror]) -> list[Row]:
             summaries = {summary.run: summary for summary in found}
     except LaunchError as error:
         problem = str(error).splitlines()[0]
-        return [Row(host.name, remembered(mirror), problem) for mirror in asked]
+        return [Row(host.name, remembered(mirror), problem, mirror.reached()) for mirror in asked]
+    for mirror in here:
+        mirror.note_reached()
     gone = "gone: the host has no such run"
     return [
         Row(host.name, summaries[mirror.run])

@@ -36,6 +36,7 @@ MOST_ROUNDS = 20
 """Answers that hold all of a run that has ended, after which nothing new may come."""
 LOST_LINKS = 5
 """So many links may be lost during a pull before it gives up; what has come stays."""
+LONG_AGO_S = 120.0
 BACK_OFF_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 
@@ -73,8 +74,20 @@ def follow(
             except UnreachableError as error:
                 desk = None
                 lost_pulls += has_ended
+                if not tries and (told := _last_reached(mirror)):
+                    view.note(told)
                 tries += 1
                 pause(view, error, tries)
+
+
+def _last_reached(mirror: Mirror) -> str | None:
+    """Say when the host of a run last answered, if that is long ago."""
+    reached = mirror.reached()
+    ago_s = time.time() - reached if reached is not None else 0.0
+    if ago_s < LONG_AGO_S:
+        return None
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(reached))
+    return f"{mirror.host().name} last answered on {when}; what is here is from then"
 
 
 def pause(view: View, error: UnreachableError, losses: int) -> None:

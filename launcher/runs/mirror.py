@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from launcher.values.plan import Plan
 
 PLAN = "plan.json"
+REACHED = ".mirror.lock"
+"""The time of change of this file says when the run's host last answered this client."""
+REACHED_S = 2.0
 TAIL = 4096
 _NODE = r"(?:[a-z0-9][a-z0-9-]{0,62}/)?"
 _MIRRORED = re.compile(
@@ -95,6 +99,7 @@ class Mirror:
         self._unread: dict[str, bytes] = {}
         self._printed = PrintedLines(self.folder)
         self._seen_state: list[Any] | None = None
+        self._noted_reached = -REACHED_S
 
     def place(self, path: str) -> Path:
         """Return where a file of the run has its place here, by its path below the run's work/ on the host."""
@@ -159,11 +164,14 @@ class Mirror:
     def bind_seen(self, host: Host, root_id: str, launched: float | None) -> None:
         """Like `bind`, for a run that another client may have launched: `launched` is when, by the host's record.
 
-        Raises OtherRootError if the folder is the copy of a run of another root.
+        A host that is remembered stays, by whatever other name the run was found. Raises OtherRootError if the folder is the
+        copy of a run of another root.
         """
-        self._bind(host, root_id, lambda: {"launched": launched or time.time()})
+        self._bind(host, root_id, lambda: {"launched": launched or time.time()}, keeps_host=True)
 
-    def _bind(self, host: Host, root_id: str, first: Callable[[], dict[str, Any]]) -> None:
+    def _bind(
+        self, host: Host, root_id: str, first: Callable[[], dict[str, Any]], *, keeps_host: bool = False
+    ) -> None:
         runs, path = self.folder.parent, self.folder / "client.json"
         with self.disk_errors(path):
             is_new = not runs.exists()
@@ -177,12 +185,28 @@ class Mirror:
                 record = {
                     "version": 1,
                     "run": self.run,
-                    "host": host.model_dump(),
+                    "host": (keeps_host and previous.get("host")) or host.model_dump(),
                     "root": root_id,
                     **(kept or first()),
                 }
                 if record != previous:
                     self._write("client.json", f"{json.dumps(record)}\n".encode())
+
+    def note_reached(self) -> None:
+        """Note that the run's host has just answered. What the disk refuses is only not known later."""
+        now = time.monotonic()
+        if now - self._noted_reached < REACHED_S:
+            return
+        self._noted_reached = now
+        with contextlib.suppress(OSError):
+            os.utime(self.folder / REACHED)
+
+    def reached(self) -> float | None:
+        """Return when the run's host last answered this client, in seconds since 1970; None if that is not known."""
+        try:
+            return (self.folder / REACHED).stat().st_mtime
+        except OSError:
+            return None
 
     def is_in(self, root_id: str) -> bool:
         """Return whether the run is in the root with this id, or in an unknown one: an older version did not record it."""
@@ -304,6 +328,7 @@ class Mirror:
                 "", f"the host sent a malformed answer: {where}: {first['msg']}"
             ) from error
         pieces = self._cut(update.parts, answer.payload)
+        self.note_reached()
         events: list[Event] = []
         log: list[Printed] = []
         is_complete = True
@@ -370,7 +395,8 @@ class Mirror:
             if offset == 0:
                 self._forget_unread(name)
                 if not agrees or (cursor["offset"] and is_unchanged):
-                    file.truncate(0)  # the host's file was replaced
+                    self._keep_aside(path)
+                    file.truncate(0)  # the host's file was replaced, or has lost its end
                     current = b""
             file.seek(offset + len(current))
             file.write(
@@ -378,6 +404,13 @@ class Mirror:
             )  # another client may have written a part of it, and more after it
             self._cursors[name] = _cursor_at(file, offset + len(data))
         return True
+
+    def _keep_aside(self, path: Path) -> None:
+        """Keep what a host no longer has: after a loss of power its file may be shorter than this copy."""
+        number = 1
+        while (aside := path.with_name(f"{path.name}.lost-{number}")).exists():
+            number += 1
+        shutil.copyfile(path, aside)
 
     def _read(self, name: str) -> bytes | None:
         try:
