@@ -86,7 +86,12 @@ def test_a_failed_a_missing_and_a_good_part_each_say_so():
         in sections["Rungs of a LoRA"]
     )
     assert "Not run: `make gpu PART=full`." in sections["Rungs of a full fine-tune"]
+    assert "| `lora` | failed: it took more than 465 s | 61 |\n| `full` | not run | - |" in text
+    assert "| `oom` | done | 61 |" in text
     assert "ehearsal" not in text
+    early = report.markdown(report.merged(document, "lora", {**failed, "machine": {}, "rows": []}))
+    assert "abc1234; an unknown machine." in early
+    assert "no card" not in early
 
 
 def test_a_rehearsal_says_so_at_every_figure_and_is_never_added_to_a_card_s(tmp_path):
@@ -495,6 +500,26 @@ def test_how_a_training_ended_names_the_class_and_its_line():
     }
     assert how_ended(record) == f"failed: cuda-oom: {line}"
     assert how_ended({"state": "stopped", "reason": "user", "evidence": None}) == "stopped: user"
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("job", ["sft", "distill"])
+def test_a_bare_script_trains_with_the_optimizer_of_the_plan(tmp_path, job):
+    """A card's fp32 has torch's fused AdamW. Each step has its loss, and the witness its memory and time."""
+    pytest.importorskip("torch")
+    with Station(tmp_path, is_rehearsed=True) as station:
+        sizes, is_text = station.sizes, job == "distill"
+        model = station.model("small", sizes.small)
+        rows, drawn = station.rows(2 * sizes.examples, sizes.tokens, is_text=is_text)
+        sets = {**trainings._small_sets(station, model, "full", rows), "steps": 2}
+        if is_text:
+            sets |= {"teacher": f"host:{model}", "data.eval": f"host:{rows}"}
+        plan = station.planned(job, sets)
+        precision = plan.ladder[0].model_copy(update={"device": "cuda", "capability": "7.5"})
+        bare = station.bare(f"bare_{job}.py", plan.model_copy(update={"ladder": (precision,)}), drawn)
+    assert bare.ledger.optimizer == "AdamW, fused"
+    assert [*bare.losses] == [1, 2]
+    assert len(bare.ledger.steps) == 2
 
 
 # with a simulated card

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu import card
-from gpu.ledger import distance, losses, read_ledger
+from gpu.ledger import distance, losses, read_ledger, read_lines
 from gpu.parts import NOT_ON_A_CPU, Row
 from gpu.station import Station
 from testbed.client import processes_of, until
@@ -187,7 +187,7 @@ def run_folder(station: Station, run: str) -> Path:
 def events(station: Station, run: str) -> list[dict[str, Any]]:
     """Return what the agent recorded of a run."""
     files = sorted(run_folder(station, run).glob("record/[0-9]*/events.jsonl"))
-    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    return [event for path in files for event in read_lines(path)]
 
 
 def until_ended(station: Station, run: str) -> None:
