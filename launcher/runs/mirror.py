@@ -406,11 +406,14 @@ class Mirror:
         return True
 
     def _keep_aside(self, path: Path) -> None:
-        """Keep what a host no longer has: after a loss of power its file may be shorter than this copy."""
+        """Keep what a host no longer has: after a loss of power its file may be shorter than this copy. A full disk keeps none."""
         number = 1
         while (aside := path.with_name(f"{path.name}.lost-{number}")).exists():
             number += 1
-        shutil.copyfile(path, aside)
+        try:
+            shutil.copyfile(path, aside)
+        except OSError:
+            aside.unlink(missing_ok=True)
 
     def _read(self, name: str) -> bytes | None:
         try:

@@ -39,7 +39,7 @@ STEPS = 40
 BATCH = 32
 SEED = 0
 MICRO_BATCHES = (8, 4, 2)
-RANKS = 2
+WORLD_SIZES = (2, 4)
 LONGEST_S = 1800
 PAGE = REPOSITORY / "docs" / "same-curve.md"
 NUMBERS = Path(__file__).with_name("CURVES.json")
@@ -86,10 +86,11 @@ def ways(host: Card, rehearsed: list[Card], micro_batch: int, cards: int) -> Ite
         if size < micro_batch:
             more = ("--set", f"batch.micro={size}")
             yield _on_rung(host, host.fp32, f"{host.name}, fp32, micro-batch {size}", more)
-    pair = host if cards >= RANKS else next(iter(rehearsed), None)
-    if pair is not None:
-        more = ("--set", f"batch.micro={MICRO_BATCHES[0]}")
-        yield _on_rung(pair, pair.fp32, f"{pair.name}, fp32, {RANKS} ranks", more, RANKS)
+    for ranks in WORLD_SIZES:
+        card = host if cards >= ranks else next(iter(rehearsed), None)
+        if card is not None:
+            more = ("--set", f"batch.micro={MICRO_BATCHES[0]}")
+            yield _on_rung(card, card.fp32, f"{card.name}, fp32, {ranks} ranks", more, ranks)
     modes = {rung.mode for card in (host, *rehearsed) for rung in card.rungs}
     for card in (host, *rehearsed):
         for number in range(len(card.rungs)):
@@ -142,12 +143,13 @@ class Bench:
     def card(self, name: str | None) -> Card:
         """Ask for the precisions on a card; on the host's own if it has no name."""
         profile = ("--profile", name) if name else ()
-        found = self._ask("explain", "--job", self.job, *profile)
-        rungs = tuple(map(Precision.model_validate, found["ladder"]))
-        modes = dict.fromkeys(one["mode"] for one in found["excluded"] if one["on_request"])
-        first = (self._ask("explain", "--job", self.job, *profile, "--precision", mode) for mode in modes)
-        on_request = tuple(Precision.model_validate(one["ladder"][0]) for one in first)
-        return Card(found["profile"], ("--rehearse", *profile) if name else (), rungs, on_request)
+        words = ("explain", "--job", self.job, *profile)
+        ladder = self._ask(*words)
+        rungs = tuple(map(Precision.model_validate, ladder["ladder"]))
+        modes = dict.fromkeys(other["mode"] for other in ladder["excluded"] if other["on_request"])
+        requested = (self._ask(*words, "--precision", mode)["ladder"] for mode in modes)
+        on_request = tuple(Precision.model_validate(rungs[0]) for rungs in requested)
+        return Card(ladder["profile"], ("--rehearse", *profile) if name else (), rungs, on_request)
 
     def micro_batch(self, card: Card) -> int:
         """Ask for the micro-batch that a plan for a card has."""
@@ -156,31 +158,38 @@ class Bench:
     def run(self, way: Way) -> Curve:
         """Run the job in one way. Whatever goes wrong is the state of the curve."""
         began = time.monotonic()
-        title, split, losses = way.precision.title, "-", {}
+        curve = Curve(
+            way.name, way.precision.mode, way.precision.title, "-", "", not way.is_on_request, 0.0, {}
+        )
         try:
             self._skip(way)
-            done = self.client.run("--json", *self._words, *way.words, timeout=LONGEST_S)
-            lines = [json.loads(line) for line in done.stdout.splitlines()]
-            plan = next((line["plan"] for line in lines if line["kind"] == "plan"), None)
-            end = next((line for line in lines if line["kind"] == "end" and "state" in line), None)
-            if plan is None or end is None:
-                why = (done.stderr.strip() or "no word of why").splitlines()[0]
-                state = f"not launched: {why.removeprefix(REFUSED)}"
-            else:
-                split = Split.model_validate(plan["split"]).title.replace("cards", "ranks")
-                losses = self._losses(end["run"])
-                report = self._ask("explain", end["run"])
-                state = judged(way.precision, plan, end, report) or whole(losses, self.steps)
-                title += untold(way.precision, report)
+            curve = self._measured(way, curve)
         except subprocess.TimeoutExpired:
-            state = f"failed: no end after {LONGEST_S} s"
+            curve = curve._replace(state=f"failed: no end after {LONGEST_S} s")
         except (AssertionError, ValueError, KeyError) as error:  # of the client, or an answer that is none
-            state = f"failed: {type(error).__name__}: {(str(error).strip() or '-').splitlines()[-1]}"
+            last = (str(error).strip() or "-").splitlines()[-1]
+            curve = curve._replace(state=f"failed: {type(error).__name__}: {last}")
         finally:
             for folder in (self.client.home / ".launch" / "runs").glob("*"):
                 kill_all_of(folder)
-        took = time.monotonic() - began
-        return Curve(way.name, way.precision.mode, title, split, state, not way.is_on_request, took, losses)
+        return curve._replace(seconds=time.monotonic() - began)
+
+    def _measured(self, way: Way, curve: Curve) -> Curve:
+        """Launch the job, and return its curve with split, losses and state."""
+        done = self.client.run("--json", *self._words, *way.words, timeout=LONGEST_S)
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        plan = next((line["plan"] for line in lines if line["kind"] == "plan"), None)
+        end = next((line for line in lines if line["kind"] == "end" and "state" in line), None)
+        if plan is None or end is None:
+            why = (done.stderr.strip() or "no word of why").splitlines()[0]
+            return curve._replace(state=f"not launched: {why.removeprefix(REFUSED)}")
+        losses, report = self._losses(end["run"]), self._ask("explain", end["run"])
+        return curve._replace(
+            precision=f"{curve.precision}{note_on_tf32(way.precision, report)}",
+            split=Split.model_validate(plan["split"]).title.replace("cards", "ranks"),
+            losses=losses,
+            state=fault_of(way.precision, plan, end, report) or gap_in(losses, self.steps) or SUCCEEDED,
+        )
 
     def _skip(self, way: Way) -> None:
         """Let the plan begin on the rung of a way: the host's records say that those above it have failed there.
@@ -206,28 +215,28 @@ class Bench:
         }
 
 
-def judged(wanted: Precision, plan: dict[str, Any], end: dict[str, Any], report: dict[str, Any]) -> str:
-    """Return what is wrong with a run that has ended, empty if nothing is."""
+def fault_of(precision: Precision, plan: dict[str, Any], end: dict[str, Any], report: dict[str, Any]) -> str:
+    """Return what is wrong with a run that has ended and should have had a precision; empty if nothing is."""
     first = Precision.model_validate(plan["ladder"][0])
     evidence = end["evidence"] or {}
     if end["state"] != SUCCEEDED:
         step = f", step {evidence['step']}" if evidence.get("step") is not None else ""
         return f"{end['state']}: {evidence.get('class') or end['reason']}{step}"
-    if first.digest != wanted.digest:
+    if first.digest != precision.digest:
         return f"failed: the plan began with {first.title}"
     return "" if report["verdict"] == "as-wanted" else f"failed: {report['sentence']}"
 
 
-def whole(losses: dict[int, float], steps: int) -> str:
-    """Return the state of a run that succeeded: it has a loss for each step."""
+def gap_in(losses: dict[int, float], steps: int) -> str:
+    """Return the first step of which a run has no loss; empty if it has all."""
     missing = [step for step in range(1, steps + 1) if step not in losses]
-    return f"failed: no loss of step {missing[0]}" if missing else SUCCEEDED
+    return f"failed: no loss of step {missing[0]}" if missing else ""
 
 
-def untold(wanted: Precision, report: dict[str, Any]) -> str:
-    """Return what the title of a precision says, and a rehearsal cannot have: tf32."""
+def note_on_tf32(precision: Precision, report: dict[str, Any]) -> str:
+    """Return what a title that says tf32 must add in a rehearsal, which has none; else nothing."""
     has_tf32 = any(line["name"] == "tf32" and line["ran"] == "on" for line in report["rows"])
-    return " (no tf32 on a CPU)" if wanted.mode == "fp32" and wanted.tf32 and not has_tf32 else ""
+    return " (no tf32 on a CPU)" if precision.mode == "fp32" and precision.tf32 and not has_tf32 else ""
 
 
 @contextlib.contextmanager
@@ -287,10 +296,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS)
     asked = parser.parse_args()
     measured = measure(asked.job, asked.steps)
-    every = {one.job: one for one in (*read(NUMBERS), measured)}
-    write(list(every.values()), NUMBERS)
+    measurements = list({one.job: one for one in (*read(NUMBERS), measured)}.values())
+    write(measurements, NUMBERS)
     draw(measured, PAGE.with_name(picture_name(asked.job)))
-    PAGE.write_text(page(list(every.values())))
+    PAGE.write_text(page(measurements))
     sys.exit(measured.has_failed)
 
 

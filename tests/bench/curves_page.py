@@ -14,18 +14,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUCCEEDED = "succeeded"
-COLOURS = {"fp32": "tab:blue", "bf16": "tab:green", "fp16": "tab:orange", "fp16-native": "tab:red"}
+COLOURS = {
+    "fp32": ("tab:blue", "tab:cyan", "navy", "slateblue"),
+    "bf16": ("tab:green", "olive"),
+    "fp16": ("tab:orange", "tab:brown"),
+    "fp16-native": ("tab:red", "tab:pink"),
+}
 STYLES = ("-", "--", ":", "-.")
-HEAD = (
-    *("run", "precision", "split"),
-    *("first loss", "last loss", "largest distance", "last distance", "state"),
-)
+HEAD = ["run", "precision", "split", "first loss", "last loss", "largest distance", "last distance", "state"]
 INTRODUCTION = """\
 # The same curve
 
 A fine-tune should learn the same on any card: in any precision of its [ladder](precision.md), with any micro-batch, on one card or
 several. `make curves` shows how far that holds. It runs one job in every rung of the ladder, in fp32 also with other splits of the
-same global batch and with two processes, always with the same seed and data, and compares the loss of each step with that of fp32.
+same global batch and with two and four processes, always with the same seed and data, and compares the loss of each step with that of fp32.
 
 Written by `make curves`; do not edit. `tests/bench/CURVES.json` has the loss of each step.
 
@@ -37,7 +39,7 @@ make curves                        # sft, a LoRA
 make curves JOB=distill STEPS=100  # another job, more steps
 ```
 
-With a card that `launch` knows, all runs are on that card, and its own ladder is run; a second card of its kind makes a run of two ranks.
+With a card that `launch` knows, all runs are on that card, and its own ladder is run; a second card of its kind makes a run of two ranks, four cards one of four.
 Its torch must be one for the card: see [install](install.md#which-torch). Without a card, the plans of some cards are rehearsed on the CPU.
 
 The picture and the table of that job are replaced. If a rung fails, its row says so, the others are still run, and the command exits with 1.
@@ -121,7 +123,7 @@ def row(curve: Curve, reference: Curve) -> list[str]:
 
 def table(curves: tuple[Curve, ...]) -> str:
     """Return the runs as Markdown."""
-    rows = [list(HEAD), ["---"] * len(HEAD), *(row(curve, curves[0]) for curve in curves)]
+    rows = [HEAD, ["---"] * len(HEAD), *(row(curve, curves[0]) for curve in curves)]
     return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |\n" for cells in rows)
 
 
@@ -156,7 +158,9 @@ def figure_of(measurement: Measurement) -> Figure:
     drawn: dict[str, int] = {}
     for curve in measurement.curves:
         number = drawn[curve.mode] = drawn.get(curve.mode, -1) + 1
-        look = {"color": COLOURS[curve.mode], "linestyle": STYLES[number % len(STYLES)], "linewidth": 1.3}
+        shade, style = divmod(number, len(STYLES))
+        colours = COLOURS[curve.mode]
+        look = {"color": colours[shade % len(colours)], "linestyle": STYLES[style], "linewidth": 1.3}
         if curve is reference:
             look |= {"color": "0.8", "linewidth": 6}
         ended = "" if curve.has_succeeded else f" ({curve.state.partition(':')[0]})"

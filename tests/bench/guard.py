@@ -294,9 +294,11 @@ def in_a_process(setup: Setup) -> dict[str, Any]:
         drain.stdout.readline()
         env = {**os.environ, "LAUNCH_SOCKET": address, "OMP_NUM_THREADS": "1"}
         words = [sys.executable, __file__, "--here", json.dumps(setup)]
-        done = subprocess.run(words, env=env, stdout=subprocess.PIPE, text=True, check=True)
-        drain.kill()
-        drain.communicate()
+        try:
+            done = subprocess.run(words, env=env, stdout=subprocess.PIPE, text=True, check=True)
+        finally:
+            drain.kill()
+            drain.communicate()
         figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return figures
 

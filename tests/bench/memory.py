@@ -37,6 +37,8 @@ TABLE = Path(__file__).with_name("MEMORY.md")
 TOKENS = 256
 """The length of a sample, unless the row says."""
 MICRO_BATCHES = 2
+CAPABILITY = "8.0"
+"""That of the card whose plan is rehearsed."""
 
 
 class Memory(NamedTuple):
@@ -60,18 +62,24 @@ def estimate(row: Row) -> float:
     return needed_gb(Training(model, row.method, workload), _precision(row), row.micro_batch) * 1000
 
 
-def _precision(row: Row) -> Precision:
+def _precision(row: Row, capability: str = CAPABILITY) -> Precision:
     names = ("mode", "base_dtype", "trainable_dtype", "autocast_dtype", "scaler")
     values = dict(zip(names, FORMS[row.form], strict=True))
     eps = 1e-4 if row.form == "fp16-native" else 1e-8
     card = {
         "device": "cuda",
-        "capability": "8.0",
+        "capability": capability,
         "attention": row.attention,
         "adam_eps": eps,
         "why": "measured",
     }
     return Precision.model_validate({**values, **card})
+
+
+def _own_capability() -> str:
+    import torch
+
+    return ".".join(map(str, torch.cuda.get_device_capability()))
 
 
 def measure(row: Row, *, is_on_card: bool = False) -> float:
@@ -82,7 +90,8 @@ def measure(row: Row, *, is_on_card: bool = False) -> float:
     from live_bytes import LiveBytes
 
     with tempfile.TemporaryDirectory() as name:
-        _enter_run(Path(name), row, is_rehearsed=not is_on_card)
+        precision = _precision(row, _own_capability() if is_on_card else CAPABILITY)
+        _enter_run(Path(name), row, precision, is_rehearsed=not is_on_card)
         AcceleratorState._reset_state(reset_partial_state=True)
         model = worker.prepare(_model(row, Path(name))).train()
         teacher = _load(TEACHER, Path(name)).eval() if "teacher" in row.settings else None
@@ -140,13 +149,13 @@ class CardBytes:
         torch.cuda.reset_peak_memory_stats()
 
 
-def _enter_run(folder: Path, row: Row, *, is_rehearsed: bool) -> None:
+def _enter_run(folder: Path, row: Row, precision: Precision, *, is_rehearsed: bool) -> None:
     """Write the attempt that this process is in from now on."""
     checkpointing = row.settings.get("gradient_checkpointing", False)
     attempt = {
         "run": "memory", "attempt": 1, "seed": 0, "rehearsed": is_rehearsed, "method": row.method, "model": None, "data": {},
         "settings": row.settings, "steps": 2, "save_every_steps": None, "loader_workers": 0,
-        "precision": _precision(row).model_dump(), "activation_checkpointing": checkpointing,
+        "precision": precision.model_dump(), "activation_checkpointing": checkpointing,
         "split": {"global_batch": 1, "ranks": 1, "micro_batch": 1, "accumulation": MICRO_BATCHES},
         "folders": {part: str(folder / part) for part in ("artifacts", "checkpoints", "cache")},
     }  # fmt: skip
@@ -246,7 +255,7 @@ def measured(numbers: list[int], *, is_on_card: bool = False) -> list[Memory]:
     """Measure rows in one process of its own; on a card those of ON_A_CARD, one a process: each leaves something there."""
     rows = ON_A_CARD if is_on_card else ROWS
     words = [sys.executable, __file__, "measure-on-card" if is_on_card else "measure", *map(str, numbers)]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
     peaks = [json.loads(line)["peak"] for line in done.stdout.splitlines() if line.startswith("{")]
     return [Memory(estimate(rows[number]), peak) for number, peak in zip(numbers, peaks, strict=True)]
 

@@ -34,6 +34,11 @@ class Row(NamedTuple):
     micro_batch: int = 2
     attention: str = "sdpa"
 
+    @property
+    def is_bf16(self) -> bool:
+        """Whether it computes in bf16."""
+        return self.form.startswith("bf16")
+
 
 CHECKPOINTED: dict[str, bool | int | float | str] = {"gradient_checkpointing": True}
 TAUGHT: dict[str, bool | int | float | str] = {"teacher": "org/teacher"}

@@ -1,4 +1,4 @@
-"""The Python of `make gpu`, and the card: what is there, and an environment from a folder of wheels if something lacks.
+"""The Python of `make gpu`: what it must have, and an environment from a folder of wheels if something lacks.
 
 Only the standard library is imported here, because nothing else may be there yet.
 """
@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / ".gpu"
@@ -28,38 +27,33 @@ class UnfitError(Exception):
     """`make gpu` cannot run here; the message is one line."""
 
 
-class Card(NamedTuple):
-    """The card, as nvidia-smi reports it."""
-
-    name: str
-    driver: str
-    capability: str
-    memory_mib: int
-
-
 def requirements() -> list[str]:
     """Return what must be installed: our dependencies, those of a training, and those of the tests."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    tests = [one for one in extras["dev"] if _name(one) in FOR_TESTS]
+    tests = [requirement for requirement in extras["dev"] if _name(requirement) in FOR_TESTS]
     return [*project["dependencies"], *extras["train"], *tests]
 
 
 def lacking(required: list[str]) -> list[str]:
-    """Return the names of those that this Python does not have, in any version."""
-    return [name for name in map(_name, required) if not _is_installed(name)]
+    """Return those requirements that this Python does not meet."""
+    return [requirement for requirement in required if not _is_met(requirement)]
 
 
 def _name(requirement: str) -> str:
     return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
 
 
-def _is_installed(name: str) -> bool:
+def _is_met(requirement: str) -> bool:
     try:
-        importlib.metadata.distribution(name)
+        version = importlib.metadata.version(_name(requirement))
     except importlib.metadata.PackageNotFoundError:
         return False
-    return True
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:  # one of the requirements: it is lacking itself
+        return True
+    return Requirement(requirement).specifier.contains(version, prereleases=True)
 
 
 def python_with(required: list[str], wheels: str | None) -> str:
@@ -84,56 +78,40 @@ def _filled(folder: Path, required: list[str], wheels: str) -> str:
     python = str(folder / "bin" / "python")
     shutil.rmtree(folder, ignore_errors=True)
     has_pip = importlib.util.find_spec("pip") is not None
-    _run([sys.executable, "-m", "venv", *(["--without-pip"] if has_pip else []), str(folder)])
-    packages = _run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip()
+    venv = [sys.executable, "-m", "venv", *(["--without-pip"] if has_pip else []), str(folder)]
+    run_ok(venv, "no environment could be made")
+    where = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    packages = run_ok(where, "the environment does not work").strip()
     # `--system-site-packages` would show the base Python's packages, not those of an environment that this one is.
     ours = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     (Path(packages) / "outer.pth").write_text("".join(f"{path}\n" for path in ours))
-    _run([python, "-m", "pip", "install", "--quiet", "--no-index", "--find-links", wheels, *required])
+    pip = [python, "-m", "pip", "install", "--quiet", "--no-index", "--find-links", wheels, *required]
+    run_ok(pip, f"pip could not install from {wheels}")
     return python
 
 
-def _run(words: list[str]) -> str:
+def run_ok(words: list[str], trouble: str) -> str:
+    """Run a command, and return what it prints. Raises UnfitError, which names the trouble and its last line, if it fails."""
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
-        raise UnfitError(f"{' '.join(words[:4])} … failed: {last}")
+        raise UnfitError(f"{trouble}: {last}")
     return done.stdout
 
 
-def find_card() -> Card:
-    """Return the first card. Raises UnfitError without one."""
-    query = [
-        "nvidia-smi",
-        "--query-gpu=name,driver_version,compute_cap,memory.total",
-        "--format=csv,noheader,nounits",
-    ]
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
-        answer = done.stdout if done.returncode == 0 else ""
-    except (OSError, subprocess.TimeoutExpired):
-        answer = ""
-    card = read_card(answer)
-    if card is None:
-        raise UnfitError("there is no NVIDIA card here: REHEARSE=1 make gpu tries the same parts on the CPU")
-    return card
+def variables(folder: Path) -> dict[str, str]:
+    """Return the variables of a part that works in `folder`.
 
-
-def read_card(answer: str) -> Card | None:
-    """Read the first line that describes a card; None if there is none."""
-    for line in answer.splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == 4 and cells[3].isdigit():
-            return Card(*cells[:3], int(cells[3]))
-    return None
-
-
-def variables() -> dict[str, str]:
-    """Return the variables of a part, in which our own packages are found."""
+    Our own packages are found. The card is the first one, as nvidia-smi counts. Every process of the part names its folder, by
+    which it is found and ended.
+    """
     paths = [str(REPOSITORY), str(REPOSITORY / "launcher" / "worker"), os.environ.get("PYTHONPATH", "")]
     own = {
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "PYTHONUSERBASE": site.getuserbase(),  # a client of a part has a home of its own
         "PYTHONUNBUFFERED": "1",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "TMPDIR": str(folder),
     }
     return {**os.environ, **own}

@@ -17,13 +17,18 @@ class Ledger(NamedTuple):
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        """The steps of the optimizer."""
+        """The steps, also those at which a scaler spared the optimizer."""
         return [line for line in self.lines if line["kind"] == "step"]
 
     def step_s(self, warm_steps: int) -> float:
         """Return the median time of a step, after the first ones, in seconds."""
         clocks = [line["clock"] for line in self.steps][warm_steps:]
         return statistics.median(after - before for before, after in itertools.pairwise(clocks))
+
+    @property
+    def optimizer(self) -> str | None:
+        """The optimizer that stepped, e.g. `AdamW, fused`."""
+        return next((line["optimizer"] for line in self.steps if line["optimizer"]), None)
 
     @property
     def peak_gb(self) -> float | None:

@@ -20,20 +20,23 @@ def tests(station: Station) -> Iterator[Row]:
     files = [path for path in sorted((REPOSITORY / "tests").rglob("test_*.py")) if MARK in path.read_text()]
     report = station.folder / "report.xml"
     words = [*("-m", "gpu", "-q", "-p", "no:cacheprovider"), f"--junitxml={report}", *map(str, files)]
-    subprocess.run([sys.executable, "-m", "pytest", *words], cwd=REPOSITORY, check=False)
+    done = subprocess.run([sys.executable, "-m", "pytest", *words], cwd=REPOSITORY, check=False)
+    if not report.exists():
+        raise RuntimeError(f"pytest ended with {done.returncode} before its first test")
     yield from outcomes(report, is_rehearsed=station.is_rehearsed)
 
 
 def outcomes(report: Path, *, is_rehearsed: bool) -> Iterator[Row]:
     """Read a row of each test in a JUnit report; one that pytest skips has not failed, and has shown nothing."""
     for case in ET.parse(report).iter("testcase"):  # noqa: S314 - pytest has just written it
-        found = {part.tag: part.get("message", "") for part in case}
-        kind = next((kind for kind in ("failure", "error", "skipped") if kind in found), "passed")
-        text = kind if kind == "passed" else f"{kind}: {found[kind].splitlines()[0] if found[kind] else ''}"
-        is_absent = kind == "skipped"
+        messages = {part.tag: part.get("message", "") for part in case}
+        outcome = next((name for name in ("failure", "error", "skipped") if name in messages), "passed")
+        message = messages.get(outcome, "").partition("\n")[0]
+        is_absent = outcome == "skipped"
+        shown = NOT_ON_A_CPU if is_absent and is_rehearsed else outcome
         yield {
             "what": f"`{case.get('classname', '').removeprefix('tests.')}::{case.get('name')}`",
-            "found": f"{NOT_ON_A_CPU}: {found[kind]}" if is_absent and is_rehearsed else text,
+            "found": f"{shown}: {message}" if message else shown,
             "seconds": float(case.get("time", 0)),
-            "ok": None if is_absent else kind == "passed",
+            "ok": None if is_absent else outcome == "passed",
         }

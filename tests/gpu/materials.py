@@ -34,6 +34,7 @@ class Sizes(NamedTuple):
     tokens: int
     billion_tokens: int
     examples: int
+    billion_examples: int
     micro: int
     steps: int
     warm_steps: int
@@ -45,31 +46,33 @@ ON_A_CARD = Sizes(
     small=Shape(768, 2048, 12, 12, 12, 32_000),
     teacher=Shape(1024, 2816, 16, 16, 16, 32_000),
     billion=Shape(2048, 8192, 16, 32, 8, 128_256, tie_word_embeddings=True),  # as Llama 3.2 1B
-    tokens=512, billion_tokens=1024, examples=32, micro=16, steps=30, warm_steps=8, billion_steps=20, rounds=3,
+    tokens=512, billion_tokens=1024, examples=32, billion_examples=32, micro=16, steps=30, warm_steps=8, billion_steps=16,
+    rounds=3,
 )  # fmt: skip
+WITHOUT_BF16 = ON_A_CARD._replace(steps=20, billion_examples=8)
+"""Less work for an older card. It emulates bf16, in which transformers' defaults train a model that was saved in it."""
 ON_A_CPU = Sizes(
     small=Shape(32, 64, 2, 4, 4, 64),
     teacher=Shape(48, 96, 2, 4, 4, 64),
     billion=Shape(32, 128, 2, 8, 2, 128, tie_word_embeddings=True),
-    tokens=64, billion_tokens=64, examples=4, micro=2, steps=6, warm_steps=1, billion_steps=4, rounds=1,
+    tokens=64, billion_tokens=64, examples=4, billion_examples=4, micro=2, steps=6, warm_steps=1, billion_steps=4, rounds=1,
 )  # fmt: skip
 
 
-def save_llama(folder: Path, shape: Shape, device: str, dtype: str = "float32") -> Path:
-    """Save a model with random weights, and a tokenizer that makes a token of a character; return its folder."""
+def save_llama(folder: Path, shape: Shape, dtype: str = "float32") -> Path:
+    """Save a model with random weights, and a tokenizer that makes a token of a character; return its folder.
+
+    It is made on the CPU: a context of this process on the card would lock trainings out of an exclusive one.
+    """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     tokens = load("demo").tokenizer()
     ids = {"pad_token_id": tokens.pad_token_id, "eos_token_id": tokens.eos_token_id, "bos_token_id": None}
     torch.manual_seed(0)
-    with torch.device(device):
-        model = LlamaForCausalLM(LlamaConfig(**shape._asdict(), **ids, max_position_embeddings=2048))
+    model = LlamaForCausalLM(LlamaConfig(**shape._asdict(), **ids, max_position_embeddings=2048))
     model.to(getattr(torch, dtype)).save_pretrained(folder)
     tokens.save_pretrained(folder)
-    del model
-    if device == "cuda":
-        torch.cuda.empty_cache()
     return folder
 
 

@@ -14,19 +14,32 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from gpu.environment import find_card
+from gpu.card import Card
 from gpu.parts import PARTS
 from gpu.station import Station
 
 
-def machine(*, is_rehearsed: bool) -> dict[str, Any]:
+def machine(card: Card | None) -> dict[str, Any]:
     """Describe this machine."""
-    card = None if is_rehearsed else find_card()
-    about = {"card": card.name, "driver": card.driver} if card else {}
     versions = {
         name: importlib.metadata.version(name) for name in ("torch", "transformers", "peft", "accelerate")
     }
-    return {**about, "CPUs": os.cpu_count(), "Python": platform.python_version(), **versions}
+    return {
+        **(_about(card) if card else {}),
+        "CPUs": os.cpu_count(),
+        "Python": platform.python_version(),
+        **versions,
+    }
+
+
+def _about(card: Card) -> dict[str, str]:
+    return {
+        "card": card.name,
+        "memory": f"{card.memory_mib} MiB",
+        "capability": ".".join(map(str, card.capability)),
+        "compute mode": card.compute_mode,
+        "driver": card.driver,
+    }
 
 
 def main() -> None:
@@ -40,7 +53,7 @@ def main() -> None:
             print(json.dumps(line), file=file, flush=True)
             print(json.dumps(line), flush=True)
 
-        write({"machine": machine(is_rehearsed=is_rehearsed)})
+        write({"machine": machine(station.card)})
         for row in getattr(importlib.import_module(f"gpu.{module}"), function)(station):
             write({"row": row})
 

@@ -30,14 +30,19 @@ class Part(NamedTuple):
 
 _WHAT = Column("what", "what")
 _OK = Column("ok", "as expected")
+_PRECISION = Column("precision", "precision")
+_OPTIMIZER = Column("optimizer", "optimizer")
 _SHARE = "{:.2%}"
+_GAP = "{:.3%}"
 _SPEED = Column("tokens_per_s", "tokens/s", "{:,.0f}")
 _GB = "{:,.3g}"
 _PEAK = Column("peak_gb", "peak, GB", _GB)
 _ESTIMATE = Column("estimated_gb", "estimated, GB", _GB)
 _CARD = Column("card_gb", "card in use, GB", _GB)
 _RUNGS = (
-    Column("precision", "precision"),
+    Column("what", "asked for"),
+    _PRECISION,
+    _OPTIMIZER,
     _SPEED,
     Column("of_fp32", "of fp32's", "{:.2f} x"),
     Column("of_plain", "of plain's", "{:.2f} x"),
@@ -45,31 +50,36 @@ _RUNGS = (
     _ESTIMATE,
     _CARD,
     Column("loss", "loss at the end", "{:.4f}"),
-    Column("gap_fp32", "farthest from fp32", _SHARE),
-    Column("gap_plain", "farthest from plain", _SHARE),
+    Column("gap_fp32", "farthest from fp32", _GAP),
+    Column("gap_plain", "farthest from plain", _GAP),
 )
 _RUNGS_NOTE = """\
-Our `sft` at each precision that the card can compute, chosen automatically or not, on the same model, data and split. `plain` is a
-script with transformers' defaults: no dtype, no autocast, its own optimizer. tokens/s is by the clock around each step of the
-optimizer, after the first ones; the median. The peak is torch's of tensors, beside the plan's estimate; the card's use is by nvidia-smi, all
-of the process. `farthest` is the largest distance of the two curves of the loss, as a share of the first loss."""
+Our `sft` at each precision that the card can compute, on the same model, data and split. The first row is fp32, to which the others
+are compared; on a card with tf32 it is that of an older card. `plain` is a script with transformers' defaults: no dtype, no
+autocast, its own optimizer. fp16-native may fail: it is never chosen automatically.
+
+- tokens/s: the median step after the first ones, by the clock, with the card waited for.
+- peak: torch's count of the tensors of the training, beside the plan's estimate.
+- card in use: the most that nvidia-smi reported meanwhile, of all that is on the card.
+- farthest: the largest distance of two curves of the loss, as a share of the first loss."""
 _PAIRS = (
     Column("what", "training"),
-    Column("precision", "precision"),
+    _PRECISION,
+    _OPTIMIZER,
     Column("micro", "micro-batch", "{:.0f}"),
-    Column("tokens_per_s", "tokens/s", "{:,.0f}"),
-    Column("bare_tokens_per_s", "bare", "{:,.0f}"),
+    _SPEED,
+    Column("bare_tokens_per_s", "bare, tokens/s", "{:,.0f}"),
     Column("of_bare", "of bare's", "{:.3f} x"),
     Column("mfu", "MFU", _SHARE),
     _PEAK,
-    Column("bare_peak_gb", "bare", _GB),
+    Column("bare_peak_gb", "bare, peak, GB", _GB),
     _ESTIMATE,
     _CARD,
-    Column("gap_bare", "loss farthest from bare", _SHARE),
+    Column("gap_bare", "loss farthest from bare", _GAP),
 )
 _PAIRS_NOTE = """\
-Each beside a script of the same settings and precision that imports nothing of ours. A bare `sft` is a Trainer, a bare `distill` a
-loop in plain torch. MFU is what `launch metrics` has, the median."""
+Each beside a script that imports nothing of ours and has the same settings, split, precision and optimizer. A bare `sft` is a
+Trainer, a bare `distill` a loop in plain torch. MFU is what `launch metrics` has, the median."""
 _EVENTS = (_WHAT, Column("found", "found"), Column("witness", "by another witness"), _OK)
 
 PARTS = {
@@ -85,14 +95,14 @@ PARTS = {
     "billion": Part(
         "A model of a billion parameters",
         "Llama's shape with random weights, saved in bf16. The plan chooses the micro-batch. The runs are stopped before their last step, so that nothing "
-        "is saved. `plain` is transformers' defaults, which train bf16 weights as they are.",
+        "is saved. transformers' defaults train bf16 weights as they are: less memory, and small updates are lost.",
         _PAIRS,
         "trainings.billion",
     ),
     "guard": Part(
         "What guard, hook and observation cost",
         "Steps with all that launcher puts into torch and Trainer, and without it, in turn, by `tests/bench/guard.py`: the median difference of neighbouring steps, "
-        "and where it is in 90 of 100 samples. On a card the clock is the wall's, and the card is waited for.",
+        "and where it is in 90 of 100 samples. On a card the clock is the wall's, and the card is waited for; on a CPU it is the process's time.",
         (
             Column("what", "training"),
             Column("parameters", "parameters", "{:,.0f}"),
@@ -114,13 +124,13 @@ PARTS = {
     ),
     "oom": Part(
         "Out of memory",
-        "A training that asks for 1.4 times the card's memory with the micro-batch of its plan.",
+        "A training whose step needs 1.4 times the card's memory with the micro-batch of its plan.",
         _EVENTS,
         "trouble.oom",
     ),
     "taken": Part(
         "A taken card, and leftovers",
-        "Processes of ours hold the card. Its compute mode is left as it is.",
+        "Processes that the part starts hold the card. Its compute mode is left as it is.",
         _EVENTS,
         "taken.taken",
     ),
@@ -133,14 +143,14 @@ PARTS = {
     "memory": Part(
         "Estimated memory beside peaks",
         "Real trainings of transformers, peft and accelerate under plans: the peak of a step of two micro-batches, by `tests/bench/memory.py`. On a card it is "
-        "torch's own count of allocated bytes.",
+        "torch's own count of allocated bytes, on a CPU the bytes of all tensors that are alive.",
         (
             Column("what", "training"),
             Column("method", "method"),
-            Column("precision", "precision"),
+            _PRECISION,
             Column("estimated_mb", "estimated, MB", "{:,.1f}"),
             Column("measured_mb", "measured, MB", "{:,.1f}"),
-            Column("ratio", "ratio"),
+            Column("ratio", "estimated / measured"),
         ),
         "overhead.memory",
     ),

@@ -20,6 +20,7 @@ _REHEARSED = """\
 # A rehearsal on a CPU
 
 **No card was used.** Everything is tiny. A figure here says that the part runs, and nothing about a card."""
+_OVERVIEW = (Column("part", "part"), Column("state", "state"), Column("seconds", "seconds", "{:.0f}"))
 _EMPTY = "Not run: `make gpu PART={}`."
 
 
@@ -61,7 +62,17 @@ def markdown(document: Document) -> str:
     sections = [_section(name, PARTS[name], document["parts"].get(name), is_rehearsed) for name in PARTS]
     title = _REHEARSED if is_rehearsed else _TITLE
     written = "Written by `REHEARSE=1 make gpu`" if is_rehearsed else "Written by `make gpu`"
-    return "\n\n".join([title, f"{written}; do not edit.", *sections]) + "\n"
+    return "\n\n".join([title, f"{written}; do not edit.", _overview(document), *sections]) + "\n"
+
+
+def _overview(document: Document) -> str:
+    """Return a table of the parts, and how they ended."""
+    rows: list[Row] = []
+    for name in PARTS:
+        result = document["parts"].get(name, {"state": "not run", "why": None})
+        state = ": ".join(filter(None, (result["state"], result["why"])))
+        rows.append({"part": f"`{name}`", "state": state, "seconds": result.get("seconds")})
+    return _table(_OVERVIEW, rows)
 
 
 def _section(name: str, part: Part, result: Result | None, is_rehearsed: bool) -> str:
@@ -77,10 +88,11 @@ def _section(name: str, part: Part, result: Result | None, is_rehearsed: bool) -
 
 
 def _machine(machine: dict[str, Any]) -> str:
-    card = machine.get("card")
-    return ", ".join(
-        [card or "no card", *(f"{name} {version}" for name, version in machine.items() if name != "card")]
-    )
+    """Describe the machine; a part that failed before it looked at one has none."""
+    if not machine:
+        return "an unknown machine"
+    others = (f"{name} {version}" for name, version in machine.items() if name != "card")
+    return ", ".join([machine.get("card", "no card"), *others])
 
 
 def _table(columns: tuple[Column, ...], rows: list[Row]) -> str:

@@ -28,7 +28,8 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpu import report
-from gpu.environment import FOLDER, REPOSITORY, UnfitError, find_card, python_with, requirements, variables
+from gpu.card import find_card
+from gpu.environment import FOLDER, REPOSITORY, UnfitError, python_with, requirements, run_ok, variables
 from gpu.ledger import read_lines
 from gpu.parts import PARTS, chosen
 
@@ -36,10 +37,12 @@ HERE = Path(__file__).resolve().parent
 PART_S = 465.0
 GRACE_S = 12.0
 """From SIGTERM, at which a part ends what it has started, to SIGKILL: a part takes eight minutes at most."""
-TOTAL_S = 29 * 60.0
+LEFT_S = 3.0
+"""How long what a part has left is looked for and killed."""
+TOTAL_S = 28 * 60.0
+"""All parts; the rest of the half hour is for an environment from wheels."""
 LEAST_S = 20.0
 """A part that has less time than this is not begun."""
-
 
 _ERROR = re.compile(r"[\w.]+(Error|Failed|Expired|Interrupt|Exception)\b")
 
@@ -60,9 +63,9 @@ def main() -> int:
             find_card()
         python = python_with(requirements(), os.environ.get("WHEELS") or None)
         if Path(python) != Path(sys.executable):
-            return subprocess.run([python, __file__], check=False).returncode
+            os.execv(python, [python, __file__])  # noqa: S606 - no shell is wanted
         if not is_rehearsed:
-            _check_torch(python)
+            run_ok([python, "-c", "import torch; torch.zeros(1, device='cuda')"], "torch cannot use the card")
         path = FOLDER / "REHEARSAL.json" if is_rehearsed else HERE / "GPU.json"
         report.read(path, is_rehearsed=is_rehearsed)
     except KeyError as error:
@@ -71,15 +74,10 @@ def main() -> int:
     except (UnfitError, ValueError) as error:
         print(f"make gpu: {error}", file=sys.stderr)
         return 2
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup sets it
+            signal.signal(number, lambda *_: sys.exit(1))
     return run_all(names, path, is_rehearsed=is_rehearsed)
-
-
-def _check_torch(python: str) -> None:
-    """Raise UnfitError if torch does not see the card that nvidia-smi reports."""
-    code = "import torch; torch.zeros(1, device='cuda')"
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise UnfitError(f"torch cannot use the card: {done.stderr.strip().splitlines()[-1]}")
 
 
 def run_all(names: list[str], path: Path, *, is_rehearsed: bool) -> int:
@@ -113,11 +111,14 @@ def run_part(name: str, limit_s: float, *, is_rehearsed: bool) -> report.Result:
             [sys.executable, str(HERE / "part.py"), name, str(folder), *mode], folder, log, limit_s
         )
         lines = read_lines(folder / "rows.jsonl")
+    except SystemExit:
+        print(f"{name}: stopped; what it had before stays", file=sys.stderr)
+        raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    found = [line["row"] for line in lines if "row" in line]
-    wrong = [row for row in found if row.get("ok") is False]
-    why = ended.why or (f"{len(wrong)} of {len(found)} rows are not as expected" if wrong else None)
+    rows = [line["row"] for line in lines if "row" in line]
+    wrong = [row for row in rows if row.get("ok") is False]
+    why = ended.why or (f"{len(wrong)} of {len(rows)} rows are not as expected" if wrong else None)
     print(f"{name}: {why or 'done'}, {ended.seconds:.0f} s   {log}", flush=True)
     return {
         "state": "done" if why is None else "failed",
@@ -126,7 +127,7 @@ def run_part(name: str, limit_s: float, *, is_rehearsed: bool) -> report.Result:
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "commit": _commit(),
         "machine": next((line["machine"] for line in lines if "machine" in line), {}),
-        "rows": found,
+        "rows": rows,
     }
 
 
@@ -139,12 +140,12 @@ def in_time(words: list[str], folder: Path, log: Path, limit_s: float) -> Ended:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env=variables(),
+            env=variables(folder),
             start_new_session=True,
         )
         try:
             code = process.wait(limit_s)
-            why = None if code == 0 else f"exit code {code}, {_reason(log)}"
+            why = None if code == 0 else _why(code, log)
         except subprocess.TimeoutExpired:
             why = f"it took more than {limit_s:.0f} s"
         finally:
@@ -153,7 +154,7 @@ def in_time(words: list[str], folder: Path, log: Path, limit_s: float) -> Ended:
 
 
 def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """End a part: its own process group, then the runs that it left, which name its folder and have a session of their own."""
+    """End a part: its own process group, then what it left, which names its folder."""
     from testbed.client import processes_of  # not before the environment has pytest
 
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -161,16 +162,21 @@ def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
             os.killpg(process.pid, number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(GRACE_S)
-    for pid in processes_of(folder):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + LEFT_S
+    while (pids := processes_of(folder)) and time.monotonic() < deadline:  # some start others meanwhile
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
 
 
-def _reason(log: Path) -> str:
-    """Return the last error in a log, else its last line; both may be missing."""
+def _why(code: int, log: Path) -> str:
+    """Return why a part failed: the signal that ended it, or its exit code and the last error in its log, else the last line."""
+    if code < 0:
+        return f"it was ended by {signal.Signals(-code).name}"
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if _ERROR.match(line)]
-    return (errors or lines or ["it said nothing"])[-1][:300]
+    return f"exit code {code}, {(errors or lines or ['it said nothing'])[-1][:300]}"
 
 
 def _commit() -> str:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 
 from gpu import card
 from gpu.ledger import Ledger, losses, read_ledger
-from gpu.materials import ON_A_CARD, ON_A_CPU, Shape, save_llama, write_rows
+from gpu.materials import ON_A_CARD, ON_A_CPU, WITHOUT_BF16, Shape, Sizes, save_llama, write_rows
 from gpu.parts import NOT_ON_A_CPU
 from testbed.client import REPOSITORY, Client, kill_all_of
 
@@ -37,6 +37,7 @@ pull_limit = 0
 max_length = 1024
 learning_rate = 1e-3
 logging_steps = 1
+optim = "auto"
 """
 JOBS = {
     "sft": JOB.format("sft") + "lora_rank = 16\n",
@@ -44,22 +45,32 @@ JOBS = {
 }
 
 
-class Trained(NamedTuple):
-    """A training. `plan`, `mfu` and `run` are None of one by hand; `card_gb` is None on a CPU."""
+class Watch(NamedTuple):
+    """When a training began, and at its end the most of the card that was in use, in GB; none on a CPU."""
 
+    began: float
+    peaks: list[float]
+
+    @property
+    def card_gb(self) -> float | None:
+        """The peak."""
+        return max(self.peaks, default=None)
+
+
+class Trained(NamedTuple):
+    """A training. `plan` has its split, also of one by hand, which has no `mfu`; `card_gb` is None on a CPU."""
+
+    plan: Plan
     ledger: Ledger
     losses: dict[int, float]
     began: float
     card_gb: float | None
-    plan: Plan | None = None
     mfu: float | None = None
-    run: str | None = None
 
-    @property
-    def planned(self) -> Plan:
-        """The plan of a run."""
-        assert self.plan is not None
-        return self.plan
+    def tokens_per_s(self, warm_steps: int) -> float:
+        """Return how many tokens it trained a second, after the first steps."""
+        tokens = self.plan.split.global_batch * int(self.plan.settings["max_length"])
+        return tokens / self.ledger.step_s(warm_steps)
 
 
 class FailedTrainingError(Exception):
@@ -72,8 +83,7 @@ class Station:
     def __init__(self, folder: Path, *, is_rehearsed: bool) -> None:
         """Make the project with the programs in it."""
         self.folder = folder
-        self.is_rehearsed = is_rehearsed
-        self.sizes = ON_A_CPU if is_rehearsed else ON_A_CARD
+        self.card = None if is_rehearsed else card.find_card()
         self.client = Client(folder)
         self._ledgers = 0
         if is_rehearsed:
@@ -95,14 +105,24 @@ class Station:
             kill_all_of(run)
 
     @property
+    def is_rehearsed(self) -> bool:
+        """Whether no card is used."""
+        return self.card is None
+
+    @property
+    def has_bf16(self) -> bool:
+        """Whether the card computes bf16; a rehearsal is that of an A100, which does."""
+        return self.card is None or self.card.has_bf16
+
+    @property
+    def sizes(self) -> Sizes:
+        """How large everything is."""
+        return ON_A_CPU if self.card is None else ON_A_CARD if self.card.has_bf16 else WITHOUT_BF16
+
+    @property
     def on_card(self) -> tuple[str, ...]:
         """The words of a launch for this machine's card, or for the CPU in a rehearsal."""
         return ("--profile", "cpu") if self.is_rehearsed else ()
-
-    @property
-    def capability(self) -> tuple[int, int]:
-        """The card's compute capability; in a rehearsal that of an A100."""
-        return (8, 0) if self.is_rehearsed else card.capability()
 
     def on_a_card_only(self, value: float | None) -> float | str | None:
         """Return a figure that only a card has, or what stands for it in a rehearsal."""
@@ -130,11 +150,11 @@ class Station:
 
     def model(self, name: str, shape: Shape, dtype: str = "float32") -> Path:
         """Make a model; return its folder."""
-        return save_llama(self.folder / name, shape, "cpu" if self.is_rehearsed else "cuda", dtype)
+        return save_llama(self.folder / name, shape, dtype)
 
-    def rows(self, steps: int, tokens: int, *, is_text: bool = False) -> tuple[Path, Path]:
-        """Write the examples of so many steps; return the file, and the one in the order in which they are drawn."""
-        return write_rows(self.folder, steps * self.sizes.examples, tokens, is_text=is_text)
+    def rows(self, examples: int, tokens: int, *, is_text: bool = False) -> tuple[Path, Path]:
+        """Write examples; return the file, and the one in the order in which they are drawn."""
+        return write_rows(self.folder, examples, tokens, is_text=is_text)
 
     # trainings
 
@@ -154,27 +174,34 @@ class Station:
             *(word for key, value in sets.items() for word in ("--set", f"{key}={json.dumps(value)}")),
         )
 
+    def planned(self, job: str, sets: Mapping[str, object]) -> Plan:
+        """Return the plan of a launch for the card."""
+        words = self.words(job, sets, self.new_ledger())
+        answer = self.client.ok("--dry-run", "--json", *words, *self.on_card)
+        return Plan.model_validate(json.loads(answer)["plan"])
+
     def launched(self, job: str, sets: Mapping[str, object], place: tuple[str, ...] | None = None) -> Trained:
         """Launch a job, for the card or as `place` says, and wait for its end. Raises FailedTrainingError if it does not succeed."""
-        ledger, peaks, began = self.new_ledger(), list[float](), time.time()
-        words = self.on_card if place is None else place
-        with self._watched(peaks):
-            every = self.words(job, {"attempts": 1, **sets}, ledger)
-            done = self.client.run("--json", *every, *words, timeout=LONGEST_S)
+        ledger = self.new_ledger()
+        words = self.words(job, {"attempts": 1, **sets}, ledger)
+        with self._watched() as watch:
+            done = self.client.run(
+                "--json", *words, *(self.on_card if place is None else place), timeout=LONGEST_S
+            )
         lines = [json.loads(line) for line in done.stdout.splitlines()]
         end = next((line for line in lines if line["kind"] == "end" and "state" in line), None)
-        if end is None or end["state"] != "succeeded":
-            why = done.stderr.strip()[-300:] if end is None else f"{end['state']}: {end['reason']}"
-            raise FailedTrainingError(f"{job} {' '.join(words)}: {why}")
-        return self._trained(end["run"], ledger, began, peaks)
+        if end is None:
+            raise FailedTrainingError(f"not launched: {done.stderr.strip()[-300:]}")
+        if end["state"] != "succeeded":
+            raise FailedTrainingError(how_ended(end))
+        return self._trained(end["run"], ledger, watch)
 
     def stopped(self, job: str, sets: Mapping[str, object], steps: int) -> Trained:
         """Launch a job and stop it after so many steps; nothing is saved. Raises FailedTrainingError."""
-        peaks, began = list[float](), time.time()
-        with self._watched(peaks):
+        with self._watched() as watch:
             ledger, run = self.held(job, {"attempts": 1, **sets}, steps)
             self.client.ok("stop", "--now", "--yes", run)
-        return self._trained(run, ledger, began, peaks)
+        return self._trained(run, ledger, watch)
 
     def held(self, job: str, sets: Mapping[str, object], steps: int) -> tuple[Path, str]:
         """Launch a job that is held after so many steps, and wait for that; return its ledger and the run."""
@@ -182,51 +209,80 @@ class Station:
         run = self.client.detached(*self.words(job, sets, ledger, steps), *self.on_card)
         deadline = time.monotonic() + LONGEST_S
         while len(read_ledger(ledger).steps) < steps:
-            state = self.client.summary(run)["state"]
-            if state not in LIVE or time.monotonic() > deadline:
-                raise FailedTrainingError(
-                    f"{job}: {state} after {len(read_ledger(ledger).steps)} of {steps} steps"
-                )
+            summary = self.client.summary(run)
+            if summary["state"] not in LIVE or time.monotonic() > deadline:
+                count = len(read_ledger(ledger).steps)
+                raise FailedTrainingError(f"{how_ended(summary)}, after {count} of {steps} steps")
             time.sleep(1.0)
         return ledger, run
 
-    def bare(self, script: str, settings: Mapping[str, object]) -> Trained:
-        """Run a script by hand, under the same witness. Raises FailedTrainingError."""
-        ledger, peaks, began = self.new_ledger(), list[float](), time.time()
+    def bare(self, script: str, plan: Plan, rows: Path, *, is_plain: bool = False) -> Trained:
+        """Run a script by hand with the settings of a plan, under the same witness. Raises FailedTrainingError.
+
+        `is_plain`: without its precision and optimizer.
+        """
+        settings = settings_by_hand(plan, rows, is_plain=is_plain)
+        ledger = self.new_ledger()
         curve, path = ledger.with_suffix(".losses"), ledger.with_suffix(".json")
         path.write_text(json.dumps({**settings, "on_cpu": self.is_rehearsed, "losses": str(curve)}))
-        with self._watched(peaks):
+        with self._watched() as watch:
             done = subprocess.run(
                 [sys.executable, "witness.py", script, str(path)], cwd=self.client.project,
                 env={**self.client.env, "WITNESS": str(ledger)}, capture_output=True, text=True, check=False,
                 timeout=LONGEST_S,
             )  # fmt: skip
         if done.returncode:
-            raise FailedTrainingError(f"{script}: {done.stderr.strip()[-300:]}")
-        found = {int(step): float(loss) for step, loss in json.loads(curve.read_text()).items()}
-        return Trained(read_ledger(ledger), found, began, peaks[0] if peaks else None)
+            raise FailedTrainingError(f"{script}: {(done.stderr.strip() or 'no message').splitlines()[-1]}")
+        by_step = {int(step): float(loss) for step, loss in json.loads(curve.read_text()).items()}
+        return Trained(plan, read_ledger(ledger), by_step, watch.began, watch.card_gb)
 
     def metrics(self, run: str) -> list[dict[str, Any]]:
         """Return what `launch metrics` has of a run."""
         return [json.loads(line) for line in self.client.ok("metrics", run, "--json").splitlines()]
 
     @contextlib.contextmanager
-    def _watched(self, peaks: list[float]) -> Iterator[None]:
+    def _watched(self) -> Iterator[Watch]:
+        peaks: list[float] = []
         with contextlib.nullcontext() if self.is_rehearsed else card.watched(peaks):
-            yield
+            yield Watch(time.time(), peaks)
 
-    def _trained(self, run: str, ledger: Path, began: float, peaks: list[float]) -> Trained:
+    def _trained(self, run: str, ledger: Path, watch: Watch) -> Trained:
         metrics = self.metrics(run)
-        mfu = [one["value"] for one in metrics if one["name"] == "mfu"]
+        mfu = [metric["value"] for metric in metrics if metric["name"] == "mfu"]
         return Trained(
+            plan=Plan.model_validate_json((self.client.runs / run / "plan.json").read_text()),
             ledger=read_ledger(ledger),
             losses=losses(metrics),
-            began=began,
-            card_gb=peaks[0] if peaks else None,
-            plan=Plan.model_validate_json((self.client.runs / run / "plan.json").read_text()),
+            began=watch.began,
+            card_gb=watch.card_gb,
             mfu=statistics.median(mfu) if mfu else None,
-            run=run,
         )
+
+
+def settings_by_hand(plan: Plan, rows: Path, *, is_plain: bool) -> dict[str, object]:
+    """Return a bare script's settings: those of a plan, without its precision and optimizer if it is plain."""
+    assert plan.model is not None
+    precision = plan.ladder[0]
+    return {
+        "model": plan.model.value,
+        "teacher": plan.teacher.value if plan.teacher else None,
+        "rows": str(rows),
+        "method": plan.method,
+        "steps": plan.steps,
+        "micro": plan.split.micro_batch,
+        "accumulation": plan.split.accumulation,
+        "learning_rate": plan.settings["learning_rate"],
+        "lora_rank": plan.settings.get("lora_rank"),
+        "precision": None if is_plain else precision.model_dump(mode="json"),
+        "is_fused": precision.fuses_adamw,
+    }
+
+
+def how_ended(record: Mapping[str, Any]) -> str:
+    """Return the state of a run and why it has it, from its row of `launch ps` or the last line of a launch."""
+    evidence = record["evidence"] or {}
+    words = [record["state"], evidence.get("class") or record["reason"], evidence.get("line")]
+    return ": ".join(str(word) for word in words if word)[:300]
 
 
 def estimated_gb(plan: Plan) -> float | None:

@@ -40,37 +40,19 @@ def taken(station: Station) -> Iterator[Row]:
 
 
 def _strangers(station: Station) -> Iterator[Row]:
-    names = (
-        "a process of no run fills the card: `launch probe`",
-        "… and a training that does not fit beside it",
-    )
-    if station.is_rehearsed:
+    if station.card is None:
         with _holding(station, HELD[True]):
             station.client.ok("probe", "--json")
-            yield from ({"what": name, "found": NOT_ON_A_CPU} for name in names)
+        yield from ({"what": name, "found": NOT_ON_A_CPU} for name in (SEEN, BESIDE))
         return
-    with _holding(station, card.card_bytes() - card.used_bytes() - ROOM) as pid:
-        probe = json.loads(station.client.ok("probe", "--json"))
-        is_named = pid in [one["pid"] for gpu in probe["gpus"] for one in gpu["holders"]]
-        is_seen = pid in card.holders()
-        yield {
-            "what": names[0],
-            "found": f"{'names' if is_named else 'does not name'} its pid",
-            "witness": f"nvidia-smi {'does' if is_seen else 'does not, as in a container'}; {gb(card.used_bytes())} in use",
-            "ok": is_named == is_seen,
-        }
-        micro = planned_micro_batch(station)
-        run = hungry(station, 2 * ROOM // micro, room=micro)
-        state = station.client.summary(run)
-        log = station.client.ok("logs", run)
-        seen = sorted(set(re.findall(r"Process (\d+) has [\d.]+ [GM]iB memory in use", log)))
-        yield {
-            "what": names[1],
-            "found": f"{state['state']}: {state['reason']}, attempt {state['attempt']}",
-            "witness": f"torch names {', '.join(seen) or 'no process'}; that of no run {'has ended' if is_gone(pid) else 'lives'}",
-            # Where torch does not see it, a smaller micro-batch is the right answer.
-            "ok": not is_gone(pid) and (not seen or (state["state"], state["attempt"]) == ("failed", 1)),
-        }
+    with _holding(station, card.free_bytes() - ROOM) as pid:
+        yield _seen(station, pid)
+        yield _refused(station, pid) if station.card.is_exclusive else _beside(station, pid)
+
+
+SEEN = "a process of no run fills the card: `launch probe`"
+BESIDE = "… and a training that does not fit beside it"
+REFUSED = "… which takes one process at a time: another launch"
 
 
 @contextlib.contextmanager
@@ -86,6 +68,52 @@ def _holding(station: Station, size: int) -> Iterator[int]:
             process.kill()
 
 
+def _seen(station: Station, pid: int) -> Row:
+    """Compare who holds the card by `launch probe` and by nvidia-smi."""
+    probe = json.loads(station.client.ok("probe", "--json"))
+    is_named = pid in [holder["pid"] for gpu in probe["gpus"] for holder in gpu["holders"]]
+    is_seen = pid in card.holders()
+    return {
+        "what": SEEN,
+        "found": f"{'names' if is_named else 'does not name'} its pid",
+        "witness": f"nvidia-smi {'does' if is_seen else 'does not, as in a container'}; {gb(card.used_bytes())} in use",
+        "ok": is_named == is_seen,
+    }
+
+
+def _beside(station: Station, pid: int) -> Row:
+    """Launch a training that does not fit: only where torch does not see the other process is a smaller micro-batch the answer."""
+    micro = planned_micro_batch(station)
+    run = hungry(station, 2 * ROOM // micro, room=micro)
+    state, log = station.client.summary(run), station.client.ok("logs", run)
+    named = sorted(set(re.findall(r"Process (\d+) has [\d.]+ [GM]iB memory in use", log)))
+    is_answered = state["state"] == "failed" and state["attempt"] == 1
+    is_mended = state["state"] == "succeeded" and state["attempt"] != 1
+    return {
+        "what": BESIDE,
+        "found": f"{state['state']}: {state['reason']}, attempt {state['attempt']}",
+        "witness": f"torch names {', '.join(named) or 'no process'}; that of no run {_lives(pid)}",
+        "ok": (is_answered if named else is_mended) and not is_gone(pid),
+    }
+
+
+def _refused(station: Station, pid: int) -> Row:
+    """Launch onto an exclusive card that another process holds."""
+    done = station.client.run(*station.on_card, *IN)
+    is_named = f"pid {pid}" in done.stderr
+    is_seen = pid in card.holders()
+    return {
+        "what": REFUSED,
+        "found": f"exit {done.returncode}, {'names' if is_named else 'does not name'} its pid",
+        "witness": f"nvidia-smi {'does' if is_seen else 'does not, as in a container'}; that of no run {_lives(pid)}",
+        "ok": (not is_seen or (done.returncode == 3 and is_named)) and not is_gone(pid),
+    }
+
+
+def _lives(pid: int) -> str:
+    return "has ended" if is_gone(pid) else "lives"
+
+
 # a run that lives
 
 
@@ -94,11 +122,10 @@ def _leased(station: Station) -> Iterator[Row]:
     done = station.client.run(*station.on_card, *IN)
     is_named = run in done.stderr
     lives = bool(processes_of(run_folder(station, run)))
+    exit_and_name = f"exit {done.returncode}, {'names' if is_named else 'does not name'} the run"
     yield {
         "what": "a live run has the card: another launch",
-        "found": NOT_ON_A_CPU
-        if station.is_rehearsed
-        else f"exit {done.returncode}, {'names' if is_named else 'does not name'} the run",
+        "found": NOT_ON_A_CPU if station.is_rehearsed else exit_and_name,
         "witness": f"the run {'lives' if lives else 'has ended'}",
         "ok": None if station.is_rehearsed else done.returncode == 3 and is_named and lives,
     }
@@ -127,26 +154,24 @@ class Killed(NamedTuple):
 
 
 def _leftovers(station: Station) -> Iterator[Row]:
-    before = 0 if station.is_rehearsed else card.used_bytes()
+    before = _used(station)
     _, run = _held_by_a_run(station, "left")
     killed = _processes(run_folder(station, run))
     for pid in (killed.keeper, killed.agent):
         os.kill(pid, signal.SIGKILL)
     until(lambda: is_gone(killed.agent) and is_gone(killed.keeper), "the end of agent and keeper")
     left = [pid for pid in killed.trained if not is_gone(pid)]
-    during = 0 if station.is_rehearsed else card.used_bytes()
+    in_use = f"{gb(_used(station))} of the card in use, {gb(before)} before"
     yield {
         "what": "agent and keeper killed by SIGKILL: what is left",
         "found": f"{len(left)} of {len(killed.trained)} processes live",
-        "witness": NOT_ON_A_CPU
-        if station.is_rehearsed
-        else f"{gb(during)} of the card in use, {gb(before)} before",
+        "witness": NOT_ON_A_CPU if station.is_rehearsed else in_use,
         "ok": bool(left),
     }
-    said = station.client.seen(*station.on_card, *IN)
-    after = 0 if station.is_rehearsed else card.used_bytes()
+    stages = station.client.seen(*station.on_card, *IN)
+    after = _used(station)
     living = [pid for pid in left if not is_gone(pid)]
-    sweep = next((line for line in said.splitlines() if " sweep " in line), "no sweep")
+    sweep = next((line for line in stages.splitlines() if " sweep " in line), "no sweep")
     in_use = NOT_ON_A_CPU if station.is_rehearsed else f"{gb(after)} in use"
     yield {
         "what": "… and the next launch",
@@ -154,6 +179,11 @@ def _leftovers(station: Station) -> Iterator[Row]:
         "witness": f"{len(living)} of them live; {in_use}",
         "ok": not living and f"ended {len(left)} of ours" in sweep and after - before < SLACK,
     }
+
+
+def _used(station: Station) -> int:
+    """Return the bytes of the card in use, 0 in a rehearsal."""
+    return 0 if station.is_rehearsed else card.used_bytes()
 
 
 def _processes(folder: Path) -> Killed:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu import card
-from gpu.ledger import distance, losses, read_ledger
+from gpu.ledger import distance, losses, read_ledger, read_lines
 from gpu.parts import NOT_ON_A_CPU, Row
 from gpu.station import Station
 from testbed.client import processes_of, until
@@ -39,18 +39,17 @@ SAME_LOSS = 0.02
 def oom(station: Station) -> Iterator[Row]:
     """Let a training ask for more than the card has."""
     micro = planned_micro_batch(station)
-    total = 0 if station.is_rehearsed else card.card_bytes()
+    total = station.card.memory_mib * card.MIB if station.card else 0
     run = hungry(station, int(NEEDED * total) // micro, room=micro // 2)
-    remedies = [one["values"] for one in events(station, run) if one["kind"] == "remedy"]
+    remedies = [event["values"] for event in events(station, run) if event["kind"] == "remedy"]
     lines = station.client.ok("logs", run).splitlines()
-    real = next((line[:200] for line in lines if "CUDA out of memory" in line), "no such line")
+    error = next((line[:200] for line in lines if "CUDA out of memory" in line), "no such line")
+    raised = f"{NOT_ON_A_CPU}: the script raises an error with torch's words"
     yield {
         "what": "the error",
-        "found": ", ".join(one["class"] for one in remedies) or "no remedy",
-        "witness": f"{NOT_ON_A_CPU}: the script raises an error with torch's words"
-        if station.is_rehearsed
-        else real,
-        "ok": [one["class"] for one in remedies] == ["cuda-oom"],
+        "found": ", ".join(remedy["class"] for remedy in remedies) or "no remedy",
+        "witness": raised if station.is_rehearsed else error,
+        "ok": [remedy["class"] for remedy in remedies] == ["cuda-oom"],
     }
     yield {
         "what": "the remedy",
@@ -72,8 +71,8 @@ def oom(station: Station) -> Iterator[Row]:
 def planned_micro_batch(station: Station) -> int:
     """Return the micro-batch that the plan of the hungry training has; write its job."""
     (station.client.project / "hungry.toml").write_text(HUNGRY)
-    said = station.client.ok("--dry-run", "--json", "--job", "./hungry.toml", *station.on_card)
-    return int(json.loads(said)["plan"]["split"]["micro_batch"])
+    answer = station.client.ok("--dry-run", "--json", "--job", "./hungry.toml", *station.on_card)
+    return int(json.loads(answer)["plan"]["split"]["micro_batch"])
 
 
 def hungry(station: Station, bytes_an_example: int, room: int) -> str:
@@ -94,7 +93,7 @@ def kill(station: Station) -> Iterator[Row]:
     """Kill one training, stop and resume another, and compare both with one that is left alone."""
     sizes = station.sizes
     steps, every = sizes.steps, sizes.steps // 3
-    rows, _ = station.rows(steps, sizes.tokens)
+    rows, _ = station.rows(steps * sizes.examples, sizes.tokens)
     sets: dict[str, object] = {
         "model": f"host:{station.model('small', sizes.small)}", "data.train": f"host:{rows}", "method": "lora",
         "steps": steps, "save_every_steps": every, "batch.global": sizes.examples, "batch.micro": sizes.micro,
@@ -120,7 +119,7 @@ def _killed(
     go_on(path)
     until_ended(station, run)
     ledger, state = read_ledger(path), station.client.summary(run)
-    begins = [one["values"]["step"] for one in events(station, run) if one["kind"] == "begin"]
+    begins = [event["values"]["step"] for event in events(station, run) if event["kind"] == "begin"]
     first = next((line for line in ledger.steps if line["pid"] != last["pid"]), None)
     again = (
         "no step followed"
@@ -142,7 +141,7 @@ def _resumed(
     path, run = station.held("sft", sets, every + 1)
     stopping = station.client.start("stop", "--yes", run)
     until(
-        lambda: any(one["values"].get("state") == "stopping" for one in events(station, run)),
+        lambda: any(event["values"].get("state") == "stopping" for event in events(station, run)),
         "the wish to stop",
     )
     go_on(path)
@@ -188,7 +187,7 @@ def run_folder(station: Station, run: str) -> Path:
 def events(station: Station, run: str) -> list[dict[str, Any]]:
     """Return what the agent recorded of a run."""
     files = sorted(run_folder(station, run).glob("record/[0-9]*/events.jsonl"))
-    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    return [event for path in files for event in read_lines(path)]
 
 
 def until_ended(station: Station, run: str) -> None:

@@ -44,7 +44,7 @@ def cells(name, text):
 
 
 def test_without_a_card_each_rung_of_each_rehearsed_card_is_run_once_and_fp32_first():
-    """Of a CPU, a Turing and an Ampere card; fp32 also with smaller micro-batches and two ranks."""
+    """Of a CPU, a Turing and an Ampere card; fp32 also with smaller micro-batches, two ranks and four."""
     cpu = card("cpu")
     rehearsed = [card(name, "--rehearse", "--profile", name) for name in ("titan_rtx", "a100_40gb")]
     planned = list(curves.ways(cpu, rehearsed, micro_batch=32, cards=0))
@@ -56,9 +56,10 @@ def test_without_a_card_each_rung_of_each_rehearsed_card_is_run_once_and_fp32_fi
     assert all("--rehearse" in way.words for way in rungs)
     splits = [way.words[-1] for way in planned if "micro-batch" in way.name]
     assert splits == ["batch.micro=8", "batch.micro=4", "batch.micro=2"]
-    (pair,) = [way for way in planned if "2 ranks" in way.name]
-    assert pair.words[:5] == ("--rehearse", "--profile", "titan_rtx", "--gpus", "2")
-    assert pair.precision == rehearsed[0].rungs[2]
+    ranks = [way for way in planned if "ranks" in way.name]
+    of_titan = ("--rehearse", "--profile", "titan_rtx", "--gpus")
+    assert [way.words[:5] for way in ranks] == [(*of_titan, "2"), (*of_titan, "4")]
+    assert {way.precision for way in ranks} == {rehearsed[0].rungs[2]}
     assert [way.name for way in planned if way.is_on_request] == ["titan_rtx, fp16-native on request"]
     assert len({way.name for way in planned}) == len(planned)
 
@@ -73,14 +74,14 @@ def test_a_rung_is_reached_by_leaving_out_those_above_it():
     assert not any("--precision" in way.words for way in planned if not way.is_on_request)
 
 
-@pytest.mark.parametrize("cards", [1, 2])
-def test_on_a_card_nothing_is_rehearsed_and_two_ranks_need_two_cards(cards):
+@pytest.mark.parametrize(("cards", "world_sizes"), [(1, ["1"]), (2, ["1", "2"]), (4, ["1", "2", "4"])])
+def test_on_a_card_nothing_is_rehearsed_and_ranks_need_as_many_cards(cards, world_sizes):
     """The card's own rungs, each once; its own precisions on request."""
     own = card("titan_rtx")
     planned = list(curves.ways(own, [], micro_batch=8, cards=cards))
     assert not any("--rehearse" in way.words for way in planned)
     ranks = [way.words[way.words.index("--gpus") + 1] for way in planned]
-    assert sorted(set(ranks)) == [str(count) for count in range(1, cards + 1)]
+    assert sorted(set(ranks)) == world_sizes
     run = [way.precision for way in planned if not way.is_on_request]
     assert set(run) == set(own.rungs)
     assert "batch.micro=8" not in planned[1].words  # what a TITAN RTX takes anyway
@@ -95,22 +96,22 @@ def test_a_run_counts_as_good_only_with_its_own_precision_and_all_its_losses():
     plan = {"ladder": [fp16.model_dump(), fp32.model_dump()]}
     ended = {"state": "succeeded", "reason": "completed", "evidence": {"exit": 0}}
     seen = {"verdict": "as-wanted", "sentence": "what ran is what the card wants"}
-    assert curves.judged(fp16, plan, ended, seen) == ""
-    assert curves.judged(fp32, plan, ended, seen).startswith("failed: the plan began with fp16 autocast")
+    assert curves.fault_of(fp16, plan, ended, seen) == ""
+    assert curves.fault_of(fp32, plan, ended, seen).startswith("failed: the plan began with fp16 autocast")
     other = {"verdict": "lower-rung", "sentence": "what ran is rung 2"}
-    assert curves.judged(fp16, plan, ended, other) == "failed: what ran is rung 2"
+    assert curves.fault_of(fp16, plan, ended, other) == "failed: what ran is rung 2"
     broken = {"state": "failed", "reason": "attempts-exhausted", "evidence": {"class": "cuda-oom", "step": 8}}
-    assert curves.judged(fp16, plan, broken, seen) == "failed: cuda-oom, step 8"
-    assert curves.whole(PLAIN, STEPS) == "succeeded"
-    assert curves.whole({1: 4.0, 3: 2.0}, STEPS) == "failed: no loss of step 2"
+    assert curves.fault_of(fp16, plan, broken, seen) == "failed: cuda-oom, step 8"
+    assert curves.gap_in(PLAIN, STEPS) == ""
+    assert curves.gap_in({1: 4.0, 3: 2.0}, STEPS) == "failed: no loss of step 2"
 
 
 def test_a_rehearsal_does_not_claim_tf32():
     """A title that says tf32 says too that it was off."""
     tf32 = card("a100_40gb").rungs[1]
     row = {"name": "tf32", "wanted": "on"}
-    assert "no tf32" in curves.untold(tf32, {"rows": [{**row, "ran": "off"}]})
-    assert curves.untold(tf32, {"rows": [{**row, "ran": "on"}]}) == ""
+    assert "no tf32" in curves.note_on_tf32(tf32, {"rows": [{**row, "ran": "off"}]})
+    assert curves.note_on_tf32(tf32, {"rows": [{**row, "ran": "on"}]}) == ""
 
 
 # what is written
@@ -167,6 +168,16 @@ def test_numbers_are_kept_for_each_job_and_come_back(tmp_path):
     assert "](same-curve-distill.png)" in curves_page.page(curves_page.read(path))
 
 
+def test_the_page_is_that_of_the_numbers_beside_the_bench():
+    """It is written by the command alone. A rehearsal has all world sizes."""
+    measurements = curves_page.read(curves.NUMBERS)
+    assert curves.PAGE.read_text() == curves_page.page(measurements)
+    for one in measurements:
+        assert curves.PAGE.with_name(curves_page.picture_name(one.job)).exists()
+        sizes = [curve.split.partition(" ")[0] for curve in one.curves if "ranks" in curve.name]
+        assert sizes == [str(count) for count in curves.WORLD_SIZES] or not one.is_rehearsed
+
+
 def test_the_picture_shows_every_run_and_stays_small(tmp_path):
     """Losses above, distances below: 14 runs of 100 steps, one of which broke off."""
     plain = {step: 10.0 / step for step in range(1, 101)}
@@ -179,6 +190,8 @@ def test_the_picture_shows_every_run_and_stays_small(tmp_path):
     assert len(below.lines) == len(found.curves) - 1
     names = [text.get_text() for text in above.get_legend().get_texts()]
     assert names == [*(one.name for one in found.curves[:-1]), "broke (failed)"]
+    looks = {(line.get_color(), line.get_linestyle(), line.get_linewidth()) for line in above.lines}
+    assert len(looks) == len(found.curves)
     curves_page.draw(found, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "curves.png").stat().st_size < 200_000

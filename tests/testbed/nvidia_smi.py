@@ -27,8 +27,14 @@ FAULTS = {
     "unknown": (255, "Unable to determine the device handle for GPU 0000:02:00.0: Unknown Error"),
 }
 FIELDS = [
-    *("index", "uuid", "name", "compute_cap", "memory.total", "memory.used", "driver_version", "pci.bus_id"),
-    *("compute_mode", "mig.mode.current", "ecc.errors.uncorrected.volatile.total"),
+    *("index", "uuid", "name", "compute_cap", "memory.total", "memory.used", "memory.free"),
+    *(
+        "driver_version",
+        "pci.bus_id",
+        "compute_mode",
+        "mig.mode.current",
+        "ecc.errors.uncorrected.volatile.total",
+    ),
     *("utilization.gpu", "power.draw", "temperature.gpu"),
 ]
 ALWAYS_TOLD = ("index", "uuid", "name", "driver_version", "gpu_uuid", "pid")
@@ -92,9 +98,12 @@ def cards(state: dict) -> tuple[list[dict], list[str]]:
     """Return the cards as rows, and the fields that are known."""
     rows = []
     for card in state["cards"]:
-        used = sum(memory for _, memory in held(card).values())
-        own = card["memory.used"]
-        rows.append({**card, "memory.used": own + used if isinstance(own, int) else own})
+        used = card["memory.used"]
+        if isinstance(used, int):
+            used += sum(memory for _, memory in held(card).values())
+        total = card["memory.total"]
+        free = total - used if isinstance(total, int) and isinstance(used, int) else "[N/A]"
+        rows.append({**card, "memory.used": used, "memory.free": free})
     return rows, FIELDS
 
 

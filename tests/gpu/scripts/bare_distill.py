@@ -1,6 +1,6 @@
 """A distillation as a person writes it, in plain torch: `bare_distill.py SETTINGS.json`.
 
-Loss, schedule, clipping and precision are those that the settings name. The rows are trained in their order. It writes the
+Loss, schedule, clipping, precision and optimizer are those that the settings name. The rows are trained in their order. It writes the
 loss of each step to `losses`.
 """
 
@@ -42,7 +42,11 @@ texts = [json.loads(line)["text"] for line in Path(settings["rows"]).read_text()
 rows = torch.tensor([tokenizer(text)["input_ids"] + [tokenizer.eos_token_id] for text in texts])
 student, teacher = load(settings["model"]).train(), load(settings["teacher"]).eval().requires_grad_(False)
 optimizer = torch.optim.AdamW(
-    student.parameters(), settings["learning_rate"], weight_decay=0.0, eps=precision["adam_eps"]
+    student.parameters(),
+    settings["learning_rate"],
+    weight_decay=0.0,
+    eps=precision["adam_eps"],
+    fused=settings["is_fused"] or None,
 )
 scheduler = get_scheduler("cosine", optimizer, int(0.03 * settings["steps"]), settings["steps"])
 scaler = torch.amp.GradScaler(device, enabled=precision["scaler"])

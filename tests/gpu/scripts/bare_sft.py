@@ -35,7 +35,7 @@ if precision is not None:
     more = {
         "fp16": precision["autocast_dtype"] == "float16",
         "bf16": precision["autocast_dtype"] == "bfloat16",
-        "optim": "adamw_torch",
+        "optim": "adamw_torch_fused" if settings["is_fused"] else "adamw_torch",
         "adam_epsilon": precision["adam_eps"],
     }
     if precision["tf32"]:

@@ -1,6 +1,6 @@
 """Holds memory on the card until a file is there, or on the CPU where torch sees no card: `holds.py BYTES FILE`.
 
-It prints what was free before, in bytes, once it holds its own (None on a CPU).
+It prints a line once it holds it.
 """
 
 import os
@@ -9,9 +9,8 @@ import time
 
 import torch
 
-is_on_card = torch.cuda.is_available()
-free = torch.cuda.mem_get_info()[0] if is_on_card else None
-kept = torch.ones(int(sys.argv[1]), dtype=torch.uint8, device="cuda" if is_on_card else "cpu")
-print(f"holds {kept.numel()} bytes of {free}", flush=True)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+kept = torch.ones(int(sys.argv[1]), dtype=torch.uint8, device=device)
+print(f"holds {kept.numel()} bytes", flush=True)
 while not os.path.exists(sys.argv[2]):
     time.sleep(0.1)
