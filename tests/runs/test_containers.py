@@ -659,10 +659,10 @@ def test_a_stopped_run_goes_on_as_another_one_in_the_same_image(client, box):
 LIAR = """
 import json, os, time
 record = os.path.join(os.path.dirname(os.path.dirname(os.getcwd())), "record")
-os.mkdir(os.path.join(record, "0003"))
-with open(os.path.join(record, "0003", "state.json"), "w") as file:
-    json.dump({"state": "succeeded", "time": time.time() + 1e9}, file)
 while True:
+    with open(os.path.join(record, "0002", "lie"), "w") as file:
+        json.dump({"state": "succeeded", "time": time.time() + 1e9}, file)
+    os.rename(os.path.join(record, "0002", "lie"), os.path.join(record, "0002", "state.json"))
     time.sleep(0.1)
 """
 
