@@ -424,13 +424,13 @@ class Stopped(Shape):
 
 
 class RecoveredRun(Part):
-    """One run of `launch recover`. `outcome` is recovered, by-another, nothing-to-do, waiting or failed; `problem` says why."""
+    """One run of `launch recover`. `outcome` is recovered, by-another, nothing-to-do, waiting or failed; `words` say more."""
 
     run: str
     host: str
     outcome: str
     state: str
-    problem: str | None
+    words: str | None
 
 
 class Recovered(Shape):

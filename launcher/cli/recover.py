@@ -67,14 +67,19 @@ def recover(
     if bool(run) == every:
         words = "name a run, or say --all, not both" if run else "name a run, or say --all"
         raise UsageError(f"recover: {words}\n  next   launch ps --state interrupted --state waiting")
+    known = None if every or host is None else _known(run)
+    if (profile is not None or wait is not None) and known is None:
+        raise UsageError(
+            "recover: --profile and --wait are for a move\n  next   launch recover RUN --host HOST --profile CARD"
+        )
     view = make_view(as_json, is_quiet=quiet)
     request = recovering.RecoverRequest(env_files or (), sure)
     if every:
         found = recovering.recover_all(host, request, view)
-    elif host is not None and (mirror := _known(run)) is not None:
+    elif host is not None and known is not None:
         from launcher.runs.moving import MoveRequest, move
 
-        found = [move(mirror, MoveRequest(host, profile, env_files or (), sure, seconds(wait)), view)]
+        found = [move(known, MoveRequest(host, profile, env_files or (), sure, seconds(wait)), view)]
     else:
         found = [recovering.recover(run, host, request, view)]
     if as_json:
@@ -104,7 +109,7 @@ def _answer(found: list[Recovery]) -> None:
 
     rows = [
         json_shapes.RecoveredRun(
-            run=one.run, host=one.host, outcome=one.outcome, state=one.state, problem=one.words or None
+            run=one.run, host=one.host, outcome=one.outcome, state=one.state, words=one.words or None
         )
         for one in found
     ]
