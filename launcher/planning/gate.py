@@ -57,7 +57,13 @@ def check(
 
     With `wheels`, an installed torch is checked against the card. Messages contain no figures that change by the minute.
     """
-    found = [*_ranks(plan), *_failed_precision(plan, facts), *_model_room(plan), *_packages(plan)]
+    found = [
+        *_ranks(plan),
+        *_lossy_precision(plan),
+        *_failed_precision(plan, facts),
+        *_model_room(plan),
+        *_packages(plan),
+    ]
     if facts is not None:
         found += [*_card(plan, facts), *_how(plan, facts, host), *_room(facts)]
         if wheels is not None:
@@ -86,6 +92,15 @@ def _packages(plan: Plan) -> list[Finding]:
     )
     title = f"{where} from" if where else f"the Python of {plan.host} is used for"
     return [Finding(level="note", code="packages-from", message=f"{title} {plan.packages_from}: {shown}")]
+
+
+def _lossy_precision(plan: Plan) -> list[Finding]:
+    """Note a requested precision that loses small gradients: float16 weights, which no scaler can serve."""
+    if plan.ladder[0].mode != "fp16-native" or not plan.hands_out("precision"):
+        return []
+    message = "fp16-native loses small gradients and small updates: all its weights are fp16, without a scaler"
+    mend = "--precision auto     keeps what is trained in fp32"
+    return [Finding(level="note", code="lossy-precision", message=message, mend=mend)]
 
 
 def _failed_precision(plan: Plan, facts: Facts | None) -> list[Finding]:
