@@ -98,7 +98,9 @@ def _lossy_precision(plan: Plan) -> list[Finding]:
     """Note a requested precision that loses small gradients: float16 weights, which no scaler can serve."""
     if plan.ladder[0].mode != "fp16-native" or not plan.hands_out("precision"):
         return []
-    message = "fp16-native loses small gradients and small updates: all its weights are fp16, without a scaler"
+    message = (
+        "fp16-native loses small gradients and small updates: all its weights are fp16, without a scaler"
+    )
     mend = "--precision auto     keeps what is trained in fp32"
     return [Finding(level="note", code="lossy-precision", message=message, mend=mend)]
 
