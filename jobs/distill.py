@@ -426,6 +426,8 @@ def main() -> None:
     student.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (artifacts / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    figures = ("perplexity_best", "best_step") if best is not None else ()
+    worker.log(steps, **{name: result[name] for name in (*figures, "perplexity_teacher")})
     worker.done(steps)
 
 

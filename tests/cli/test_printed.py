@@ -190,6 +190,22 @@ def test_a_quiet_view_shows_the_last_lines_of_a_failure_only(capsys):
     assert "    | line 84\n" not in said
 
 
+def test_a_distillation_ends_with_its_best_student_and_its_teacher(tmp_path, capsys):
+    """The perplexity on held-out data, and of which step the student is that came home."""
+    view = PlainView()
+    metrics = {
+        "loss": 1.957,
+        "perplexity": 7.4,
+        "perplexity_best": 7.08,
+        "best_step": 180.0,
+        "perplexity_teacher": 5.21,
+    }
+    view.end(RUN, RunState(state="succeeded"), Result(tmp_path / "model", {}, None, metrics, 11.52, 54.0))
+    said = capsys.readouterr().err
+    assert "loss 11.52 → 1.957, best perplexity 7.08 at step 180, teacher 5.21\n" in said
+    assert f"  model    {tmp_path}/model   of step 180, the best\n" in said
+
+
 @pytest.mark.parametrize(
     ("takes", "consumed", "says"),
     [
