@@ -10,6 +10,14 @@ from launcher.runs.mirror import Mirror
 from launcher.values.host import Host
 
 ENDED, LIVE, TWIN = "261121-done-aaaa11", "261122-live-bbbb22", "261122-live-cccc33"
+RUNS = {
+    "261120-twice-dddd44": "failed",
+    "261120-twice-eeee55": "running",
+    "261120-twice-ffff66": "succeeded",
+    ENDED: "succeeded",
+    LIVE: "running",
+    TWIN: "running",
+}
 FILES = {
     "launch.toml": '[hosts.lab]\naddress = "lab.invalid"\n[hosts.lambda]\naddress = "lambda.invalid"\n',
     "train.py": "print(1)\n",
@@ -100,7 +108,10 @@ MISTAKES = {
     "cp done:out": (2, "DEST is missing", "launch cp --help"),
     "cp done .": (2, "expected RUN:PATH", "launch cp last:"),
     "attach zzzz": (2, "no run 'zzzz' here", "launch ps --host HOST"),
-    "stop live": (2, "'live' matches 2 runs", "type more of it"),
+    "stop live": (2, "'live' is the name of 2 runs: cccc33, bbbb22", "name one by its id"),
+    "stop --now twice": (2, "'twice' is the name of 3 runs: eeee55, ffff66, dddd44", "launch stop eeee55  "),
+    "attach twice": (2, "'twice' is the name of 3 runs: ffff66, eeee55, dddd44", "e.g. ffff66"),
+    "stop 261122-": (2, "'261122-' matches 2 runs", "type more of it"),
     "rerun done": (2, "its command line is not on record here", "launch resume aaaa11"),
     "rm last": (2, "name it, or add --yes", "launch rm cccc33"),
     "stop last": (2, "name it, or add --yes", "launch stop cccc33"),
@@ -109,13 +120,13 @@ MISTAKES = {
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory):
-    """A project with hosts, jobs good and bad, and three runs on record. No mistake changes it, so that all share it."""
+    """A project with hosts, jobs good and bad, and some runs on record. No mistake changes it, so that all share it."""
     from testbed.client import Client
 
     client = Client(tmp_path_factory.mktemp("mistakes"))
     for name, text in FILES.items():
         client.script(text, name)
-    for run, state in ((ENDED, "succeeded"), (LIVE, "running"), (TWIN, "running")):
+    for run, state in RUNS.items():
         mirror = Mirror(run, client.runs)
         mirror.bind_seen(Host(name="local"), "", time.time())
         (mirror.folder / "0001").mkdir()
