@@ -1,7 +1,7 @@
 """Distill a language model: a small student learns what a larger teacher would say, on any card.
 
     launch --host local --job distill               # the demo: makes its own teacher, student and data
-    launch --host lambda --profile titan_rtx --job distill --set teacher=org/large --set model=org/small
+    launch --host lab --profile titan_rtx --job distill --set teacher=org/large --set model=org/small
     python distill.py                               # by hand, outside a run: the demo again, results in ./out
 
 A plain loop with Accelerate. The loss of a token is
@@ -438,6 +438,8 @@ def main() -> None:
     student.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (artifacts / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    figures = ("perplexity_best", "best_step") if best is not None else ()
+    worker.log(steps, **{name: result[name] for name in (*figures, "perplexity_teacher")})
     worker.done(steps)
 
 

@@ -1,7 +1,7 @@
 """Fine-tune a language model on prompts and answers, with LoRA or in full, on any card.
 
     launch --host local                             # the demo: makes its own small model and data
-    launch --host lambda --profile titan_rtx --job sft
+    launch --host lab --profile titan_rtx --job sft
     python sft.py                                   # by hand, outside a run: the demo again, results in ./out
     torchrun --nproc-per-node 2 sft.py              # several cards; only rank 0 evaluates and saves
 

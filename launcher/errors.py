@@ -47,6 +47,17 @@ class UnknownNameError(UsageError):
     """Raised when a command names an unknown host, profile, job or run."""
 
 
+class SeveralRunsError(UsageError):
+    """Raised when a word is the whole name of several runs, of which `runs` are the ids, the latest first."""
+
+    def __init__(self, word: str, runs: list[str], next_words: str = "") -> None:
+        self.word, self.runs = word, runs
+        shorts = [run.rpartition("-")[2] for run in runs]
+        named = ", ".join(shorts[:8]) + (", …" if len(runs) > 8 else "")
+        next_words = next_words or f"name one by its id, e.g. {shorts[0]}     they are listed by   launch ps"
+        super().__init__(f"'{word}' is the name of {len(runs)} runs: {named}\n  {next_words}")
+
+
 class RefusedError(LaunchError):
     """Raised when the gate finds that a plan cannot work on a host; nothing has been sent."""
 

@@ -64,6 +64,8 @@ class RootGroup(QuickGroup):
             completing.let_values_complete(self)
             is_default = bool(args) and args[0].startswith("-")
             return super().parse_args(ctx, [DEFAULT, *args] if is_default else args)
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"] if not args[1:] or args[1] in self.commands else args[1:]
         if not args or args[0] == DEFAULT or (args[0].startswith("-") and args[0] not in _OWN):
             if "--" in args:
                 ctx.obj = args[args.index("--") + 1 :]
@@ -159,9 +161,9 @@ _TASKS: dict[str, dict[str, Any]] = {
 _CLASSES = {
     DEFAULT: launch.LaunchCommand,
     "exec": execute.ExecuteCommand,
-    "shell": execute.ExecuteCommand,
-    "forward": execute.ExecuteCommand,
-    "verify": execute.ExecuteCommand,
+    "shell": execute.CommandVerb,
+    "forward": execute.CommandVerb,
+    "verify": execute.CommandVerb,
 }
 for _task, _verbs in _TASKS.items():
     for _name, _verb in _verbs.items():

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 MARGIN = 13
 """Cells to the left of a chart: the values of its axis."""
-LEAST = 10
+TICK = 10
+"""Cells from one tick of the steps to the next."""
 MOST_LINES = 16
 _BLANK = "\u2800"
 _ASCII = dict.fromkeys(range(0x2801, 0x2900), "*")
@@ -31,7 +32,8 @@ def chart(panel: Panel, width: int, height: int, *, is_ascii: bool) -> list[str]
     label = panel.axis.label.partition(" (")[0]
     figure = Figure()
     figure.with_colors, figure.origin = False, False
-    figure.width, figure.height = max(LEAST, width - MARGIN - len(f"|-> ({label})")), height
+    room = width - MARGIN - len(f"|-> ({label})")
+    figure.width, figure.height = max(1, room // TICK) * TICK, height  # so the last step has a tick
     figure.x_label, figure.y_label = label, panel.label
     scale, back = (math.log10, _ten_to) if panel.is_log else (_same, _same)
     figure.y_ticks_fkt = lambda value, _: f"{value_text(back(value)):>10}"
@@ -71,10 +73,11 @@ def _limits(values: list[float], places: int) -> tuple[float, float]:
 
 def _places(panel: Panel) -> Callable[[float, float], str]:
     """Return what writes the ticks of the steps, or of the minutes. Steps are whole, and stand there once."""
-    written = ""
+    written, last = "", max([*panel.xs, *(x for x, _ in panel.dots)])
 
     def place(value: float, _: float) -> str:
         nonlocal written
+        value = min(value, last)  # the axis ends just behind it, see _limits
         before, written = written, f"{value:.0f}" if panel.axis.began is None else f"{value:.3g}"
         return f"{'' if written == before else written:<9}"
 

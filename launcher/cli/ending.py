@@ -72,9 +72,11 @@ def _at_home(run: str, result: Result) -> Iterator[Line]:
     """Yield where the run's folder is, and what in it people look for."""
     yield Line(f"  run      {run if result.folder is None else shown_path(result.folder)}")
     weights = result.adapter.name if result.adapter is not None else ""  # the folder is `adapter` or `model`
-    for label, path in ((weights, result.adapter), ("curve", result.picture)):
+    best = result.metrics.get("best_step")
+    which = "" if best is None else f"   of step {value_text(best)}, the best"
+    for label, path, note in ((weights, result.adapter, which), ("curve", result.picture, "")):
         if path is not None:
-            yield Line(f"  {label:<8} {shown_path(path)}")
+            yield Line(f"  {label:<8} {shown_path(path)}{note}")
     yield from map(Line, home_lines(run, result.home))
     if result.metrics:
         board = "      tensorboard --logdir runs" if shutil.which("tensorboard") else ""
@@ -129,4 +131,10 @@ def _outcome(progress: Progress, result: Result) -> list[str]:
         for name in ("accuracy", "answer_rate")
         if name in result.metrics
     ]
+    if "perplexity_best" in result.metrics:  # of the student that is at home
+        best = f"best perplexity {value_text(result.metrics['perplexity_best'])}"
+        step = result.metrics.get("best_step")
+        words.append(best if step is None else f"{best} at step {value_text(step)}")
+    if "perplexity_teacher" in result.metrics:
+        words.append(f"teacher {value_text(result.metrics['perplexity_teacher'])}")
     return words

@@ -21,10 +21,10 @@ _OPEN_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c\n]*\x1b
 _LONGEST_ESCAPE = 1000
 
 
-class ExecuteCommand(QuickCommand):
-    """A verb that takes a command after `--`."""
+class CommandVerb(QuickCommand):
+    """A verb after which a command may follow, after `--`."""
 
-    takes_command = True
+    command_words = "[-- COMMAND…]"
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep the words after `--` unchanged."""
@@ -32,6 +32,12 @@ class ExecuteCommand(QuickCommand):
             ctx.obj = args[args.index("--") + 1 :]
             args = args[: args.index("--")]
         return super().parse_args(ctx, args)
+
+
+class ExecuteCommand(CommandVerb):
+    """A verb that runs the command after `--`, and nothing without one."""
+
+    command_words = "-- COMMAND…"
 
 
 def execute(

@@ -53,8 +53,6 @@ _VERBS = {
 def tip(word: str, more: list[str], verbs: Iterable[str]) -> str:
     """Return the message for a first word that is no verb: what it is taken for, and the commands to type."""
     if commands := _VERBS.get(word):
-        if word == "help" and more and more[0] in set(verbs):
-            commands = (f"launch {more[0]} --help",)
         return _message(word, commands)
     if word.endswith(".toml"):
         return _message(word, (f"launch --job {shlex.quote(word)}",))
@@ -64,6 +62,8 @@ def tip(word: str, more: list[str], verbs: Iterable[str]) -> str:
         )
     if named := _by_name(word):
         return _message(word, named)
+    if begun := sorted(verb for verb in verbs if verb.startswith(word)):
+        return _message(word, (f"launch {shlex.join([verb, *more])}" for verb in begun))
     if close := difflib.get_close_matches(word, [*verbs, *_VERBS], n=1, cutoff=0.6):
         if close[0] in _VERBS:
             return _message(word, _VERBS[close[0]])

@@ -12,16 +12,17 @@ EXAMPLES = "Examples:"
 _TYPE = re.compile(r" <([^<>]*)>$")
 
 
-def usage(params: Sequence[Any], *, takes_command: bool) -> list[str]:
-    """Return the words of a usage line that follow the verb."""
+def usage(params: Sequence[Any], *, command: str) -> list[str]:
+    """Return the words of a usage line that follow the verb; `command` stands for what follows `--`."""
     words = ["[OPTIONS]"]
     for param in params:
         if param.opts[0].startswith("-") or param.hidden:
             continue
-        name = (param.metavar or param.human_readable_name.upper()).strip("[]…")
+        name = (param.metavar or param.human_readable_name.upper()).rstrip("…")
+        name = name[1:-1] if name.startswith("[") and name.endswith("]") else name
         name = f"{name}…" if param.nargs == -1 else name
         words.append(name if param.required else f"[{name}]")
-    return [*words, "-- COMMAND…"] if takes_command else words
+    return [*words, command] if command else words
 
 
 def write_text(formatter: Any, docstring: str) -> None:

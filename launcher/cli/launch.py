@@ -51,7 +51,7 @@ launch --job sft --set model=org/name --set data.train=./my.jsonl
 class LaunchCommand(QuickCommand):
     """The verb `run`."""
 
-    takes_command = True
+    command_words = "[-- COMMAND…]"
 
 
 def launch(

@@ -15,22 +15,41 @@ from launcher.runs.mirror import Mirror, News
 from launcher.runs.printed_lines import Printed, PrintedLines
 from launcher.values.record import Parent
 
+_UNPRINTED = 3
+"""So many metrics in a row that come while nothing is printed show that the training prints none."""
+
 
 class LogView(PlainView):
-    """Only the log, read from the mirror, so that nothing is shown twice or left out."""
+    """Only the log, read from the mirror, so that nothing is shown twice or left out.
+
+    Where the metrics are reported and not printed, a note on standard error says once where they are.
+    """
 
     def __init__(self, mirror: Mirror, starts: Mapping[Path, int] | None = None) -> None:
         """Begin each log where `starts` says, in bytes; by default at its beginning."""
         super().__init__()
         self._mirror = mirror
         self._shown = dict(starts or {})
+        self._unprinted = 0
 
     def continues(self, run: str, parent: Parent) -> None:
         """Do nothing: the parent run is not part of the log."""
 
     def news(self, news: News) -> None:
         """Show the next piece of the log, which is in the mirror already."""
+        before = sum(self._shown.values())
         self.show()
+        if self._unprinted >= _UNPRINTED:
+            return
+        reported = sum(event.kind == "metric" and event.source is None for event in news.events)
+        self._unprinted = 0 if sum(self._shown.values()) > before else self._unprinted + reported
+        if self._unprinted >= _UNPRINTED:
+            self.say_where_metrics_are()
+
+    def say_where_metrics_are(self) -> None:
+        """Say which verbs show the steps of this run."""
+        short = self._mirror.short
+        self.note(f"its steps are reported, not printed   launch attach {short} · launch metrics {short}")
 
     def show(self) -> None:
         """Show what is new in all attempts; an incomplete character is held back until its rest arrives."""
@@ -62,6 +81,9 @@ class JsonLogView(LogView):
         """Show the last line, if it has no end."""
         self._print(self._lines.finish())
         super().close()
+
+    def say_where_metrics_are(self) -> None:
+        """Do nothing: who reads records does not wait at a terminal."""
 
     def _put(self, path: Path, data: bytes) -> int:
         """Show the lines that the next bytes complete; the rest of them is kept."""

@@ -49,20 +49,10 @@ def ls(
     if not listing.rows:
         say(f"{mirror.short} wrote no files")
         return
-    from rich.table import Table
-    from rich.text import Text
+    from launcher.cli.columns import Column, print_columns
 
-    from launcher.cli.streams import console
-    from launcher.values.text import printable
-
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("SIZE", justify="right", no_wrap=True)
-    for title in ("KIND", "HERE", "PATH"):
-        table.add_column(title, no_wrap=title != "PATH", overflow="fold")
-    for row in listing.rows:
-        cells = (size_text(row.size), row.kind, row.here, row.path)
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    console().print(table)
+    columns = (Column("SIZE", is_figure=True), Column("KIND"), Column("HERE"), Column("PATH", 20, wraps=True))
+    print_columns(columns, [(size_text(row.size), row.kind, row.here, row.path) for row in listing.rows])
     total, absent = sum(row.size for row in listing.rows), [row for row in listing.rows if row.here != "yes"]
     words = f"{files_text(len(listing.rows))}, {size_text(total)}"
     if absent and not mirror.is_freed:

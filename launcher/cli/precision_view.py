@@ -14,10 +14,12 @@ def show_report(report: PrecisionReport) -> None:
     words = [report.run, plan.card_title, *([] if ran is None else [f"attempt {ran.number}"])]
     say_wrapped(" · ".join(words))
     if report.rows:
-        _show_columns(("", "ran", "the card wants"), _marked(report))
+        source = "ran" if ran is None or ran.seen else "from the plan"
+        _show_columns(("", source, "the card wants"), _marked(report))
     say_wrapped(f"  {report.sentence}", hang=2)
     if ran is not None and not ran.seen:
-        say_wrapped("  the script takes its precision from the plan, and the start-up hook saw no step of it")
+        why = "it saw no optimizer step" if plan.inject else "inject = false turns it off"
+        say_wrapped(f"  the start-up hook did not see what ran: {why}", hang=2)
     if report.next_command is not None:
         say(f"  next   {report.next_command}")  # not wrapped: it is there to be copied
     if len(report.attempts) > 1:
@@ -75,14 +77,14 @@ def _end(attempt: AttemptPrecision) -> str:
 
 
 def _show_columns(titles: tuple[str, str, str], rows: list[tuple[str, str, str, str]]) -> None:
-    """Print a name and two texts beside each other, and a mark."""
+    """Print a name and two texts beside each other, and a mark where there is room for it."""
     from launcher.cli.columns import Column, print_columns
 
     name, left, right = titles
     columns = (
         Column(f"  {name}"),
-        Column(left, 20, wraps=True),
-        Column(right, 20, wraps=True),
-        Column(""),
+        Column(left, 8, wraps=True),
+        Column(right, 8, wraps=True),
+        Column("", drop=1),
     )
     print_columns(columns, [(f"  {row[0]}", *row[1:]) for row in rows])

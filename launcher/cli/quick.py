@@ -5,6 +5,7 @@ typer loads pydantic (50 ms) for an unset `--help` unless its default is a bool.
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
 from typing import Any
 
@@ -69,10 +70,10 @@ class QuickCommand(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words of the usage line."""
-        return help_text.usage(self.get_params(ctx), takes_command=self.takes_command)
+        return help_text.usage(self.get_params(ctx), command=self.command_words)
 
-    takes_command = False
-    """Whether a command follows after `--`."""
+    command_words = ""
+    """How the usage line shows a command that may follow after `--`; empty if none may."""
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write what the verb does; its examples stand on their own lines."""
@@ -110,8 +111,25 @@ def tell_wrong_words(error: Any) -> None:
         error.show()
         return
     path = error.ctx.command_path
+    if type(error).__name__ == "NoSuchOption":
+        error.possibilities = _near_options(error)
     said = error.format_message().replace("Value error, ", "").rstrip(".")
     complain(f"{path}: {said[:1].lower()}{said[1:]}\n  see   {path} --help")
+
+
+def _near_options(error: Any) -> list[str]:
+    """Return the options nearest to one that there is not, the nearest first: those of the verb, and of `launch` itself."""
+    contexts = [error.ctx, *([error.ctx.parent] if error.ctx.parent else [])]
+    known = [
+        name
+        for ctx in contexts
+        for param in ctx.command.params
+        for name in (*param.opts, *param.secondary_opts)
+    ]
+    known += ["--help"]
+    return difflib.get_close_matches(
+        error.option_name, {name: None for name in known if name.startswith("--")}
+    )
 
 
 def _with_default(option: Any) -> Any:

@@ -50,7 +50,7 @@ def rerun(
     Examples:
         launch rerun last
         launch rerun w8q2 --set seed=2
-        launch rerun w8q2 --host lambda
+        launch rerun w8q2 --host lab
     """
     from launcher.cli.follow import start_and_follow
     from launcher.cli.screens import make_view

@@ -28,13 +28,13 @@ def stop(
         launch stop w8q2
         launch stop --now w8q2
     """
-    from launcher.runs.control import locate
+    from launcher.runs.control import locate_live
     from launcher.runs.control import stop as ask
     from launcher.runs.evidence import words
     from launcher.runs.run_desk import open_desk
     from launcher.values.record import Reason
 
-    place, mirror = locate(run, host)
+    place, mirror = locate_live(run, host, "stop")
     check_last(run, mirror, "stop", yes=yes)
     from launcher.cli.streams import console
 

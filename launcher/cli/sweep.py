@@ -53,18 +53,12 @@ def sweep(
         say(f"{place.name}: the processes on its cards are unknown: {facts.holders_error}")
     if not items:
         return
-    from rich.table import Table
-    from rich.text import Text
+    from launcher.cli.columns import Column, print_columns
 
-    from launcher.cli.streams import console
-    from launcher.values.text import printable
-
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("WHAT", "RUN", "WOULD BE" if dry_run else "", "WHY"):
-        table.add_column(title, overflow="fold")
+    rows = []
     for item in items:
         what = item.name if item.name.startswith("pid") else f"{item.kind} {item.name}"
         did = item.did if item.did != "left" else "left alone"
-        cells = (what, (item.run or "-").rpartition("-")[2], did, item.why)
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    console().print(table)
+        rows.append((what, (item.run or "-").rpartition("-")[2], did, item.why))
+    done = Column("WOULD BE" if dry_run else "")
+    print_columns((Column("WHAT", 12, wraps=True), Column("RUN"), done, Column("WHY", 20, wraps=True)), rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from rich.cells import cell_len
@@ -14,6 +15,8 @@ from launcher.values.text import printable
 
 LEAST = 20
 """Cells that a text has below itself, however far its first line is indented."""
+_COMMAND = re.compile(r"^(?P<words>.*?\S) {3,}(?P<command>launch \S.*?)(?: {3,}(?P<more>.*))?$")
+"""A text that suggests a command, as `what happened   launch verb RUN     what that does`."""
 
 
 def say_wrapped(*lines: str, hang: int | None = None) -> None:
@@ -27,12 +30,15 @@ def complain_wrapped(*lines: str) -> None:
 
 
 def wrapped_lines(lines: Iterable[str], width: int | None, hang: int | None = None) -> Iterator[str]:
-    """Yield lines of at most `width` cells; what goes on in the next line is indented by `hang`, as in `say_wrapped`."""
+    """Yield lines of at most `width` cells; what goes on in the next line is indented by `hang`, as in `say_wrapped`.
+
+    A suggested command stays whole, to be copied: where it does not fit it has its own line, however long.
+    """
     for line in lines:
         text = printable(line)
         indent = len(text) - len(text.lstrip()) + 2 if hang is None else hang
         indent = min(indent, max(0, (width or 0) - LEAST))
-        first, *rest = wrapped(text[indent:], None if width is None else width - indent)
+        first, *rest = _around_command(text[indent:], None if width is None else width - indent)
         yield text[:indent] + first
         yield from (f"{' ' * indent}{part}" for part in rest)
 
@@ -41,6 +47,17 @@ def terminal_width(console: Console | None = None) -> int | None:
     """Return the cells of a line, by default on standard output; `None` if that is no terminal, where lines have no end."""
     console = console or streams.console()
     return console.width if console.is_terminal else None
+
+
+def _around_command(text: str, width: int | None) -> list[str]:
+    """Return a text in lines as `wrapped` does, and a suggested command in it whole."""
+    found = _COMMAND.match(text)
+    if width is None or cell_len(text) <= width or found is None:
+        return wrapped(text, width)
+    *above, last = wrapped(found["words"], width)
+    beside = f"{last}   {found['command']}"
+    lines = [*above, *([beside] if cell_len(beside) <= width else [last, found["command"]])]
+    return [*lines, *wrapped(found["more"], width)] if found["more"] else lines
 
 
 def wrapped(text: str, width: int | None) -> list[str]:

@@ -57,7 +57,13 @@ def check(
 
     With `wheels`, an installed torch is checked against the card. Messages contain no figures that change by the minute.
     """
-    found = [*_ranks(plan), *_failed_precision(plan, facts), *_model_room(plan), *_packages(plan)]
+    found = [
+        *_ranks(plan),
+        *_lossy_precision(plan),
+        *_failed_precision(plan, facts),
+        *_model_room(plan),
+        *_packages(plan),
+    ]
     if facts is not None:
         found += [*_card(plan, facts), *_how(plan, facts, host), *_room(facts)]
         if wheels is not None:
@@ -86,6 +92,17 @@ def _packages(plan: Plan) -> list[Finding]:
     )
     title = f"{where} from" if where else f"the Python of {plan.host} is used for"
     return [Finding(level="note", code="packages-from", message=f"{title} {plan.packages_from}: {shown}")]
+
+
+def _lossy_precision(plan: Plan) -> list[Finding]:
+    """Note a requested precision that loses small gradients: float16 weights, which no scaler can serve."""
+    if plan.ladder[0].mode != "fp16-native" or not plan.hands_out("precision"):
+        return []
+    message = (
+        "fp16-native loses small gradients and small updates: all its weights are fp16, without a scaler"
+    )
+    mend = "--precision auto     keeps what is trained in fp32"
+    return [Finding(level="note", code="lossy-precision", message=message, mend=mend)]
 
 
 def _failed_precision(plan: Plan, facts: Facts | None) -> list[Finding]:
@@ -142,22 +159,28 @@ def _card(plan: Plan, facts: Facts) -> list[Finding]:
         return []
     profile = plan.profile
     names = ", ".join(dict.fromkeys(gpu.name for gpu in facts.gpus))
-    has = names or ("an Apple GPU" if facts.has_apple_gpu else "no GPU that we know")
+    has = names or "an Apple GPU"
     if facts.gpu_error and profile.kind == "cuda" and not facts.gpus:
         return [Finding(level="refuse", code="gpu-unreadable", message=f"{plan.host}: {facts.gpu_error}")]
     if profile.kind == "cuda":
         if len(choose_gpus(profile, facts, profile.count)) == profile.count:
             return [*_held(plan, facts), *_contexts(plan, facts), *_health(plan, facts)]
         wanted = f"a {profile.title}" if profile.count == 1 else profile.title
-        message = f"{plan.host} has {has if profile.count == 1 else facts.cards or has}, not {wanted}"
+        has = has if profile.count == 1 else facts.cards or has
     elif profile.kind == "mps" and not facts.has_apple_gpu:
-        message = f"{plan.host} has {has}, not an Apple GPU"
+        wanted = "an Apple GPU"
     elif profile.kind == "cpu" and facts.gpu_error:
         message = f"{plan.host}: {facts.gpu_error}: the plan is for its CPU"
         return [Finding(level="note", code="gpu-unreadable", message=message)]
     else:
         return []
-    mend = f"launch --host {plan.host}     takes the card that is there"
+    verb = "launch verify" if plan.verification is not None else "launch"
+    if names or facts.has_apple_gpu:
+        message = f"{plan.host} has {has}, not {wanted}"
+        mend = f"{verb} --host {plan.host}     takes the card that is there"
+    else:
+        message = f"{plan.host} has no GPU that launcher sees; this plan is for {wanted}"
+        mend = f"{verb} … --rehearse --profile {profile.name}     tries the plan on a CPU"
     return [Finding(level="refuse", code="card-mismatch", message=message, mend=mend)]
 
 
@@ -261,10 +284,14 @@ def _chosen_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Finding]
 
 
 def _installed_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Finding]:
-    """Refuse an installed torch whose build cannot run on the card; only note it if its build is assumed to be PyPI's."""
+    """Refuse an installed torch whose build cannot run on the card; only note it if its build is assumed to be PyPI's.
+
+    On a host without a card its torch is not at fault.
+    """
     installed = (facts.interpreter.packages.get("torch") if facts.interpreter else None) or ""
     is_used = plan.image is None and plan.environment is None
-    if not is_used or plan.rehearsed or not installed or facts.interpreter is None:
+    is_there = plan.profile.kind != "cuda" or bool(facts.gpus)
+    if not (is_used and is_there and installed) or plan.rehearsed or facts.interpreter is None:
         return []
     version = numbers(facts.interpreter.version or "")
     place = site(facts).with_card(plan.profile, (version[0], version[1]) if len(version) > 1 else None)

@@ -88,12 +88,12 @@ def judge(
     return Verdict("different", f"what ran is on no rung of the ladder, and may train: {differences}", None)
 
 
-def on_rung(ladder: Sequence[Precision], number: int) -> Verdict:
+def on_rung(ladder: Sequence[Precision], number: int, subject: str = "what ran is") -> Verdict:
     """Return the verdict on a training that ran a rung of the ladder, counted from 1."""
     if number == 1:
-        return Verdict("as-wanted", "what ran is what the card wants", 1)
+        return Verdict("as-wanted", f"{subject} what the card wants", 1)
     title = ladder[number - 1].title
-    return Verdict("lower-rung", f"what ran is rung {number} of the ladder, {title}", number)
+    return Verdict("lower-rung", f"{subject} rung {number} of the ladder, {title}", number)
 
 
 def _fault(ran: PrecisionSeen, wanted: Precision) -> str | None:

@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.errors import EngineError, HostError, LaunchError, RunError, UnknownNameError
+from launcher.errors import (
+    EngineError,
+    HostError,
+    LaunchError,
+    RunError,
+    SeveralRunsError,
+    UnknownNameError,
+)
 from launcher.hosts import Desk, connect
 from launcher.runs import resolve
 from launcher.runs.evidence import diagnosis, doubt, why_silent
@@ -181,6 +188,20 @@ def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
     mirror = Mirror(summary.run, runs_folder())
     mirror.bind_seen(host, root_id, summary.time)
     return host, mirror
+
+
+def locate_live(word: str, host_name: str | None, verb: str) -> tuple[Host, Mirror]:
+    """Locate a run for a verb of live runs. Where a name means several, the error suggests the only one that may be live."""
+    try:
+        return locate(word, host_name)
+    except SeveralRunsError as error:
+        known = {run: Mirror(run, runs_folder()).state() for run in error.runs}
+        live = [run for run, state in known.items() if state is None or not is_terminal(state.state)]
+        if len(live) != 1:
+            raise
+        ended = [run for run in error.runs if run not in live]
+        words = f"launch {verb} {live[0].rpartition('-')[2]}     the only one that may be live"
+        raise SeveralRunsError(word, [*live, *ended], words) from None
 
 
 def _named_there(desk: Desk, word: str) -> Summary:

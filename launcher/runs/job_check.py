@@ -69,9 +69,16 @@ def _path(task: Task, key: str, written: str) -> Iterator[Finding]:
             yield Finding(level="refuse", code="not-a-file", message=message)
         else:
             yield from _known_here(task, key, written, path)
-    elif local_paths.can_only_be_a_path(written) and not os.path.exists(task.code / written):
+    elif _seems_a_path(written, path) and not os.path.exists(task.code / written):
         # A path below the code folder travels with it, and the script can open it as it is written.
         yield _missing(task, key, written, path)
+
+
+def _seems_a_path(written: str, path: Path) -> bool:
+    """Whether a value that is not marked as a path is meant as one: by its form, or by its folder, which is here."""
+    if local_paths.can_only_be_a_path(written):
+        return True
+    return local_paths.is_unmarked(written) and "/" in written and path.parent.is_dir()
 
 
 def _said(key: str, written: str) -> str:

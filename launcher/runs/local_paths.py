@@ -41,9 +41,14 @@ def _marked(written: str, folder: Path) -> str:
     return f"./{written}" if os.path.exists(folder / written) else written
 
 
+def is_unmarked(written: str) -> bool:
+    """Return whether a value says neither that it is the host's or the hub's, nor that it is an address."""
+    return not (written.startswith(_PREFIXES) or "://" in written)
+
+
 def can_only_be_a_path(written: str) -> bool:
     """Return whether a value that is not marked as a path can be nothing else, like `data/x.bin` and `data/`."""
-    if written.startswith(_PREFIXES) or "://" in written:
+    if not is_unmarked(written):
         return False
     return written.endswith("/") or PurePosixPath(written).suffix.lower() in _FILE_SUFFIXES
 

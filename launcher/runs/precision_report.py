@@ -102,7 +102,9 @@ def _attempts(mirror: Mirror, plan: Plan) -> Iterator[AttemptPrecision]:
         ran = (
             seen[-1]
             if seen
-            else PrecisionSeen.of_plan(planned, dtypes, has_frozen=plan.method == "lora")
+            else PrecisionSeen.of_plan(
+                planned, dtypes, has_frozen=plan.method == "lora", is_rehearsed=plan.rehearsed
+            )
             if takes_plan
             else None
         )
@@ -142,7 +144,7 @@ def _evidence(path: Path) -> tuple[tuple[PrecisionSeen, ...], object]:
 def _verdict(plan: Plan, ran: PrecisionSeen, attempt: AttemptPrecision) -> Verdict:
     if attempt.seen:
         return judge(ran, plan.ladder, is_rehearsed=plan.rehearsed, trains_all=plan.method == "full")
-    return on_rung(plan.ladder, attempt.rung)
+    return on_rung(plan.ladder, attempt.rung, "the script takes")
 
 
 def _sentence(verdict: Verdict, ran: AttemptPrecision, attempts: tuple[AttemptPrecision, ...]) -> str:

@@ -89,7 +89,7 @@ def _environment(runtime: str, environment: str | None, facts: Facts) -> str:
         return f"{environment}   (Python {facts.interpreter.version}, torch {torch or 'is not there'})"
     if runtime != "native":
         return f"a container ({runtime}): the image of a job is built there once"
-    return "an environment that is made there once for each job, from its requirements"
+    return "the Python found there if it has what a job requires, else an environment that is made there once for it"
 
 
 def _table(name: str, host: Host, profile: str | None, environment: str | None) -> str:

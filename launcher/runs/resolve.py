@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import os
 import re
@@ -296,9 +297,15 @@ def _build(written: Build, file: Path) -> Build:
 
 
 def _job_file(name: str) -> Path:
-    if name.endswith(".toml") or "/" in name:
-        return Path(name)
     known = files("jobs")
+    if name.endswith(".toml") or "/" in name:
+        if not os.path.lexists(name):
+            there = [str(path.with_suffix("")) for path in Path(name).parent.glob("*.toml")]
+            match = difflib.get_close_matches(name.removesuffix(".toml"), there, n=1)
+            guess = f": did you mean '{match[0]}.toml'?" if match else ""
+            mend = f"jobs by name   {'   '.join(f'launch --job {one}' for one in known)}"
+            raise BadFileError(f"{name}: cannot be read: no such file{guess}\n  {mend}")
+        return Path(name)
     if name not in known:
         raise unknown_name("job", name, known, looked_in=f"jobs/, {user_folder_text()}/jobs/, ours")
     return known[name]

@@ -6,7 +6,7 @@ import re
 import secrets
 import time
 
-from launcher.errors import UnknownNameError, UsageError
+from launcher.errors import SeveralRunsError, UnknownNameError, UsageError
 
 RUN_ID = re.compile(
     r"[0-9]{6}-[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?-[a-z0-9]{6}|[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}"
@@ -30,7 +30,8 @@ def new_run_id(name: str) -> str:
 def find(word: str, runs: list[str]) -> str:
     """Return the run that a word names: `last`, the start of an id or of its last part, or the run's name.
 
-    `runs` ends with the latest. Raises UnknownNameError if no run matches, UsageError if several do.
+    `runs` ends with the latest. Raises UnknownNameError if no run matches, UsageError if several do: SeveralRunsError if
+    that is their name, of which no more can be typed.
     """
     if word == "last":
         if not runs:
@@ -46,6 +47,8 @@ def find(word: str, runs: list[str]) -> str:
             f"no run '{word}' here\n  look   launch ps     or on a host   launch ps --host HOST"
         )
     if len(matches) > 1:
+        if all(word == _name(run) for run in matches):
+            raise SeveralRunsError(word, matches[::-1])
         raise UsageError(f"'{word}' matches {len(matches)} runs: {', '.join(matches[:8])}\n  type more of it")
     return matches[0]
 

@@ -27,12 +27,14 @@ class PrecisionSeen(Record):
     steps: int | None = None
 
     @classmethod
-    def of_plan(cls, precision: Precision, dtypes: object, *, has_frozen: bool) -> PrecisionSeen:
-        """Return what a script used that takes its precision from the plan; `dtypes` is what the worker counted, if it did."""
+    def of_plan(
+        cls, precision: Precision, dtypes: object, *, has_frozen: bool, is_rehearsed: bool
+    ) -> PrecisionSeen:
+        """Return what a script takes from the plan; `dtypes` is what the worker counted, if it did. A rehearsal is on a CPU."""
         frozen = {precision.base_dtype: 1} if has_frozen else {}
         counted = cls.lenient(dtypes if isinstance(dtypes, dict) else {})
         return cls(
-            device=precision.device,
+            device="cpu" if is_rehearsed else precision.device,
             autocast=[precision.autocast_dtype] if precision.autocast_dtype else [],
             scaler=precision.scaler,
             trainable=counted.trainable or {precision.trainable_dtype: 1},

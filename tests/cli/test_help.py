@@ -151,6 +151,22 @@ def test_the_root_help_shows_the_launchs_options_and_every_verb(client, word):
     assert "launch --host lab -- python train.py" in said
 
 
+def test_the_word_help_is_the_option(client):
+    """Alone, and before a verb."""
+    assert client.ok("help") == client.ok("--help")
+    assert client.ok("help", "ps") == client.ok("ps", "--help")
+
+
+def test_a_usage_line_says_where_a_command_must_follow(client):
+    """After `exec` it must; a verification or a launch has a job without one."""
+    for verb, usage in (
+        ("exec", "RUN -- COMMAND…"),
+        ("verify", "[OPTIONS] [-- COMMAND…]"),
+        ("forward", "RUN [LOCAL:]PORT [-- COMMAND…]"),
+    ):
+        assert client.ok(verb, "--help").splitlines()[0].endswith(f" {usage}")
+
+
 def test_words_behind_the_dashes_belong_to_the_job_alone(client):
     """Not even `--help` or a verb behind `--` is ours."""
     said = client.ok("--dry-run", "--json", "--profile", "cpu", "--", "ps", "--help", "--", "--host")

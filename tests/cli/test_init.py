@@ -36,7 +36,7 @@ def test_by_options_it_writes_the_file_and_runs_a_first_job(client):
     assert done.returncode == 0, done.stderr
     assert written(client) == {"host": "local"}
     assert "hello from" in done.stdout
-    assert "runs in" in done.stderr
+    assert "runs in  the Python found there if it has what a job requires, else an environment" in done.stderr
     (run,) = (client.home / ".launch" / "runs").glob("*-hello-*")
     assert [path.name for path in run.rglob("*.*") if path.parent.name == "code"] == ["hello.py"]
     assert "local" in client.seen("--", "true")

@@ -10,6 +10,14 @@ from launcher.runs.mirror import Mirror
 from launcher.values.host import Host
 
 ENDED, LIVE, TWIN = "261121-done-aaaa11", "261122-live-bbbb22", "261122-live-cccc33"
+RUNS = {
+    "261120-twice-dddd44": "failed",
+    "261120-twice-eeee55": "running",
+    "261120-twice-ffff66": "succeeded",
+    ENDED: "succeeded",
+    LIVE: "running",
+    TWIN: "running",
+}
 FILES = {
     "launch.toml": '[hosts.lab]\naddress = "lab.invalid"\n[hosts.lambda]\naddress = "lambda.invalid"\n',
     "train.py": "print(1)\n",
@@ -31,8 +39,12 @@ MISTAKES = {
     "kill last": (2, "kill is no verb", "launch stop --now RUN"),
     "cancel last": (2, "cancel is no verb", "launch stop RUN"),
     "version": (2, "version is no verb", "launch --version"),
-    "help": (2, "help is no verb", "launch --help"),
-    "help ps": (2, "help is no verb", "launch ps --help"),
+    "halp": (2, "halp is no verb", "launch --help"),
+    "help frobnicate": (2, "frobnicate is no verb", "launch --help"),
+    "p": (2, "p is no verb", "or  launch probe"),
+    "prof show t4": (2, "prof is no verb", "launch profile show t4"),
+    "--verison": (2, "no such option: --verison", "--version"),
+    "ps --jsn": (2, "no such option: --jsn", "--json"),
     "python train.py": (2, "goes after --", "launch -- python train.py"),
     "train.py --lr 1": (2, "goes after --", "launch -- python train.py --lr 1"),
     "my.toml": (2, "my.toml is no verb", "launch --job my.toml"),
@@ -79,7 +91,8 @@ MISTAKES = {
     "--host me@lab.invalid:99999": (2, "port = 99999", ""),
     "--profile titan_rx": (2, "did you mean 'titan_rtx'?", "known: a100_40gb"),
     "--job sfft": (2, "did you mean 'sft'?", "known: distill, sft"),
-    "--job nope.toml": (2, "nope.toml: cannot be read", ""),
+    "--job nope.toml": (2, "nope.toml: cannot be read: no such file", "launch --job sft"),
+    "--job wrnog.toml": (2, "did you mean 'wrong.toml'?", "launch --job distill"),
     "--job bad.toml": (2, "unknown key 'stepz': did you mean 'steps'?   (line 3)", "allowed: name"),
     "--job broken.toml": (2, "broken.toml: is not TOML", "line 1"),
     "--job wrong.toml": (2, "wrong.toml: command", "expected a list"),
@@ -100,7 +113,10 @@ MISTAKES = {
     "cp done:out": (2, "DEST is missing", "launch cp --help"),
     "cp done .": (2, "expected RUN:PATH", "launch cp last:"),
     "attach zzzz": (2, "no run 'zzzz' here", "launch ps --host HOST"),
-    "stop live": (2, "'live' matches 2 runs", "type more of it"),
+    "stop live": (2, "'live' is the name of 2 runs: cccc33, bbbb22", "name one by its id"),
+    "stop --now twice": (2, "'twice' is the name of 3 runs: eeee55, ffff66, dddd44", "launch stop eeee55  "),
+    "attach twice": (2, "'twice' is the name of 3 runs: ffff66, eeee55, dddd44", "e.g. ffff66"),
+    "stop 261122-": (2, "'261122-' matches 2 runs", "type more of it"),
     "rerun done": (2, "its command line is not on record here", "launch resume aaaa11"),
     "rm last": (2, "name it, or add --yes", "launch rm cccc33"),
     "stop last": (2, "name it, or add --yes", "launch stop cccc33"),
@@ -109,13 +125,13 @@ MISTAKES = {
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory):
-    """A project with hosts, jobs good and bad, and three runs on record. No mistake changes it, so that all share it."""
+    """A project with hosts, jobs good and bad, and some runs on record. No mistake changes it, so that all share it."""
     from testbed.client import Client
 
     client = Client(tmp_path_factory.mktemp("mistakes"))
     for name, text in FILES.items():
         client.script(text, name)
-    for run, state in ((ENDED, "succeeded"), (LIVE, "running"), (TWIN, "running")):
+    for run, state in RUNS.items():
         mirror = Mirror(run, client.runs)
         mirror.bind_seen(Host(name="local"), "", time.time())
         (mirror.folder / "0001").mkdir()

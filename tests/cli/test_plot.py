@@ -116,3 +116,12 @@ def test_steps_are_whole_and_stand_there_once():
     """Three steps have three ticks."""
     lines = drawn([3.0, 2.0, 1.0])
     assert lines[-1].replace("|", "").split() == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("width", [40, 57, 80, 123, 200])
+def test_the_last_step_has_a_tick(width):
+    """Whatever the width; it is not one that the run never had."""
+    lines = chart(panels_of(points([1.0] * 200))[0], width, 8, is_ascii=True)
+    ticks = lines[-1].replace("|", "").split()
+    assert (ticks[0], ticks[-1]) == ("1", "200")
+    assert max(map(len, lines)) <= width

@@ -6,6 +6,7 @@ import pytest
 
 from launcher.cli import silence, thinning
 from launcher.cli.log_text import readable
+from launcher.cli.log_view import JsonLogView, LogView
 from launcher.cli.plain_view import PlainView
 from launcher.runs.following import finish
 from launcher.runs.mirror import Mirror, News
@@ -178,6 +179,26 @@ def test_a_metric_that_the_training_prints_itself_is_not_shown_twice(source, cap
     assert view.progress.step == 1
 
 
+@pytest.mark.parametrize("kind", [LogView, JsonLogView])
+@pytest.mark.parametrize("source", ["log", "hook", None])
+@pytest.mark.parametrize("prints", [True, False])
+def test_a_log_without_its_steps_says_once_where_they_are(tmp_path, capsys, kind, source, prints):
+    """On standard error, where a worker reports what nothing prints; whoever reads records is not told."""
+    mirror = Mirror(RUN, tmp_path)
+    (mirror.folder / "0001").mkdir(parents=True)
+    log = mirror.folder / "0001" / "log.txt"
+    log.write_text("loading\n")
+    view = kind(mirror)
+    view.show()
+    for step in range(9):
+        log.write_text(log.read_text() + f"step {step}\n" * prints)
+        view.news(news(events=[metric(source)]))
+    said = capsys.readouterr()
+    assert said.out.count("step") == 9 * prints
+    is_told = kind is LogView and source is None and not prints
+    assert said.err.count("launch attach abcdef · launch metrics abcdef") == is_told
+
+
 def test_a_quiet_view_shows_the_last_lines_of_a_failure_only(capsys):
     """Nothing of the script while it runs."""
     view = PlainView(is_quiet=True)
@@ -188,6 +209,22 @@ def test_a_quiet_view_shows_the_last_lines_of_a_failure_only(capsys):
     said = capsys.readouterr().err
     assert "    | line 99\n" in said
     assert "    | line 84\n" not in said
+
+
+def test_a_distillation_ends_with_its_best_student_and_its_teacher(tmp_path, capsys):
+    """The perplexity on held-out data, and of which step the student is that came home."""
+    view = PlainView()
+    metrics = {
+        "loss": 1.957,
+        "perplexity": 7.4,
+        "perplexity_best": 7.08,
+        "best_step": 180.0,
+        "perplexity_teacher": 5.21,
+    }
+    view.end(RUN, RunState(state="succeeded"), Result(tmp_path / "model", {}, None, metrics, 11.52, 54.0))
+    said = capsys.readouterr().err
+    assert "loss 11.52 → 1.957, best perplexity 7.08 at step 180, teacher 5.21\n" in said
+    assert f"  model    {tmp_path}/model   of step 180, the best\n" in said
 
 
 @pytest.mark.parametrize(

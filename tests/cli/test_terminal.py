@@ -20,6 +20,7 @@ from launcher.cli import follow
 from launcher.cli.log_view import LogView
 from launcher.cli.say import say, without_escapes
 from launcher.cli.terminal_view import TerminalView
+from launcher.cli.wrapping import wrapped_lines
 from launcher.errors import AgentError
 from launcher.hosts.agent_desk import AgentDesk
 from launcher.runs.hook_note import HOOK_NOTE
@@ -354,6 +355,20 @@ def test_a_long_note_goes_on_below_itself(width):
     assert max(map(len, lines)) <= width
     assert " ".join(" ".join(lines).split()) == " ".join(f"· {HOOK_NOTE}".split())
     assert all(line.startswith("    ") for line in lines[1:])
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_a_suggested_command_stays_whole(width):
+    """It is there to be copied: on a line of its own where it does not fit, and what it does below it."""
+    command = "launch pull 7l60hq checkpoints/step-4"
+    words = "checkpoints stay on local: checkpoints/step-4 (737.7 kB)"
+    for note in (f"{words}   {command}", f"{words}   {command}     brings it here"):
+        lines = [*wrapped_lines([f"  · {note}"], width)]
+        assert max(map(len, lines)) <= width or width == 40
+        assert sum(command in line for line in lines) == 1
+        assert " ".join(" ".join(lines).split()) == " ".join(f"· {note}".split())
+    long = f"launch logs {'x' * 300}"
+    assert f"    {long}" in [*wrapped_lines([f"  · {words}   {long}"], width)]
 
 
 # the log

@@ -211,6 +211,10 @@ def test_the_best_student_is_what_comes_out(distill_project, method):
     assert result["perplexity_teacher"] == pytest.approx(
         math.exp(loss_of(client.project / "teacher", held)), rel=1e-5
     )
+    figures = (
+        f"best perplexity {math.exp(found):.4g} at step {best}, teacher {result['perplexity_teacher']:.4g}"
+    )
+    assert figures in client.run("attach", run).stderr
 
 
 def test_killed_and_resumed_it_ends_as_the_unbroken_one_did(distill_project):

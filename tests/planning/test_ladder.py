@@ -168,6 +168,16 @@ def test_what_is_asked_for_is_followed_by_what_is_safer(name, asked, expected):
     assert sorted(got) == sorted(expected)
 
 
+def test_float16_weights_are_warned_of():
+    """Whoever asks for fp16-native reads what it loses; nobody else does."""
+    there, job = Host(name="there", address="there"), Job(name="x", command=("python", "a.py"))
+    (note,) = check(plan(profile("titan_rtx"), there, job, "fp16-native"), None)
+    assert (note.level, note.code) == ("note", "lossy-precision")
+    assert note.message.startswith("fp16-native loses small gradients")
+    assert note.mend.startswith("--precision auto ")
+    assert check(plan(profile("titan_rtx"), there, job, "fp16"), None) == ()
+
+
 @pytest.mark.parametrize(
     ("name", "asked", "why"),
     [

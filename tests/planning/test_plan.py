@@ -18,6 +18,7 @@ from launcher.planning import (
     plan,
     requested_processes,
     runtime,
+    verification,
 )
 from launcher.planning.assembly import source
 from launcher.runs.resolve import image_sources, profile, profiles, wheels
@@ -346,7 +347,7 @@ def test_one_card_is_not_two():
     """The gate names what is there."""
     found = {finding.code: finding for finding in check(two_cards(), facts(gpus=TWO_T4[:1]))}
     assert found["card-mismatch"].message == "there has 1 x Tesla T4, not 2 x T4 16 GB"
-    assert "no GPU that we know, not 2 x" in check(two_cards(), facts())[0].message
+    assert "no GPU that launcher sees; this plan is for 2 x" in check(two_cards(), facts())[0].message
 
 
 def test_several_cards_are_taken_only_where_they_are_asked_for():
@@ -448,6 +449,21 @@ def test_the_gate_refuses_a_card_that_is_not_there_and_names_what_is():
     assert [finding.code for finding in found] == ["card-mismatch"]
     assert "has NVIDIA L40S, not a TITAN RTX" in found[0].message
     assert check(one, facts(gpus=[gpu("NVIDIA TITAN RTX")])) == ()
+
+
+def test_a_host_without_a_card_is_offered_a_rehearsal():
+    """By the verb that was typed; a torch for CUDA would not help it."""
+    card = profile("titan_rtx")
+    job = Job(name="x", command=("python", "a.py"), requirements=("torch",))
+    one = plan(card, Host(name="there", address="there"), job)
+    interpreter = {"path": "/v/bin/python", "version": "3.11.2", "packages": {"torch": "2.13.0+cpu"}}
+    (found,) = check(one, facts(interpreter=interpreter), wheels=wheels())
+    assert found.message == "there has no GPU that launcher sees; this plan is for a TITAN RTX 24 GB"
+    assert found.mend == "launch … --rehearse --profile titan_rtx     tries the plan on a CPU"
+    (verified,) = check(verification(one, job), facts(interpreter=interpreter), wheels=wheels())
+    assert verified.mend.startswith("launch verify … --rehearse --profile titan_rtx ")
+    (other,) = check(verification(one, job), facts(gpus=[gpu("Tesla T4", 15360)]))
+    assert other.mend.startswith("launch verify --host there ")
 
 
 def test_the_gate_names_missing_packages_and_a_full_disk():

@@ -167,6 +167,22 @@ def test_the_line_that_says_what_failed_stands_beside_the_exit_status():
     assert found.why == "it ended with exit status 3"
 
 
+def test_what_a_script_said_by_sys_exit_is_the_line():
+    """Such a script prints its text last and ends with 1. Another status is not that of a text."""
+    text = b'loss 0.5\nmine/bad.jsonl, line 1: no "answer"\n\n'
+    found, of_file = crash(text, 1, None, 0), diagnose(text, Ended(1))
+    assert (found.name, found.reason, found.line) == (
+        "unknown",
+        "exit-nonzero",
+        'mine/bad.jsonl, line 1: no "answer"',
+    )
+    assert "last line" in found.why
+    assert 'sys.exit("text")' in found.mend
+    assert (of_file.line, of_file.number, of_file.why) == (found.line, 2, found.why)
+    assert crash(text, 2, None, 0).line is None
+    assert crash(b"", 1, None, 0).line is None
+
+
 def test_a_command_that_cannot_be_started_says_what_to_type(tmp_path):
     """By the name of a program that the host has, or by what is wrong with a file."""
     (tmp_path / "python").touch()

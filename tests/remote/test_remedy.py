@@ -181,6 +181,14 @@ def test_a_script_that_trained_nothing_is_started_again_without_having_asked():
     assert verdict("unknown", **untouched).remedy is None
 
 
+def test_a_script_that_ended_before_its_first_step_is_not_told_to_resume():
+    """It ended before it would have asked for a checkpoint. After a step it is told why it is not restarted."""
+    words = {"failure": {"mend": "read the line"}, "may_begin_again": False}
+    before, after = ({**words, "failure": {**words["failure"], "has_trained": one}} for one in (False, True))
+    assert verdict("unknown", **before).mend == "read the line"
+    assert "never called worker.resume_from()" in verdict("unknown", **after).mend
+
+
 def test_a_card_that_others_hold_is_waited_for_again():
     """Where nobody was seen to hold it, once is enough."""
     told = {"others": "GPU 0 held by pid 8 (ada)"}

@@ -407,7 +407,9 @@ def test_a_plain_script_brings_its_files_home_and_ls_lists_them(client):
         ("out/model.pt", 25600, "yes"),
     ]
     shutil.rmtree(client.runs / run / "outputs")
-    assert "25.6 kB not here" in client.ok("ls", run)
+    said = client.ok("ls", run)
+    assert "25.6 kB not here" in said
+    assert [line for line in said.splitlines() if line != line.rstrip()] == []
     client.ok("cp", f"{run}:out", "copy")
     assert (client.project / "copy/model.pt").stat().st_size == 25600
 

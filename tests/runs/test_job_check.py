@@ -123,6 +123,8 @@ def test_a_path_below_the_code_is_left_to_the_script(project):
         ("data.train", "~/nowhere", ["host:~/nowhere"]),
         ("data.train", "~nobody-here/x", ["does not exist here"]),
         ("data.train", "data/bih.bin", ["did you mean 'data/big.bin'?", "hub:data/bih.bin"]),
+        ("teacher", "models/tino", ["did you mean 'models/tiny'?", "hub:models/tino"]),
+        ("data.train", "data/big.bi", ["did you mean 'data/big.bin'?"]),
         ("data.eval", "no.jsonl", ["hub:no.jsonl"]),
         ("data.eval", "data/raw/", ["does not exist here"]),
         ("model", "./models/tino", ["did you mean './models/tiny'?"]),

@@ -363,11 +363,11 @@ def test_a_dry_run_never_refuses_and_gives_the_same_bytes(client, profile):
 
 
 def test_a_launch_for_a_card_that_is_not_there_is_refused_before_anything_is_sent(client):
-    """Exit code 3, what is there, and the command that works."""
+    """Exit code 3, that no card is there, and what works without one."""
     done = client.run("--profile", "titan_rtx")
     assert done.returncode == 3
-    assert "refused before anything was sent" in done.stderr
-    assert "launch --host local" in done.stderr
+    assert "refused before anything was sent: local has no GPU that launcher sees" in done.stderr
+    assert "--rehearse --profile titan_rtx" in done.stderr
     assert not list((client.home / ".launch" / "runs").glob("*"))
 
 

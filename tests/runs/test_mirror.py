@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from launcher.errors import ConnectionLostError, RunError, UnknownNameError, UsageError
+from launcher.errors import ConnectionLostError, RunError, SeveralRunsError, UnknownNameError, UsageError
 from launcher.hosts.channel import Reply
 from launcher.remote.record.rundir import RUN_ID as RUN_ID_THERE
 from launcher.remote.record.rundir import Run
@@ -539,12 +539,20 @@ def test_a_run_is_named_by_its_start_its_last_letters_or_last(word, run):
     assert find(word, IDS) == IDS[run]
 
 
-@pytest.mark.parametrize("word", ["w8", "01", "0102", "0102-", "sft"])
+@pytest.mark.parametrize("word", ["w8", "01", "0102", "0102-"])
 def test_a_word_that_means_several_runs_names_them(word):
     """Never the first of several by luck."""
     with pytest.raises(UsageError, match=r"matches [234] runs: 010") as caught:
         find(word, [*IDS, "0103-sft-w8aa"])
     assert "0102-sft-w8zz" in str(caught.value)
+
+
+def test_a_name_of_several_runs_gives_their_last_parts():
+    """No more of a whole name can be typed. The latest comes first."""
+    with pytest.raises(SeveralRunsError) as caught:
+        find("mine", ["261101-mine-aaaaaa", "261101-mine-bbbbbb", "261101-mine-x-cccccc"])
+    assert str(caught.value).startswith("'mine' is the name of 2 runs: bbbbbb, aaaaaa\n")
+    assert "type more" not in str(caught.value)
 
 
 def test_whole_letters_beat_a_longer_id_that_begins_with_them():

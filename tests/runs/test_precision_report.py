@@ -5,6 +5,7 @@ import re
 
 import pytest
 from testbed.client import until
+from testbed.pty_run import in_terminal, without_style
 
 from launcher.runs.mirror import Mirror
 from launcher.runs.precision_report import known_precision
@@ -91,6 +92,24 @@ def test_a_script_that_takes_the_plan_s_precision_used_that_of_each_attempt(clie
     said = client.ok("explain", "last")
     assert "attempt 1  rung 1: fp16 autocast + scaler" in said
     assert "resuming, fp16-unscale" in said
+
+
+def test_what_was_only_taken_is_not_said_to_have_run(client):
+    """As with our own jobs, which have the hook off. The table keeps its titles in a narrow terminal."""
+    client.script("import launcher_worker as worker\nworker.knobs().precision\nworker.done(1)\n")
+    client.ok(*TURING, "--set", "inject=false", "--", "python", "train.py")
+    said = client.ok("explain", "last")
+    assert "what ran is" not in said
+    assert "  the script takes what the card wants\n" in said
+    assert "did not see what ran: inject = false" in said
+    assert re.search(r"^ +from the plan  the card wants$", said, re.MULTILINE)
+    assert re.search(r"device +cpu, for cuda  cuda$", said, re.MULTILINE)
+    assert re.search(r"products +not seen  ", said)
+    assert report(client, "last")["attempts"][0]["source"] == "plan"
+    narrow = without_style(in_terminal(client, "explain", "last", columns=40)).splitlines()
+    assert max(map(len, narrow)) <= 40
+    assert any(re.fullmatch(r" +from the +the card", line) for line in narrow)
+    assert any(re.fullmatch(r"  trained weights +fp32 +fp32", line) for line in narrow)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequenc
 from .failures import BY_NAME, FAILURES, HARMLESS, WARNING, FailureClass, Signs, patterns
 from .logscan import LogScanner
 from .loss_watch import is_of_sweep
-from .particulars import words_of_end, words_of_line
+from .particulars import LAST_LINE, words_of_end, words_of_line
 
 TAIL_BYTES = 256 * 1024
 MOST_CHARS = 500
@@ -387,6 +387,10 @@ def _diagnose(read: _Log, ended: Ended) -> Diagnosis:
     failure = BY_NAME["none"] if hit is None else hit.failure
     if hit is None or hit.place < 0:
         is_clear = failure.name != "unknown" or not (ended.exit or ended.signal)
+        last = max((n for n, line in enumerate(lines) if line.strip()), default=None)
+        if not is_clear and last is not None and (ended.exit, ended.signal) == (1, None):
+            line = lines[last].strip()[:MOST_CHARS]
+            return Diagnosis(failure.name, line, read.numbers[last], *LAST_LINE)
         why, mend = (failure.why, failure.mend) if is_clear else words_of_end(ended.exit, ended.signal)
         return Diagnosis(failure.name, None, None, why, mend)
     line = lines[hit.place].strip()[:MOST_CHARS]

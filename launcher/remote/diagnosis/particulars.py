@@ -77,6 +77,12 @@ _STATUSES = {
     127: Words("the shell did not find a program", "check its name, and that the job's environment has it"),
 }
 
+LAST_LINE = Words(
+    "it ended with exit status 1; its log shows no error, and this is its last line",
+    'a script that ends by sys.exit("text") prints the text last: if it did, the line says what to mend',
+)
+"""The words for a command whose exit status is that of `sys.exit("text")`."""
+
 
 def words_of_line(name: str, line: str, log: str) -> Optional[Words]:
     """Return the words for the line that proves a failure of class `name`; None if the class says all."""

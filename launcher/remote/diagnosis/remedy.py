@@ -340,6 +340,8 @@ def _decide(attempt: FailedAttempt) -> Verdict:
     if edit.most is not None and attempt.tries >= edit.most:
         return Verdict(reason, None, mend)
     if not _may_begin_again(attempt):
+        if attempt.consumed and failure.has_trained is False:  # it ended where it would not have asked yet
+            return Verdict(reason, None, mend)
         ask = _ASK if attempt.consumed else _ASK_ALONE
         return Verdict(reason, None, "%s; %s" % (mend, ask) if mend else ask)
     if attempt.attempts_left <= 0:
