@@ -37,7 +37,7 @@ class Tensor:
         return True
 
 zeros = randn = ones = Tensor
-autograd = types.SimpleNamespace(grad=lambda *words: words)
+autograd = types.SimpleNamespace(grad=lambda *words, **more: words)
 backends = types.SimpleNamespace(cuda=types.SimpleNamespace(matmul=types.SimpleNamespace()))
 card = types.SimpleNamespace(name="Tesla T4", major=7, minor=5, total_memory=16e9)
 cuda = types.SimpleNamespace(
