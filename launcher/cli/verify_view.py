@@ -122,7 +122,7 @@ def conclusions(report: VerificationReport) -> list[str]:
         good = next((rung.number for rung in report.rungs if rung.is_good), None)
         behind = f"; rung {good} works" if good is not None else ""
         lines.append(f"rung 1 does not work here{behind}")
-        if not first.is_put_behind and fastest is None:
+        if not (first.is_put_behind or plan.rehearsed) and fastest is None:
             lines.append(
                 "a launch begins with rung 1 all the same: only failures of a precision are remembered"
             )

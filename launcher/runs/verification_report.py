@@ -80,7 +80,12 @@ class VerificationReport(NamedTuple):
 
     @property
     def fastest(self) -> RungReport | None:
-        """The rung that was clearly faster than the first one, and goes before it in later plans."""
+        """The rung that was clearly faster than the first one, and goes before it in later plans; None in a rehearsal.
+
+        A CPU's speed says nothing of the card that it acts as, and later plans know nothing of it.
+        """
+        if self.plan.rehearsed:
+            return None
         good = {rung.number: rung for rung in self.rungs if rung.is_relied_on}
         numbers = range(1, len(self.plan.ladder) + 1)
         place = clearly_fastest([rate_of(good[one].measured) if one in good else 0.0 for one in numbers])

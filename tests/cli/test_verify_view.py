@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.cli.verify_view import conclusions, show_report
+from launcher.cli.verify_view import conclusions, report_json, show_report
 from launcher.planning import plan, verification
 from launcher.runs.resolve import profile
 from launcher.runs.verification_report import RungReport, VerificationReport
@@ -70,6 +70,20 @@ def test_a_verification_that_did_not_come_to_its_end_says_so():
     card = TrialEnded(trial="card", result="no-kernel-image")
     lines = conclusions(VerificationReport("sft-5k7p", PLAN, state, None, card, (), None))
     assert not [line for line in lines if "not finished" in line]
+
+
+def test_a_rehearsal_names_no_fastest_rung():
+    """A CPU's speed says nothing of the card that it acts as, and a launch there knows nothing of it."""
+    rungs = tuple(
+        RungReport(number, PLAN.ladder[number - 1], "good", None, None, 4, JobMeasured(tokens_per_s=speed), None)
+        for number, speed in ((1, 100.0), (3, 900.0))
+    )  # fmt: skip
+    state = RunState(state="succeeded", reason="verified")
+    real = VerificationReport("sft-5k7p", PLAN, state, None, None, rungs, None)
+    assert report_json(real, None).fastest == 3
+    rehearsed = real._replace(plan=PLAN.model_copy(update={"rehearsed": True}))
+    assert report_json(rehearsed, None).fastest is None
+    assert not [line for line in conclusions(rehearsed) if "fastest" in line]
 
 
 @pytest.mark.parametrize(
