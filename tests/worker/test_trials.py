@@ -48,8 +48,9 @@ def test_the_speed_backward_is_timed_by_itself(torch, monkeypatch):
 
 
 @pytest.fixture
-def trial_of(run_of, tmp_path):
-    """Put the worker into a trial."""
+def trial_of(run_of, tmp_path, monkeypatch):
+    """Put the worker into a trial, whose end does not end this process."""
+    monkeypatch.setattr("launcher_worker.trials.trial_watch.LEAVE_S", 1e6)
 
     def put(mode="fp32", steps=8, held=4, is_reference=True, kind="rung", **changes):
         told = {
@@ -162,6 +163,41 @@ def test_a_job_that_an_exit_does_not_end_is_ended_at_once(worker, trial_of, agen
         with pytest.raises(SystemExit):
             watch.end()
     assert ended == [0]
+
+
+@pytest.mark.training
+def test_a_job_that_cannot_leave_is_ended(worker, trial_of, agent, llama, monkeypatch):
+    """It holds a thread that waits for ever, for example; then Python waits for it too."""
+    from launcher_worker.guard.judge import Judge
+    from launcher_worker.trials import trial_watch
+
+    has_ended = threading.Event()
+    monkeypatch.setattr(os, "_exit", lambda code: has_ended.set() if code == 0 else None)
+    trial_of()
+    monkeypatch.setattr(trial_watch, "LEAVE_S", 0.01)
+    watch = trial_watch.TrialWatch(worker.prepare(llama()), Judge)
+    with pytest.raises(SystemExit):
+        watch.end()
+    assert has_ended.wait(10)
+
+
+@pytest.mark.training
+def test_a_rehearsed_job_says_what_ran_on_the_card_before_it_is_ended(
+    worker, trial_of, agent, llama, monkeypatch
+):
+    """Without that it would have shown nothing of the card; a job that is ended at once runs no exit functions."""
+    from launcher_worker.guard.judge import Judge
+    from launcher_worker.rehearsal import devices
+    from launcher_worker.trials.trial_watch import TrialWatch
+
+    trial_of(rehearsed=True, card={"name": "T4", "capability": "7.5", "memory_gb": 16, "count": 1})
+    watch = TrialWatch(worker.prepare(llama()), Judge)
+    watch.end_step(1)
+    monkeypatch.setattr(devices.moves, "count", 3)
+    with pytest.raises(SystemExit):
+        watch.end()
+    assert agent.first("evidence", "rehearsal")["values"]["rehearsal"] == {"card": "T4", "moves": 3}
+    assert agent.first("evidence", "trial")
 
 
 @pytest.mark.training
