@@ -166,6 +166,32 @@ def test_each_job_and_workload_keeps_its_own_measurement(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("without_driver")
+@pytest.mark.parametrize(
+    ("more", "is_kept"),
+    [
+        ({}, False),
+        ({"job": "other"}, False),
+        ({"key": {"torch": "2.13.0+cu126", "precision": "ab"}}, False),
+        ({"measured": {"workload": "long", "micro_batch": 4, "fits": 4}}, True),
+        ({"key": {"torch": "2.12.0", "precision": "ab"}}, True),
+        ({"key": {"torch": "2.13.0", "precision": "cd"}}, True),
+        ({"card": "l40s"}, True),
+        ({"method": "full"}, True),
+        ({"model": None}, True),
+    ],
+)
+@pytest.mark.parametrize("failed", [None, "nan-divergence"])
+def test_a_precision_that_fails_has_no_measurement_any_more(tmp_path, more, is_kept, failed):
+    """Of this workload, wherever its key is from; the worker may have reported none. The failure is kept as ever."""
+    path = kept(tmp_path, **{"measured": {"workload": "short", "micro_batch": 4, "fits": 4}, **more})
+    key = {"torch": "2.13.0", "model": None, "trainable": None, "precision": "ab"}
+    written = kept(tmp_path, key=key, refuted="short", failed=failed)
+    assert Path(path).exists() is is_kept
+    assert (written is not None) is (failed is not None)
+    assert len(list(tmp_path.iterdir())) == is_kept + (failed is not None)
+
+
+@pytest.mark.usefixtures("without_driver")
 def test_measurements_do_not_crowd_out_a_failure(tmp_path, monkeypatch):
     """It decides which precision goes first."""
     monkeypatch.setattr(precision_evidence, "MOST_RECALLED", 2)

@@ -311,6 +311,39 @@ def test_a_failure_of_the_precision_is_kept_as_that_of_any_run(toy):
     assert failed == ["nan-divergence"]
 
 
+def test_a_measurement_is_refuted_by_what_the_precision_may_have_caused():
+    """Not by a taken port, nor by a job that shows nothing; nor by a batch, which the measurement names."""
+    rung, batch = Trial("rung", 0, 4, 4), Trial("batch", 0, 8, 2)
+    refuting = ["cuda-oom", "user-code-error", "unknown", "nan-divergence"]
+    for result in refuting:
+        assert trials.is_refuted([Ended(rung, result)], rung)
+    for result in (GOOD, "not-verifiable", "port-in-use", "gpu-busy-exclusive"):
+        assert not trials.is_refuted([Ended(rung, result)], rung)
+    assert not trials.is_refuted([Ended(rung, GOOD), Ended(batch, OOM)], batch)
+    assert not trials.is_refuted([], rung)
+
+
+def measured_before(toy):
+    """Put what an earlier verification has measured of the first rung onto the host; return its file."""
+    key = {"torch": None, "precision": precision_evidence.precision_digest(rung("fp16"))}
+    measured = {"workload": "w", "micro_batch": 4, "fits": 4, "tokens_per_s": 900.0}
+    record = {
+        "card": "t4", "driver": precision_evidence.driver(), "method": "full", "model": None, "job": "toy",
+        "run": "0101-toy-bbbb", "time": 1.0, "key": key, "measured": measured,
+    }  # fmt: skip
+    return Path(precision_evidence.keep(toy.run.evidence(process.host_id()), record))
+
+
+@slow
+@pytest.mark.parametrize(("rehearsed", "is_kept"), [(False, False), (True, True)])
+def test_a_rung_that_fails_has_no_older_measurement_any_more(toy, rehearsed, is_kept):
+    """A launch would begin with it for its speed. A rehearsal shows nothing about a card."""
+    verify(toy, hook="if rung == 0: raise ValueError('boom')", rehearsed=rehearsed)
+    path = measured_before(toy)
+    assert toy.ended()["reason"] == "verified"
+    assert path.exists() is is_kept
+
+
 @slow
 def test_a_rehearsal_leaves_no_evidence(toy):
     """It shows nothing about a card."""

@@ -8,7 +8,8 @@
 run failed before its worker reported a key, only the digest of the precision is certain. A probe returns what was
 recorded about the job's model (`recall`), and the next plan starts with a precision that has not failed here.
 `measured` is what `launch verify` has measured of a job, else None. Each job and workload has a file of its own for that:
-`<sha256>-<sha256>.json`, at most MOST_MEASURED a key.
+`<sha256>-<sha256>.json`, at most MOST_MEASURED a key. A record that comes with `refuted`, the digest of a workload, removes
+what was measured of its precision in that workload: the precision has failed there.
 """
 
 from __future__ import annotations
@@ -52,10 +53,15 @@ _DRIVER = "/proc/driver/nvidia/version"
 def keep(folder: str, record: dict[str, Any]) -> str | None:
     """Write a record, replacing an older one of the same key, card and driver; return its path.
 
-    A measurement replaces one of the same job and workload. A record that is too large is not kept (None). Beyond their
-    bounds the oldest are removed. Raises OSError if the disk refuses.
+    A measurement replaces one of the same job and workload. A record that is too large is not kept (None), nor one that
+    only refutes. Beyond their bounds the oldest are removed. Raises OSError if the disk refuses.
     """
     record = strict_json.decode(strict_json.encode(record))  # a number too large for a float is a text now
+    refuted = record.pop("refuted", None)
+    if refuted is not None:
+        _remove_measured(folder, record, refuted)
+        if record.get("failed") is None:
+            return None
     name = _digest({name: record.get(name) for name in ("key", "card", "driver")})
     text = _canonical(record)
     if len(text) > MOST_BYTES:
@@ -71,6 +77,33 @@ def keep(folder: str, record: dict[str, Any]) -> str | None:
     _remove_oldest([path for path in kept if path.startswith(of_key)], MOST_MEASURED)
     _remove_oldest(kept, MOST_FILES)
     return path
+
+
+def _remove_measured(folder: str, record: dict[str, Any], workload: str) -> None:
+    """Remove what was measured of a record's precision in a workload; of another torch, card or driver it still holds."""
+    same = ("card", "driver", "method", "model")
+    model, key = record.get("model"), record["key"]
+    is_named = isinstance(model, dict) and model.get("kind") != "local"
+    for path in _kept(folder) if os.path.isdir(folder) else ():
+        other = _read(path)
+        measured, other_key = other.get("measured"), other.get("key")
+        if not isinstance(measured, dict) or not isinstance(other_key, dict):
+            continue
+        is_same_torch = _version(key) in (None, _version(other_key))
+        if (
+            measured.get("workload") == workload
+            and other_key.get("precision") == key.get("precision")
+            and is_same_torch
+            and all(other.get(name) == record.get(name) for name in same)
+            and (is_named or other.get("job") == record.get("job"))
+        ):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+
+def _version(key: dict[str, Any]) -> str | None:
+    torch = key.get("torch")
+    return torch.partition("+")[0] if isinstance(torch, str) else None
 
 
 def _kept(folder: str) -> list[str]:

@@ -112,12 +112,14 @@ class TrialSupervisor(Supervisor):
         return None
 
     def _keep(self, ended: list[trials.Ended]) -> None:
-        """Keep on the host what the trials of this rung have measured."""
+        """Keep on the host what the trials of this rung have measured; a rung that fails has measured nothing that holds."""
         assert self.trial is not None  # noqa: S101 - as above
         if self.trial.kind != trials.CARD:
             measured = trials.measurement(ended, self.trial.rung)
             if measured is not None:
                 self.proofs.keep_measured(measured)
+            elif trials.is_refuted(ended, self.trial):
+                self.proofs.keep_refuted()
 
     def _end_run(self, ended: list[trials.Ended], evidence: dict[str, Any], **more: Any) -> int:
         """Record the end of the verification: it has succeeded if the job trains in some precision."""
