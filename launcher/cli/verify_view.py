@@ -17,7 +17,15 @@ from launcher.runs.verification_report import RungReport, VerificationReport
 from launcher.values.plan import Plan
 from launcher.values.precision import SHORT, Precision
 from launcher.values.record import Event, PlanSummary
-from launcher.values.trial_record import GOOD, CardMeasured, JobMeasured, TrialEnded, rate_of
+from launcher.values.trial_record import (
+    GOOD,
+    CardMeasured,
+    JobMeasured,
+    TrialEnded,
+    rate_figure,
+    rate_of,
+    rate_words,
+)
 
 if TYPE_CHECKING:
     from launcher.runs.printed_lines import Printed
@@ -202,7 +210,7 @@ def _title_cells(rung: RungReport) -> tuple[str, ...]:
 
 def _speed_cells(rung: RungReport, reference: float | None) -> tuple[str, ...]:
     rate, found = rate_of(rung.measured), rung.measured
-    speed = f"{rate:,.0f}" if rate >= 10 else _figure(rate or None)
+    speed = rate_figure(rate) if rate else _NO_FIGURE
     share = f"{rate / reference:.2f} x" if rate and reference else _NO_FIGURE
     return speed, share, _figure(found.peak_gb if found else None)
 
@@ -262,7 +270,7 @@ def _card_words(card: CardMeasured) -> str:
 
 def _job_words(found: JobMeasured, *, is_rehearsed: bool) -> str:
     words = [
-        f"{found.tokens_per_s:,.0f} tokens/s" if found.tokens_per_s and not is_rehearsed else "",
+        rate_words(found) if not is_rehearsed else "",
         f"{found.peak_gb:.3g} GB" if found.peak_gb and not is_rehearsed else "",
         f"gradient {found.cosine:.4f}" if found.cosine is not None else "",
     ]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.cli.verify_view import conclusions, report_json, show_report
+from launcher.cli.verify_view import conclusions, report_json, show_report, trial_line
 from launcher.planning import plan, verification
 from launcher.runs.resolve import profile
 from launcher.runs.verification_report import RungReport, VerificationReport
@@ -70,6 +70,20 @@ def test_a_verification_that_did_not_come_to_its_end_says_so():
     card = TrialEnded(trial="card", result="no-kernel-image")
     lines = conclusions(VerificationReport("sft-5k7p", PLAN, state, None, card, (), None))
     assert not [line for line in lines if "not finished" in line]
+
+
+@pytest.mark.parametrize(
+    ("measured", "words"),
+    [
+        ({"tokens_per_s": 1568.2, "examples_per_s": 9.0}, "1,568 tokens/s"),
+        ({"examples_per_s": 0.717}, "0.717 examples/s"),
+    ],
+)
+def test_the_line_of_a_trial_has_its_speed(measured, words):
+    """In examples where tokens are not known; a rehearsal's would be that of a CPU."""
+    trial = TrialEnded(trial="rung", result="good", measured=measured)
+    assert trial_line(trial, PLAN.ladder, is_rehearsed=False).endswith(words)
+    assert words not in trial_line(trial, PLAN.ladder, is_rehearsed=True)
 
 
 def test_a_rehearsal_names_no_fastest_rung():

@@ -112,6 +112,28 @@ def test_held_steps_leave_the_weights_where_they_are(torch, worker, trial_of, ag
 
 
 @pytest.mark.training
+def test_a_model_that_trains_in_eval_mode_has_a_speed(torch, worker, trial_of, agent, llama, rows):
+    """As from_pretrained leaves it, and our distillation; an evaluation without gradients does not count."""
+    trial_of(steps=8)
+    model = worker.prepare(llama()).eval()
+    optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=1e-3)
+
+    def loop():
+        for row in rows:
+            with torch.no_grad():
+                model(input_ids=row["input_ids"][None].repeat(50, 1))
+            model(input_ids=row["input_ids"][None], labels=row["labels"][None]).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    with pytest.raises(SystemExit):
+        loop()
+    found = measured(agent)
+    assert found["examples_per_s"] * found["step_s"] == pytest.approx(1.0)
+    assert found["tokens_per_s"] * found["step_s"] == pytest.approx(len(rows[0]["input_ids"]), rel=0.5)
+
+
+@pytest.mark.training
 def test_an_optimizer_with_rates_of_its_own_is_followed_and_not_compared(
     torch, worker, trial_of, agent, llama, rows
 ):
