@@ -10,9 +10,12 @@ from pydantic import ValidationError
 from launcher.cli import json_shapes, streams
 from launcher.cli.columns import Column, print_columns
 from launcher.cli.figures import value_text
+from launcher.cli.log_text import readable
 from launcher.cli.plain_view import PlainView
+from launcher.cli.say import say
 from launcher.cli.terminal_view import TerminalView
 from launcher.cli.wrapping import say_wrapped
+from launcher.hosts.log_diagnosis import BY_NAME
 from launcher.runs.verification_report import RungReport, VerificationReport
 from launcher.values.plan import Plan
 from launcher.values.precision import SHORT, Precision
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from launcher.runs.printed_lines import Printed
 
 _NO_FIGURE = "-"
+_UNKNOWN = "unknown"
 
 
 def make_view() -> PlainView:
@@ -107,6 +111,8 @@ def show_report(report: VerificationReport) -> None:
             say_wrapped(f"  {failure.line}", hang=2)
     if report.rungs:
         _show_rungs(report)
+    if report.trains_nowhere:
+        _show_printed(report.rungs[0])
     if report.batch is not None:
         batch = report.batch
         too_large = (
@@ -134,7 +140,13 @@ def conclusions(report: VerificationReport) -> list[str]:
             lines.append(
                 "a launch begins with rung 1 all the same: only failures of a precision are remembered"
             )
-    if report.card_failure is None and len(report.rungs) < len(plan.ladder):
+    elif report.trains_nowhere:
+        lines.append("no rung works here")
+        lines += filter(None, [_mend(report.rungs[0].result, report)])
+        lines += [f"to see all that it prints   {report.launch}"] if report.launch is not None else []
+    if report.card_failure is not None:
+        lines += filter(None, [_mend(report.card_failure.result, report)])
+    elif len(report.rungs) < len(plan.ladder):
         state = report.state
         lines.append(f"not finished: {' '.join(filter(None, (state.state, state.reason)))}; verify it again")
     if plan.rehearsed:
@@ -148,6 +160,22 @@ def conclusions(report: VerificationReport) -> list[str]:
     if plan.profile.kind == "cpu":
         lines.append("a CPU shows speed and dtypes of a CPU; for a card's plan   --rehearse --profile CARD")
     return lines
+
+
+def _mend(result: str, report: VerificationReport) -> str | None:
+    """Return what mends the failure that a verification has ended with, if that is known."""
+    evidence = report.state.evidence or {}
+    if evidence.get("class") == result and isinstance(evidence.get("mend"), str):
+        return str(evidence["mend"])
+    return BY_NAME[result].mend if result in BY_NAME and result != _UNKNOWN else None
+
+
+def _show_printed(rung: RungReport) -> None:
+    """Print the last lines of a rung that failed, as they came."""
+    if rung.printed:
+        say(f"rung {rung.number} printed last:")
+        for line in readable("\n".join(rung.printed)).split("\n"):
+            say(f"  {line}")
 
 
 def _show_card(card: CardMeasured) -> None:
@@ -303,6 +331,7 @@ def report_json(report: VerificationReport, problem: str | None) -> json_shapes.
                 micro_batch=rung.micro_batch,
                 measured=rung.measured,
                 differs=None if rung.differs is None else list(rung.differs),
+                printed=list(rung.printed),
             )
             for rung in report.rungs
         ],

@@ -4,8 +4,9 @@ import pytest
 
 from launcher.cli.verify_view import conclusions, report_json, show_report, trial_line
 from launcher.planning import plan, verification
+from launcher.runs.request import Request
 from launcher.runs.resolve import profile
-from launcher.runs.verification_report import RungReport, VerificationReport
+from launcher.runs.verification_report import RungReport, VerificationReport, launch_command
 from launcher.values.facts import Measured, PrecisionEvidence
 from launcher.values.host import LOCAL
 from launcher.values.job import Job
@@ -70,6 +71,52 @@ def test_a_verification_that_did_not_come_to_its_end_says_so():
     card = TrialEnded(trial="card", result="no-kernel-image")
     lines = conclusions(VerificationReport("sft-5k7p", PLAN, state, None, card, (), None))
     assert not [line for line in lines if "not finished" in line]
+
+
+def nowhere(result="unknown", evidence=None):
+    """A report of a job that trains in no rung of a T4; each printed three lines."""
+    rungs = tuple(
+        RungReport(number, precision, result, "why", None, 4, None, None, tuple(f"{number} {line}" for line in "abc"))
+        for number, precision in enumerate(PLAN.ladder, start=1)
+    )  # fmt: skip
+    state = RunState(state="failed", reason=result, evidence=evidence)
+    command = "launch --adapt -- python boom.py"
+    return VerificationReport("sft-5k7p", PLAN, state, None, None, rungs, None, command)
+
+
+def test_a_job_that_trains_nowhere_shows_what_it_printed_last_and_what_to_type_next(capsys):
+    """Its log is removed with the run, and of a sys.exit with a text no line is known."""
+    show_report(nowhere())
+    out = capsys.readouterr().out
+    assert "rung 1 printed last:\n  1 a\n  1 b\n  1 c\nno rung works here\n" in out
+    assert "2 a" not in out
+    assert "to see all that it prints   launch --adapt -- python boom.py" in out
+    found = report_json(nowhere(), None)
+    assert found.rungs[2].printed == ["3 a", "3 b", "3 c"]
+    assert "no rung works here" in found.conclusions
+
+
+def test_what_mends_a_failure_is_said():
+    """The agent's own words, else those of its class; of an unknown failure none."""
+    assert conclusions(nowhere())[1].startswith("to see all")
+    assert "micro-batch" in conclusions(nowhere("cuda-oom"))[1]
+    evidence = {"class": "not-verifiable", "mend": "launch verify … --adapt"}
+    assert conclusions(nowhere("not-verifiable", evidence))[1] == "launch verify … --adapt"
+    card = TrialEnded(trial="card", result="no-kernel-image")
+    failed = nowhere()._replace(rungs=(), card_failure=card)
+    assert "torch.cuda.get_arch_list()" in conclusions(failed)[0]
+
+
+def test_the_next_command_is_that_of_the_verification():
+    """With its options, as they are typed."""
+    request = Request(
+        host="lab", settings=["steps=9", "adapt=true"], words=["python", "a b.py"], rehearses=True, profile="t4",
+        secrets=["TOKEN"], wait_s=9.0, is_sure=True, verifies=True,
+    )  # fmt: skip
+    command = (
+        "launch --rehearse --adapt --host lab --profile t4 --set steps=9 --secret TOKEN -- python 'a b.py'"
+    )
+    assert launch_command(request) == command
 
 
 @pytest.mark.parametrize(
