@@ -24,6 +24,7 @@ from launcher.values.trial_record import (
     GOOD,
     CardMeasured,
     JobMeasured,
+    TrialBegun,
     TrialEnded,
     rate_figure,
     rate_of,
@@ -48,6 +49,7 @@ class _PlainTrials(PlainView):
 
     _ladder: Sequence[Precision] = ()
     _steps: int | None = None
+    _micro_batch: int | None = None
     _is_rehearsed = False
 
     def head(self, plan: Plan) -> None:
@@ -55,6 +57,7 @@ class _PlainTrials(PlainView):
         super().head(plan)
         self._ladder, self._is_rehearsed = plan.ladder, plan.rehearsed
         self._steps = plan.verification.steps if plan.verification is not None else None
+        self._micro_batch = plan.split.micro_batch
 
     def begin(self, run: str, plan: PlanSummary, events: list[Event]) -> None:
         """Begin to show the trials; each has its own steps."""
@@ -67,7 +70,7 @@ class _PlainTrials(PlainView):
         """Show none."""
 
     def event(self, event: Event) -> None:
-        """Show the end of a trial, and a bar of its steps; an attempt is not worth a line."""
+        """Show begin and end of a trial, and a bar of its steps; an attempt is not worth a line."""
         if event.kind == "trial":
             try:
                 trial = TrialEnded.lenient(event.values)
@@ -76,12 +79,44 @@ class _PlainTrials(PlainView):
             self.write(trial_line(trial, self._ladder, is_rehearsed=self._is_rehearsed))
         elif event.kind == "state":
             self.progress.take(event)
+            if event.values.get("state") == "running":
+                self._begin_trial(event)
         elif event.kind != "begin":  # it has the steps of the whole job
             super().event(event)
+
+    def _begin_trial(self, event: Event) -> None:
+        """Note what is tried from now on; its steps are counted anew."""
+        try:
+            trial = TrialBegun.lenient(event.values)
+        except ValidationError:
+            return
+        progress = self.progress
+        progress.purpose = trial_title(trial, self._ladder, self._micro_batch)
+        progress.steps, progress.step, progress.values = trial.steps, None if trial.steps is None else 0, {}
+        self.trial_begins(progress.purpose)
+
+    def trial_begins(self, title: str) -> None:
+        """Show that a trial has begun."""
+        self.note(title)
 
 
 class _TerminalTrials(_PlainTrials, TerminalView):
     """The same above a live bar."""
+
+    def trial_begins(self, title: str) -> None:
+        """Do nothing: the line above the bar shows it."""
+
+
+def trial_title(trial: TrialBegun, ladder: Sequence[Precision], micro_batch: int | None) -> str:
+    """Return what is tried: `card`, `rung 2 of 3, fp32`, with its micro-batch if that is not the planned one."""
+    if trial.trial == "card":
+        return "card"
+    size = f"micro-batch {trial.micro_batch}"
+    if trial.trial == "batch":
+        return size
+    words = [f"rung {trial.rung + 1} of {len(ladder)}"]
+    words += [ladder[trial.rung].title] if 0 <= trial.rung < len(ladder) else []
+    return ", ".join([*words, *([size] if trial.micro_batch != micro_batch else [])])
 
 
 def trial_line(trial: TrialEnded, ladder: Sequence[Precision], *, is_rehearsed: bool) -> str:

@@ -87,13 +87,24 @@ class JobMeasured(Record):
     held_gb: float | None = None
 
 
-class TrialEnded(Record):
-    """A trial that has ended: what was tried, how it ended, and what it measured; `line` and `why` are of a failure."""
+class Trial(Record):
+    """What a trial tries; `rung` counts from 0."""
 
     trial: TrialKind
     rung: int = 0
     micro_batch: int = 1
     accumulation: int = 1
+
+
+class TrialBegun(Trial):
+    """A trial that has begun, and how many steps it makes; None for the card's."""
+
+    steps: int | None = None
+
+
+class TrialEnded(Trial):
+    """A trial that has ended: what was tried, how it ended, and what it measured; `line` and `why` are of a failure."""
+
     result: str
     measured: dict[str, object] | None = None
     line: str | None = None

@@ -2,7 +2,8 @@
 
 import pytest
 
-from launcher.cli.verify_view import conclusions, report_json, show_report, trial_line
+from launcher.cli.live_region import headline
+from launcher.cli.verify_view import conclusions, make_view, report_json, show_report, trial_line
 from launcher.planning import plan, verification
 from launcher.runs.request import Request
 from launcher.runs.resolve import profile
@@ -10,7 +11,7 @@ from launcher.runs.verification_report import RungReport, VerificationReport, la
 from launcher.values.facts import Measured, PrecisionEvidence
 from launcher.values.host import LOCAL
 from launcher.values.job import Job
-from launcher.values.record import RunState
+from launcher.values.record import Event, PlanSummary, RunState
 from launcher.values.trial_record import JobMeasured, TrialEnded
 
 JOB = Job(name="sft", command=("python", "sft.py"), model="org/model", method="lora")
@@ -71,6 +72,49 @@ def test_a_verification_that_did_not_come_to_its_end_says_so():
     card = TrialEnded(trial="card", result="no-kernel-image")
     lines = conclusions(VerificationReport("sft-5k7p", PLAN, state, None, card, (), None))
     assert not [line for line in lines if "not finished" in line]
+
+
+def begins(view, **values):
+    """Let a view hear that a trial has begun."""
+    values = {
+        "state": "running",
+        "rung": 0,
+        "micro_batch": PLAN.split.micro_batch,
+        "accumulation": 1,
+        **values,
+    }
+    view.event(Event(version=1, kind="state", time=1.0, attempt=2, values=values))
+
+
+def test_what_is_tried_is_a_line_in_a_pipe(capsys):
+    """Else nobody knows what goes on, for minutes."""
+    view = make_view()
+    view.head(PLAN)
+    view.begin("sft-5k7p", PlanSummary(), [])
+    capsys.readouterr()
+    begins(view, trial="card", steps=None)
+    begins(view, trial="rung", rung=2, steps=12)
+    begins(view, trial="rung", rung=2, steps=12, micro_batch=1)
+    begins(view, trial="batch", steps=4, micro_batch=16)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "  · card",
+        "  · rung 3 of 3, fp32",
+        "  · rung 3 of 3, fp32, micro-batch 1",
+        "  · micro-batch 16",
+    ]
+
+
+def test_what_is_tried_stands_in_the_live_line():
+    """In place of the attempt, and its steps are those of the trial."""
+    view = make_view()
+    view.head(PLAN)
+    view.begin("sft-5k7p", PlanSummary(), [])
+    begins(view, trial="rung", rung=1, steps=12)
+    line = headline(view.progress, PlanSummary(), 120)
+    assert "sft-5k7p · rung 2 of 3, fp16 autocast + scaler" in line
+    assert "attempt" not in line
+    assert view.progress.where() == "0/12"
 
 
 def nowhere(result="unknown", evidence=None):

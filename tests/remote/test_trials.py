@@ -221,13 +221,22 @@ def evidence(toy):
 @slow
 def test_an_agent_makes_all_trials_and_keeps_what_they_measured(toy):
     """Each in a process of its own, from step 0; the run has succeeded, and the host remembers."""
-    state = verify(toy, limit=8).ended()
+    said = "until(lambda: state()['consumed']); write(reason=state()['reason'])"
+    state = verify(toy, limit=8, hook=said).ended()
     assert (state["state"], state["reason"]) == ("succeeded", "verified")
     assert (toy.home / "cards").read_text() == "x"
     assert tried(toy) == [("rung", 4), ("rung", 4), ("batch", 8), ("batch", 16)]
     told = [line for line in toy.ledger() if "trial" in line]
     assert [line["reference"] for line in told] == [True, False, False, False]
     assert [line["held"] for line in told] == [6, 6, 0, 0]
+    begun = [event["values"] for event in toy.events("state") if event["values"]["state"] == "running"]
+    assert [(one["trial"], one["rung"], one["micro_batch"], one["steps"]) for one in begun] == [
+        ("card", 0, 4, None), ("rung", 1, 4, 12), ("rung", 0, 4, 12), ("batch", 0, 8, 4), ("batch", 0, 16, 4),
+    ]  # fmt: skip
+    reasons = [line["reason"] for line in toy.ledger() if "reason" in line]
+    assert reasons == [
+        f"verifying, {what}" for what in ("rung 2 of 2", "rung 1 of 2", "micro-batch 8", "micro-batch 16")
+    ]
     ended = [(event["values"]["trial"], event["values"]["result"]) for event in toy.events("trial")]
     assert ended == [("card", GOOD), ("rung", GOOD), ("rung", GOOD), ("batch", GOOD), ("batch", OOM)]
     kept = evidence(toy)

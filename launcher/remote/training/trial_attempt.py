@@ -59,6 +59,16 @@ class TrialSupervisor(Supervisor):
             "is_reference": trial.kind == trials.RUNG and trials.is_reference(ladder[trial.rung]),
         }
 
+    def _trial_begun(self) -> dict[str, Any]:
+        worker_trial = self._worker_trial()
+        if self.trial is None or worker_trial is None:
+            return {}
+        steps = None if self.trial.kind == trials.CARD else worker_trial["steps"]
+        return {**self.trial.changes(), "steps": steps}
+
+    def _purpose(self) -> str | None:
+        return None if self.trial is None else "verifying, %s" % self.trial.title(len(self.plan["ladder"]))
+
     def _command(self) -> tuple[list[str], int]:
         if self.trial is not None and self.trial.kind == trials.CARD:
             return ["python", "-m", "launcher_worker.trials.card"], 1

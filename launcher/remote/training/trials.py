@@ -42,6 +42,12 @@ class Trial(NamedTuple):
         values = {"rung": self.rung, "micro_batch": self.micro_batch, "accumulation": self.accumulation}
         return {**values, "trial": self.kind}
 
+    def title(self, rungs: int) -> str:
+        """Return what is tried, in a few words, on a ladder of so many rungs: `rung 2 of 3`."""
+        if self.kind == RUNG:
+            return "rung %d of %d" % (self.rung + 1, rungs)
+        return "micro-batch %d" % self.micro_batch if self.kind == BATCH else self.kind
+
 
 class Ended(NamedTuple):
     """A trial, how it ended, what it measured, and whether its script took its batch from the plan."""
