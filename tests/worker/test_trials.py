@@ -245,6 +245,50 @@ def test_a_sample_of_gradients_is_compared_with_that_of_the_same_step(torch, tmp
 
 
 @pytest.mark.training
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_gradient_that_is_not_finite_is_not_that_of_fp32(torch, tmp_path, value):
+    """No figure would be taken for good. Where fp32's own is not finite, nothing can be said."""
+    from launcher.worker.launcher_worker.trials import gradients
+
+    folder, elements = str(tmp_path / "trials"), torch.ones(100)
+    broken = elements.clone()
+    broken[3] = value
+    gradients.write(folder, 1, elements)
+    assert gradients.cosine_to_reference(folder, 1, broken) == 0.0
+    gradients.write(folder, 2, broken)
+    assert gradients.cosine_to_reference(folder, 2, elements) is None
+
+
+@pytest.mark.training
+def test_a_step_that_a_scaler_has_a_fused_optimizer_leave_out_is_not_compared(
+    torch, worker, trial_of, agent, llama
+):
+    """It is called with the gradients that overflowed."""
+    from launcher_worker.guard.judge import Judge
+    from launcher_worker.trials.trial_watch import TrialWatch
+
+    trial_of()
+    model = worker.prepare(llama())
+    trained = [one for one in model.parameters() if one.requires_grad]
+    optimizer = torch.optim.AdamW(trained)
+    watch = TrialWatch(model, Judge)
+
+    def step(gradient, found_inf):
+        trained[0].grad = torch.full_like(trained[0], gradient)
+        optimizer.found_inf = torch.tensor(found_inf)
+        watch.before_step(optimizer)
+        watch.after_step(optimizer)
+        watch.end_step(1)
+
+    step(math.inf, 1.0)
+    step(1.0, 0.0)
+    with pytest.raises(SystemExit):
+        watch.end()
+    found = measured(agent)
+    assert (found["compared"], found["cosine"]) == (1, pytest.approx(1.0))
+
+
+@pytest.mark.training
 def test_a_large_model_is_sampled_in_all_columns(torch):
     """A million elements at most, with an odd stride: a broken column of a matrix is not passed over."""
     from launcher.worker.launcher_worker.trials import gradients

@@ -97,7 +97,7 @@ class TrialWatch:
         self._dropouts = []
 
     def _compare(self, optimizer: Any) -> None:
-        if rank() != 0:
+        if rank() != 0 or _is_left_out(optimizer):
             return
         elements, step = gradients.sample(optimizer), self._done + 1
         if elements is None:
@@ -141,6 +141,12 @@ def _leave() -> None:
         sys.stdout.flush()
     finally:
         os._exit(0)
+
+
+def _is_left_out(optimizer: Any) -> bool:
+    """Whether a scaler has found that a fused optimizer, which it calls all the same, must leave its step out."""
+    found = getattr(optimizer, "found_inf", None)
+    return found is not None and bool(found)
 
 
 def _dropouts(model: Any) -> List[Any]:
