@@ -119,7 +119,7 @@ class Ladder(Shape):
 class VerifiedRung(Part):
     """A rung, from 1: how its trial ended (`good`, or the class of a failure), what it measured, and what was not as planned.
 
-    `differs` is null if nothing was seen of dtypes, autocast and scaler.
+    `differs` is null if nothing was seen of dtypes, autocast and scaler. `printed` are the last lines of one that failed.
     """
 
     rung: int
@@ -131,6 +131,7 @@ class VerifiedRung(Part):
     micro_batch: int
     measured: JobMeasured | None
     differs: list[str] | None
+    printed: list[str]
 
 
 class LargestMicroBatch(Part):

@@ -35,10 +35,8 @@ def headline(progress: Progress, plan: PlanSummary, room: int) -> str:
     """Return the run, host, card, attempt and elapsed time. The card, then the run's date and job, go where room is scarce."""
     where = f" on {plan.host}" if plan.host else ""
     card = f"{plan.card}, rehearsed" if plan.card and plan.rehearsed else plan.card
-    last = [
-        *([f"attempt {progress.attempt}"] if progress.attempt is not None else []),
-        clock_text(progress.elapsed_s()),
-    ]
+    attempt = f"attempt {progress.attempt}" if progress.attempt is not None else None
+    last = [*filter(None, [progress.purpose or attempt]), clock_text(progress.elapsed_s())]
     run, short = progress.run, progress.run.rpartition("-")[2]
     choices = ([f"{run}{where}", card], [f"{run}{where}"], [f"{short}{where}"], [short])
     lines = [" · ".join(filter(None, [*words, *last])) for words in choices]

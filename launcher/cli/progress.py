@@ -34,6 +34,7 @@ class Progress:
         self.phase: str | None = None
         self.phase_share = 0.0
         self.attempt: int | None = None
+        self.purpose: str | None = None  # of the attempt, if it does not run for the training itself
         self._first: tuple[float, int] | None = None
         self._last_time = 0.0
         self._span: tuple[float, float] | None = None  # first and last event, by the host's clock

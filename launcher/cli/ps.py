@@ -11,6 +11,7 @@ import typer
 from launcher.cli.figures import age_text, duration_text
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
 from launcher.cli.say import say
+from launcher.values.states import Reason, State
 
 if TYPE_CHECKING:
     from launcher.cli.columns import Column
@@ -165,6 +166,10 @@ def _state(row: Row) -> str:
     if trouble is not None and trouble.kind == "paused":
         return trouble.kind
     state, attempt, reason = row.summary.state, row.summary.attempt or 1, row.summary.reason
+    if reason == Reason.NEXT_TRIAL:
+        return "verifying"
+    if state == State.RUNNING and reason:  # what it runs for: each attempt of `launch verify` is a trial
+        return reason
     words = state if attempt == 1 else f"{state}, attempt {attempt}"
     return f"{words}: {reason}" if reason and state in ("failed", "waiting", "resuming") else words
 

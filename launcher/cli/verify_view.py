@@ -10,19 +10,32 @@ from pydantic import ValidationError
 from launcher.cli import json_shapes, streams
 from launcher.cli.columns import Column, print_columns
 from launcher.cli.figures import value_text
+from launcher.cli.log_text import readable
 from launcher.cli.plain_view import PlainView
+from launcher.cli.say import say
 from launcher.cli.terminal_view import TerminalView
 from launcher.cli.wrapping import say_wrapped
+from launcher.hosts.log_diagnosis import BY_NAME
 from launcher.runs.verification_report import RungReport, VerificationReport
 from launcher.values.plan import Plan
 from launcher.values.precision import SHORT, Precision
 from launcher.values.record import Event, PlanSummary
-from launcher.values.trial_record import GOOD, CardMeasured, JobMeasured, TrialEnded, rate_of
+from launcher.values.trial_record import (
+    GOOD,
+    CardMeasured,
+    JobMeasured,
+    TrialBegun,
+    TrialEnded,
+    rate_figure,
+    rate_of,
+    rate_words,
+)
 
 if TYPE_CHECKING:
     from launcher.runs.printed_lines import Printed
 
 _NO_FIGURE = "-"
+_UNKNOWN = "unknown"
 
 
 def make_view() -> PlainView:
@@ -36,6 +49,7 @@ class _PlainTrials(PlainView):
 
     _ladder: Sequence[Precision] = ()
     _steps: int | None = None
+    _micro_batch: int | None = None
     _is_rehearsed = False
 
     def head(self, plan: Plan) -> None:
@@ -43,6 +57,7 @@ class _PlainTrials(PlainView):
         super().head(plan)
         self._ladder, self._is_rehearsed = plan.ladder, plan.rehearsed
         self._steps = plan.verification.steps if plan.verification is not None else None
+        self._micro_batch = plan.split.micro_batch
 
     def begin(self, run: str, plan: PlanSummary, events: list[Event]) -> None:
         """Begin to show the trials; each has its own steps."""
@@ -55,7 +70,7 @@ class _PlainTrials(PlainView):
         """Show none."""
 
     def event(self, event: Event) -> None:
-        """Show the end of a trial, and a bar of its steps; an attempt is not worth a line."""
+        """Show begin and end of a trial, and a bar of its steps; an attempt is not worth a line."""
         if event.kind == "trial":
             try:
                 trial = TrialEnded.lenient(event.values)
@@ -64,12 +79,44 @@ class _PlainTrials(PlainView):
             self.write(trial_line(trial, self._ladder, is_rehearsed=self._is_rehearsed))
         elif event.kind == "state":
             self.progress.take(event)
+            if event.values.get("state") == "running":
+                self._begin_trial(event)
         elif event.kind != "begin":  # it has the steps of the whole job
             super().event(event)
+
+    def _begin_trial(self, event: Event) -> None:
+        """Note what is tried from now on; its steps are counted anew."""
+        try:
+            trial = TrialBegun.lenient(event.values)
+        except ValidationError:
+            return
+        progress = self.progress
+        progress.purpose = trial_title(trial, self._ladder, self._micro_batch)
+        progress.steps, progress.step, progress.values = trial.steps, None if trial.steps is None else 0, {}
+        self.trial_begins(progress.purpose)
+
+    def trial_begins(self, title: str) -> None:
+        """Show that a trial has begun."""
+        self.note(title)
 
 
 class _TerminalTrials(_PlainTrials, TerminalView):
     """The same above a live bar."""
+
+    def trial_begins(self, title: str) -> None:
+        """Do nothing: the line above the bar shows it."""
+
+
+def trial_title(trial: TrialBegun, ladder: Sequence[Precision], micro_batch: int | None) -> str:
+    """Return what is tried: `card`, `rung 2 of 3, fp32`, with its micro-batch if that is not the planned one."""
+    if trial.trial == "card":
+        return "card"
+    size = f"micro-batch {trial.micro_batch}"
+    if trial.trial == "batch":
+        return size
+    words = [f"rung {trial.rung + 1} of {len(ladder)}"]
+    words += [ladder[trial.rung].title] if 0 <= trial.rung < len(ladder) else []
+    return ", ".join([*words, *([size] if trial.micro_batch != micro_batch else [])])
 
 
 def trial_line(trial: TrialEnded, ladder: Sequence[Precision], *, is_rehearsed: bool) -> str:
@@ -99,6 +146,8 @@ def show_report(report: VerificationReport) -> None:
             say_wrapped(f"  {failure.line}", hang=2)
     if report.rungs:
         _show_rungs(report)
+    if report.trains_nowhere:
+        _show_printed(report.rungs[0])
     if report.batch is not None:
         batch = report.batch
         too_large = (
@@ -122,11 +171,17 @@ def conclusions(report: VerificationReport) -> list[str]:
         good = next((rung.number for rung in report.rungs if rung.is_good), None)
         behind = f"; rung {good} works" if good is not None else ""
         lines.append(f"rung 1 does not work here{behind}")
-        if not first.is_put_behind and fastest is None:
+        if not (first.is_put_behind or plan.rehearsed) and fastest is None:
             lines.append(
                 "a launch begins with rung 1 all the same: only failures of a precision are remembered"
             )
-    if report.card_failure is None and len(report.rungs) < len(plan.ladder):
+    elif report.trains_nowhere:
+        lines.append("no rung works here")
+        lines += filter(None, [_mend(report.rungs[0].result, report)])
+        lines += [f"to see all that it prints   {report.launch}"] if report.launch is not None else []
+    if report.card_failure is not None:
+        lines += filter(None, [_mend(report.card_failure.result, report)])
+    elif len(report.rungs) < len(plan.ladder):
         state = report.state
         lines.append(f"not finished: {' '.join(filter(None, (state.state, state.reason)))}; verify it again")
     if plan.rehearsed:
@@ -140,6 +195,22 @@ def conclusions(report: VerificationReport) -> list[str]:
     if plan.profile.kind == "cpu":
         lines.append("a CPU shows speed and dtypes of a CPU; for a card's plan   --rehearse --profile CARD")
     return lines
+
+
+def _mend(result: str, report: VerificationReport) -> str | None:
+    """Return what mends the failure that a verification has ended with, if that is known."""
+    evidence = report.state.evidence or {}
+    if evidence.get("class") == result and isinstance(evidence.get("mend"), str):
+        return str(evidence["mend"])
+    return BY_NAME[result].mend if result in BY_NAME and result != _UNKNOWN else None
+
+
+def _show_printed(rung: RungReport) -> None:
+    """Print the last lines of a rung that failed, as they came."""
+    if rung.printed:
+        say(f"rung {rung.number} printed last:")
+        for line in readable("\n".join(rung.printed)).split("\n"):
+            say(f"  {line}")
 
 
 def _show_card(card: CardMeasured) -> None:
@@ -202,7 +273,7 @@ def _title_cells(rung: RungReport) -> tuple[str, ...]:
 
 def _speed_cells(rung: RungReport, reference: float | None) -> tuple[str, ...]:
     rate, found = rate_of(rung.measured), rung.measured
-    speed = f"{rate:,.0f}" if rate >= 10 else _figure(rate or None)
+    speed = rate_figure(rate) if rate else _NO_FIGURE
     share = f"{rate / reference:.2f} x" if rate and reference else _NO_FIGURE
     return speed, share, _figure(found.peak_gb if found else None)
 
@@ -262,7 +333,7 @@ def _card_words(card: CardMeasured) -> str:
 
 def _job_words(found: JobMeasured, *, is_rehearsed: bool) -> str:
     words = [
-        f"{found.tokens_per_s:,.0f} tokens/s" if found.tokens_per_s and not is_rehearsed else "",
+        rate_words(found) if not is_rehearsed else "",
         f"{found.peak_gb:.3g} GB" if found.peak_gb and not is_rehearsed else "",
         f"gradient {found.cosine:.4f}" if found.cosine is not None else "",
     ]
@@ -295,6 +366,7 @@ def report_json(report: VerificationReport, problem: str | None) -> json_shapes.
                 micro_batch=rung.micro_batch,
                 measured=rung.measured,
                 differs=None if rung.differs is None else list(rung.differs),
+                printed=list(rung.printed),
             )
             for rung in report.rungs
         ],

@@ -23,7 +23,7 @@ from launcher.values.facts import Measured, PrecisionEvidence
 from launcher.values.model import Model
 from launcher.values.precision import SHORT, Attention, Dtype, Mode, Platform, Precision
 from launcher.values.profile import Profile
-from launcher.values.trial_record import rate_of
+from launcher.values.trial_record import rate_of, rate_words
 
 Method = Literal["lora", "full"]
 PrecisionRequest = Literal["auto", "bf16", "fp16", "fp16-native", "fp32"]
@@ -172,10 +172,7 @@ def _with_measured(rung: Precision, measured: Measured | None) -> Precision:
 def figures(measured: Measured) -> str:
     """Return the figures of a measurement in a few words, e.g. `812 tokens/s, 6.1 GB, gradient 0.9998`."""
     words = [
-        f"{measured.tokens_per_s:,.0f} tokens/s" if measured.tokens_per_s else "",
-        f"{measured.examples_per_s:,.3g} examples/s"
-        if measured.examples_per_s and not measured.tokens_per_s
-        else "",
+        rate_words(measured),
         f"{measured.peak_gb:.3g} GB" if measured.peak_gb else "",
         f"gradient {measured.cosine:.4f}" if measured.cosine is not None else "",
     ]

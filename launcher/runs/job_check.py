@@ -29,15 +29,17 @@ def findings(task: Task) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda finding: finding.level != "refuse"))
 
 
-def undeclared(settings: Collection[str], declared: Collection[str], where: str) -> list[Finding]:
-    """Return a refusal for each setting that `where` does not declare. Without any declared setting, all are allowed."""
+def undeclared(
+    settings: Collection[str], declared: Collection[str], where: str, table: str = "settings"
+) -> list[Finding]:
+    """Return a refusal for each setting of a table that `where` does not declare. Without any declared setting, all are allowed."""
     if not declared:
         return []
     return [
         Finding(
             level="refuse",
             code="undeclared-setting",
-            message=f"settings.{name}: {where} declares no such setting{nearest(name, declared)}",
+            message=f"{table}.{name}: {where} declares no such setting{nearest(name, declared)}",
             mend=f"declared: {', '.join(declared)}",
         )
         for name in settings
@@ -55,7 +57,11 @@ def on_end_findings(words: Sequence[str]) -> Iterator[Finding]:
 
 def _settings(task: Task) -> list[Finding]:
     where = task.job.name if task.file is None else str(task.file)
-    return undeclared(task.job.settings, task.declared, where)
+    declared = task.declared
+    return [
+        *undeclared(task.job.settings, declared, where),
+        *undeclared(task.job.verify, declared, where, "verify"),
+    ]
 
 
 def _path(task: Task, key: str, written: str) -> Iterator[Finding]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import ValidationError
 
+from launcher.errors import UsageError
 from launcher.planning.ladder import clearly_fastest
 from launcher.planning.precision_comparison import compare
 from launcher.planning.precision_history import LEAST_COSINE, PRECISION_FAILURES
 from launcher.runs.mirror import Mirror, parse_event
+from launcher.runs.request import Request, recall
 from launcher.values.plan import Plan
 from launcher.values.precision import Precision
 from launcher.values.record import RunState
@@ -19,12 +23,17 @@ from launcher.values.trial_record import GOOD, CardMeasured, JobMeasured, TrialE
 from launcher.values.used_precision import PrecisionSeen
 
 OUT_OF_MEMORY = "cuda-oom"
+LINES_SHOWN = 5
+"""How many of the last lines of a failed trial are kept: its log is removed with the run."""
+_TAIL_BYTES = 1 << 14
+_ADAPTS = "adapt=true"
 
 
 class RungReport(NamedTuple):
     """A rung of the ladder, from 1, and how its trial ended; `measured` is None unless it was good.
 
     `differs` names what was not as planned of the dtypes, autocast and scaler that were seen; None if nothing was seen.
+    `printed` are the last lines of one that failed.
     """
 
     number: int
@@ -35,6 +44,7 @@ class RungReport(NamedTuple):
     micro_batch: int
     measured: JobMeasured | None
     differs: tuple[str, ...] | None
+    printed: tuple[str, ...] = ()
 
     @property
     def is_good(self) -> bool:
@@ -63,7 +73,10 @@ class BatchReport(NamedTuple):
 
 
 class VerificationReport(NamedTuple):
-    """What a verification has shown. A part that it did not come to is None, or missing in `rungs`."""
+    """What a verification has shown. A part that it did not come to is None, or missing in `rungs`.
+
+    `launch` is the command line that launches the same job; None if its own is not on record here.
+    """
 
     run: str
     plan: Plan
@@ -72,6 +85,12 @@ class VerificationReport(NamedTuple):
     card_failure: TrialEnded | None
     rungs: tuple[RungReport, ...]
     batch: BatchReport | None
+    launch: str | None = None
+
+    @property
+    def trains_nowhere(self) -> bool:
+        """Whether all rungs were tried, and the job trains in none."""
+        return len(self.rungs) == len(self.plan.ladder) and all(rung.result != GOOD for rung in self.rungs)
 
     @property
     def is_good(self) -> bool:
@@ -80,7 +99,12 @@ class VerificationReport(NamedTuple):
 
     @property
     def fastest(self) -> RungReport | None:
-        """The rung that was clearly faster than the first one, and goes before it in later plans."""
+        """The rung that was clearly faster than the first one, and goes before it in later plans; None in a rehearsal.
+
+        A CPU's speed says nothing of the card that it acts as, and later plans know nothing of it.
+        """
+        if self.plan.rehearsed:
+            return None
         good = {rung.number: rung for rung in self.rungs if rung.is_relied_on}
         numbers = range(1, len(self.plan.ladder) + 1)
         place = clearly_fastest([rate_of(good[one].measured) if one in good else 0.0 for one in numbers])
@@ -91,16 +115,20 @@ def verification_report(mirror: Mirror, state: RunState) -> VerificationReport:
     """Return what the trials of a run have shown. Raises BadFileError if this version does not understand its plan."""
     plan = mirror.whole_plan()
     trials: dict[tuple[str, int, int], tuple[TrialEnded, PrecisionSeen | None]] = {}
+    folders: dict[tuple[str, int], Path] = {}
     for folder in sorted(mirror.folder.glob("[0-9][0-9][0-9][0-9]*")):
         for trial, seen in _ended(folder / "events.jsonl"):
             trials[trial.trial, trial.rung, trial.micro_batch] = (trial, seen)
+            folders[trial.trial, trial.rung] = folder
     card = next((trial for trial, _ in trials.values() if trial.trial == "card"), None)
     measured = card.measured if card is not None and card.result == GOOD else None
     rungs = []
     for number, precision in enumerate(plan.ladder, start=1):
         of_rung = [pair for pair in trials.values() if (pair[0].trial, pair[0].rung) == ("rung", number - 1)]
         if of_rung:  # the last one: those before it ran out of memory
-            rungs.append(_of_rung(plan, number, precision, *of_rung[-1]))
+            rung = _of_rung(plan, number, precision, *of_rung[-1])
+            printed = () if rung.result == GOOD else _last_lines(folders["rung", number - 1] / "log.txt")
+            rungs.append(rung._replace(printed=printed))
     return VerificationReport(
         mirror.run,
         plan,
@@ -109,7 +137,44 @@ def verification_report(mirror: Mirror, state: RunState) -> VerificationReport:
         card if card is not None and card.result != GOOD else None,
         tuple(rungs),
         _batch([trial for trial, _ in trials.values()]),
+        _launch_command(mirror),
     )
+
+
+def _last_lines(path: Path) -> tuple[str, ...]:
+    """Return the last lines of a log that are not empty."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ()
+    return tuple(line for line in lines if line.strip())[-LINES_SHOWN:]
+
+
+def _launch_command(mirror: Mirror) -> str | None:
+    """Return the command line that launches what a run has verified."""
+    with contextlib.suppress(UsageError):
+        return launch_command(recall(mirror))
+    return None
+
+
+def launch_command(request: Request) -> str:
+    """Return the command line that launches what was to be verified."""
+    options: dict[str, Sequence[str | None]] = {
+        "--host": [request.host],
+        "--profile": [request.profile],
+        "--job": [request.job],
+        "--set": [setting for setting in request.settings if setting != _ADAPTS],
+        "--env-file": request.env_files,
+        "--secret": request.secrets,
+        "--gpus": [request.gpus],
+    }
+    words = ["launch", *(["--rehearse"] if request.rehearses else [])]
+    words += ["--adapt"] if _ADAPTS in request.settings else []
+    for option, values in options.items():
+        words += [word for value in values if value is not None for word in (option, value)]
+    return shlex.join([*words, *(["--", *request.words] if request.words else [])])
 
 
 def _ended(path: Path) -> Iterator[tuple[TrialEnded, PrecisionSeen | None]]:

@@ -28,6 +28,18 @@ def rate_of(speed: Speed | None) -> float:
     return 0.0 if speed is None else speed.tokens_per_s or speed.examples_per_s or 0.0
 
 
+def rate_words(speed: Speed) -> str:
+    """Return the speed of a training with its unit, e.g. `1,568 tokens/s`; empty if it is unknown."""
+    rate = rate_of(speed)
+    unit = "tokens" if speed.tokens_per_s else "examples"
+    return f"{rate_figure(rate)} {unit}/s" if rate else ""
+
+
+def rate_figure(rate: float) -> str:
+    """Return a rate without needless digits: `1,568`, `0.72`."""
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.3g}"
+
+
 class Product(Record):
     """The speed of a matrix product in one dtype, or torch's error. TFLOP/s are 10^12 operations a second."""
 
@@ -75,13 +87,24 @@ class JobMeasured(Record):
     held_gb: float | None = None
 
 
-class TrialEnded(Record):
-    """A trial that has ended: what was tried, how it ended, and what it measured; `line` and `why` are of a failure."""
+class Trial(Record):
+    """What a trial tries; `rung` counts from 0."""
 
     trial: TrialKind
     rung: int = 0
     micro_batch: int = 1
     accumulation: int = 1
+
+
+class TrialBegun(Trial):
+    """A trial that has begun, and how many steps it makes; None for the card's."""
+
+    steps: int | None = None
+
+
+class TrialEnded(Trial):
+    """A trial that has ended: what was tried, how it ended, and what it measured; `line` and `why` are of a failure."""
+
     result: str
     measured: dict[str, object] | None = None
     line: str | None = None

@@ -12,9 +12,12 @@ from testbed.pty_run import in_terminal, without_style
 from testbed.screen import Screen
 
 from launcher.cli import watching
+from launcher.cli.ps import _state
 from launcher.errors import UnreachableError
+from launcher.runs.control import Row
 from launcher.runs.mirror import Mirror
 from launcher.values.host import Host
+from launcher.values.record import Summary
 
 WHY = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 23.6 GiB, of which 1.2 GiB is free. Line 218 of train.py"
 RUNS = {
@@ -41,6 +44,21 @@ def ended(client):
         values |= {"time": began - 7200 + took_s, "evidence": evidence}
         (mirror.folder / "0001" / "state.json").write_text(json.dumps(values))
     return list(RUNS)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "shown"),
+    [
+        ("running", "verifying, rung 2 of 3", "verifying, rung 2 of 3"),
+        ("resuming", "next-trial", "verifying"),
+        ("running", None, "running, attempt 4"),
+        ("resuming", "host-shutdown", "resuming, attempt 4: host-shutdown"),
+    ],
+)
+def test_a_verification_is_no_training_that_crashed_thrice(state, reason, shown):
+    """Each of its attempts is a trial."""
+    row = Row("lab", Summary(run="261122-sft-w8q2zz", state=state, reason=reason, attempt=4))
+    assert _state(row) == shown
 
 
 def rows(text):

@@ -2,14 +2,16 @@
 
 import pytest
 
-from launcher.cli.verify_view import conclusions, show_report
+from launcher.cli.live_region import headline
+from launcher.cli.verify_view import conclusions, make_view, report_json, show_report, trial_line
 from launcher.planning import plan, verification
+from launcher.runs.request import Request
 from launcher.runs.resolve import profile
-from launcher.runs.verification_report import RungReport, VerificationReport
+from launcher.runs.verification_report import RungReport, VerificationReport, launch_command
 from launcher.values.facts import Measured, PrecisionEvidence
 from launcher.values.host import LOCAL
 from launcher.values.job import Job
-from launcher.values.record import RunState
+from launcher.values.record import Event, PlanSummary, RunState
 from launcher.values.trial_record import JobMeasured, TrialEnded
 
 JOB = Job(name="sft", command=("python", "sft.py"), model="org/model", method="lora")
@@ -70,6 +72,123 @@ def test_a_verification_that_did_not_come_to_its_end_says_so():
     card = TrialEnded(trial="card", result="no-kernel-image")
     lines = conclusions(VerificationReport("sft-5k7p", PLAN, state, None, card, (), None))
     assert not [line for line in lines if "not finished" in line]
+
+
+def begins(view, **values):
+    """Let a view hear that a trial has begun."""
+    values = {
+        "state": "running",
+        "rung": 0,
+        "micro_batch": PLAN.split.micro_batch,
+        "accumulation": 1,
+        **values,
+    }
+    view.event(Event(version=1, kind="state", time=1.0, attempt=2, values=values))
+
+
+def test_what_is_tried_is_a_line_in_a_pipe(capsys):
+    """Else nobody knows what goes on, for minutes."""
+    view = make_view()
+    view.head(PLAN)
+    view.begin("sft-5k7p", PlanSummary(), [])
+    capsys.readouterr()
+    begins(view, trial="card", steps=None)
+    begins(view, trial="rung", rung=2, steps=12)
+    begins(view, trial="rung", rung=2, steps=12, micro_batch=1)
+    begins(view, trial="batch", steps=4, micro_batch=16)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "  · card",
+        "  · rung 3 of 3, fp32",
+        "  · rung 3 of 3, fp32, micro-batch 1",
+        "  · micro-batch 16",
+    ]
+
+
+def test_what_is_tried_stands_in_the_live_line():
+    """In place of the attempt, and its steps are those of the trial."""
+    view = make_view()
+    view.head(PLAN)
+    view.begin("sft-5k7p", PlanSummary(), [])
+    begins(view, trial="rung", rung=1, steps=12)
+    line = headline(view.progress, PlanSummary(), 120)
+    assert "sft-5k7p · rung 2 of 3, fp16 autocast + scaler" in line
+    assert "attempt" not in line
+    assert view.progress.where() == "0/12"
+
+
+def nowhere(result="unknown", evidence=None):
+    """A report of a job that trains in no rung of a T4; each printed three lines."""
+    rungs = tuple(
+        RungReport(number, precision, result, "why", None, 4, None, None, tuple(f"{number} {line}" for line in "abc"))
+        for number, precision in enumerate(PLAN.ladder, start=1)
+    )  # fmt: skip
+    state = RunState(state="failed", reason=result, evidence=evidence)
+    command = "launch --adapt -- python boom.py"
+    return VerificationReport("sft-5k7p", PLAN, state, None, None, rungs, None, command)
+
+
+def test_a_job_that_trains_nowhere_shows_what_it_printed_last_and_what_to_type_next(capsys):
+    """Its log is removed with the run, and of a sys.exit with a text no line is known."""
+    show_report(nowhere())
+    out = capsys.readouterr().out
+    assert "rung 1 printed last:\n  1 a\n  1 b\n  1 c\nno rung works here\n" in out
+    assert "2 a" not in out
+    assert "to see all that it prints   launch --adapt -- python boom.py" in out
+    found = report_json(nowhere(), None)
+    assert found.rungs[2].printed == ["3 a", "3 b", "3 c"]
+    assert "no rung works here" in found.conclusions
+
+
+def test_what_mends_a_failure_is_said():
+    """The agent's own words, else those of its class; of an unknown failure none."""
+    assert conclusions(nowhere())[1].startswith("to see all")
+    assert "micro-batch" in conclusions(nowhere("cuda-oom"))[1]
+    evidence = {"class": "not-verifiable", "mend": "launch verify … --adapt"}
+    assert conclusions(nowhere("not-verifiable", evidence))[1] == "launch verify … --adapt"
+    card = TrialEnded(trial="card", result="no-kernel-image")
+    failed = nowhere()._replace(rungs=(), card_failure=card)
+    assert "torch.cuda.get_arch_list()" in conclusions(failed)[0]
+
+
+def test_the_next_command_is_that_of_the_verification():
+    """With its options, as they are typed."""
+    request = Request(
+        host="lab", settings=["steps=9", "adapt=true"], words=["python", "a b.py"], rehearses=True, profile="t4",
+        secrets=["TOKEN"], wait_s=9.0, is_sure=True, verifies=True,
+    )  # fmt: skip
+    command = (
+        "launch --rehearse --adapt --host lab --profile t4 --set steps=9 --secret TOKEN -- python 'a b.py'"
+    )
+    assert launch_command(request) == command
+
+
+@pytest.mark.parametrize(
+    ("measured", "words"),
+    [
+        ({"tokens_per_s": 1568.2, "examples_per_s": 9.0}, "1,568 tokens/s"),
+        ({"examples_per_s": 0.717}, "0.717 examples/s"),
+    ],
+)
+def test_the_line_of_a_trial_has_its_speed(measured, words):
+    """In examples where tokens are not known; a rehearsal's would be that of a CPU."""
+    trial = TrialEnded(trial="rung", result="good", measured=measured)
+    assert trial_line(trial, PLAN.ladder, is_rehearsed=False).endswith(words)
+    assert words not in trial_line(trial, PLAN.ladder, is_rehearsed=True)
+
+
+def test_a_rehearsal_names_no_fastest_rung():
+    """A CPU's speed says nothing of the card that it acts as, and a launch there knows nothing of it."""
+    rungs = tuple(
+        RungReport(number, PLAN.ladder[number - 1], "good", None, None, 4, JobMeasured(tokens_per_s=speed), None)
+        for number, speed in ((1, 100.0), (3, 900.0))
+    )  # fmt: skip
+    state = RunState(state="succeeded", reason="verified")
+    real = VerificationReport("sft-5k7p", PLAN, state, None, None, rungs, None)
+    assert report_json(real, None).fastest == 3
+    rehearsed = real._replace(plan=PLAN.model_copy(update={"rehearsed": True}))
+    assert report_json(rehearsed, None).fastest is None
+    assert not [line for line in conclusions(rehearsed) if "fastest" in line]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from launcher.errors import BadFileError, RefusedError
 from launcher.planning import ladder_inputs, plan, verification
-from launcher.runs.resolve import profile
+from launcher.runs.resolve import profile, task
 from launcher.values.facts import Measured, PrecisionEvidence
 from launcher.values.host import LOCAL
 from launcher.values.job import Job
@@ -64,10 +64,18 @@ def test_settings_of_trials_cannot_change_what_is_measured(changed):
     assert verification(PLAN, same).verification.workload == WORKLOAD
 
 
+@pytest.mark.parametrize("name", ["sft", "distill"])
+def test_our_own_jobs_log_each_step_of_a_trial(name):
+    """A trial has few: from step 1 alone no loss is seen to fall."""
+    assert task(name, [], [], None).job.verify["logging_steps"] == 1
+
+
 def test_what_was_measured_is_said_in_the_plan():
     """Speed, memory and gradient stand before the reason of the rung."""
     why = planned(measured(peak_gb=6.12)).ladder[0].why
     assert why == f"measured here: 100 tokens/s, 6.12 GB, gradient 0.9998; {RUNGS[0].why}"
+    why = planned(measured(tokens_per_s=None, examples_per_s=1809.4)).ladder[0].why
+    assert why.startswith("measured here: 1,809 examples/s, gradient")
     assert planned().ladder[0].why == RUNGS[0].why
 
 

@@ -142,6 +142,71 @@ def test_a_measurement_is_recalled_as_a_client_takes_it(tmp_path):
 
 
 @pytest.mark.usefixtures("without_driver")
+def test_each_job_and_workload_keeps_its_own_measurement(tmp_path, monkeypatch):
+    """Two scripts whose model is not known train the same number of weights, for example; the oldest make room."""
+    figures = {"micro_batch": 4, "fits": 4}
+
+    def jobs():
+        return [
+            (one["job"], one["measured"]["workload"])
+            for one in precision_evidence.recall(str(tmp_path), MODEL)
+        ]
+
+    for moment, job in enumerate(["train", "tune", "train"]):
+        for workload in ("short", "long"):
+            path = kept(tmp_path, job=job, time=float(moment), measured={"workload": workload, **figures})
+            os.utime(path, (moment, moment))
+    assert sorted(jobs()) == [("train", "long"), ("train", "short"), ("tune", "long"), ("tune", "short")]
+    monkeypatch.setattr(precision_evidence, "MOST_MEASURED", 2)
+    failed = kept(tmp_path, failed="nan-divergence")
+    kept(tmp_path, 1, measured={"workload": "short", **figures})
+    path = kept(tmp_path, job="other", measured={"workload": "short", **figures})
+    assert len(list(tmp_path.iterdir())) == 4
+    assert {Path(failed), Path(path)} < {*tmp_path.iterdir()}
+
+
+@pytest.mark.usefixtures("without_driver")
+@pytest.mark.parametrize(
+    ("more", "is_kept"),
+    [
+        ({}, False),
+        ({"job": "other"}, False),
+        ({"key": {"torch": "2.13.0+cu126", "precision": "ab"}}, False),
+        ({"measured": {"workload": "long", "micro_batch": 4, "fits": 4}}, True),
+        ({"key": {"torch": "2.12.0", "precision": "ab"}}, True),
+        ({"key": {"torch": "2.13.0", "precision": "cd"}}, True),
+        ({"card": "l40s"}, True),
+        ({"method": "full"}, True),
+        ({"model": None}, True),
+    ],
+)
+@pytest.mark.parametrize("failed", [None, "nan-divergence"])
+def test_a_precision_that_fails_has_no_measurement_any_more(tmp_path, more, is_kept, failed):
+    """Of this workload, wherever its key is from; the worker may have reported none. The failure is kept as ever."""
+    path = kept(tmp_path, **{"measured": {"workload": "short", "micro_batch": 4, "fits": 4}, **more})
+    key = {"torch": "2.13.0", "model": None, "trainable": None, "precision": "ab"}
+    written = kept(tmp_path, key=key, refuted="short", failed=failed)
+    assert Path(path).exists() is is_kept
+    assert (written is not None) is (failed is not None)
+    assert len(list(tmp_path.iterdir())) == is_kept + (failed is not None)
+
+
+@pytest.mark.usefixtures("without_driver")
+def test_measurements_do_not_crowd_out_a_failure(tmp_path, monkeypatch):
+    """It decides which precision goes first."""
+    monkeypatch.setattr(precision_evidence, "MOST_RECALLED", 2)
+    os.utime(kept(tmp_path, failed="nan-divergence"), (1, 1))
+    for number in range(3):
+        kept(tmp_path, measured={"workload": str(number), "micro_batch": 4, "fits": 4})
+    recalled = precision_evidence.recall(str(tmp_path), MODEL)
+    assert [(one["failed"], "measured" in one) for one in recalled] == [
+        ("nan-divergence", False),
+        (None, True),
+        (None, True),
+    ]
+
+
+@pytest.mark.usefixtures("without_driver")
 def test_what_is_recalled_is_bounded_and_no_file_can_hold_it_up(tmp_path, monkeypatch):
     """A FIFO, a link, a folder, a huge file, deep JSON and no JSON at all; the newest records count."""
     for number in range(5):

@@ -221,13 +221,22 @@ def evidence(toy):
 @slow
 def test_an_agent_makes_all_trials_and_keeps_what_they_measured(toy):
     """Each in a process of its own, from step 0; the run has succeeded, and the host remembers."""
-    state = verify(toy, limit=8).ended()
+    said = "until(lambda: state()['consumed']); write(reason=state()['reason'])"
+    state = verify(toy, limit=8, hook=said).ended()
     assert (state["state"], state["reason"]) == ("succeeded", "verified")
     assert (toy.home / "cards").read_text() == "x"
     assert tried(toy) == [("rung", 4), ("rung", 4), ("batch", 8), ("batch", 16)]
     told = [line for line in toy.ledger() if "trial" in line]
     assert [line["reference"] for line in told] == [True, False, False, False]
     assert [line["held"] for line in told] == [6, 6, 0, 0]
+    begun = [event["values"] for event in toy.events("state") if event["values"]["state"] == "running"]
+    assert [(one["trial"], one["rung"], one["micro_batch"], one["steps"]) for one in begun] == [
+        ("card", 0, 4, None), ("rung", 1, 4, 12), ("rung", 0, 4, 12), ("batch", 0, 8, 4), ("batch", 0, 16, 4),
+    ]  # fmt: skip
+    reasons = [line["reason"] for line in toy.ledger() if "reason" in line]
+    assert reasons == [
+        f"verifying, {what}" for what in ("rung 2 of 2", "rung 1 of 2", "micro-batch 8", "micro-batch 16")
+    ]
     ended = [(event["values"]["trial"], event["values"]["result"]) for event in toy.events("trial")]
     assert ended == [("card", GOOD), ("rung", GOOD), ("rung", GOOD), ("batch", GOOD), ("batch", OOM)]
     kept = evidence(toy)
@@ -309,6 +318,39 @@ def test_a_failure_of_the_precision_is_kept_as_that_of_any_run(toy):
     assert ended == [(1, GOOD), (0, "nan-divergence"), (1, GOOD), (1, GOOD)]
     failed = [one["failed"] for one in evidence(toy).values() if one["failed"]]
     assert failed == ["nan-divergence"]
+
+
+def test_a_measurement_is_refuted_by_what_the_precision_may_have_caused():
+    """Not by a taken port, nor by a job that shows nothing; nor by a batch, which the measurement names."""
+    rung, batch = Trial("rung", 0, 4, 4), Trial("batch", 0, 8, 2)
+    refuting = ["cuda-oom", "user-code-error", "unknown", "nan-divergence"]
+    for result in refuting:
+        assert trials.is_refuted([Ended(rung, result)], rung)
+    for result in (GOOD, "not-verifiable", "port-in-use", "gpu-busy-exclusive"):
+        assert not trials.is_refuted([Ended(rung, result)], rung)
+    assert not trials.is_refuted([Ended(rung, GOOD), Ended(batch, OOM)], batch)
+    assert not trials.is_refuted([], rung)
+
+
+def measured_before(toy):
+    """Put what an earlier verification has measured of the first rung onto the host; return its file."""
+    key = {"torch": None, "precision": precision_evidence.precision_digest(rung("fp16"))}
+    measured = {"workload": "w", "micro_batch": 4, "fits": 4, "tokens_per_s": 900.0}
+    record = {
+        "card": "t4", "driver": precision_evidence.driver(), "method": "full", "model": None, "job": "toy",
+        "run": "0101-toy-bbbb", "time": 1.0, "key": key, "measured": measured,
+    }  # fmt: skip
+    return Path(precision_evidence.keep(toy.run.evidence(process.host_id()), record))
+
+
+@slow
+@pytest.mark.parametrize(("rehearsed", "is_kept"), [(False, False), (True, True)])
+def test_a_rung_that_fails_has_no_older_measurement_any_more(toy, rehearsed, is_kept):
+    """A launch would begin with it for its speed. A rehearsal shows nothing about a card."""
+    verify(toy, hook="if rung == 0: raise ValueError('boom')", rehearsed=rehearsed)
+    path = measured_before(toy)
+    assert toy.ended()["reason"] == "verified"
+    assert path.exists() is is_kept
 
 
 @slow

@@ -173,6 +173,16 @@ def test_a_setting_that_the_job_does_not_declare_is_refused(project):
     assert planned(project, "--set", "settings.learing_rate=3", "--", "true")[1] == {}
 
 
+def test_a_setting_of_verify_that_the_job_does_not_declare_is_refused(project):
+    """It would replace nothing, and trials would run with what was to be replaced."""
+    said = refused(project, "--job", "aware.toml", "--set", "verify.hiden=8")
+    assert said.startswith("verify.hiden: aware.toml declares no such setting: did you mean 'hidden'?")
+    assert planned(project, "--job", "aware.toml", "--set", "verify.hidden=8")[1] == {}
+    with (project.project / "aware.toml").open("a") as file:
+        file.write("\n[verify]\nhiden = 8\n")
+    assert refused(project, "--job", "aware.toml").startswith("verify.hiden: ")
+
+
 def test_a_resumed_run_takes_the_settings_of_its_parent_alone(project):
     """Its own settings are what it was launched with."""
     run = project.detached("--host", "local", "--job", "aware.toml")

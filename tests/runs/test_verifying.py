@@ -37,7 +37,7 @@ class Tensor:
         return True
 
 zeros = randn = ones = Tensor
-autograd = types.SimpleNamespace(grad=lambda *words: words)
+autograd = types.SimpleNamespace(grad=lambda *words, **more: words)
 backends = types.SimpleNamespace(cuda=types.SimpleNamespace(matmul=types.SimpleNamespace()))
 card = types.SimpleNamespace(name="Tesla T4", major=7, minor=5, total_memory=16e9)
 cuda = types.SimpleNamespace(
@@ -58,6 +58,9 @@ precision, split, trial = worker.knobs().precision, worker.knobs().split, knobs(
 with open(os.environ["LEDGER"], "a") as ledger:
     print(json.dumps([trial["kind"], precision.mode, split.micro_batch, uuid]), file=ledger)
 print("a line of the job")
+if os.environ.get("EXITS"):
+    print(*range(9), sep=os.linesep)
+    raise SystemExit("no data")
 if precision.mode == "fp16" and precision.base_dtype == "float16" and os.environ.get("BROKEN"):
     raise RuntimeError("CUDA error: an illegal instruction was encountered")
 if split.micro_batch > 8:
@@ -194,6 +197,16 @@ def test_a_first_rung_that_fails_is_exit_code_1_and_says_which_works(project):
     assert "illegal instruction" in found["rungs"][0]["line"]
     assert "rung 1 does not work here; rung 2 works" in found["conclusions"]
     assert found["largest_micro_batch"]["rung"] == 2
+    project.check_nothing_left()
+
+
+def test_a_job_that_trains_nowhere_shows_what_it_printed_last(project):
+    """Of the first rung, whose log is gone; and the command whose log stays."""
+    project.job(EXITS="1")
+    done = project.verify()
+    assert done.returncode == 1
+    assert "rung 1 printed last:\n  5\n  6\n  7\n  8\n  no data\nno rung works here\n" in done.stdout
+    assert "to see all that it prints   launch --profile t4 --job toy.toml" in done.stdout
     project.check_nothing_left()
 
 

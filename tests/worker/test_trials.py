@@ -29,9 +29,28 @@ def test_a_card_runs_code_of_its_major_version_or_compiles_older_ptx(capability,
     assert kernels_for(capability, architectures) == runs
 
 
+@pytest.mark.training
+def test_the_speed_backward_is_timed_by_itself(torch, monkeypatch):
+    """On a busy machine forward and backward together may take less time than forward did: 536,870 TFLOP/s."""
+    from launcher.worker.launcher_worker.trials import card
+
+    seen, times = [], iter([0.5, 0.25])
+
+    def timed(_torch, _device, compute):
+        seen.append(compute())
+        return next(times)
+
+    monkeypatch.setattr(card, "_seconds", timed)
+    found = card._product(torch, "cpu", torch.float32, False)
+    work = 2 * card.SIZES["cpu"] ** 3 / card.TERA
+    assert found == {"forward_tflops": work / 0.5, "backward_tflops": 2 * work / 0.25, "finite": True}
+    assert [len(one) for one in seen] == [card.SIZES["cpu"], 2]
+
+
 @pytest.fixture
-def trial_of(run_of, tmp_path):
-    """Put the worker into a trial."""
+def trial_of(run_of, tmp_path, monkeypatch):
+    """Put the worker into a trial, whose end does not end this process."""
+    monkeypatch.setattr("launcher_worker.trials.trial_watch.LEAVE_S", 1e6)
 
     def put(mode="fp32", steps=8, held=4, is_reference=True, kind="rung", **changes):
         told = {
@@ -93,6 +112,28 @@ def test_held_steps_leave_the_weights_where_they_are(torch, worker, trial_of, ag
 
 
 @pytest.mark.training
+def test_a_model_that_trains_in_eval_mode_has_a_speed(torch, worker, trial_of, agent, llama, rows):
+    """As from_pretrained leaves it, and our distillation; an evaluation without gradients does not count."""
+    trial_of(steps=8)
+    model = worker.prepare(llama()).eval()
+    optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=1e-3)
+
+    def loop():
+        for row in rows:
+            with torch.no_grad():
+                model(input_ids=row["input_ids"][None].repeat(50, 1))
+            model(input_ids=row["input_ids"][None], labels=row["labels"][None]).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    with pytest.raises(SystemExit):
+        loop()
+    found = measured(agent)
+    assert found["examples_per_s"] * found["step_s"] == pytest.approx(1.0)
+    assert found["tokens_per_s"] * found["step_s"] == pytest.approx(len(rows[0]["input_ids"]), rel=0.5)
+
+
+@pytest.mark.training
 def test_an_optimizer_with_rates_of_its_own_is_followed_and_not_compared(
     torch, worker, trial_of, agent, llama, rows
 ):
@@ -147,6 +188,41 @@ def test_a_job_that_an_exit_does_not_end_is_ended_at_once(worker, trial_of, agen
 
 
 @pytest.mark.training
+def test_a_job_that_cannot_leave_is_ended(worker, trial_of, agent, llama, monkeypatch):
+    """It holds a thread that waits for ever, for example; then Python waits for it too."""
+    from launcher_worker.guard.judge import Judge
+    from launcher_worker.trials import trial_watch
+
+    has_ended = threading.Event()
+    monkeypatch.setattr(os, "_exit", lambda code: has_ended.set() if code == 0 else None)
+    trial_of()
+    monkeypatch.setattr(trial_watch, "LEAVE_S", 0.01)
+    watch = trial_watch.TrialWatch(worker.prepare(llama()), Judge)
+    with pytest.raises(SystemExit):
+        watch.end()
+    assert has_ended.wait(10)
+
+
+@pytest.mark.training
+def test_a_rehearsed_job_says_what_ran_on_the_card_before_it_is_ended(
+    worker, trial_of, agent, llama, monkeypatch
+):
+    """Without that it would have shown nothing of the card; a job that is ended at once runs no exit functions."""
+    from launcher_worker.guard.judge import Judge
+    from launcher_worker.rehearsal import devices
+    from launcher_worker.trials.trial_watch import TrialWatch
+
+    trial_of(rehearsed=True, card={"name": "T4", "capability": "7.5", "memory_gb": 16, "count": 1})
+    watch = TrialWatch(worker.prepare(llama()), Judge)
+    watch.end_step(1)
+    monkeypatch.setattr(devices.moves, "count", 3)
+    with pytest.raises(SystemExit):
+        watch.end()
+    assert agent.first("evidence", "rehearsal")["values"]["rehearsal"] == {"card": "T4", "moves": 3}
+    assert agent.first("evidence", "trial")
+
+
+@pytest.mark.training
 def test_a_sample_of_gradients_is_compared_with_that_of_the_same_step(torch, tmp_path):
     """The angle counts, not the length; another step, another size or none at all give no figure."""
     from launcher.worker.launcher_worker.trials import gradients
@@ -166,6 +242,50 @@ def test_a_sample_of_gradients_is_compared_with_that_of_the_same_step(torch, tmp
     assert gradients.cosine_to_reference(folder, 2, elements) is None
     assert gradients.cosine_to_reference(folder, 1, elements[:-1]) is None
     assert gradients.cosine_to_reference(folder, 1, elements * 0) is None
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_gradient_that_is_not_finite_is_not_that_of_fp32(torch, tmp_path, value):
+    """No figure would be taken for good. Where fp32's own is not finite, nothing can be said."""
+    from launcher.worker.launcher_worker.trials import gradients
+
+    folder, elements = str(tmp_path / "trials"), torch.ones(100)
+    broken = elements.clone()
+    broken[3] = value
+    gradients.write(folder, 1, elements)
+    assert gradients.cosine_to_reference(folder, 1, broken) == 0.0
+    gradients.write(folder, 2, broken)
+    assert gradients.cosine_to_reference(folder, 2, elements) is None
+
+
+@pytest.mark.training
+def test_a_step_that_a_scaler_has_a_fused_optimizer_leave_out_is_not_compared(
+    torch, worker, trial_of, agent, llama
+):
+    """It is called with the gradients that overflowed."""
+    from launcher_worker.guard.judge import Judge
+    from launcher_worker.trials.trial_watch import TrialWatch
+
+    trial_of()
+    model = worker.prepare(llama())
+    trained = [one for one in model.parameters() if one.requires_grad]
+    optimizer = torch.optim.AdamW(trained)
+    watch = TrialWatch(model, Judge)
+
+    def step(gradient, found_inf):
+        trained[0].grad = torch.full_like(trained[0], gradient)
+        optimizer.found_inf = torch.tensor(found_inf)
+        watch.before_step(optimizer)
+        watch.after_step(optimizer)
+        watch.end_step(1)
+
+    step(math.inf, 1.0)
+    step(1.0, 0.0)
+    with pytest.raises(SystemExit):
+        watch.end()
+    found = measured(agent)
+    assert (found["compared"], found["cosine"]) == (1, pytest.approx(1.0))
 
 
 @pytest.mark.training

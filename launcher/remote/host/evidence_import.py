@@ -98,6 +98,7 @@ def _record(run: Run, plan: Dict[str, Any], said: Dict[str, Any]) -> Dict[str, A
         "proof": said.get("proof"),
         "failed": failed if failed in precision_evidence.FAILURES else None,
         "measured": said.get("measured"),
+        "refuted": said.get("refuted"),
         "run": run.id,
         "time": min(said.get("time") or 0.0, time.time()),
     }

@@ -7,7 +7,9 @@
 `proof` is what the worker saw in the first good steps, `failed` the class of a failure that came later, or None. If a
 run failed before its worker reported a key, only the digest of the precision is certain. A probe returns what was
 recorded about the job's model (`recall`), and the next plan starts with a precision that has not failed here.
-`measured` is what `launch verify` has measured, in a file of its own, else None.
+`measured` is what `launch verify` has measured of a job, else None. Each job and workload has a file of its own for that:
+`<sha256>-<sha256>.json`, at most MOST_MEASURED a key. A record that comes with `refuted`, the digest of a workload, removes
+what was measured of its precision in that workload: the precision has failed there.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from .files import paths_in, read_text, write_durably
 MOST_BYTES = 64 * 1024
 MOST_FILES = 1000
 MOST_READ = 200  # files that one probe looks at
-MOST_RECALLED = 32  # records that one probe returns
+MOST_MEASURED = 16  # measurements of a key, the newest ones
+MOST_RECALLED = 32  # records that one probe returns, and as many measurements
 MOST_CHARS = 100  # of each text that one probe returns
 FAILURES = ("nan-divergence", "not-learning", "fp16-unscale", "bf16-unsupported", "bf16-dtype-mismatch")
 """The classes of failure that a precision may cause."""
@@ -50,44 +53,88 @@ _DRIVER = "/proc/driver/nvidia/version"
 def keep(folder: str, record: dict[str, Any]) -> str | None:
     """Write a record, replacing an older one of the same key, card and driver; return its path.
 
-    A record that is too large is not kept (None). Beyond MOST_FILES the oldest are removed. Raises OSError if the disk
-    refuses.
+    A measurement replaces one of the same job and workload. A record that is too large is not kept (None), nor one that
+    only refutes. Beyond their bounds the oldest are removed. Raises OSError if the disk refuses.
     """
     record = strict_json.decode(strict_json.encode(record))  # a number too large for a float is a text now
-    named = {name: record.get(name) for name in ("key", "card", "driver")}
-    if record.get("measured") is not None:
-        named["workload"] = record["measured"].get("workload")
-    name = hashlib.sha256(_canonical(named).encode()).hexdigest()
+    refuted = record.pop("refuted", None)
+    if refuted is not None:
+        _remove_measured(folder, record, refuted)
+        if record.get("failed") is None:
+            return None
+    name = _digest({name: record.get(name) for name in ("key", "card", "driver")})
     text = _canonical(record)
     if len(text) > MOST_BYTES:
         return None
+    of_key = os.path.join(folder, name + "-")
+    measured = record.get("measured")
+    if measured is not None:
+        name += "-" + _digest({"job": record.get("job"), "workload": measured.get("workload")})
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, name + ".json")
     write_durably(path, text + "\n")
-    kept = [kept for kept in paths_in(folder) if kept.endswith(".json")]
-    for oldest in sorted(kept, key=_modified)[: max(0, len(kept) - MOST_FILES)]:
-        with contextlib.suppress(FileNotFoundError):  # another run's agent was quicker
-            os.unlink(oldest)
+    kept = _kept(folder)
+    _remove_oldest([path for path in kept if path.startswith(of_key)], MOST_MEASURED)
+    _remove_oldest(kept, MOST_FILES)
     return path
 
 
+def _remove_measured(folder: str, record: dict[str, Any], workload: str) -> None:
+    """Remove what was measured of a record's precision in a workload; of another torch, card or driver it still holds."""
+    same = ("card", "driver", "method", "model")
+    model, key = record.get("model"), record["key"]
+    is_named = isinstance(model, dict) and model.get("kind") != "local"
+    for path in _kept(folder) if os.path.isdir(folder) else ():
+        other = _read(path)
+        measured, other_key = other.get("measured"), other.get("key")
+        if not isinstance(measured, dict) or not isinstance(other_key, dict):
+            continue
+        is_same_torch = _version(key) in (None, _version(other_key))
+        if (
+            measured.get("workload") == workload
+            and other_key.get("precision") == key.get("precision")
+            and is_same_torch
+            and all(other.get(name) == record.get(name) for name in same)
+            and (is_named or other.get("job") == record.get("job"))
+        ):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+
+def _version(key: dict[str, Any]) -> str | None:
+    torch = key.get("torch")
+    return torch.partition("+")[0] if isinstance(torch, str) else None
+
+
+def _kept(folder: str) -> list[str]:
+    return [path for path in paths_in(folder) if path.endswith(".json")]
+
+
+def _remove_oldest(paths: list[str], most: int) -> None:
+    for oldest in sorted(paths, key=_modified)[: max(0, len(paths) - most)]:
+        with contextlib.suppress(FileNotFoundError):  # another run's agent was quicker
+            os.unlink(oldest)
+
+
 def recall(folder: str, model: Any) -> list[dict[str, Any]]:
-    """Return what earlier runs showed about precisions with a model and the present driver, newest first.
+    """Return what earlier runs showed about precisions with a model and the present driver, newest first, measurements last.
 
     `model` is the plan's, {"kind", "value"} or None. A file that cannot be a record of ours is skipped.
     """
     present = driver()
     try:
-        paths = [path for path in paths_in(folder) if path.endswith(".json")]
+        paths = _kept(folder)
     except OSError:  # the root is not a folder or cannot be read, which the probe reports elsewhere
         return []
     recalled: list[dict[str, Any]] = []
+    measured: list[dict[str, Any]] = []
     for path in sorted(paths, key=_modified, reverse=True)[:MOST_READ]:
         record = _read(path)
         if record.get("model") == model and record.get("driver") == present:
             entry = _entry(record)
-            recalled += [] if entry is None else [entry]
-    return recalled[:MOST_RECALLED]
+            if entry is not None:
+                (measured if "measured" in entry else recalled).append(entry)
+    return [*recalled[:MOST_RECALLED], *measured[:MOST_RECALLED]]
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -153,6 +200,10 @@ def precision_digest(precision: dict[str, Any]) -> str:
     values = {name: value for name, value in precision.items() if name != "why"}
     text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _digest(values: dict[str, Any]) -> str:
+    return hashlib.sha256(_canonical(values).encode()).hexdigest()
 
 
 def driver() -> str | None:

@@ -185,6 +185,7 @@ PRECISION: Shape = {
     "proof": _table,
     "failed": _text,
     "measured": _table,
+    "refuted": _text,
     "time": _number,
 }
 PLAN: Shape = {

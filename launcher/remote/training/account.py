@@ -56,6 +56,7 @@ class Account:
         self.attempt = attempt
         self.has_begun = False
         self.state = "preparing"
+        self._reason: Optional[str] = None
         self._redactor = redactor
         self._progress = progress
         self._is_rehearsed = is_rehearsed
@@ -87,7 +88,7 @@ class Account:
 
     def say(self, state: str, reason: Optional[str] = None, *, must: bool = False, **more: Any) -> None:
         """Write the state. Raises OSError if it must be written and the disk is full."""
-        self.state = state
+        self.state, self._reason = state, reason
         progress = self._progress
         fields = {
             "attempt": self.attempt,
@@ -111,7 +112,7 @@ class Account:
 
     def say_again(self) -> None:
         """Write the same state with what is known now."""
-        self.say(self.state)
+        self.say(self.state, self._reason)
 
     def record(self, kind: str, values: Dict[str, Any], step: Optional[int] = None) -> None:
         """Append one event."""

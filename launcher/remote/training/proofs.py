@@ -34,10 +34,13 @@ class Proofs:
 
     def keep_failure(self) -> None:
         """Keep a failure that the precision may have caused, if the script takes its precision from us."""
-        failure = self._progress.failure
-        knobs = taken_knobs(self._progress.consumed | self._history.consumed)
-        if failure is not None and failure.name in precision_evidence.FAILURES and "precision" in knobs:
-            self._keep(failure.name)
+        failed = self._failed()
+        if failed is not None:
+            self._keep(failed)
+
+    def keep_refuted(self) -> None:
+        """Let go of what an earlier verification has measured of this precision and workload, beside keeping the failure."""
+        self._keep(self._failed(), refuted=self._plan["verification"]["workload"])
 
     def keep_measured(self, measured: Dict[str, Any]) -> None:
         """Keep what trials of this precision have measured, if the worker reported a key and figures."""
@@ -46,7 +49,15 @@ class Proofs:
         if isinstance(measured.get("key"), dict) and precision_evidence.is_measured(known):
             self._keep(None, {"key": measured["key"], "measured": known})
 
-    def _keep(self, failed: Optional[str], trial: Optional[Dict[str, Any]] = None) -> None:
+    def _failed(self) -> Optional[str]:
+        failure = self._progress.failure
+        knobs = taken_knobs(self._progress.consumed | self._history.consumed)
+        is_of_precision = failure is not None and failure.name in precision_evidence.FAILURES
+        return failure.name if failure is not None and is_of_precision and "precision" in knobs else None
+
+    def _keep(
+        self, failed: Optional[str], trial: Optional[Dict[str, Any]] = None, refuted: Optional[str] = None
+    ) -> None:
         """Keep a record, unless this is a rehearsal, which shows nothing about a card."""
         plan, proof = self._plan, None if trial else self._progress.proof
         if plan.get("rehearsed") is True:
@@ -65,6 +76,7 @@ class Proofs:
             "proof": proof,
             "failed": failed,
             "measured": (trial or {}).get("measured"),
+            "refuted": refuted,
             "run": self._run.id,
             "time": time.time(),
         }

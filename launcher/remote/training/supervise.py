@@ -146,6 +146,14 @@ class Supervisor:
         """Return what `attempt.json` tells the worker of a trial; None for a training."""
         return None
 
+    def _trial_begun(self) -> dict[str, Any]:
+        """Return what the event of the start says of a trial; {} for a training."""
+        return {}
+
+    def _purpose(self) -> str | None:
+        """Return what an attempt runs for, if not for the training itself."""
+        return None
+
     def _command(self) -> tuple[list[str], int]:
         """Return the words of the command, and in how many processes it runs."""
         ranks = int((self.plan.get("split") or {}).get("ranks") or 1)
@@ -222,7 +230,7 @@ class Supervisor:
         with listening() as (listener, socket_path):
             # On disk before the command starts: an attempt counts as soon as it may have had an effect.
             account.has_begun = True
-            account.say("running", must=True)
+            account.say("running", self._purpose(), must=True)
             variables = training_variables(
                 self.run,
                 runtime,
@@ -239,10 +247,8 @@ class Supervisor:
                 command = Command(start)
             except OSError as error:
                 return self._end("failed", NOT_STARTED, self._why_not_started(words[0], error, variables))
-            account.record(
-                "state",
-                {"state": "running", "command": words, "pid": command.pid, "from": self.chosen.step},
-            )
+            begun = {"state": "running", "command": words, "pid": command.pid, "from": self.chosen.step}
+            account.record("state", {**begun, **self._trial_begun()})
             stopping = Stopping(self.run, self.terminations)
             host_watch = make_watch(self.run, self.plan, runtime.get("gpus") or (), account)
             running = Running(

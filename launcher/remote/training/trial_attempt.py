@@ -59,6 +59,16 @@ class TrialSupervisor(Supervisor):
             "is_reference": trial.kind == trials.RUNG and trials.is_reference(ladder[trial.rung]),
         }
 
+    def _trial_begun(self) -> dict[str, Any]:
+        worker_trial = self._worker_trial()
+        if self.trial is None or worker_trial is None:
+            return {}
+        steps = None if self.trial.kind == trials.CARD else worker_trial["steps"]
+        return {**self.trial.changes(), "steps": steps}
+
+    def _purpose(self) -> str | None:
+        return None if self.trial is None else "verifying, %s" % self.trial.title(len(self.plan["ladder"]))
+
     def _command(self) -> tuple[list[str], int]:
         if self.trial is not None and self.trial.kind == trials.CARD:
             return ["python", "-m", "launcher_worker.trials.card"], 1
@@ -112,12 +122,14 @@ class TrialSupervisor(Supervisor):
         return None
 
     def _keep(self, ended: list[trials.Ended]) -> None:
-        """Keep on the host what the trials of this rung have measured."""
+        """Keep on the host what the trials of this rung have measured; a rung that fails has measured nothing that holds."""
         assert self.trial is not None  # noqa: S101 - as above
         if self.trial.kind != trials.CARD:
             measured = trials.measurement(ended, self.trial.rung)
             if measured is not None:
                 self.proofs.keep_measured(measured)
+            elif trials.is_refuted(ended, self.trial):
+                self.proofs.keep_refuted()
 
     def _end_run(self, ended: list[trials.Ended], evidence: dict[str, Any], **more: Any) -> int:
         """Record the end of the verification: it has succeeded if the job trains in some precision."""

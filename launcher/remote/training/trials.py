@@ -21,8 +21,10 @@ GOOD = "good"
 """How a trial ended that measured what it was to measure; any other end is the class of a failure."""
 OUT_OF_MEMORY = "cuda-oom"
 NOT_VERIFIABLE = "not-verifiable"
-MADE_AGAIN = ("port-in-use", "preempted", "nccl-error", "gpu-busy-exclusive", "unknown")
-"""Failures that say nothing about a precision. The trial is made once more."""
+BY_CHANCE = ("port-in-use", "preempted", "nccl-error", "gpu-busy-exclusive")
+"""Failures that say nothing about a precision."""
+MADE_AGAIN = (*BY_CHANCE, "unknown")
+"""Failures after which the trial is made once more: they may say nothing about a precision."""
 BATCH_STEPS = 4
 MOST_BATCHES = 6
 
@@ -39,6 +41,12 @@ class Trial(NamedTuple):
         """Return what its attempt changes of the plan's values, as `attempt.json` holds it."""
         values = {"rung": self.rung, "micro_batch": self.micro_batch, "accumulation": self.accumulation}
         return {**values, "trial": self.kind}
+
+    def title(self, rungs: int) -> str:
+        """Return what is tried, in a few words, on a ladder of so many rungs: `rung 2 of 3`."""
+        if self.kind == RUNG:
+            return "rung %d of %d" % (self.rung + 1, rungs)
+        return "micro-batch %d" % self.micro_batch if self.kind == BATCH else self.kind
 
 
 class Ended(NamedTuple):
@@ -120,6 +128,14 @@ def measurement(ended: Sequence[Ended], rung: int) -> Optional[Dict[str, Any]]:
     fits = [one.trial.micro_batch for one in of_rung if one.result == GOOD]
     too_large = [one.trial.micro_batch for one in of_rung if one.result == OUT_OF_MEMORY]
     return {**own, "fits": max(fits), "too_large": min(too_large, default=None)}
+
+
+def is_refuted(ended: Sequence[Ended], trial: Trial) -> bool:
+    """Whether a rung has just failed, so that what an earlier verification measured of it does not hold any more."""
+    last = ended[-1] if ended else None
+    if last is None or last.trial != trial or trial.kind != RUNG:
+        return False
+    return last.result not in (GOOD, NOT_VERIFIABLE, *BY_CHANCE)
 
 
 def too_short(measured: Dict[str, Any], verification: Dict[str, Any]) -> Optional[remedy.Failure]:

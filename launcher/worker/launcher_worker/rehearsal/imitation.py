@@ -23,12 +23,20 @@ def imitate(torch: Any) -> None:
     compiling.install(torch, card)
     limits.install(torch)
     devices.moves.count = 0
-    atexit.register(_report, card.name)
+    atexit.register(_finish)
 
 
 @shielded
-def _report(name: str) -> None:
-    """Say how much was made on the card or moved there; nothing, if nothing was."""
-    if devices.moves.count:
-        send("evidence", values={"rehearsal": {"card": name, "moves": devices.moves.count}}, source=SOURCE)
+def report() -> None:
+    """Say how much was made on the card or moved there since the last report; nothing, if nothing was."""
+    card = planned_card()
+    if card is not None and devices.moves.count:
+        values = {"rehearsal": {"card": card.name, "moves": devices.moves.count}}
+        send("evidence", values=values, source=SOURCE)
+        devices.moves.count = 0
+
+
+@shielded
+def _finish() -> None:
+    report()
     process_channel.close()

@@ -5,6 +5,7 @@ The trial in fp32 writes the samples of its held steps into a folder, from which
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any, Iterable, List, Optional
 
@@ -39,7 +40,8 @@ def write(folder: str, step: int, elements: Any) -> None:
 def cosine_to_reference(folder: str, step: int, elements: Any) -> Optional[float]:
     """Return the cosine between a sample and that of the same step in fp32.
 
-    None if fp32 has no sample of that step, or one of another size, or if either sample is zero.
+    0 for a gradient that is not finite: it points nowhere. None if fp32 has no finite sample of that step, or one of another
+    size, or if either sample is zero.
     """
     import torch
 
@@ -50,8 +52,10 @@ def cosine_to_reference(folder: str, step: int, elements: Any) -> Optional[float
     if reference.shape != elements.shape:
         return None
     first, second = elements.double(), reference.double()
-    norms = float(first.norm() * second.norm())
-    return float(first @ second) / norms if norms > 0 else None
+    norm, wanted = float(first.norm()), float(second.norm())
+    if not math.isfinite(wanted) or wanted == 0 or norm == 0:
+        return None
+    return float(first @ second) / (norm * wanted) if math.isfinite(norm) else 0.0
 
 
 def _path(folder: str, step: int) -> str:

@@ -57,7 +57,9 @@ class StepMeter:
     def _see_forward(self, module: Any, arguments: Tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
         import torch
 
-        if self._began_s is None or not module.training or not torch.is_grad_enabled():
+        if (
+            self._began_s is None or not torch.is_grad_enabled()
+        ):  # one may train in the mode of from_pretrained, eval
             return
         tensors = [value for value in (*arguments, *keywords.values()) if isinstance(value, torch.Tensor)]
         self._examples += tensors[0].shape[0] if tensors and tensors[0].dim() else 0

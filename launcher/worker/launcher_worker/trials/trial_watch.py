@@ -21,6 +21,8 @@ from .meters import StepMeter, peak_memory
 
 WARM_STEPS = 1
 """Steps after the held ones that are not timed: kernels are chosen and compiled in them."""
+LEAVE_S = 5.0
+"""How long a job may take to leave by itself. It may wait for a thread that never ends, or catch the exit and wait."""
 
 
 class TrialWatch:
@@ -76,14 +78,17 @@ class TrialWatch:
     def end(self) -> None:
         """Report, and end this process: the trial has all it wanted to know.
 
-        At once where `sys.exit` does not: it would end a thread alone, and a script may catch it and go on.
+        By `sys.exit`, so that the job closes what it has opened, and at once where that would end a thread alone. What
+        Python reports and waits for at its own end is not relied on: a job's threads may keep it from that.
         """
         self._meter.end()
         self._report()
         if self._is_leaving or threading.current_thread() is not threading.main_thread():
-            sys.stdout.flush()
-            os._exit(0)
+            _leave()
         self._is_leaving = True
+        late = threading.Timer(LEAVE_S, _leave)
+        late.daemon = True
+        late.start()
         sys.exit(0)
 
     def _end_of_held(self) -> None:
@@ -92,7 +97,7 @@ class TrialWatch:
         self._dropouts = []
 
     def _compare(self, optimizer: Any) -> None:
-        if rank() != 0:
+        if rank() != 0 or _is_left_out(optimizer):
             return
         elements, step = gradients.sample(optimizer), self._done + 1
         if elements is None:
@@ -123,7 +128,25 @@ class TrialWatch:
             **self._meter.figures(),
             **peak_memory(self._model),
         }
+        if knobs().rehearsed:
+            from ..rehearsal import imitation
+
+            imitation.report()
         send("evidence", step=self._step, values={"trial": values})
+
+
+def _leave() -> None:
+    """End this process, whatever its threads do."""
+    try:
+        sys.stdout.flush()
+    finally:
+        os._exit(0)
+
+
+def _is_left_out(optimizer: Any) -> bool:
+    """Whether a scaler has found that a fused optimizer, which it calls all the same, must leave its step out."""
+    found = getattr(optimizer, "found_inf", None)
+    return found is not None and bool(found)
 
 
 def _dropouts(model: Any) -> List[Any]:
