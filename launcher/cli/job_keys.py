@@ -50,13 +50,23 @@ TABLES = {
 VALUES = {
     "method": ("lora", "full"),
     "attention": ("sdpa", "eager", "flash_attention_2"),
+    "checkpoints": ("host", "pull"),
     "guard": ("end", "warn"),
     **dict.fromkeys(("compile", "restart", "adapt", "inject"), _FLAG),
 }
 """The keys that have a fixed choice of values."""
 RESUMED = (
-    *("steps", "batch.micro", "save_every_steps", "save_every_minutes", "keep_checkpoints", "loader_workers"),
-    *("attempts", "restart", "hang_minutes", "time_limit_minutes", "stop_grace_s", "outputs", "pull_limit"),
+    *("steps", "batch.micro", "save_every_steps", "save_every_minutes", "keep_checkpoints", "checkpoints"),
+    *(
+        "loader_workers",
+        "attempts",
+        "restart",
+        "hang_minutes",
+        "time_limit_minutes",
+        "stop_grace_s",
+        "outputs",
+        "pull_limit",
+    ),
     *("writable", "guard", "adapt", "inject", "on_end"),
 )
 """The keys that `launch resume` takes; a resumed run keeps the others."""
