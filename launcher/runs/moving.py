@@ -112,7 +112,7 @@ def _taken_up(new: Desk, mirror: Mirror, moved: MovedTo, request: MoveRequest, v
     if moved.root != new.root_id:
         words = f"{mirror.run} was moved to {moved.host or 'another host'} as {moved.run}"
         raise UsageError(f"{words}\n  that run   launch recover {short} --host {moved.host or 'HOST'}")
-    if (child := summary_of(new, moved.run)) is None:
+    if (child := summary_of(new, moved.run)) is None or new.runs.outlook(moved.run).half_made:
         return None
     heir = Mirror(moved.run, runs_folder())
     heir.bind_seen(resolve.host(request.host), new.root_id, child.time)
@@ -201,12 +201,14 @@ def _checkpoint_at_hand(old: Desk, mirror: Mirror, target: Host) -> None:
 
 
 def _fill(old: Desk, new: Desk, mirror: Mirror, home: HomeCheckpoint, child: Mirror, stage: Stage) -> str:
-    """Put code and data as they were sent to the old host, and the checkpoint, in place for a run; return what was sent, in words."""
+    """Put the checkpoint, and code and data as they were sent to the old host, in place for a run; return what was sent, in words.
+
+    The code comes last: a run without it never began, so that none goes on without the checkpoint.
+    """
     spool = mirror.folder / ".moving"
     try:
-        size = _send_tree(old, new, mirror, child, spool, stage) + _send_checkpoint(
-            new, mirror, home, child, stage
-        )
+        size = _send_checkpoint(new, mirror, home, child, stage)
+        size += _send_tree(old, new, mirror, child, spool, stage)
     finally:
         shutil.rmtree(spool, ignore_errors=True)
     return f"{home.checkpoint.name}, code and data of {mirror.short}; {decimal(size)} sent"

@@ -53,7 +53,7 @@ def create(session: Session, request: Create, payload: bytes) -> Reply:
     worker_folder.unpack(sys.argv[0])
     run = Run(session.path_of(request.run))
     try:
-        run.make()
+        _make(run)
     except FileExistsError:
         raise RequestError("run-exists", "there is a run %s already" % run.id) from None
     folder = run.new_folder()
@@ -70,6 +70,20 @@ def create(session: Session, request: Create, payload: bytes) -> Reply:
     if not fate.fate_of(request.runtime).sees_host:
         evidence_import.expect(run)
     return Reply({"run": run.id, "place": container_place(session, run), "gpus": gpus})
+
+
+def _make(run: Run) -> None:
+    """Make a run's folders, also in the place of one of this id that never began: a move begins anew with the same id.
+
+    Raises FileExistsError for any other one.
+    """
+    try:
+        run.make()
+    except FileExistsError:
+        # Without its first folder, one that is just being made cannot be told from what a dead client left.
+        if not run.numbers() or not garbage.remove_half_made(run):
+            raise
+        run.make()
 
 
 def _make_locks(session: Session, run: Run) -> None:
