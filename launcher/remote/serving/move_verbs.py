@@ -16,6 +16,7 @@ from ..host import garbage
 from ..record import strict_json
 from ..record.files import read_json, sync_folder, write_durably
 from ..record.rundir import TERMINAL, Run
+from ..record.safe_open import open_regular
 from ..store import checkpoints, parentage, shipping
 from ..store.manifest import read_manifest
 from . import contact
@@ -108,7 +109,7 @@ def contents(session: Session, request: Contents, _payload: bytes) -> Reply:
 
 def _send(stream: shipping.ChunkWriter, path: str, left: int) -> None:
     try:
-        with open(path, "rb") as file:
+        with open(open_regular(path, os.O_RDONLY), "rb") as file:
             while left > 0:
                 piece = file.read(min(left, shipping.CHUNK))
                 if not piece:
