@@ -25,6 +25,7 @@ from launcher.values.answers import (
     MadeEnvironment,
     MovedTo,
     Outlook,
+    PassedOver,
     PreparedRun,
     Removed,
     ResumedRun,
@@ -294,7 +295,7 @@ class _Runs(_Part):
         if hashlib.sha256(reply.payload).hexdigest() != told.sha256:
             raise self._malformed("checkpoint", "its manifest is not what it announces")
         try:
-            return sealed_checkpoint(told.name, reply.payload, told.sha256, told.changed_ns)
+            return sealed_checkpoint(told.name, reply.payload, told.sha256, told.changed_ns, told.passed_over)
         except ValueError as error:
             raise self._malformed("checkpoint", str(error).splitlines()[0]) from error
 
@@ -509,6 +510,7 @@ class _Sealed(Record):
     name: str
     sha256: str
     changed_ns: dict[str, int] = {}
+    passed_over: list[PassedOver] = []
 
 
 class _Moved(Record):

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from launcher.values.output import Content
 
 LAST = "last"
+WHOLE = "whole"
+"""The newest one of which the host finds every file as its manifest says: a run can be continued from it."""
 KEPT = ".kept-checkpoint.json"
 """Which checkpoint a follower keeps in the mirror, and since when."""
 
@@ -53,7 +55,7 @@ class HomeCheckpoint(NamedTuple):
 
 
 def pull_checkpoint(desk: Desk, mirror: Mirror, which: str, stage: Stage) -> HomeCheckpoint:
-    """Bring the `best`, the `last` or a numbered checkpoint of a run to its place here.
+    """Bring the `best`, the `last`, a numbered or the newest `whole` checkpoint of a run to its place here.
 
     Its manifest comes into its place last, so that a folder with one is whole. A transfer that broke goes on by file. One
     client at a time. Raises AgentError `no-checkpoint`, and RunError if it does not fit here or this disk refuses.

@@ -6,13 +6,14 @@ taken up by the next `launch recover RUN --host B`, and no second child begins.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +23,7 @@ from launcher.errors import AgentError, RunError, UsageError
 from launcher.hosts import Desk, connect
 from launcher.planning import job_of
 from launcher.runs import build_settings, env_file, resolve, secret_values
-from launcher.runs.checkpoint_pulling import LAST, HomeCheckpoint, pull_checkpoint
+from launcher.runs.checkpoint_pulling import LAST, WHOLE, HomeCheckpoint, pull_checkpoint
 from launcher.runs.contact import Contact, pass_gate_when_free
 from launcher.runs.control import stop, summary_of
 from launcher.runs.following import refresh
@@ -149,12 +150,14 @@ def _move(old: Desk, new: Desk, errand: _Errand, view: View) -> Recovery:
                 )
             stage.text = f"{row.summary.state} on {old.host}, step {row.summary.step or '-'}"
     refresh(old, mirror)  # its last steps, for the curve
+    with view.stage("pull") as stage, _explained(old, mirror, target):
+        home = pull_checkpoint(old, mirror, WHOLE, stage)
+        stage.text = home.words
+    for passed in home.checkpoint.passed_over:
+        view.note(f"{passed.checkpoint} passed over: {passed.wrong}")
     moved = old.runs.move(mirror.run, MovedTo(run=new_run_id(plan.job), host=target.name, root=new.root_id))
     if moved.root != new.root_id:
         raise RunError(f"{mirror.run} has just been moved to {moved.host} as {moved.run} by another client")
-    with view.stage("pull") as stage:
-        home = pull_checkpoint(old, mirror, LAST, stage)
-        stage.text = home.words
     build = build_settings.read(target, os.environ)
     with open_for_plan(new, target, plan, contact.facts, build) as runtime:
         fill = functools.partial(_fill, old, new, mirror, home)
@@ -185,8 +188,15 @@ def _plan(before: Plan, target: Host, facts: Facts, profile_name: str | None) ->
 
 def _checkpoint_at_hand(old: Desk, mirror: Mirror, target: Host) -> None:
     """Raise RunError if the run has no checkpoint yet."""
-    try:
+    with _explained(old, mirror, target):
         old.runs.checkpoint(mirror.run, LAST)
+
+
+@contextlib.contextmanager
+def _explained(old: Desk, mirror: Mirror, target: Host) -> Iterator[None]:
+    """Say what to do if the host has no checkpoint of the run."""
+    try:
+        yield
     except AgentError as error:
         if error.code != "no-checkpoint":
             raise
