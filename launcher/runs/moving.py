@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import json
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
+from pydantic import ConfigDict, TypeAdapter
 from rich.filesize import decimal
 
 from launcher.errors import AgentError, RunError, UsageError
@@ -40,6 +40,7 @@ from launcher.runs.tree import SizedFile, write_files
 from launcher.runs.verifiable import refuse_verification
 from launcher.runtimes import open_for_plan
 from launcher.values.answers import MovedTo
+from launcher.values.checkpoint import SealedFile
 from launcher.values.host import Host
 from launcher.values.plan import Plan
 from launcher.values.record import State, Summary, is_terminal
@@ -80,6 +81,10 @@ def move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
                     f"{words}\n  begin anew there   launch rerun {mirror.short} --host {target.name}"
                 )
             return _move(old, new, _Errand(mirror, summary, target, request), view)
+
+
+_Tree = dict[str, dict[str, str | int]]
+_TREE = TypeAdapter(_Tree, config=ConfigDict(defer_build=True))
 
 
 class _Errand(NamedTuple):
@@ -161,7 +166,14 @@ def _move(old: Desk, new: Desk, errand: _Errand, view: View) -> Recovery:
     build = build_settings.read(target, os.environ)
     with open_for_plan(new, target, plan, contact.facts, build) as runtime:
         fill = functools.partial(_fill, old, new, mirror, home)
-        started = begin(contact, runtime, plan, secrets, Filling("ship", fill), moved.run)
+        try:
+            started = begin(contact, runtime, plan, secrets, Filling("ship", fill), moved.run)
+        except AgentError as error:
+            if error.code != "run-exists":
+                raise
+            words = f"{mirror.run} is being moved to {new.host} as {moved.run} by another client"
+            again = f"launch recover {mirror.short} --host {target.name}"
+            raise RunError(f"{words}\n  look again   {again}") from error
     started.interrupts.release()
     return Recovery(
         moved.run,
@@ -226,14 +238,15 @@ def _fill(old: Desk, new: Desk, mirror: Mirror, home: HomeCheckpoint, child: Mir
 
 def _send_tree(old: Desk, new: Desk, mirror: Mirror, child: Mirror, spool: Path, stage: Stage) -> int:
     """Relay code and data from host to host: what the new one lacks comes here, is checked, and goes there."""
-    manifest = _manifest(old, mirror)
-    sizes = {entry["sha256"]: entry["size"] for entry in manifest.values() if "sha256" in entry}
+    manifest, sizes = _manifest(old, mirror)
     missing = new.preparation.offer(child.run, manifest)
     if not set(missing) <= sizes.keys():
         raise RunError(f"{new.host} asks for a file that was not offered")
     if missing:
-        spool.mkdir(exist_ok=True)
-        old.runs.contents(mirror.run, missing, functools.partial(_spool, missing, sizes, spool, old.host))
+        with mirror.disk_errors(spool):
+            spool.mkdir(exist_ok=True)
+            take = functools.partial(_spool, missing, sizes, spool, old.host)
+            old.runs.contents(mirror.run, missing, take)
         files = [SizedFile(sha256[:12], str(spool / sha256), sizes[sha256]) for sha256 in missing]
         meter = Meter(sum(file.size for file in files), stage.moved)
         if new.preparation.ship(child.run, missing, functools.partial(write_files, files, meter=meter)):
@@ -241,15 +254,19 @@ def _send_tree(old: Desk, new: Desk, mirror: Mirror, child: Mirror, spool: Path,
     return sum(sizes[sha256] for sha256 in missing)
 
 
-def _manifest(old: Desk, mirror: Mirror) -> dict[str, Any]:
-    """Return what was sent to a run, as its host has it: data of another machine, which the new host checks."""
+def _manifest(old: Desk, mirror: Mirror) -> tuple[_Tree, dict[str, int]]:
+    """Return what was sent to a run, as its host has it, and the size of each content by its SHA-256.
+
+    It is data of another machine. The new host checks the paths; the contents get their names here.
+    """
     try:
-        manifest = json.loads(old.runs.tree(mirror.run))
+        manifest = _TREE.validate_json(old.runs.tree(mirror.run))
+        files = [
+            SealedFile.model_validate(entry, strict=True) for entry in manifest.values() if "sha256" in entry
+        ]
     except ValueError as error:
         raise RunError(f"{old.host} sent no list of the files of {mirror.run}") from error
-    if not isinstance(manifest, dict) or not all(isinstance(entry, dict) for entry in manifest.values()):
-        raise RunError(f"{old.host} sent no list of the files of {mirror.run}")
-    return manifest
+    return manifest, {file.sha256: file.size for file in files}
 
 
 def _spool(files: Sequence[str], sizes: dict[str, int], spool: Path, host: str, stream: Incoming) -> None:

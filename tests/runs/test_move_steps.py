@@ -5,6 +5,9 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
+from launcher.errors import RunError
 from launcher.runs import moving
 from launcher.runs.checkpoint_pulling import HomeCheckpoint
 from launcher.runs.mirror import Mirror
@@ -86,3 +89,37 @@ def test_the_code_comes_last(tmp_path):
     mirror = fill(tmp_path, OldHost(json.dumps(tree).encode()), new)
     assert new.asked == ["offer_checkpoint", "ship_checkpoint", "offer", "ship"]
     assert not (mirror.folder / ".moving").exists()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"code/x": {"sha256": digest(CODE)}},
+        {"code/x": {"sha256": digest(CODE), "size": "1"}},
+        {"code/x": {"sha256": [], "size": 1}},
+        {"code/x": {"sha256": "../../../stolen", "size": 1}},
+        {"code/x": {"sha256": digest(CODE), "size": -1}},
+        {"code/x": 1},
+        [],
+        "[" * 100_000,
+    ],
+)
+def test_a_list_of_files_that_is_none_is_told_and_nothing_is_written(tmp_path, told):
+    """Even if the new host plays along: a content's name is that of a file here."""
+    new = NewHost()
+    tree = told if isinstance(told, str) else json.dumps(told)
+    with pytest.raises(RunError, match="A sent no list of the files"):
+        fill(tmp_path / "runs", OldHost(tree.encode()), new)
+    assert "offer" not in new.asked
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("content", [b"print('other')", CODE[:3], CODE + b"more"])
+def test_contents_that_are_not_those_of_the_list_go_nowhere(tmp_path, content):
+    """Also if they are too few, or too many."""
+    new = NewHost()
+    tree = {"code/train.py": {"sha256": digest(CODE), "size": len(content)}}
+    with pytest.raises(RunError, match="no longer as it was sent"):
+        fill(tmp_path, OldHost(json.dumps(tree).encode(), content), new)
+    assert "ship" not in new.asked
+    assert not (tmp_path / RUN / ".moving").exists()
