@@ -125,10 +125,10 @@ def _resume(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverReques
         following.refresh(desk, mirror)
         return mirror.whole_plan()
 
-    def secrets(names: Sequence[str]) -> Mapping[str, str]:
+    def secrets(_missing: Sequence[str]) -> Mapping[str, str]:
         job = job_of(plan())
-        if not request.is_sure:
-            check_consent(names, mirror, desk.host, view, "recover")
+        if not request.is_sure:  # to all that is sent, whatever the host says that it lacks
+            check_consent(job.secrets, mirror, desk.host, view, "recover")
         return secret_values.values(job, env_file.read_all(request.env_files))
 
     def build() -> BuildOptions:

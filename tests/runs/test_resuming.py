@@ -8,12 +8,14 @@ import pytest
 from testbed.stream import Stream
 
 from launcher.cli.plain_view import PlainView
+from launcher.errors import RefusedError
 from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.channel import Reply
 from launcher.runs import following, recovering
 from launcher.runs.mirror import Mirror
 from launcher.values.answers import ResumedRun
 from launcher.values.host import Host
+from launcher.values.job import Job
 
 RUN = "0101-x-abcd"
 
@@ -50,3 +52,24 @@ def test_an_image_that_is_made_again_is_shown_as_a_stage(tmp_path, monkeypatch, 
     shown = capsys.readouterr().err
     assert ("✓ image" in shown and "img:1" in shown) is bool(steps)
     assert all(step in shown for step in steps)
+
+
+def test_a_secret_that_the_host_does_not_say_it_lacks_needs_consent_too(tmp_path, monkeypatch):
+    """What is sent is what the host's plan names: it could ask for one variable, and get another with it."""
+
+    def resume(_run, needs):
+        return needs.secrets(["HF_TOKEN"])
+
+    monkeypatch.setattr(
+        recovering, "open_for_run", lambda *_: contextlib.nullcontext(SimpleNamespace(resume=resume))
+    )
+    monkeypatch.setattr(following, "refresh", lambda *_: None)
+    monkeypatch.setattr(Mirror, "whole_plan", lambda _: None)
+    job = Job(name="x", command=("a",), secrets=("HF_TOKEN", "CLOUD_KEY"))
+    monkeypatch.setattr(recovering, "job_of", lambda _plan: job)
+    for name in job.secrets:
+        monkeypatch.setenv(name, "correct-horse-battery")
+    mirror = Mirror(RUN, tmp_path)
+    mirror.bind_seen(Host(name="there"), "", None)
+    with pytest.raises(RefusedError, match="asks for your HF_TOKEN, CLOUD_KEY"):
+        recovering.recover_on(AgentDesk(There()), mirror, recovering.RecoverRequest(), PlainView())
