@@ -144,6 +144,7 @@ def _move(old: Desk, new: Desk, errand: _Errand, view: View) -> Recovery:
     view.head(plan)
     contact = Contact(target, new, job_of(plan), facts, view, deadline=time.monotonic() + request.wait_s)
     contact = pass_gate_when_free(contact, plan)
+    new.preparation.check_sources(plan)
     _checkpoint_at_hand(old, mirror, target)
     # From here on the run does not go on at its old host.
     if not is_terminal(errand.summary.state):

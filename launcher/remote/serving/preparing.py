@@ -22,7 +22,7 @@ from ..store import shipping, worker_folder
 from ..store.manifest import check, read_manifest, shared_modes_of, sizes_of
 from . import contact
 from .container_place import container_place
-from .requests import OfRun, Reply, RequestError, RunId, read_object
+from .requests import NoArguments, OfRun, Reply, RequestError, RunId, read_object
 from .session import Session, Verb
 
 # create
@@ -151,6 +151,12 @@ def _host_paths(plan: Dict[str, Any]) -> Dict[str, str]:
     return paths
 
 
+def check_sources(_session: Session, _request: NoArguments, payload: bytes) -> Reply:
+    """Say nothing if the `host:` sources of a plan (the payload) are all here. Raises RequestError `no-source`."""
+    _host_paths(read_object(payload, "the plan"))
+    return Reply({})
+
+
 # code and data
 
 
@@ -246,6 +252,7 @@ def take_secrets(session: Session, request: OfRun, payload: bytes) -> Reply:
 
 VERBS = {
     "create": Verb(Create, create),
+    "sources": Verb(NoArguments, check_sources),
     "offer": Verb(OfRun, offer),
     "ship": Verb(Ship, ship),
     "inherit": Verb(Inherit, inherit),
