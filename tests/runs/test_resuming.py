@@ -8,10 +8,10 @@ import pytest
 from testbed.stream import Stream
 
 from launcher.cli.plain_view import PlainView
-from launcher.errors import RefusedError
+from launcher.errors import InterruptedRunError, RefusedError
 from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.channel import Reply
-from launcher.runs import following, recovering
+from launcher.runs import following, recovering, resuming
 from launcher.runs.mirror import Mirror
 from launcher.values.answers import ResumedRun
 from launcher.values.host import Host
@@ -73,3 +73,9 @@ def test_a_secret_that_the_host_does_not_say_it_lacks_needs_consent_too(tmp_path
     mirror.bind_seen(Host(name="there"), "", None)
     with pytest.raises(RefusedError, match="asks for your HF_TOKEN, CLOUD_KEY"):
         recovering.recover_on(AgentDesk(There()), mirror, recovering.RecoverRequest(), PlainView())
+
+
+def test_a_run_that_has_not_ended_is_recovered_and_not_resumed(tmp_path):
+    """It does not go on by itself: the command that has it go on is named."""
+    with pytest.raises(InterruptedRunError, match="launch recover abcd"):
+        resuming._ended(AgentDesk(There()), Mirror(RUN, tmp_path), None)
