@@ -11,11 +11,12 @@ from launcher.cli.plain_view import PlainView
 from launcher.errors import InterruptedRunError, RefusedError
 from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.channel import Reply
-from launcher.runs import following, recovering, resuming
+from launcher.runs import control, following, recovering, resuming
 from launcher.runs.mirror import Mirror
 from launcher.values.answers import ResumedRun
 from launcher.values.host import Host
 from launcher.values.job import Job
+from launcher.values.record import Summary
 
 RUN = "0101-x-abcd"
 
@@ -79,3 +80,17 @@ def test_a_run_that_has_not_ended_is_recovered_and_not_resumed(tmp_path):
     """It does not go on by itself: the command that has it go on is named."""
     with pytest.raises(InterruptedRunError, match="launch recover abcd"):
         resuming._ended(AgentDesk(There()), Mirror(RUN, tmp_path), None)
+
+
+@pytest.mark.parametrize("seen", ["preparing", "running", "interrupted"])
+def test_a_run_on_a_host_that_nobody_reaches_is_not_passed_over(monkeypatch, seen):
+    """Nobody knows if it needs anything: `--all` may not say that no run does. One that its host has lost is no matter of it."""
+    rows = [
+        control.Row("A", Summary(run=RUN, state=seen), "A: refuses the connection", is_unreachable=True),
+        control.Row("B", Summary(run="0101-y-abcd", state=seen), "gone: the host has no such run"),
+        control.Row("B", Summary(run="0101-z-abcd", state="running")),
+    ]
+    monkeypatch.setattr(control, "_own_rows", lambda: rows)
+    found = recovering.recover_all(None, recovering.RecoverRequest(), PlainView())
+    told = [(one.run, one.outcome, one.state, one.words) for one in found]
+    assert told == [(RUN, "failed", "unreachable", "A: refuses the connection")]
