@@ -390,6 +390,15 @@ def test_the_real_agent_says_that_a_run_is_not_there(agent, verb):
     assert agent.call("ping").values == {}
 
 
+def test_a_request_names_as_many_files_as_an_answer(tmp_path):
+    """Of a data set of small files each is named: the agent answers, and does not hang up."""
+    with channel_to(Host(name="local", root=str(tmp_path / "root"))) as agent:
+        with pytest.raises(AgentError) as caught:
+            agent.call("contents", run="0101-sft-w8q2", files=["0" * 64] * 200_000)
+        assert caught.value.code == "no-run"
+        assert agent.call("ping").values == {}
+
+
 def test_a_run_that_was_prepared_and_never_started_is_gone_with_its_client(tmp_path):
     """A second client cannot ship into it, and nothing of it stays."""
     host = Host(name="local", root=str(tmp_path))
