@@ -25,6 +25,7 @@ from launcher.values.answers import (
     MadeEnvironment,
     MovedTo,
     Outlook,
+    PassedOver,
     PreparedRun,
     Removed,
     ResumedRun,
@@ -294,7 +295,7 @@ class _Runs(_Part):
         if hashlib.sha256(reply.payload).hexdigest() != told.sha256:
             raise self._malformed("checkpoint", "its manifest is not what it announces")
         try:
-            return sealed_checkpoint(told.name, reply.payload, told.sha256, told.changed_ns)
+            return sealed_checkpoint(told.name, reply.payload, told.sha256, told.changed_ns, told.passed_over)
         except ValueError as error:
             raise self._malformed("checkpoint", str(error).splitlines()[0]) from error
 
@@ -372,6 +373,9 @@ class _Preparation(_Part):
             any_of=list(any_of),
             queues=queues,
         )
+
+    def check_sources(self, plan: Plan) -> None:
+        self._channel.call("sources", plan.to_file())
 
     def offer(self, run: str, manifest: Mapping[str, Any]) -> list[str]:
         return self._ask(_Missing, "offer", json.dumps(manifest).encode(), run=run, deadline_s=DISK_S).missing
@@ -509,6 +513,7 @@ class _Sealed(Record):
     name: str
     sha256: str
     changed_ns: dict[str, int] = {}
+    passed_over: list[PassedOver] = []
 
 
 class _Moved(Record):

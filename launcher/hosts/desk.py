@@ -147,6 +147,9 @@ class Preparation(Protocol):
         that `queues` keeps its place in the line. Raises AgentError `run-exists` for an id that is taken.
         """
 
+    def check_sources(self, plan: Plan) -> None:
+        """Have the host look for what a plan names on it by path. Raises AgentError `no-source`."""
+
     def offer(self, run: str, manifest: Mapping[str, Any]) -> list[str]:
         """Offer a tree; return the SHA-256 of the files that the host lacks. If it lacks none, the tree is in place."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import queue
@@ -12,17 +13,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.filesize import decimal
 
-from launcher.errors import LaunchError
+from launcher.errors import AgentError, LaunchError
 from launcher.runs.json_file import read_json
 from launcher.runs.local_copies import LocalCopies, sync_folders
 from launcher.runs.mirror import Mirror
 from launcher.runs.run_desk import open_desk
-from launcher.runs.transfer import Transfer, until_stable
+from launcher.runs.transfer import ChangedError, Transfer, until_stable
 from launcher.runs.whole_file import write_whole
 from launcher.values.checkpoint import SealedCheckpoint
 from launcher.values.text import files_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from launcher.hosts import Desk
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from launcher.values.output import Content
 
 LAST = "last"
+WHOLE = "whole"
+"""The newest one of which the host finds every file as its manifest says: a run can be continued from it."""
 KEPT = ".kept-checkpoint.json"
 """Which checkpoint a follower keeps in the mirror, and since when."""
 
@@ -53,7 +57,7 @@ class HomeCheckpoint(NamedTuple):
 
 
 def pull_checkpoint(desk: Desk, mirror: Mirror, which: str, stage: Stage) -> HomeCheckpoint:
-    """Bring the `best`, the `last` or a numbered checkpoint of a run to its place here.
+    """Bring the `best`, the `last`, a numbered or the newest `whole` checkpoint of a run to its place here.
 
     Its manifest comes into its place last, so that a folder with one is whole. A transfer that broke goes on by file. One
     client at a time. Raises AgentError `no-checkpoint`, and RunError if it does not fit here or this disk refuses.
@@ -72,9 +76,15 @@ def pull_checkpoint(desk: Desk, mirror: Mirror, which: str, stage: Stage) -> Hom
 
         def fetch() -> SealedCheckpoint:
             sealed = desk.runs.checkpoint(mirror.run, which)
-            contents = sealed.contents
-            transfer.fetch([content for content in contents[:-1] if not copies.has(content)], put)
-            transfer.fetch([content for content in contents[-1:] if not copies.has(content)], put)
+            contents, before = sealed.contents, len(fetched)
+            try:
+                transfer.fetch([content for content in contents[:-1] if not copies.has(content)], put)
+                transfer.fetch([content for content in contents[-1:] if not copies.has(content)], put)
+            except (AgentError, ChangedError) as error:
+                if not isinstance(error, AgentError) or error.code == "changed":
+                    _drop(mirror, copies, sealed, fetched[before:])
+                    del fetched[before:]
+                raise
             return sealed
 
         try:
@@ -85,6 +95,19 @@ def pull_checkpoint(desk: Desk, mirror: Mirror, which: str, stage: Stage) -> Hom
         came = {content.path for content in fetched}
         present = sum(content.path not in came for content in sealed.contents)
         return HomeCheckpoint(sealed, mirror.checkpoints / sealed.name, fetched, present, yours)
+
+
+def _drop(mirror: Mirror, copies: LocalCopies, sealed: SealedCheckpoint, fetched: Sequence[Content]) -> None:
+    """Remove what came of a checkpoint that is gone from the host, as rotation removes it: the rest will never come."""
+    for content in sealed.contents:
+        copies.part_of(content).unlink(missing_ok=True)
+    top = mirror.checkpoints / sealed.name
+    for content in fetched:
+        place = mirror.place(content.path)
+        place.unlink(missing_ok=True)
+        for folder in (one for one in place.parents if one.is_relative_to(top)):
+            with contextlib.suppress(OSError):  # what else lies there stays
+                folder.rmdir()
 
 
 class KeptCheckpoint(NamedTuple):

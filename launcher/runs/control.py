@@ -45,7 +45,7 @@ FORCE_S = 8.0
 
 
 class Row(NamedTuple):
-    """One line of `launch ps`. `problem` is why the host was not asked, or could not be.
+    """One line of `launch ps`. `problem` is why the host was not asked, or could not be: the latter `is_unreachable`.
 
     `reached` is when the host of a row with a problem last answered, in seconds since 1970. `kept_age_s` is set for a live run whose newest checkpoint a follower keeps here: the age of that one in seconds, or infinity
     if there is none yet.
@@ -56,6 +56,7 @@ class Row(NamedTuple):
     problem: str | None = None
     reached: float | None = None
     kept_age_s: float | None = None
+    is_unreachable: bool = False
 
 
 def listing(host_name: str | None, states: Sequence[str] = (), most: int | None = None) -> list[Row]:
@@ -128,7 +129,10 @@ def _ask(host: Host, asked: list[Mirror]) -> list[Row]:
             summaries = {summary.run: summary for summary in found}
     except LaunchError as error:
         problem = str(error).splitlines()[0]
-        return [Row(host.name, remembered(mirror), problem, mirror.reached()) for mirror in asked]
+        return [
+            Row(host.name, remembered(mirror), problem, mirror.reached(), is_unreachable=True)
+            for mirror in asked
+        ]
     for mirror in here:
         mirror.note_reached()
     gone = "gone: the host has no such run"

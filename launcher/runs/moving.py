@@ -6,23 +6,24 @@ taken up by the next `launch recover RUN --host B`, and no second child begins.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
-import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
+from pydantic import ConfigDict, TypeAdapter
 from rich.filesize import decimal
 
 from launcher.errors import AgentError, RunError, UsageError
 from launcher.hosts import Desk, connect
 from launcher.planning import job_of
 from launcher.runs import build_settings, env_file, resolve, secret_values
-from launcher.runs.checkpoint_pulling import LAST, HomeCheckpoint, pull_checkpoint
+from launcher.runs.checkpoint_pulling import LAST, WHOLE, HomeCheckpoint, pull_checkpoint
 from launcher.runs.contact import Contact, pass_gate_when_free
 from launcher.runs.control import stop, summary_of
 from launcher.runs.following import refresh
@@ -39,6 +40,7 @@ from launcher.runs.tree import SizedFile, write_files
 from launcher.runs.verifiable import refuse_verification
 from launcher.runtimes import open_for_plan
 from launcher.values.answers import MovedTo
+from launcher.values.checkpoint import SealedFile
 from launcher.values.host import Host
 from launcher.values.plan import Plan
 from launcher.values.record import State, Summary, is_terminal
@@ -81,6 +83,10 @@ def move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
             return _move(old, new, _Errand(mirror, summary, target, request), view)
 
 
+_Tree = dict[str, dict[str, str | int]]
+_TREE = TypeAdapter(_Tree, config=ConfigDict(defer_build=True))
+
+
 class _Errand(NamedTuple):
     mirror: Mirror
     summary: Summary
@@ -112,7 +118,7 @@ def _taken_up(new: Desk, mirror: Mirror, moved: MovedTo, request: MoveRequest, v
     if moved.root != new.root_id:
         words = f"{mirror.run} was moved to {moved.host or 'another host'} as {moved.run}"
         raise UsageError(f"{words}\n  that run   launch recover {short} --host {moved.host or 'HOST'}")
-    if (child := summary_of(new, moved.run)) is None:
+    if (child := summary_of(new, moved.run)) is None or new.runs.outlook(moved.run).half_made:
         return None
     heir = Mirror(moved.run, runs_folder())
     heir.bind_seen(resolve.host(request.host), new.root_id, child.time)
@@ -138,6 +144,7 @@ def _move(old: Desk, new: Desk, errand: _Errand, view: View) -> Recovery:
     view.head(plan)
     contact = Contact(target, new, job_of(plan), facts, view, deadline=time.monotonic() + request.wait_s)
     contact = pass_gate_when_free(contact, plan)
+    new.preparation.check_sources(plan)
     _checkpoint_at_hand(old, mirror, target)
     # From here on the run does not go on at its old host.
     if not is_terminal(errand.summary.state):
@@ -149,16 +156,25 @@ def _move(old: Desk, new: Desk, errand: _Errand, view: View) -> Recovery:
                 )
             stage.text = f"{row.summary.state} on {old.host}, step {row.summary.step or '-'}"
     refresh(old, mirror)  # its last steps, for the curve
+    with view.stage("pull") as stage, _explained(old, mirror, target):
+        home = pull_checkpoint(old, mirror, WHOLE, stage)
+        stage.text = home.words
+    for passed in home.checkpoint.passed_over:
+        view.note(f"{passed.checkpoint} passed over: {passed.wrong}")
     moved = old.runs.move(mirror.run, MovedTo(run=new_run_id(plan.job), host=target.name, root=new.root_id))
     if moved.root != new.root_id:
         raise RunError(f"{mirror.run} has just been moved to {moved.host} as {moved.run} by another client")
-    with view.stage("pull") as stage:
-        home = pull_checkpoint(old, mirror, LAST, stage)
-        stage.text = home.words
     build = build_settings.read(target, os.environ)
     with open_for_plan(new, target, plan, contact.facts, build) as runtime:
         fill = functools.partial(_fill, old, new, mirror, home)
-        started = begin(contact, runtime, plan, secrets, Filling("ship", fill), moved.run)
+        try:
+            started = begin(contact, runtime, plan, secrets, Filling("ship", fill), moved.run)
+        except AgentError as error:
+            if error.code != "run-exists":
+                raise
+            words = f"{mirror.run} is being moved to {new.host} as {moved.run} by another client"
+            again = f"launch recover {mirror.short} --host {target.name}"
+            raise RunError(f"{words}\n  look again   {again}") from error
     started.interrupts.release()
     return Recovery(
         moved.run,
@@ -185,8 +201,15 @@ def _plan(before: Plan, target: Host, facts: Facts, profile_name: str | None) ->
 
 def _checkpoint_at_hand(old: Desk, mirror: Mirror, target: Host) -> None:
     """Raise RunError if the run has no checkpoint yet."""
-    try:
+    with _explained(old, mirror, target):
         old.runs.checkpoint(mirror.run, LAST)
+
+
+@contextlib.contextmanager
+def _explained(old: Desk, mirror: Mirror, target: Host) -> Iterator[None]:
+    """Say what to do if the host has no checkpoint of the run."""
+    try:
+        yield
     except AgentError as error:
         if error.code != "no-checkpoint":
             raise
@@ -201,12 +224,14 @@ def _checkpoint_at_hand(old: Desk, mirror: Mirror, target: Host) -> None:
 
 
 def _fill(old: Desk, new: Desk, mirror: Mirror, home: HomeCheckpoint, child: Mirror, stage: Stage) -> str:
-    """Put code and data as they were sent to the old host, and the checkpoint, in place for a run; return what was sent, in words."""
+    """Put the checkpoint, and code and data as they were sent to the old host, in place for a run; return what was sent, in words.
+
+    The code comes last: a run without it never began, so that none goes on without the checkpoint.
+    """
     spool = mirror.folder / ".moving"
     try:
-        size = _send_tree(old, new, mirror, child, spool, stage) + _send_checkpoint(
-            new, mirror, home, child, stage
-        )
+        size = _send_checkpoint(new, mirror, home, child, stage)
+        size += _send_tree(old, new, mirror, child, spool, stage)
     finally:
         shutil.rmtree(spool, ignore_errors=True)
     return f"{home.checkpoint.name}, code and data of {mirror.short}; {decimal(size)} sent"
@@ -214,14 +239,15 @@ def _fill(old: Desk, new: Desk, mirror: Mirror, home: HomeCheckpoint, child: Mir
 
 def _send_tree(old: Desk, new: Desk, mirror: Mirror, child: Mirror, spool: Path, stage: Stage) -> int:
     """Relay code and data from host to host: what the new one lacks comes here, is checked, and goes there."""
-    manifest = _manifest(old, mirror)
-    sizes = {entry["sha256"]: entry["size"] for entry in manifest.values() if "sha256" in entry}
+    manifest, sizes = _manifest(old, mirror)
     missing = new.preparation.offer(child.run, manifest)
     if not set(missing) <= sizes.keys():
         raise RunError(f"{new.host} asks for a file that was not offered")
     if missing:
-        spool.mkdir(exist_ok=True)
-        old.runs.contents(mirror.run, missing, functools.partial(_spool, missing, sizes, spool, old.host))
+        with mirror.disk_errors(spool):
+            spool.mkdir(exist_ok=True)
+            take = functools.partial(_spool, missing, sizes, spool, old.host)
+            old.runs.contents(mirror.run, missing, take)
         files = [SizedFile(sha256[:12], str(spool / sha256), sizes[sha256]) for sha256 in missing]
         meter = Meter(sum(file.size for file in files), stage.moved)
         if new.preparation.ship(child.run, missing, functools.partial(write_files, files, meter=meter)):
@@ -229,15 +255,19 @@ def _send_tree(old: Desk, new: Desk, mirror: Mirror, child: Mirror, spool: Path,
     return sum(sizes[sha256] for sha256 in missing)
 
 
-def _manifest(old: Desk, mirror: Mirror) -> dict[str, Any]:
-    """Return what was sent to a run, as its host has it: data of another machine, which the new host checks."""
+def _manifest(old: Desk, mirror: Mirror) -> tuple[_Tree, dict[str, int]]:
+    """Return what was sent to a run, as its host has it, and the size of each content by its SHA-256.
+
+    It is data of another machine. The new host checks the paths; the contents get their names here.
+    """
     try:
-        manifest = json.loads(old.runs.tree(mirror.run))
+        manifest = _TREE.validate_json(old.runs.tree(mirror.run))
+        files = [
+            SealedFile.model_validate(entry, strict=True) for entry in manifest.values() if "sha256" in entry
+        ]
     except ValueError as error:
         raise RunError(f"{old.host} sent no list of the files of {mirror.run}") from error
-    if not isinstance(manifest, dict) or not all(isinstance(entry, dict) for entry in manifest.values()):
-        raise RunError(f"{old.host} sent no list of the files of {mirror.run}")
-    return manifest
+    return manifest, {file.sha256: file.size for file in files}
 
 
 def _spool(files: Sequence[str], sizes: dict[str, int], spool: Path, host: str, stream: Incoming) -> None:

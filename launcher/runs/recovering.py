@@ -71,12 +71,17 @@ def recover(word: str, host_name: str | None, request: RecoverRequest, view: Vie
 
 
 def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> list[Recovery]:
-    """Go on with all runs of this client, or of one host, that wait or were interrupted; one that fails stops no other."""
+    """Go on with all runs of this client, or of one host, that wait or were interrupted; one that fails stops no other.
+
+    A run whose host does not answer has failed to, whatever it was when it was last seen.
+    """
     found = []
-    for row in listing(host_name, TO_RECOVER):
+    for row in listing(host_name, TO_RECOVER if host_name is not None else ()):
         run, state = row.summary.run, row.summary.state
-        if row.problem is not None:
-            found.append(Recovery(run, row.host, Outcome.FAILED, "unreachable", row.problem))
+        if row.is_unreachable:
+            found.append(Recovery(run, row.host, Outcome.FAILED, "unreachable", row.problem or ""))
+            continue
+        if row.problem is not None or state not in TO_RECOVER:
             continue
         try:
             found.append(recover(run, None if host_name is None else row.host, request, view))
@@ -125,10 +130,10 @@ def _resume(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverReques
         following.refresh(desk, mirror)
         return mirror.whole_plan()
 
-    def secrets(names: Sequence[str]) -> Mapping[str, str]:
+    def secrets(_missing: Sequence[str]) -> Mapping[str, str]:
         job = job_of(plan())
-        if not request.is_sure:
-            check_consent(names, mirror, desk.host, view, "recover")
+        if not request.is_sure:  # to all that is sent, whatever the host says that it lacks
+            check_consent(job.secrets, mirror, desk.host, view, "recover")
         return secret_values.values(job, env_file.read_all(request.env_files))
 
     def build() -> BuildOptions:

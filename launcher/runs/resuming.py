@@ -179,7 +179,7 @@ def _ended(desk: Desk, parent: Mirror, request: ResumeRequest) -> Summary:
     state = summary.state
     if state in (State.INTERRUPTED, State.WAITING):
         raise InterruptedRunError(
-            f"{parent.run} is {state}: it has not ended\n  it goes on by itself   launch attach {short}"
+            f"{parent.run} is {state}: it has not ended\n  have it go on   launch recover {short}"
         )
     if not is_terminal(state):
         raise RunError(

@@ -54,10 +54,11 @@ class MovedTo(Record):
 
 
 class Outlook(Record):
-    """Whether the script of a run can resume, and where the run has been moved to, if it has."""
+    """Whether the script of a run can resume, where the run has been moved to, if it has, and whether it never began: `half_made`."""
 
     resumes: bool
     moved: MovedTo | None = None
+    half_made: bool = False
 
 
 class PassedOver(Record):

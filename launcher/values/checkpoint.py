@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from pydantic import Field
 
+from launcher.values.answers import PassedOver
 from launcher.values.base import Record
 from launcher.values.output import CONTENT, Content
 
@@ -34,7 +35,8 @@ class CheckpointManifest(Record):
 class SealedCheckpoint(Record):
     """A checkpoint: the name of its folder, its step, and the manifest as bytes.
 
-    `contents` are its files with their paths below the run's work/; the manifest comes last.
+    `contents` are its files with their paths below the run's work/; the manifest comes last. `passed_over` are newer ones
+    that the host found damaged, with the reasons.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,199}$")]
@@ -42,10 +44,15 @@ class SealedCheckpoint(Record):
     eval_loss: float | None = None
     manifest: bytes
     contents: tuple[Content, ...]
+    passed_over: tuple[PassedOver, ...] = ()
 
 
 def sealed_checkpoint(
-    name: str, manifest: bytes, sha256: str, changed_ns: Mapping[str, int]
+    name: str,
+    manifest: bytes,
+    sha256: str,
+    changed_ns: Mapping[str, int],
+    passed_over: Sequence[PassedOver] = (),
 ) -> SealedCheckpoint:
     """Return the checkpoint that a manifest describes; `sha256` is the manifest's own. Raises ValueError.
 
@@ -60,5 +67,10 @@ def sealed_checkpoint(
         for path, file in files.items()
     )
     return SealedCheckpoint(
-        name=name, step=told.step, eval_loss=told.eval_loss, manifest=manifest, contents=contents
+        name=name,
+        step=told.step,
+        eval_loss=told.eval_loss,
+        manifest=manifest,
+        contents=contents,
+        passed_over=tuple(passed_over),
     )

@@ -2,12 +2,14 @@
 
 import contextlib
 import json
+import os
+import signal
 import socket
 import threading
 import time
 
 import pytest
-from testbed.client import channel_to
+from testbed.client import channel_to, processes_of, until
 
 from launcher.errors import AgentError, ConnectionLostError, HostError, MalformedAnswerError
 from launcher.hosts import connect
@@ -388,6 +390,15 @@ def test_the_real_agent_says_that_a_run_is_not_there(agent, verb):
     assert agent.call("ping").values == {}
 
 
+def test_a_request_names_as_many_files_as_an_answer(tmp_path):
+    """Of a data set of small files each is named: the agent answers, and does not hang up."""
+    with channel_to(Host(name="local", root=str(tmp_path / "root"))) as agent:
+        with pytest.raises(AgentError) as caught:
+            agent.call("contents", run="0101-sft-w8q2", files=["0" * 64] * 200_000)
+        assert caught.value.code == "no-run"
+        assert agent.call("ping").values == {}
+
+
 def test_a_run_that_was_prepared_and_never_started_is_gone_with_its_client(tmp_path):
     """A second client cannot ship into it, and nothing of it stays."""
     host = Host(name="local", root=str(tmp_path))
@@ -401,6 +412,25 @@ def test_a_run_that_was_prepared_and_never_started_is_gone_with_its_client(tmp_p
             second.call("create", b"{}", run="0101-sft-w8q2")
         assert caught.value.code == "run-exists"
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_run_whose_agent_was_killed_before_its_code_came_is_made_anew_under_its_id(tmp_path):
+    """A move that broke off begins again with the id that is on record; what the dead agent left is in nobody's way."""
+    host = Host(name="local", root=str(tmp_path))
+    run = tmp_path / "runs" / "0101-sft-w8q2"
+    first = channel_to(host)
+    first.call("create", b"{}", run=run.name)
+    for pid in processes_of(tmp_path):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not processes_of(tmp_path), "the end of the agent")
+    (run / "work" / "checkpoints").mkdir()
+    with channel_to(host) as second:
+        assert second.call("outlook", run=run.name).values["half_made"]
+        second.call("create", b"{}", run=run.name)
+        assert not (run / "work" / "checkpoints").exists()
+        assert not second.call("outlook", run=run.name).values["half_made"]
+    assert list((tmp_path / "runs").iterdir()) == []
+    first.close()
 
 
 def test_a_root_that_cannot_be_written_is_told_with_the_key_to_set(tmp_path):

@@ -12,6 +12,8 @@ from testbed.client import is_gone, orphan, until
 
 from launcher.remote.record.locks import Lock
 from launcher.remote.record.rundir import Run
+from launcher.remote.serving import serve
+from launcher.remote.serving.session import Session
 from launcher.remote.store import checkpoints, parentage
 from launcher.remote.store.parentage import ParentError, check_ended, inherit, take_over, what_is_wrong
 from launcher.remote.store.store import Store
@@ -245,6 +247,17 @@ def test_what_an_unanswered_failure_has_spoilt_is_not_gone_on_from(tmp_path, fai
     parent = {"run": "0101-a-aaaa", "checkpoint": f"step-{step}", "step": step}
     assert answer == {"parent": parent, "changes": {}, "passed_over": []}
     assert recorded(tmp_path) == {"kind": "prepare", "parent": parent, "changes": {}}
+
+
+def test_another_host_gets_the_newest_checkpoint_that_is_neither_damaged_nor_spoilt(tmp_path):
+    """A run that moves is stopped first: with one that the other host refuses, it would be stuck."""
+    failure = {"class": "nan-divergence", "since": 15}
+    given(tmp_path, {**ENDED, "state": "running", "failure": failure}, {"state": "stopped"})
+    asked = {"run": "0101-a-aaaa", "which": "whole"}
+    (tmp_path / "runs" / "0101-a-aaaa" / "work" / "checkpoints" / "step-10" / "model").write_bytes(b"w" * 693)
+    answer = serve.answer(Session(str(tmp_path), None), "checkpoint", asked).values
+    assert answer["name"] == "step-5"
+    assert answer["passed_over"] == [{"checkpoint": "step-10", "wrong": "model has other contents"}]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What the agent makes of a request: its arguments are checked by type and name, and its verb's module is found."""
 
 import importlib
+import json
 
 import pytest
 
@@ -76,3 +77,14 @@ def test_a_runtime_that_the_agent_does_not_know_makes_no_run(tmp_path):
     assert caught.value.code == "bad-runtime"
     assert str(caught.value) == "runtime: 'slurm' is not known to this agent"
     assert not list(tmp_path.iterdir())
+
+
+def test_the_sources_of_a_plan_are_looked_for_before_a_run_is_made(tmp_path):
+    """A move asks before it stops a run."""
+    session = Session(str(tmp_path), None)
+    there, gone = ({"kind": "host", "value": str(path)} for path in (tmp_path, tmp_path / "gone"))
+    asked = {"model": there, "data": {"train": there, "eval": None}}
+    assert serve.answer(session, "sources", {}, json.dumps(asked).encode()).values == {}
+    with pytest.raises(RequestError) as caught:
+        serve.answer(session, "sources", {}, json.dumps({**asked, "teacher": gone}).encode())
+    assert caught.value.code == "no-source"

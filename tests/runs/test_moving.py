@@ -185,12 +185,14 @@ WAITS = "print('up', flush=True)\ntime.sleep(600)\n"
         (SAVES, [], [], 1, "launch rerun"),
         (RESUMES + SAVES, ["--secret", "HF_TOKEN"], [], 2, "export HF_TOKEN"),
         (RESUMES + SAVES, [], ["--profile", "titan_rtx"], 3, "GPU"),
+        (RESUMES + SAVES, ["--set", "data.train=host:~/numbers"], [], 4, "/numbers does not exist"),
     ],
-    ids=["no checkpoint", "no resume", "no secret", "no card"],
+    ids=["no checkpoint", "no resume", "no secret", "no card", "no path"],
 )
-def test_what_is_refused_leaves_the_run_as_it_is(two, body, words, more, code, named):
+def test_what_is_refused_leaves_the_run_as_it_is(two, ssh_host, body, words, more, code, named):
     """Before anything is stopped; the mend is named."""
     client = two.client
+    (ssh_host.home / "numbers").touch()
     client.script(f"import time, launcher_worker as worker\n{body}{WAITS}")
     client.variables["HF_TOKEN"] = "correct-horse-battery"
     run = client.detached("--host", "A", *words, "--", "python", "train.py")

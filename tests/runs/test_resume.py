@@ -342,14 +342,14 @@ def test_a_damaged_checkpoint_is_passed_over_aloud(aware):
     assert "step-10 (deep/weights has other contents), step-5 (step: No such file" in said
 
 
-def test_a_run_that_was_interrupted_goes_on_by_itself(aware):
-    """That is what `attach` is for; exit code 5."""
+def test_a_run_that_was_interrupted_has_not_ended(aware):
+    """That is what `recover` is for; exit code 5."""
     run = aware.detached("--job", "steps.toml", "--set", "steps=100000", "--set", "settings.pause=0.02")
     until(lambda: (aware.home / "ledger").exists() and len(ledger(aware)[0][1]) > 6, "seven steps")
     for pid in processes_of(roots(aware) / run):
         os.kill(pid, signal.SIGKILL)
     until(lambda: aware.summary(run)["state"] == "interrupted", "the interruption")
-    assert "launch attach" in refused(aware, 5, run)
+    assert "launch recover" in refused(aware, 5, run)
 
 
 def test_a_grandchild_stands_when_its_forebears_are_gone(aware):

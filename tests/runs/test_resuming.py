@@ -8,12 +8,15 @@ import pytest
 from testbed.stream import Stream
 
 from launcher.cli.plain_view import PlainView
+from launcher.errors import InterruptedRunError, RefusedError
 from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.channel import Reply
-from launcher.runs import following, recovering
+from launcher.runs import control, following, recovering, resuming
 from launcher.runs.mirror import Mirror
 from launcher.values.answers import ResumedRun
 from launcher.values.host import Host
+from launcher.values.job import Job
+from launcher.values.record import Summary
 
 RUN = "0101-x-abcd"
 
@@ -50,3 +53,44 @@ def test_an_image_that_is_made_again_is_shown_as_a_stage(tmp_path, monkeypatch, 
     shown = capsys.readouterr().err
     assert ("✓ image" in shown and "img:1" in shown) is bool(steps)
     assert all(step in shown for step in steps)
+
+
+def test_a_secret_that_the_host_does_not_say_it_lacks_needs_consent_too(tmp_path, monkeypatch):
+    """What is sent is what the host's plan names: it could ask for one variable, and get another with it."""
+
+    def resume(_run, needs):
+        return needs.secrets(["HF_TOKEN"])
+
+    monkeypatch.setattr(
+        recovering, "open_for_run", lambda *_: contextlib.nullcontext(SimpleNamespace(resume=resume))
+    )
+    monkeypatch.setattr(following, "refresh", lambda *_: None)
+    monkeypatch.setattr(Mirror, "whole_plan", lambda _: None)
+    job = Job(name="x", command=("a",), secrets=("HF_TOKEN", "CLOUD_KEY"))
+    monkeypatch.setattr(recovering, "job_of", lambda _plan: job)
+    for name in job.secrets:
+        monkeypatch.setenv(name, "correct-horse-battery")
+    mirror = Mirror(RUN, tmp_path)
+    mirror.bind_seen(Host(name="there"), "", None)
+    with pytest.raises(RefusedError, match="asks for your HF_TOKEN, CLOUD_KEY"):
+        recovering.recover_on(AgentDesk(There()), mirror, recovering.RecoverRequest(), PlainView())
+
+
+def test_a_run_that_has_not_ended_is_recovered_and_not_resumed(tmp_path):
+    """It does not go on by itself: the command that has it go on is named."""
+    with pytest.raises(InterruptedRunError, match="launch recover abcd"):
+        resuming._ended(AgentDesk(There()), Mirror(RUN, tmp_path), None)
+
+
+@pytest.mark.parametrize("seen", ["preparing", "running", "interrupted"])
+def test_a_run_on_a_host_that_nobody_reaches_is_not_passed_over(monkeypatch, seen):
+    """Nobody knows if it needs anything: `--all` may not say that no run does. One that its host has lost is no matter of it."""
+    rows = [
+        control.Row("A", Summary(run=RUN, state=seen), "A: refuses the connection", is_unreachable=True),
+        control.Row("B", Summary(run="0101-y-abcd", state=seen), "gone: the host has no such run"),
+        control.Row("B", Summary(run="0101-z-abcd", state="running")),
+    ]
+    monkeypatch.setattr(control, "_own_rows", lambda: rows)
+    found = recovering.recover_all(None, recovering.RecoverRequest(), PlainView())
+    told = [(one.run, one.outcome, one.state, one.words) for one in found]
+    assert told == [(RUN, "failed", "unreachable", "A: refuses the connection")]

@@ -145,13 +145,19 @@ def remove_half_made(run: Run) -> bool:
     try:
         if not is_half_made(run):
             return False
-        away = os.path.join(os.path.dirname(run.path), REMOVED + run.id)
-        os.rename(run.path, away)
+        away = put_away(run)
     finally:
         if lock is not None:
             lock.release()
     remove(away)
     return True
+
+
+def put_away(run: Run) -> str:
+    """Take a run that never began out of its place in one step, so that it can be removed; return where it is."""
+    away = os.path.join(os.path.dirname(run.path), REMOVED + run.id)
+    os.rename(run.path, away)
+    return away
 
 
 def _age_s(path: str) -> float:

@@ -12,7 +12,7 @@ from ..record import strict_json
 
 SILENCE_S = 60.0
 """How long a client may be silent, or take nothing, before it is given up. It sends a ping well within this time."""
-MAX_LINE = 4 * 1024 * 1024
+MAX_LINE = 16 * 1024 * 1024  # a request names each file that follows; a client takes as much of an answer
 
 
 class ClientConnection:

@@ -12,6 +12,7 @@ import shutil
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from ..fate import run_state
+from ..host import garbage
 from ..record import strict_json
 from ..record.files import read_json, sync_folder, write_durably
 from ..record.rundir import TERMINAL, Run
@@ -30,9 +31,15 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def outlook(session: Session, request: OfRun, _payload: bytes) -> Reply:
-    """Say whether the script of a run can resume, and where it has been moved to, if it has."""
+    """Say whether the script of a run can resume, where it has been moved to, if it has, and whether it never began."""
     run = session.run(request.run)
-    return Reply({"resumes": parentage.resumes(run), "moved": read_json(run.moved) or None})
+    return Reply(
+        {
+            "resumes": parentage.resumes(run),
+            "moved": read_json(run.moved) or None,
+            "half_made": garbage.is_half_made(run),
+        }
+    )
 
 
 class Move(NamedTuple):

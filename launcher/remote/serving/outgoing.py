@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, List, NamedTuple, Tuple
 
 from ..record import strict_json
+from ..record.rundir import Run
 from ..store import checkpoints, late_seals
 from ..store.output_digests import OutputDigests
 from ..store.outputs import OutputScan, open_output
@@ -22,6 +23,7 @@ from .session import Session, Verb
 
 MOST_REASONS = 100
 MOST_NAMED = 20
+WHOLE = "whole"
 
 
 class Outputs(NamedTuple):
@@ -68,7 +70,7 @@ def manifest(session: Session, request: OfRun, payload: bytes) -> Reply:
 
 
 class Checkpoint(NamedTuple):
-    """A run; which of its sealed checkpoints: `last`, `best` or a step."""
+    """A run; which of its sealed checkpoints: `last`, `best`, a step, or the newest `whole` one, of which every file is read."""
 
     run: RunId
     which: str = "last"
@@ -77,15 +79,7 @@ class Checkpoint(NamedTuple):
 def checkpoint(session: Session, request: Checkpoint, _payload: bytes) -> Reply:
     """Name a sealed checkpoint and send its manifest, which proves it. Raises RequestError `no-checkpoint`."""
     run = session.run(request.run)
-    late = late_seals.late(run)
-    sealed = [
-        found for found in checkpoints.sealed(run.checkpoints) if os.path.basename(found[1]) not in late
-    ]
-    path = checkpoints.pick(sealed, request.which)
-    if path is None:
-        steps = ", ".join(str(step) for step, _ in sealed[-MOST_NAMED:]) or "none"
-        words = "run %s has no checkpoint %r; its steps: %s" % (run.id, request.which, steps)
-        raise RequestError("no-checkpoint", words)
+    path, passed_over = _newest_whole(run) if request.which == WHOLE else (_picked(run, request.which), [])
     name = os.path.basename(path)
     try:
         manifest, files = checkpoints.read_manifest(path)
@@ -95,7 +89,29 @@ def checkpoint(session: Session, request: Checkpoint, _payload: bytes) -> Reply:
     except OSError as error:
         raise RequestError("changed", "%s: %s" % (name, error.strerror)) from None
     values = {"name": name, "sha256": hashlib.sha256(manifest).hexdigest(), "changed_ns": changed}
-    return Reply(values, manifest)
+    return Reply({**values, "passed_over": passed_over}, manifest)
+
+
+def _newest_whole(run: Run) -> Tuple[str, List[Dict[str, Any]]]:
+    from ..store import parentage  # few clients ask for it, and all would wait for it to load
+
+    try:
+        return parentage.newest_whole(run)
+    except parentage.ParentError as error:
+        raise RequestError(error.code, str(error)) from None
+
+
+def _picked(run: Run, which: str) -> str:
+    late = late_seals.late(run)
+    sealed = [
+        found for found in checkpoints.sealed(run.checkpoints) if os.path.basename(found[1]) not in late
+    ]
+    path = checkpoints.pick(sealed, which)
+    if path is None:
+        steps = ", ".join(str(step) for step, _ in sealed[-MOST_NAMED:]) or "none"
+        words = "run %s has no checkpoint %r; its steps: %s" % (run.id, which, steps)
+        raise RequestError("no-checkpoint", words)
+    return path
 
 
 def send(session: Session, request: OfRun, payload: bytes) -> Reply:

@@ -22,7 +22,7 @@ from ..store import shipping, worker_folder
 from ..store.manifest import check, read_manifest, shared_modes_of, sizes_of
 from . import contact
 from .container_place import container_place
-from .requests import OfRun, Reply, RequestError, RunId, read_object
+from .requests import NoArguments, OfRun, Reply, RequestError, RunId, read_object
 from .session import Session, Verb
 
 # create
@@ -53,7 +53,7 @@ def create(session: Session, request: Create, payload: bytes) -> Reply:
     worker_folder.unpack(sys.argv[0])
     run = Run(session.path_of(request.run))
     try:
-        run.make()
+        _make(run)
     except FileExistsError:
         raise RequestError("run-exists", "there is a run %s already" % run.id) from None
     folder = run.new_folder()
@@ -70,6 +70,20 @@ def create(session: Session, request: Create, payload: bytes) -> Reply:
     if not fate.fate_of(request.runtime).sees_host:
         evidence_import.expect(run)
     return Reply({"run": run.id, "place": container_place(session, run), "gpus": gpus})
+
+
+def _make(run: Run) -> None:
+    """Make a run's folders, also in the place of one of this id that never began: a move begins anew with the same id.
+
+    Raises FileExistsError for any other one.
+    """
+    try:
+        run.make()
+    except FileExistsError:
+        # Without its first folder, one that is just being made cannot be told from what a dead client left.
+        if not run.numbers() or not garbage.remove_half_made(run):
+            raise
+        run.make()
 
 
 def _make_locks(session: Session, run: Run) -> None:
@@ -135,6 +149,12 @@ def _host_paths(plan: Dict[str, Any]) -> Dict[str, str]:
         if not os.path.exists(path):
             raise RequestError("no-source", "host:%s does not exist on this host" % path)
     return paths
+
+
+def check_sources(_session: Session, _request: NoArguments, payload: bytes) -> Reply:
+    """Say nothing if the `host:` sources of a plan (the payload) are all here. Raises RequestError `no-source`."""
+    _host_paths(read_object(payload, "the plan"))
+    return Reply({})
 
 
 # code and data
@@ -232,6 +252,7 @@ def take_secrets(session: Session, request: OfRun, payload: bytes) -> Reply:
 
 VERBS = {
     "create": Verb(Create, create),
+    "sources": Verb(NoArguments, check_sources),
     "offer": Verb(OfRun, offer),
     "ship": Verb(Ship, ship),
     "inherit": Verb(Inherit, inherit),

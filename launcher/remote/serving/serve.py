@@ -24,7 +24,7 @@ from .session import Session, Verb
 
 MODULES = {
     "probing": ("ping", "probe", "root"),
-    "preparing": ("create", "offer", "ship", "inherit", "secrets"),
+    "preparing": ("create", "sources", "offer", "ship", "inherit", "secrets"),
     "starting": ("start", "hand_over", "take_back", "await", "place", "resume"),
     "running": ("runs", "read", "wish", "exec", "interact"),
     "making_verbs": (

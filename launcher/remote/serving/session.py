@@ -103,12 +103,16 @@ class Session:
             self.leave_queue()
         for folder in self.handed_over.values():
             folder.release()
+        if self.prepared:
+            from ..host import garbage  # most sessions prepare nothing, and all would wait for it to load
         for run_id, folder in self.prepared.items():
-            folder.release()
-            path = self.path_of(RunId(run_id))
+            run = Run(self.path_of(RunId(run_id)))
             with contextlib.suppress(OSError):
-                lease.give_back(Run(path))
-            remove_folder(path)
+                lease.give_back(run)
+            # Held until it is out of its place: a run of this id that a client makes next is not ours.
+            with contextlib.suppress(OSError):
+                remove_folder(garbage.put_away(run))
+            folder.release()
         for run_id in list(self.cards):
             self.release_cards(run_id)
         for name in list(self.unsealed):

@@ -47,14 +47,8 @@ def inherit(
     others stays in force. The code comes last: a run without it never began. Raises ParentError.
     """
     check_ended(parent)
-    folders = reversed([*parent.newest()])
-    in_force = remedy.in_force([(folder.read_attempt(), folder.read_state()) for folder in folders])
-    # An agent that died before it answered a failure has not set its checkpoints aside.
-    bound = in_force.failure.since if in_force.failure is not None else None
-    sealed = checkpoints.sealed(parent.checkpoints)
-    sealed = [(step, path) for step, path in sealed if bound is None or step < bound]
-    if not sealed:
-        raise ParentError("no-checkpoint", "run %s left no checkpoint to continue from" % parent.id)
+    in_force = _in_force(parent)
+    sealed = _unspoilt(parent, in_force)
     if not resumes(parent):
         words = "the script of run %s never called worker.resume_from(): it would start at step 1 again"
         raise ParentError("cannot-resume", words % parent.id)
@@ -106,6 +100,31 @@ def resumes(run: Run) -> bool:
     for folder in run.newest():
         consumed.update(folder.read_state().get("consumed") or [])
     return "resume" in consumed and "held resume" not in consumed
+
+
+def newest_whole(run: Run) -> tuple[str, list[dict[str, Any]]]:
+    """Return the path of the checkpoint that a run can be continued from, and the newer ones that were passed over.
+
+    Every file of it is read. Raises ParentError.
+    """
+    _, path, passed_over = _newest_whole(run, _unspoilt(run, _in_force(run)))
+    return path, passed_over
+
+
+def _in_force(run: Run) -> remedy.InForce:
+    folders = reversed([*run.newest()])
+    return remedy.in_force([(folder.read_attempt(), folder.read_state()) for folder in folders])
+
+
+def _unspoilt(run: Run, in_force: remedy.InForce) -> list[tuple[int, str]]:
+    """Return step and path of the sealed checkpoints that no failure has spoilt. Raises ParentError if there are none."""
+    # An agent that died before it answered a failure has not set its checkpoints aside.
+    bound = in_force.failure.since if in_force.failure is not None else None
+    sealed = checkpoints.sealed(run.checkpoints)
+    sealed = [(step, path) for step, path in sealed if bound is None or step < bound]
+    if not sealed:
+        raise ParentError("no-checkpoint", "run %s left no checkpoint to continue from" % run.id)
+    return sealed
 
 
 def _newest_whole(run: Run, sealed: list[tuple[int, str]]) -> tuple[int, str, list[dict[str, Any]]]:

@@ -1,0 +1,125 @@
+"""The steps of a move, with hosts that are played: in which order, and what of a host's word is believed."""
+
+import hashlib
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from launcher.errors import RunError
+from launcher.runs import moving
+from launcher.runs.checkpoint_pulling import HomeCheckpoint
+from launcher.runs.mirror import Mirror
+from launcher.runs.view import SilentStage
+from launcher.values.checkpoint import sealed_checkpoint
+
+RUN, CHILD = "261125-walk-aaaaaa", "261125-walk-bbbbbb"
+CODE = b"print('hello')"
+
+
+def digest(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+class OldHost:
+    """A host that sends this list of files, and these contents one after the other."""
+
+    host = "A"
+
+    def __init__(self, tree, content=CODE):
+        self.runs = self
+        self._tree, self._content = tree, content
+
+    def tree(self, run):
+        """Send the list."""
+        return self._tree
+
+    def contents(self, run, files, take):
+        """Send the contents, whatever was asked for."""
+        left = [self._content]
+        take(SimpleNamespace(read=lambda _size: left.pop() if left else b""))
+
+
+class NewHost:
+    """A host that has nothing yet, and writes down what it is asked."""
+
+    host = "B"
+
+    def __init__(self):
+        self.preparation = self
+        self.asked = []
+
+    def offer(self, run, manifest):
+        """Ask for all files."""
+        self.asked.append("offer")
+        return sorted(entry["sha256"] for entry in manifest.values())
+
+    def ship(self, run, files, write):
+        """Take them."""
+        self.asked.append("ship")
+        return []
+
+    def offer_checkpoint(self, run, parent, checkpoint):
+        """Ask for none of its files."""
+        self.asked.append("offer_checkpoint")
+        return []
+
+    def ship_checkpoint(self, run, files, write):
+        """Take it."""
+        self.asked.append("ship_checkpoint")
+
+
+def fill(tmp_path, old, new):
+    """Put what `old` sends in place on `new`; return the mirror."""
+    mirror = Mirror(RUN, tmp_path)
+    mirror.folder.mkdir(parents=True)
+    manifest = b'{"step": 3, "files": {}}'
+    home = HomeCheckpoint(
+        sealed_checkpoint("step-3", manifest, digest(manifest), {}), Path("step-3"), [], 0, []
+    )
+    moving._fill(old, new, mirror, home, Mirror(CHILD, tmp_path), SilentStage())
+    return mirror
+
+
+def test_the_code_comes_last(tmp_path):
+    """If the new host dies between the two, the run there never began: with its code alone it would start at step 1."""
+    new = NewHost()
+    tree = {"code/train.py": {"sha256": digest(CODE), "size": len(CODE)}}
+    mirror = fill(tmp_path, OldHost(json.dumps(tree).encode()), new)
+    assert new.asked == ["offer_checkpoint", "ship_checkpoint", "offer", "ship"]
+    assert not (mirror.folder / ".moving").exists()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"code/x": {"sha256": digest(CODE)}},
+        {"code/x": {"sha256": digest(CODE), "size": "1"}},
+        {"code/x": {"sha256": [], "size": 1}},
+        {"code/x": {"sha256": "../../../stolen", "size": 1}},
+        {"code/x": {"sha256": digest(CODE), "size": -1}},
+        {"code/x": 1},
+        [],
+        "[" * 100_000,
+    ],
+)
+def test_a_list_of_files_that_is_none_is_told_and_nothing_is_written(tmp_path, told):
+    """Even if the new host plays along: a content's name is that of a file here."""
+    new = NewHost()
+    tree = told if isinstance(told, str) else json.dumps(told)
+    with pytest.raises(RunError, match="A sent no list of the files"):
+        fill(tmp_path / "runs", OldHost(tree.encode()), new)
+    assert "offer" not in new.asked
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("content", [b"print('other')", CODE[:3], CODE + b"more"])
+def test_contents_that_are_not_those_of_the_list_go_nowhere(tmp_path, content):
+    """Also if they are too few, or too many."""
+    new = NewHost()
+    tree = {"code/train.py": {"sha256": digest(CODE), "size": len(content)}}
+    with pytest.raises(RunError, match="no longer as it was sent"):
+        fill(tmp_path, OldHost(json.dumps(tree).encode(), content), new)
+    assert "ship" not in new.asked
+    assert not (tmp_path / RUN / ".moving").exists()
