@@ -121,14 +121,16 @@ for step, batch in enumerate(batch_of(steps=6)):
     optimizer.step()
     optimizer.zero_grad()
     moved.append(fingerprint(model) != before)
-end(moved=moved)
+from launcher_worker.guard import process_guard
+end(moved=moved, counted=process_guard._step)
 """
 
 
 def test_a_step_that_overflows_is_left_out_in_a_loop_that_knows_no_scaler(adapted):
-    """The one before it and the one after it are made."""
+    """The one before it and the one after it are made, and the guard counts each once, of the loop and of the scaler."""
     done, told, _ = adapted(OVERFLOWS)
     assert done.returncode == 0, done.stderr
+    assert told["counted"] == 6
     assert told["moved"] == [True, True, True, False, True, True]
 
 

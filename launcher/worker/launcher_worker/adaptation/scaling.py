@@ -128,6 +128,10 @@ class PlannedScaler:
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self._steps += 1
+        if (
+            self._scaler is not None
+        ):  # then the end of the step is the scaler's update, for the guard's own hook too
+            process_guard.is_scaling = self._is_scaled
         if not self._is_scaled:
             return
         with shielded:
@@ -137,12 +141,10 @@ class PlannedScaler:
                 for group in optimizer.param_groups:
                     for part in group["params"]:
                         part.grad = None  # so the step changes nothing of it
-            process_guard.is_scaling = True  # the end of the step is the scaler's update
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if id(optimizer) not in self._unscaled:
             return
-        process_guard.is_scaling = False
         self._unscaled.discard(id(optimizer))
         if not self._unscaled:
             self._is_scaled = False
