@@ -21,7 +21,6 @@ from ..record import strict_json
 from ..record.files import paths_in, read_json, write_durably
 from ..record.locks import Lock
 from ..record.rundir import TERMINAL, VERSION, Folder, Run
-from ..store import late_seals
 from ..system import process
 from . import tickets
 
@@ -302,6 +301,8 @@ def evidence(busy: Sequence[Busy]) -> Dict[str, Any]:
 
 def write_waiting(run: Run, last: Folder | None, busy: Sequence[Busy]) -> None:
     """Record that a run waits for its card, in a folder of its own after the `last`. Raises FileExistsError."""
+    from ..store import late_seals  # a launch has no run that waits
+
     folder = run.new_folder(last, late_seals.sealed_now(run))
     record = {
         "version": VERSION,

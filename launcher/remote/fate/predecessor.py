@@ -34,7 +34,7 @@ def lock_decides(run: Run, folder: Folder) -> bool:
 
 
 def is_by_a_client(folder: Folder) -> bool:
-    """Whether a client's contact made the folder: no agent writes there, and the next folder is for whoever is first."""
+    """Whether a client's contact made the folder: then no agent writes there, and anybody may make the next one."""
     return folder.read_attempt().get("kind") in _BY_A_CLIENT
 
 

@@ -144,6 +144,11 @@ class Run:
             yield folder
             size += folder.record_bytes()
 
+    def newest_records(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Return (attempt.json, state.json) of the folders that `newest` yields, the oldest first."""
+        folders = reversed([*self.newest()])
+        return [(folder.read_attempt(), folder.read_state()) for folder in folders]
+
     def last(self) -> Folder | None:
         """Return the highest folder, None before the first."""
         numbers = self.numbers()

@@ -14,13 +14,12 @@ import time
 from typing import Any, Dict, Iterator, List, Optional
 
 from ..cards import lease
-from ..fate import predecessor, run_state
+from ..fate import run_state
 from ..record import secret, strict_json
 from ..record.files import REFUSED, read_json, read_text, remove_folder, write_durably
 from ..record.locks import Lock
 from ..record.rundir import TERMINAL, VERSION, WISHES, Folder, Run
 from ..record.safe_open import APPENDING, open_regular
-from ..store import late_seals
 from ..system import bearers, process
 from .requests import RequestError
 
@@ -70,7 +69,7 @@ def settle(
     last = run.last()
     judged = run_state.state_of(run)
     try:
-        folder = run.new_folder(last, late_seals.sealed_now(run))
+        folder = run.new_folder(last, _sealed_now(run))
     except FileExistsError:
         raise RequestError("held", "run %s has just been taken over by another process" % run.id) from None
     ended = _end_leftovers(run)
@@ -97,6 +96,12 @@ def settle(
         with contextlib.suppress(OSError):  # a sweep removes them, and they count as free by the run's state
             lease.give_back(run)
     return folder
+
+
+def _sealed_now(run: Run) -> List[str]:
+    from ..store import late_seals  # a launch settles nothing, and would wait for it to load
+
+    return late_seals.sealed_now(run)
 
 
 def record_of(run: Run, folder: Folder, kind: str, **more: Any) -> Dict[str, Any]:
@@ -162,7 +167,7 @@ def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
         judged = run_state.state_of(run)
         if not is_ours:
             return refusal
-        if predecessor.needs_silence(run) is not None:  # the wish reaches it, if it is alive
+        if _may_live_elsewhere(run):  # the wish reaches it there
             return refusal
         if judged["state"] in ("interrupted", "waiting") or run_state.is_unwritten(judged):
             return _settle_if_possible(run, "stopped", str(WISHES[wish])) or refusal
@@ -170,6 +175,12 @@ def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
             evidence = judged.get("evidence")
             return _settle_if_possible(run, "stop-incomplete", "engine-silent", evidence=evidence) or refusal
     return refusal
+
+
+def _may_live_elsewhere(run: Run) -> bool:
+    from ..fate import predecessor  # as late_seals
+
+    return predecessor.needs_silence(run) is not None
 
 
 def _settle_if_possible(run: Run, state: str, reason: str, **more: Any) -> Optional[OSError]:

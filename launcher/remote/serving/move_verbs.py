@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, List, Mapping, NamedTuple, Optional
 
 from ..fate import run_state
 from ..host import garbage
 from ..record import strict_json
-from ..record.files import read_json, sync_folder, write_durably
+from ..record.files import read_json, write_durably
 from ..record.rundir import TERMINAL, Run
 from ..record.safe_open import open_regular
-from ..store import checkpoints, parentage, shipping
+from ..store import parentage, shipping
 from ..store.manifest import read_manifest
 from . import contact
 from .requests import OfRun, Reply, RequestError, RunId, read_object
-from .session import Session, Verb
+from .session import OfferedCheckpoint, Session, Verb
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -107,18 +106,16 @@ def contents(session: Session, request: Contents, _payload: bytes) -> Reply:
     return Reply({})
 
 
-def _send(stream: shipping.ChunkWriter, path: str, left: int) -> None:
+def _send(stream: shipping.ChunkWriter, path: str, size: int) -> None:
     try:
-        with open(open_regular(path, os.O_RDONLY), "rb") as file:
-            while left > 0:
-                piece = file.read(min(left, shipping.CHUNK))
-                if not piece:
-                    break
-                left -= len(piece)
-                stream.write(piece)
+        descriptor = open_regular(path, os.O_RDONLY)
+        try:
+            is_whole = shipping.send_file(stream, descriptor, size)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise RequestError("lost", "%s: %s" % (os.path.basename(path), error.strerror)) from None
-    if left:
+    if not is_whole:
         raise RequestError("lost", "%s is shorter than it was" % os.path.basename(path))
 
 
@@ -137,35 +134,28 @@ def offer_checkpoint(session: Session, request: OfferCheckpoint, payload: bytes)
     """Take a checkpoint's manifest (the payload); return which of its files must be sent."""
     run = session.prepared_run(request.run)
     if not _NAME.fullmatch(request.name):
-        raise RequestError("bad-checkpoint", "%r is no name of a checkpoint" % request.name)
+        raise RequestError("bad-checkpoint", "%r is not a valid name of a checkpoint" % request.name)
     manifest = read_object(payload, "the manifest")
     files, step = manifest.get("files"), manifest.get("step")
-    if (
-        not isinstance(files, dict)
-        or not all(map(_is_file, files.values()))
-        or type(step) is not int
-        or step < 0
-    ):
+    if not isinstance(files, dict) or not all(map(_is_file, files.values())) or not _is_size(step):
         raise RequestError("bad-checkpoint", "the manifest of %s is not one of ours" % request.name)
     for path in files:
-        if (
-            not path
-            or "\0" in path
-            or os.path.isabs(path)
-            or os.path.normpath(path) != path
-            or path.split("/")[0] == ".."
-        ):
+        if "\0" in path or parentage.leads_out(path):
             raise RequestError("bad-checkpoint", "the manifest of %s names %r" % (request.name, path))
-    session.checkpoints[run.id] = (request, payload)
-    sizes = {entry["sha256"]: entry["size"] for entry in files.values()}
+    offered = OfferedCheckpoint(request.parent, request.name, int(manifest["step"]), files, payload)
+    session.checkpoints[run.id] = offered
+    sizes = offered.sizes
     return Reply({"missing": sorted(one for one in sizes if not session.store.holds(one, sizes[one]))})
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 def _is_file(entry: Any) -> bool:
     return (
         isinstance(entry, dict)
-        and type(entry.get("size")) is int
-        and entry["size"] >= 0
+        and _is_size(entry.get("size"))
         and isinstance(entry.get("sha256"), str)
         and _SHA256.fullmatch(entry["sha256"]) is not None
     )
@@ -185,38 +175,36 @@ def ship_checkpoint(session: Session, request: ShipCheckpoint, _payload: bytes) 
     try:
         if run.id not in session.checkpoints:
             raise RequestError("not-offered", "run %s: no checkpoint was offered" % run.id)
-        offered, manifest = session.checkpoints[run.id]
-        files: Dict[str, Dict[str, Any]] = strict_json.decode(manifest)["files"]
-        sizes = {entry["sha256"]: entry["size"] for entry in files.values()}
-        sent = request.files or []
+        offered = session.checkpoints[run.id]
+        sent, sizes = request.files or [], offered.sizes
         if not set(sent) <= set(sizes):
             raise RequestError("not-offered", "run %s: a file was sent that was not offered" % run.id)
         with session.store.shared():
             session.store.receive(stream, [(sha256, sizes[sha256]) for sha256 in sent])
-            _put(session, run, offered.name, files, manifest)
+            _put(session, run, offered)
     finally:
         stream.skip_rest()  # the client sends the whole stream, even if it was refused
-    origin = {"run": offered.parent, "checkpoint": offered.name, "step": strict_json.decode(manifest)["step"]}
+    origin = {"run": offered.parent, "checkpoint": offered.name, "step": offered.step}
     run.write_prepared(session.prepared[run.id], dict(run.prepared(), parent=origin, changes={}))
     return Reply({"parent": origin})
 
 
-def _put(session: Session, run: Run, name: str, files: Dict[str, Dict[str, Any]], manifest: bytes) -> None:
+def _put(session: Session, run: Run, offered: OfferedCheckpoint) -> None:
     """Copy a checkpoint out of the store, check it, and give it its name."""
-    target = run.checkpoints.below(name)
-    hidden = run.checkpoints.below(".%s.new" % name)
-    shutil.rmtree(hidden, ignore_errors=True)
-    os.makedirs(hidden)
-    for path, entry in files.items():
-        copy = os.path.join(hidden, path)
-        os.makedirs(os.path.dirname(copy), exist_ok=True)
-        shutil.copyfile(session.store.file(entry["sha256"]), copy)
-    write_durably(os.path.join(hidden, checkpoints.MANIFEST), manifest)
-    defect = checkpoints.what_is_wrong(hidden)
-    if defect is not None:
-        raise RequestError("bad-checkpoint", "%s: %s" % (name, defect))
-    os.rename(hidden, target)
-    sync_folder(run.checkpoints)
+
+    def put(name: str, entry: Mapping[str, Any], copy: str) -> None:
+        parentage.copy_checked(session.store.file(entry["sha256"]), copy, entry["sha256"])
+        if os.path.getsize(copy) != entry["size"]:
+            raise RequestError("bad-checkpoint", "%s: %s has another size" % (offered.name, name))
+
+    def put_manifest(copy: str) -> None:
+        write_durably(copy, offered.manifest)
+
+    os.makedirs(run.checkpoints, exist_ok=True)
+    try:
+        parentage.publish(run.checkpoints.below(offered.name), offered.files, put, put_manifest)
+    except parentage.ParentError as error:
+        raise RequestError("bad-checkpoint", "%s: %s" % (offered.name, error)) from None
 
 
 VERBS = {

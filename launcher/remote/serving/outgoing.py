@@ -17,7 +17,7 @@ from ..record.rundir import Run
 from ..store import checkpoints, late_seals
 from ..store.output_digests import OutputDigests
 from ..store.outputs import OutputScan, open_output
-from ..store.shipping import CHUNK, ChunkWriter, LineWriter
+from ..store.shipping import ChunkWriter, LineWriter, send_file
 from .requests import OfRun, Reply, RequestError, RunId
 from .session import Session, Verb
 
@@ -122,19 +122,14 @@ def send(session: Session, request: OfRun, payload: bytes) -> Reply:
     run = session.run(request.run)
     stream = ChunkWriter(session.connection)
     for path, offset, size in _list(payload, list):
-        left = int(size) - int(offset)
         try:
             descriptor, _ = open_output(run, str(path))
         except OSError as error:
             raise RequestError("changed", "%s: %s" % (path, error.strerror)) from None
         try:
             os.lseek(descriptor, int(offset), os.SEEK_SET)
-            while left > 0:
-                piece = os.read(descriptor, min(left, CHUNK))
-                if not piece:
-                    raise RequestError("changed", "%s became shorter while it was sent" % path)
-                left -= len(piece)
-                stream.write(piece)
+            if not send_file(stream, descriptor, int(size) - int(offset)):
+                raise RequestError("changed", "%s became shorter while it was sent" % path)
         finally:
             os.close(descriptor)
     stream.finish()

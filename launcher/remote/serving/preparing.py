@@ -80,7 +80,7 @@ def _make(run: Run) -> None:
     try:
         run.make()
     except FileExistsError:
-        # Without its first folder, one that is just being made cannot be told from what a dead client left.
+        # A run without its first folder may be in the making, or left by a dead client: nobody can tell.
         if not run.numbers() or not garbage.remove_half_made(run):
             raise
         run.make()

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, Type
+from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional, Type
 
 from ..cards import lease, tickets
-from ..fate.predecessor import Silence
 from ..record.files import remove_folder
 from ..record.locks import Lock
 from ..record.rundir import Folder, Run
@@ -20,12 +19,30 @@ from ..system import process
 from .client_connection import ClientConnection
 from .requests import Reply, RequestError, RunId
 
+if TYPE_CHECKING:
+    from ..fate.predecessor import Silence
+
 
 class Unsealed(NamedTuple):
     """An environment that was made here and does not count yet, with what its Python says of its packages."""
 
     path: str
     packages: Dict[str, Any]
+
+
+class OfferedCheckpoint(NamedTuple):
+    """A checkpoint of a run on another host, by its manifest, which was checked."""
+
+    parent: str
+    name: str
+    step: int
+    files: Dict[str, Dict[str, Any]]
+    manifest: bytes
+
+    @property
+    def sizes(self) -> Dict[str, int]:
+        """The sizes of its contents by their SHA-256."""
+        return {entry["sha256"]: entry["size"] for entry in self.files.values()}
 
 
 class Session:
@@ -47,8 +64,8 @@ class Session:
         self.locks: Dict[str, Lock] = {}
         self.silences: Dict[str, Silence] = {}
         """The runs whose last agent must be silent for a while before they may go on."""
-        self.checkpoints: Dict[str, Tuple[Any, bytes]] = {}
-        """The checkpoints that were offered for prepared runs: the request and the manifest."""
+        self.checkpoints: Dict[str, OfferedCheckpoint] = {}
+        """The checkpoints that were offered for prepared runs."""
         self.unsealed: Dict[str, Unsealed] = {}
         """The environments in the making, by the name of their lock."""
 

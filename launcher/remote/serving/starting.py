@@ -9,12 +9,11 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from ..cards import lease
-from ..diagnosis import remedy
-from ..fate import predecessor, run_state
+from ..fate import run_state
 from ..record import secret
 from ..record.files import read_json
 from ..record.rundir import Run
-from ..store import checkpoints, worker_folder
+from ..store import worker_folder
 from . import contact
 from .container_place import container_place
 from .requests import OfRun, Reply, RequestError, RunId
@@ -96,10 +95,10 @@ def resume(session: Session, request: Resume, payload: bytes) -> Reply:
     """Start a run again that was interrupted, or that waits: what is left of it is ended by proof first.
 
     The payload is empty, or holds the secrets of the run (secret.py), which replace those on the host. While secrets are
-    missing, the answer names them, and the run waits. While nothing but silence can prove its last agent dead, the answer says how long that must last: ask again.
-    Its cards are leased anew; if another run has them by now, it waits. A run that the client starts is handed over: the
-    answer has its place, and `await` waits for its agent; `is_new` says that it needs a new container. A run whose code never arrived, because its client and our
-    `serve` died while it was sent, has failed.
+    missing, the answer names them, and the run waits. While nothing but silence can prove its last agent dead, the answer
+    says how long that must last: ask again. Its cards are leased anew; if another run has them by now, it waits. A run that
+    the client starts is handed over: the answer has its place, and `await` waits for its agent; `is_new` says that it needs a
+    new container. A run whose code never arrived, because its client and our `serve` died while it was sent, has failed.
     """
     run = session.run(request.run)
     contact.check_is_here(run)
@@ -132,6 +131,8 @@ def _silence_left_s(session: Session, run: Run) -> Optional[float]:
 
     Raises RequestError if it is alive.
     """
+    from ..fate import predecessor  # a launch does not need it
+
     folder = predecessor.needs_silence(run)
     if folder is None:
         return None
@@ -182,8 +183,10 @@ def _restart(session: Session, run: Run, judged: run_state.State, by: Optional[s
 
 def _answer_failure(run: Run, waited_for: str) -> Dict[str, Any]:
     """Return what is on record of the failure after which a run has waited, as a remedy; empty if there was none."""
-    folders = reversed([*run.newest()])
-    failure = remedy.in_force([(folder.read_attempt(), folder.read_state()) for folder in folders]).failure
+    from ..diagnosis import remedy  # few runs wait, and every launch would wait for it to load
+    from ..store import checkpoints
+
+    failure = remedy.in_force(run.newest_records()).failure
     if failure is None:
         return {}
     return {"remedy": remedy.went_on(failure, waited_for, checkpoints.newest(run.checkpoints)).record()}

@@ -241,7 +241,7 @@ def prune(folder: str, late: Mapping[str, str] = types.MappingProxyType({})) -> 
 
 
 def pick(candidates: list[tuple[int, str]], which: str) -> str | None:
-    """Return the `last`, the `best` or the numbered one of some checkpoints, the newest last; None if there is no such one."""
+    """Return the `last`, the `best` or the numbered one of some checkpoints, the newest last; None if there is none."""
     if which == "best":
         return _best(candidates)
     chosen = [path for step, path in candidates if which in ("last", str(step))]

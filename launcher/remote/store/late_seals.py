@@ -7,6 +7,7 @@ record which checkpoints were sealed before it began, and what an earlier folder
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import os
 from typing import Dict, FrozenSet, List, Optional
@@ -26,6 +27,7 @@ def sealed_now(run: Run) -> List[str]:
 def late(run: Run) -> Dict[str, str]:
     """Return the late checkpoints of a run by name, each with what is wrong in words."""
     found: Dict[str, str] = {}
+    numbers = run.numbers()
     begun: Dict[int, Optional[FrozenSet[str]]] = {}
     for _, path in checkpoints.sealed(run.checkpoints):
         manifest = _manifest(path) or b""
@@ -33,9 +35,7 @@ def late(run: Run) -> Dict[str, str]:
         sealer = record.get("folder")
         if record.get("run") != run.id or not isinstance(sealer, int):
             continue
-        for number in run.numbers():
-            if number <= sealer:
-                continue
+        for number in numbers[bisect.bisect_right(numbers, sealer) :]:
             if number not in begun:
                 begun[number] = run.folder(number).read_sealed()
             sealed = begun[number]
@@ -48,7 +48,7 @@ def late(run: Run) -> Dict[str, str]:
 
 
 def _manifest(checkpoint: str) -> Optional[bytes]:
-    """Return the bytes of a checkpoint's manifest, None if there is none that can be ours."""
+    """Return the bytes of a checkpoint's manifest; None if it is missing, or not a file that we may have written."""
     try:
         return read_regular(os.path.join(checkpoint, checkpoints.MANIFEST), MOST_BYTES)
     except OSError:

@@ -7,15 +7,16 @@ copied, so that either run can be removed without harm to the other.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shutil
 import time
-from typing import Any, Collection
+from typing import Any, Callable, Collection, Mapping
 
 from ..diagnosis import remedy
 from ..fate import run_state
-from ..record.files import read_json, sync_folder
+from ..record.files import read_json, remove_folder, sync_folder
 from ..record.locks import is_locked
 from ..record.rundir import TERMINAL, Folder, Run
 from ..record.safe_open import RunPath, opened_folder, parent_of
@@ -47,7 +48,7 @@ def inherit(
     others stays in force. The code comes last: a run without it never began. Raises ParentError.
     """
     check_ended(parent)
-    in_force = _in_force(parent)
+    in_force = remedy.in_force(parent.newest_records())
     sealed = _unspoilt(parent, in_force)
     if not resumes(parent):
         words = "the script of run %s never called worker.resume_from(): it would start at step 1 again"
@@ -107,13 +108,9 @@ def newest_whole(run: Run) -> tuple[str, list[dict[str, Any]]]:
 
     Every file of it is read. Raises ParentError.
     """
-    _, path, passed_over = _newest_whole(run, _unspoilt(run, _in_force(run)))
+    in_force = remedy.in_force(run.newest_records())
+    _, path, passed_over = _newest_whole(run, _unspoilt(run, in_force))
     return path, passed_over
-
-
-def _in_force(run: Run) -> remedy.InForce:
-    folders = reversed([*run.newest()])
-    return remedy.in_force([(folder.read_attempt(), folder.read_state()) for folder in folders])
 
 
 def _unspoilt(run: Run, in_force: remedy.InForce) -> list[tuple[int, str]]:
@@ -163,9 +160,14 @@ def what_is_wrong(path: str) -> str | None:
     """Say how a sealed checkpoint differs from its manifest, or why it cannot be taken over; None if it is whole."""
     files = read_json(os.path.join(path, checkpoints.MANIFEST)).get("files")
     for name in files if isinstance(files, dict) else ():
-        if os.path.isabs(name) or os.path.normpath(name) != name or name.split("/")[0] == "..":
+        if leads_out(name):
             return "its manifest names %s" % name
     return checkpoints.what_is_wrong(path)
+
+
+def leads_out(name: str) -> bool:
+    """Whether a manifest's name of a file does not plainly mean one below the checkpoint's folder."""
+    return os.path.isabs(name) or os.path.normpath(name) != name or name.split("/", maxsplit=1)[0] == ".."
 
 
 def take_over(path: str, target: str, *, links: bool) -> None:
@@ -173,20 +175,39 @@ def take_over(path: str, target: str, *, links: bool) -> None:
 
     It appears in one step. Raises OSError if the disk refuses.
     """
+    top = path if isinstance(path, RunPath) else RunPath(path, path)
+    files = read_json(os.path.join(path, checkpoints.MANIFEST))["files"]
+
+    def put(name: str, entry: Mapping[str, Any], copy: str) -> None:
+        source = top.below(name)
+        if not (links and _is_linked(source, copy)):
+            copy_checked(source, copy, entry["sha256"])
+
+    manifest = functools.partial(copy_checked, os.path.join(path, checkpoints.MANIFEST))
+    publish(target, files, put, manifest)
+
+
+def publish(
+    target: str,
+    files: Mapping[str, Mapping[str, Any]],
+    put: Callable[[str, Mapping[str, Any], str], None],
+    put_manifest: Callable[[str], None],
+) -> None:
+    """Make a checkpoint of these files of a manifest, in one step and durably. Raises OSError if the disk refuses.
+
+    `put` makes the file of this name and entry at a path, and `put_manifest` the manifest, the last one.
+    """
     folder = os.path.dirname(target)
     hidden = os.path.join(folder, ".%s.new" % os.path.basename(target))
-    top = path if isinstance(path, RunPath) else RunPath(path, path)
+    remove_folder(hidden)  # of a try that failed
     os.makedirs(hidden)
-    files = read_json(os.path.join(path, checkpoints.MANIFEST))["files"]
     folders = {hidden}
     for name, entry in sorted(files.items()):
         copy = os.path.join(hidden, name)
         os.makedirs(os.path.dirname(copy), exist_ok=True)
         folders.add(os.path.dirname(copy))
-        source = top.below(name)
-        if not (links and _is_linked(source, copy)):
-            _copy(source, copy, entry["sha256"])
-    _copy(os.path.join(path, checkpoints.MANIFEST), os.path.join(hidden, checkpoints.MANIFEST))
+        put(name, entry, copy)
+    put_manifest(os.path.join(hidden, checkpoints.MANIFEST))
     for written in folders:
         sync_folder(written)
     os.rename(hidden, target)
@@ -209,7 +230,8 @@ def _is_linked(source: RunPath, copy: str) -> bool:
     return False
 
 
-def _copy(source: str, copy: str, sha256: str | None = None) -> None:
+def copy_checked(source: str, copy: str, sha256: str | None = None) -> None:
+    """Copy a file durably. Raises ParentError if the copy does not have this SHA-256."""
     shutil.copyfile(source, copy)
     with open(copy, "rb") as file:
         os.fsync(file.fileno())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -61,6 +62,17 @@ class ChunkWriter:
         """Send the end of the stream."""
         self.flush()
         self._wire.write({"chunk": 0})
+
+
+def send_file(stream: ChunkWriter, descriptor: int, left: int) -> bool:
+    """Send the next `left` bytes of an open file; return False if it has fewer."""
+    while left > 0:
+        piece = os.read(descriptor, min(left, CHUNK))
+        if not piece:
+            return False
+        left -= len(piece)
+        stream.write(piece)
+    return True
 
 
 class LineWriter:
