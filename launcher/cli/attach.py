@@ -31,7 +31,7 @@ def attach(
     from launcher.cli.screens import make_view
     from launcher.errors import UnreachableError
     from launcher.runs.control import locate
-    from launcher.runs.recovering import Outcome, RecoverRequest, needs_recovery, recover_on
+    from launcher.runs.recovering import recover_to_follow
     from launcher.runs.run_desk import open_desk
 
     view = make_view(as_json, is_quiet=quiet)
@@ -39,12 +39,10 @@ def attach(
     desk = None
     try:
         desk = open_desk(place, mirror)
-        if needs_recovery(desk, mirror):
-            recovery = recover_on(desk, mirror, RecoverRequest(), view)
-            if recovery.outcome == Outcome.RECOVERED:
-                view.note(
-                    f"{mirror.run} was interrupted or waiting; its leftover processes have been ended, and it continues"
-                )
+        if recover_to_follow(desk, mirror, view):
+            view.note(
+                f"{mirror.run} was interrupted or waiting; its leftover processes have been ended, and it continues"
+            )
     except UnreachableError as error:
         view.lost(error, 1, 0.0)  # following retries for as long as it takes
     follow_to_end(place, mirror, view, desk)

@@ -100,6 +100,10 @@ EnvFileOption = Annotated[
         rich_help_panel=WHAT,
     ),
 ]
+SendSecretsFlag = Annotated[
+    bool,
+    typer.Option("--yes", "-y", help="Send the secrets that the plan of another client's run names."),
+]
 SecretOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -15,6 +15,7 @@ from launcher.cli.options import (
     JsonFlag,
     QuietFlag,
     RunWord,
+    SendSecretsFlag,
     VerboseFlag,
     WaitOption,
     seconds,
@@ -36,10 +37,7 @@ def recover(
     profile: CardOption = None,
     env_files: EnvFileOption = None,
     wait: WaitOption = None,
-    sure: Annotated[
-        bool,
-        typer.Option("--yes", "-y", help="Send the secrets that the plan of another client's run names."),
-    ] = False,
+    sure: SendSecretsFlag = False,
     quiet: QuietFlag = False,
     _color: ColorOption = None,
     _verbose: VerboseFlag = False,
@@ -127,11 +125,9 @@ def _show(found: list[Recovery]) -> None:
         if one.outcome == Outcome.RECOVERED:
             where = f" {first}" if first else ""
             say(f"{one.run} on {one.host} goes on{where}   launch attach {short}")
-        elif one.outcome == Outcome.BY_ANOTHER:
+        elif one.outcome in (Outcome.BY_ANOTHER, Outcome.NOTHING_TO_DO):
             by = f", recovered {first}" if first else ""
             say(f"{one.run} on {one.host} is {one.state}{by}: nothing to do   launch attach {short}")
-        elif one.outcome == Outcome.NOTHING_TO_DO:
-            say(f"{one.run} on {one.host} is {one.state}: nothing to do   launch attach {short}")
         elif one.outcome == Outcome.WAITING:
             say(f"{one.run} on {one.host} still waits: {first}", f"  then   launch recover {short}")
         else:

@@ -291,11 +291,13 @@ class _Runs(_Part):
 
     def checkpoint(self, run: str, which: str) -> SealedCheckpoint:
         reply = self._channel.call("checkpoint", deadline_s=DISK_S, run=run, which=which)
-        told = self._as(_Sealed, "checkpoint", reply)
-        if hashlib.sha256(reply.payload).hexdigest() != told.sha256:
+        sealed = self._as(_Sealed, "checkpoint", reply)
+        if hashlib.sha256(reply.payload).hexdigest() != sealed.sha256:
             raise self._malformed("checkpoint", "its manifest is not what it announces")
         try:
-            return sealed_checkpoint(told.name, reply.payload, told.sha256, told.changed_ns, told.passed_over)
+            return sealed_checkpoint(
+                sealed.name, reply.payload, sealed.sha256, sealed.changed_ns, sealed.passed_over
+            )
         except ValueError as error:
             raise self._malformed("checkpoint", str(error).splitlines()[0]) from error
 

@@ -71,7 +71,8 @@ class Runs(Protocol):
     def resume(self, run: str, by: str, secrets: Mapping[str, str] | None = None) -> ResumedRun:
         """Resume an interrupted or waiting run: end its leftovers, lease its cards again and start its keeper.
 
-        `by` names this client for others. `secrets` replace those that the host has. A container is not started; the answer has a `place` then.
+        `by` names this client for others. `secrets` replace those that the host has. A container is not started; the answer
+        has a `place` then.
         """
 
     def await_agent(self, run: str, wait_s: float) -> bool:

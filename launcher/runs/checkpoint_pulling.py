@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import queue
 import shutil
@@ -20,7 +19,7 @@ from launcher.runs.mirror import Mirror
 from launcher.runs.run_desk import open_desk
 from launcher.runs.transfer import ChangedError, Transfer, until_stable
 from launcher.runs.whole_file import write_whole
-from launcher.values.checkpoint import SealedCheckpoint
+from launcher.values.checkpoint import MANIFEST, SealedCheckpoint
 from launcher.values.text import files_text
 
 if TYPE_CHECKING:
@@ -123,13 +122,13 @@ class KeptCheckpoint(NamedTuple):
 
 
 def kept_checkpoint(mirror: Mirror) -> KeptCheckpoint | None:
-    """Return the checkpoint that is kept in a mirror and is still there; None if there is none."""
-    told = read_json(mirror.folder / KEPT)
-    name, step, moment = told.get("name"), told.get("step"), told.get("time")
-    if not isinstance(name, str) or not isinstance(step, int) or not isinstance(moment, int | float):
+    """Return the checkpoint that a follower keeps in a mirror; None if it keeps none, or the user has removed it."""
+    record = read_json(mirror.folder / KEPT)
+    name, step, came = record.get("name"), record.get("step"), record.get("time")
+    if not isinstance(name, str) or not isinstance(step, int) or not isinstance(came, int | float):
         return None
-    is_here = (mirror.checkpoints / name / "manifest.json").is_file()
-    return KeptCheckpoint(name, step, float(moment), told.get("is_asked") is True) if is_here else None
+    is_here = (mirror.checkpoints / name / MANIFEST).is_file()
+    return KeptCheckpoint(name, step, float(came), record.get("is_asked") is True) if is_here else None
 
 
 def note_asked(mirror: Mirror, name: str) -> None:
@@ -217,19 +216,18 @@ def keep_newest(desk: Desk, mirror: Mirror) -> KeptCheckpoint:
 def _is_as_it_came(mirror: Mirror, name: str) -> bool:
     """Whether a checkpoint here holds what its manifest says and nothing else: what a user added or changed stays."""
     folder = mirror.checkpoints / name
-    listed = read_json(folder / "manifest.json").get("files")
+    listed = read_json(folder / MANIFEST).get("files")
     if not isinstance(listed, dict):
         return False
-    here = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    here.pop("manifest.json", None)
-    if here.keys() != listed.keys():
+    here = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    here.discard(MANIFEST)
+    if here != listed.keys():
         return False
+    copies = LocalCopies(mirror)
+
+    def digest(path: str) -> str | None:
+        return copies.read(f"checkpoints/{name}/{path}", lambda _count: None)
+
     return all(
-        isinstance(entry, dict) and _sha256(here[path]) == entry.get("sha256")
-        for path, entry in listed.items()
+        isinstance(entry, dict) and digest(path) == entry.get("sha256") for path, entry in listed.items()
     )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

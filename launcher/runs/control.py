@@ -47,8 +47,8 @@ FORCE_S = 8.0
 class Row(NamedTuple):
     """One line of `launch ps`. `problem` is why the host was not asked, or could not be: the latter `is_unreachable`.
 
-    `reached` is when the host of a row with a problem last answered, in seconds since 1970. `kept_age_s` is set for a live run whose newest checkpoint a follower keeps here: the age of that one in seconds, or infinity
-    if there is none yet.
+    `reached` is when the host of a row with a problem last answered, in seconds since 1970. `kept_age_s` is set for a live run
+    whose newest checkpoint a follower keeps here: how old that copy is, in seconds; infinity before the first.
     """
 
     host: str
@@ -119,6 +119,14 @@ def runs_of(desk: Desk, runs: Sequence[str]) -> list[Summary]:
 def summary_of(desk: Desk, run: str) -> Summary | None:
     """Return the summary of a run; `None` if its host has no such run."""
     return next(iter(runs_of(desk, [run])), None)
+
+
+def known_summary(desk: Desk, run: str) -> Summary:
+    """Return the summary of a run. Raises RunError if its host has no such run."""
+    summary = summary_of(desk, run)
+    if summary is None:
+        raise RunError(f"{desk.host} has no run {run}: removed there?\n  look   launch ps --host {desk.host}")
+    return summary
 
 
 def _ask(host: Host, asked: list[Mirror]) -> list[Row]:
@@ -244,9 +252,7 @@ def stop(desk: Desk, run: str, *, now: bool, grace_s: float) -> Row:
     began = time.monotonic()
     force_at = began + FORCE_S if now else math.inf
     while time.monotonic() < began + grace_s + STOP_SLACK_S:
-        summary = summary_of(desk, run)
-        if summary is None:
-            raise RunError(f"{desk.host} has no run {run}: removed there?")
+        summary = known_summary(desk, run)
         if is_terminal(summary.state) or (refused and summary.state == State.INTERRUPTED):
             return _stopped(desk, summary, problem, refused)
         if problem is not None and why_silent(summary):

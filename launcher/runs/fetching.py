@@ -10,7 +10,7 @@ from typing import TypeVar
 from launcher.errors import AgentError, ConnectionLostError, RunError, UnreachableError
 from launcher.hosts import Desk
 from launcher.runs.checkpoint_pulling import HomeCheckpoint, note_asked, pull_checkpoint
-from launcher.runs.control import summary_of
+from launcher.runs.control import known_summary
 from launcher.runs.following import LOST_LINKS, pause, refresh
 from launcher.runs.mirror import Mirror
 from launcher.runs.pulling import Choice, Pulled, came, pull
@@ -74,9 +74,7 @@ def _pull(desk: Desk, mirror: Mirror, choice: Choice, stage: Stage) -> Pulled:
 
 
 def _is_over(desk: Desk, mirror: Mirror) -> bool:
-    summary = summary_of(desk, mirror.run)
-    if summary is None:
-        raise RunError(f"{desk.host} has no run {mirror.run}: removed there?")
+    summary = known_summary(desk, mirror.run)
     return is_terminal(summary.state) or summary.state in (State.WAITING, State.INTERRUPTED)
 
 

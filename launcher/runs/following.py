@@ -74,8 +74,8 @@ def follow(
             except UnreachableError as error:
                 desk = None
                 lost_pulls += has_ended
-                if not tries and (told := _last_reached(mirror)):
-                    view.note(told)
+                if not tries and (words := _last_reached(mirror)):
+                    view.note(words)
                 tries += 1
                 pause(view, error, tries)
 

@@ -25,7 +25,7 @@ from launcher.planning import job_of
 from launcher.runs import build_settings, env_file, resolve, secret_values
 from launcher.runs.checkpoint_pulling import LAST, WHOLE, HomeCheckpoint, pull_checkpoint
 from launcher.runs.contact import Contact, pass_gate_when_free
-from launcher.runs.control import stop, summary_of
+from launcher.runs.control import known_summary, stop, summary_of
 from launcher.runs.following import refresh
 from launcher.runs.launching import Filling, Resolved, begin, plan_with
 from launcher.runs.meter import Meter
@@ -103,9 +103,7 @@ def _connected(view: View, dial: Callable[[], Desk]) -> Desk:
 
 def _movable(old: Desk, mirror: Mirror, request: MoveRequest) -> Summary:
     """Return the summary of a run that has not succeeded."""
-    summary = summary_of(old, mirror.run)
-    if summary is None:
-        raise RunError(f"{old.host} has no run {mirror.run}: removed there?")
+    summary = known_summary(old, mirror.run)
     if summary.state == State.SUCCEEDED:
         words = f"{mirror.run} has succeeded: there is nothing left to move"
         raise UsageError(f"{words}\n  again there   launch rerun {mirror.short} --host {request.host}")

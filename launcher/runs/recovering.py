@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.errors import LaunchError, RunError, UsageError
+from launcher.errors import LaunchError, UsageError
 from launcher.hosts import Desk
 from launcher.planning import job_of
 from launcher.runs import build_settings, env_file, following, secret_values
-from launcher.runs.control import listing, locate, summary_of
+from launcher.runs.control import known_summary, listing, locate, summary_of
 from launcher.runs.evidence import diagnosis, words
 from launcher.runs.mirror import Mirror
 from launcher.runs.run_desk import open_desk
@@ -90,30 +90,29 @@ def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> l
     return found
 
 
-def needs_recovery(desk: Desk, mirror: Mirror) -> bool:
-    """Whether a run goes on only if a client has it go on. Raises RunError if the host does not have it."""
-    summary = summary_of(desk, mirror.run)
-    if summary is None:
-        raise _unknown(desk, mirror)
-    return summary.state in TO_RECOVER
-
-
-def _unknown(desk: Desk, mirror: Mirror) -> RunError:
-    words = f"{desk.host} has no run {mirror.run}: removed there?"
-    return RunError(f"{words}\n  look   launch ps --host {desk.host}")
+def recover_to_follow(desk: Desk, mirror: Mirror, view: View) -> bool:
+    """Recover a run that is about to be followed, if it needs that; return whether this client has it go on."""
+    summary = known_summary(desk, mirror.run)
+    if summary.state not in TO_RECOVER:
+        return False
+    return _recover(desk, mirror, summary, RecoverRequest(), view).outcome == Outcome.RECOVERED
 
 
 def recover_on(desk: Desk, mirror: Mirror, request: RecoverRequest, view: View) -> Recovery:
     """Do the same over an open desk for one run."""
-    summary = summary_of(desk, mirror.run)
+    summary = known_summary(desk, mirror.run)
     run, short, host = mirror.run, mirror.short, desk.host
-    if summary is None:
-        raise _unknown(desk, mirror)
     if is_terminal(summary.state):
         words = f"{run} has {summary.state}: only a run that has not ended can be recovered"
         raise UsageError(f"{words}\n  a new run from its last checkpoint   launch resume {short}")
     if summary.state not in TO_RECOVER:
         return Recovery(run, host, Outcome.NOTHING_TO_DO, summary.state)
+    return _recover(desk, mirror, summary, request, view)
+
+
+def _recover(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverRequest, view: View) -> Recovery:
+    """Go on with a run that waits or was interrupted; return what became of it."""
+    run, host = mirror.run, desk.host
     resumed = _resume(desk, mirror, summary, request, view)
     if resumed.state in TO_RECOVER:
         return Recovery(run, host, Outcome.WAITING, resumed.state, _needs(summary_of(desk, run)))

@@ -21,7 +21,7 @@ from launcher.hosts import Desk
 from launcher.planning import changed, job_of
 from launcher.runs import build_settings, env_file, job_variables, resolve, secret_values
 from launcher.runs.contact import Contact, pass_gate_when_free, settle
-from launcher.runs.control import locate, summary_of
+from launcher.runs.control import known_summary, locate
 from launcher.runs.following import refresh
 from launcher.runs.job_check import on_end_findings, undeclared
 from launcher.runs.launching import Filling, Started, begin
@@ -172,10 +172,8 @@ def changed_plan(parent: Plan, settings: Sequence[str], name: str | None, host: 
 
 def _ended(desk: Desk, parent: Mirror, request: ResumeRequest) -> Summary:
     """Return the summary of a run whose state allows it to be resumed."""
-    summary = summary_of(desk, parent.run)
+    summary = known_summary(desk, parent.run)
     short = parent.short
-    if summary is None:
-        raise RunError(f"{desk.host} has no run {parent.run}: removed there?")
     state = summary.state
     if state in (State.INTERRUPTED, State.WAITING):
         raise InterruptedRunError(

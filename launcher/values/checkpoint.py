@@ -9,26 +9,23 @@ from pydantic import Field
 
 from launcher.values.answers import PassedOver
 from launcher.values.base import Record
-from launcher.values.output import CONTENT, Content
+from launcher.values.output import CONTENT, Content, Sha256, Size
 
 MANIFEST = "manifest.json"
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Size = Annotated[int, Field(ge=0, le=2**53)]
+Step = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class SealedFile(Record):
     """A file of a checkpoint, by its manifest."""
 
     size: Size
-    sha256: Digest
+    sha256: Sha256
 
 
 class CheckpointManifest(Record):
     """What of a manifest counts here."""
 
-    step: Annotated[int, Field(ge=0, le=2**53)]
-    eval_loss: float | None = None
-    run: str | None = None
+    step: Step
     files: dict[str, SealedFile]
 
 
@@ -40,8 +37,7 @@ class SealedCheckpoint(Record):
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,199}$")]
-    step: Annotated[int, Field(ge=0, le=2**53)]
-    eval_loss: float | None = None
+    step: Step
     manifest: bytes
     contents: tuple[Content, ...]
     passed_over: tuple[PassedOver, ...] = ()
@@ -58,8 +54,8 @@ def sealed_checkpoint(
 
     `changed_ns` says when each file was changed, by the host's clock.
     """
-    told = CheckpointManifest.model_validate_json(manifest)
-    files = {**told.files, MANIFEST: SealedFile(size=len(manifest), sha256=sha256)}
+    listed = CheckpointManifest.model_validate_json(manifest)
+    files = {**listed.files, MANIFEST: SealedFile(size=len(manifest), sha256=sha256)}
     contents = tuple(
         CONTENT.validate_python(
             (f"checkpoints/{name}/{path}", file.size, changed_ns.get(path, 0), file.sha256)
@@ -68,8 +64,7 @@ def sealed_checkpoint(
     )
     return SealedCheckpoint(
         name=name,
-        step=told.step,
-        eval_loss=told.eval_loss,
+        step=listed.step,
         manifest=manifest,
         contents=contents,
         passed_over=tuple(passed_over),

@@ -30,6 +30,7 @@ def _inside(path: str) -> str:
 
 Path = Annotated[str, Field(max_length=4096), AfterValidator(_inside)]
 Size = Annotated[int, Field(ge=0, le=2**53)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Nanoseconds = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
@@ -48,7 +49,7 @@ class Content(NamedTuple):
     path: Path
     size: Size
     changed_ns: Nanoseconds
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    sha256: Sha256
 
 
 class Outputs(NamedTuple):
