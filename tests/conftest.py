@@ -21,6 +21,7 @@ from testbed.client import IS_REQUIRED, REPOSITORY, Client, kill_all_of, missing
 from testbed.engine import Engine, RootlessEngine, engine_in_a_machine
 from testbed.machine import Machine, remove_bridge
 from testbed.sshd import MissingPartError, SshHost
+from testbed.toy import Toy
 from testbed.wheels import WheelServer, make_torch, make_wheel
 
 # Hypothesis times no test. CI tries the same examples every time; a person's run tries new ones.
@@ -42,6 +43,29 @@ def client(tmp_path: Path) -> Iterator[Client]:
     yield person
     for run in (person.home / ".launch" / "runs").glob("*"):
         kill_all_of(run)
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Iterator[Toy]:
+    """A run on this machine, made by hand; what it leaves is ended."""
+    made = Toy(tmp_path)
+    yield made
+    made.clear_away()
+
+
+@pytest.fixture
+def listed_cards(client: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Put so many TITAN RTX into this machine, as far as the client's nvidia-smi says; nothing holds or refuses them."""
+    folder = client.home / "bin"
+    folder.mkdir()
+    monkeypatch.setitem(client.variables, "PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+    def put(count: int) -> None:
+        rows = [f"echo '{n}, GPU-card-{n}, NVIDIA TITAN RTX, 7.5, 24576, 580.65'" for n in range(count)]
+        (folder / "nvidia-smi").write_text("\n".join(["#!/bin/sh", *rows, ""]))
+        (folder / "nvidia-smi").chmod(0o755)
+
+    return put
 
 
 @pytest.fixture(scope="session")

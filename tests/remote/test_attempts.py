@@ -20,14 +20,6 @@ AWARE = 'tell("consumed", knobs=["precision", "resume"])\n'
 DONE = 'tell("done", 9)\n'
 
 
-@pytest.fixture
-def toy(tmp_path):
-    """A run on this machine; what it leaves is ended."""
-    made = Toy(tmp_path)
-    yield made
-    made.clear_away()
-
-
 # a trip
 
 

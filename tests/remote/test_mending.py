@@ -22,14 +22,6 @@ STEPS, EVERY = 12, 3
 SLOW_BYTES = 1 << 40
 
 
-@pytest.fixture
-def toy(tmp_path):
-    """A run on this machine; what it leaves is ended."""
-    made = Toy(tmp_path)
-    yield made
-    made.clear_away()
-
-
 class Trained:
     """A run of the standard library's trainer, and its ledger outside of it."""
 

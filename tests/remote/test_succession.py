@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from testbed.client import is_gone, missing, until
-from testbed.toy import Toy, recorded_run
+from testbed.toy import recorded_run
 
 from launcher.remote.fate import predecessor
 from launcher.remote.fate.run_state import state_of
@@ -33,14 +33,6 @@ for step in range(first, 10):
     save(step)
 tell("done", 9)
 """
-
-
-@pytest.fixture
-def toy(tmp_path):
-    """A run on this machine; what it leaves is ended."""
-    made = Toy(tmp_path)
-    yield made
-    made.clear_away()
 
 
 def steps(toy):

@@ -12,13 +12,6 @@ from launcher.remote.system import process
 
 pytestmark = pytest.mark.slow(reason="each test starts several clients and runs that compete")
 
-SMI = """#!/bin/sh
-i=0
-while [ $i -lt {cards} ]; do
-    echo "$i, GPU-card-$i, NVIDIA TITAN RTX, 7.5, 24576, 580.65"
-    i=$((i+1))
-done
-"""
 LEDGER = """
 import os, sys, time
 card = os.environ["CUDA_VISIBLE_DEVICES"]
@@ -34,20 +27,10 @@ note("end")
 
 
 @pytest.fixture
-def cards(client, monkeypatch):
-    """Put cards into this machine, as far as its nvidia-smi says: a program that prints so many lines."""
-    folder = client.home / "bin"
-    folder.mkdir()
-    before = type(client).env.fget
-    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
-    monkeypatch.setattr(type(client), "env", property(lambda self: {**before(self), "PATH": path}))
-
-    def put(count):
-        (folder / "nvidia-smi").write_text(SMI.format(cards=count))
-        (folder / "nvidia-smi").chmod(0o755)
-
+def cards(client, listed_cards):
+    """Put cards into this machine, whose trainings note in a ledger when they hold one."""
     client.script(LEDGER)
-    return put
+    return listed_cards
 
 
 def words(client, seconds=0.0, *more):

@@ -12,13 +12,6 @@ from testbed.client import processes_of, until
 
 pytestmark = pytest.mark.slow(reason="each test starts several clients")
 
-SMI = """#!/bin/sh
-i=0
-while [ $i -lt $(cat {count}) ]; do
-    echo "$i, GPU-card-$i, NVIDIA TITAN RTX, 7.5, 24576, 580.65"
-    i=$((i+1))
-done
-"""
 FAIL_ONCE = """
 import os, sys
 import launcher_worker as worker
@@ -32,23 +25,6 @@ worker.done(1)
 """
 NO_KERNEL = "CUDA error: no kernel image is available for execution on the device"
 LOST = "CUDA error: GPU is lost. Reboot the system to recover this GPU"
-
-
-@pytest.fixture
-def cards(client, monkeypatch):
-    """Put cards into this machine, as far as its nvidia-smi says."""
-    folder = client.home / "bin"
-    folder.mkdir()
-    before = type(client).env.fget
-    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
-    monkeypatch.setattr(type(client), "env", property(lambda self: {**before(self), "PATH": path}))
-
-    def put(count):
-        (folder / "count").write_text(str(count))
-        (folder / "nvidia-smi").write_text(SMI.format(count=folder / "count"))
-        (folder / "nvidia-smi").chmod(0o755)
-
-    return put
 
 
 def folder_of(client, run):
@@ -120,9 +96,9 @@ def test_a_script_that_cannot_start_again_fails_as_before(client):
     assert (seen.returncode, "no-kernel-image" in seen.stderr + seen.stdout) == (1, True)
 
 
-def test_a_lost_card_is_never_taken_again(client, cards):
+def test_a_lost_card_is_never_taken_again(client, listed_cards):
     """The run goes on with another one that it may have; while there is none, it still waits."""
-    cards(2)
+    listed_cards(2)
     fails_once(client, LOST)
     run = client.detached("--profile", "titan_rtx", "--", "python", "train.py")
     waiting = until_state(client, run, "waiting")
@@ -134,9 +110,9 @@ def test_a_lost_card_is_never_taken_again(client, cards):
     assert ledger(client) == [lost, ({"GPU-card-0", "GPU-card-1"} - {lost}).pop()]
 
 
-def test_the_only_card_of_a_run_is_lost(client, cards):
+def test_the_only_card_of_a_run_is_lost(client, listed_cards):
     """Nothing is started; the answer says why, and how to look again."""
-    cards(1)
+    listed_cards(1)
     fails_once(client, LOST)
     run = client.detached("--profile", "titan_rtx", "--", "python", "train.py")
     until_state(client, run, "waiting")
