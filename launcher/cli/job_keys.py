@@ -57,16 +57,7 @@ VALUES = {
 """The keys that have a fixed choice of values."""
 RESUMED = (
     *("steps", "batch.micro", "save_every_steps", "save_every_minutes", "keep_checkpoints", "checkpoints"),
-    *(
-        "loader_workers",
-        "attempts",
-        "restart",
-        "hang_minutes",
-        "time_limit_minutes",
-        "stop_grace_s",
-        "outputs",
-        "pull_limit",
-    ),
-    *("writable", "guard", "adapt", "inject", "on_end"),
+    *("loader_workers", "attempts", "restart", "hang_minutes", "time_limit_minutes", "stop_grace_s"),
+    *("outputs", "pull_limit", "writable", "guard", "adapt", "inject", "on_end"),
 )
 """The keys that `launch resume` takes; a resumed run keeps the others."""
