@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from testbed.client import missing, until
+from testbed.client import MIRRORED, missing, until
 from testbed.machine import HIDDEN_GATE, Machine
 from testbed.sshd import MissingPartError
 
@@ -20,10 +20,10 @@ for i in range(1, 61):
     w.log(i, loss=1 / i)
 w.done(60)
 """
-SUMS = "sha256sum [0-9]*/*.json [0-9]*/*.jsonl [0-9]*/*.txt && sha256sum plan.json && sha256sum code/train.py"
+SUMS = f"sha256sum {MIRRORED} && sha256sum plan.json && sha256sum code/train.py"
 HOST_SUMS = (
-    "cd record && sha256sum [0-9]*/*.json [0-9]*/*.jsonl [0-9]*/*"
-    ".txt && cd ../control && sha256sum plan.json && cd ../work && sha256sum code/train.py"
+    f"cd record && sha256sum {MIRRORED} && cd ../control && sha256sum plan.json"
+    " && cd ../work && sha256sum code/train.py"
 )
 
 

@@ -11,7 +11,7 @@ import time
 from typing import NamedTuple
 
 import pytest
-from testbed.client import Client, until
+from testbed.client import MIRRORED, Client, until
 from testbed.link import Link
 
 pytestmark = pytest.mark.testbed
@@ -27,10 +27,8 @@ while not os.path.exists(os.path.expanduser("~/{mark}")):
     w.log(i, loss=1 / i)
 w.done(i)
 """
-SUMS = "sha256sum [0-9]*/*.json [0-9]*/*.jsonl [0-9]*/*.txt && sha256sum plan.json"
-HOST_SUMS = (
-    "cd record && sha256sum [0-9]*/*.json [0-9]*/*.jsonl [0-9]*/*.txt && cd ../control && sha256sum plan.json"
-)
+SUMS = f"sha256sum {MIRRORED} && sha256sum plan.json"
+HOST_SUMS = f"cd record && sha256sum {MIRRORED} && cd ../control && sha256sum plan.json"
 TREE_SUMS = "find . -type f -print0 | sort -z | xargs -0 sha256sum"
 MB = 1_000_000
 UPLOAD_MB = 150

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 from testbed.cache import wheelhouse
-from testbed.client import missing, until
+from testbed.client import MIRRORED, missing, until
 from testbed.own_scripts import weights_come_home, write_scripts
 from testbed.sshd import MissingPartError
 from testbed.wheels import WheelServer
@@ -37,15 +37,14 @@ def remote_sums(lab, run):
     said = lab.ssh(
         "sh",
         "-c",
-        f"cd {lab.root}/runs/{run}/record && sha256sum [0-9]*/*.json [0-9]*/*.jsonl [0-9]*/*.txt"
-        " && cd ../control && sha256sum plan.json",
+        f"cd {lab.root}/runs/{run}/record && sha256sum {MIRRORED} && cd ../control && sha256sum plan.json",
     )
     return {line.split(None, 1)[1]: line.split()[0] for line in said.splitlines()}
 
 
 def local_sums(client, run):
     said = subprocess.run(
-        ["sh", "-c", "sha256sum plan.json [0-9]*/*.json [0-9]*/*.jsonl [0-9]*/*.txt"],
+        ["sh", "-c", f"sha256sum plan.json {MIRRORED}"],
         cwd=client.runs / run, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     return {line.split(None, 1)[1]: line.split()[0] for line in said.splitlines()}

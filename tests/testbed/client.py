@@ -25,6 +25,8 @@ from launcher.values.host import Host
 LAUNCH = [sys.executable, "-c", "from launcher.cli import main; main()"]
 IS_REQUIRED = os.environ.get("LAUNCH_TESTBED") == "required"
 REPOSITORY = Path(__file__).resolve().parents[2]
+MIRRORED = "[0-9]*/attempt.json [0-9]*/state.json [0-9]*/events.jsonl [0-9]*/log.txt"
+"""What a mirror has of a run's record, as a shell's patterns."""
 RECORDER = """
 import os, signal, sys, time
 for number in range(1, 65):
