@@ -17,6 +17,7 @@ from launcher.cli import (
     completing,
     cp,
     diagnose,
+    drill,
     execute,
     explain,
     forward,
@@ -153,6 +154,7 @@ _TASKS: dict[str, dict[str, Any]] = {
     "Hosts and cards": {
         "hosts": hosts.hosts,
         "probe": probe.probe,
+        "drill": drill.drill,
         "profile": profile.app,
         "image": image.app,
     },

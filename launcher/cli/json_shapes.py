@@ -441,6 +441,53 @@ class Recovered(Shape):
     runs: list[RecoveredRun]
 
 
+class PlannedFault(Part):
+    """One fault of a drill that is to come; `unable` is why it cannot be brought about there."""
+
+    fault: str
+    title: str
+    expected: str
+    seconds: int
+    unable: str | None
+
+
+class DrillPlan(Shape):
+    """`launch drill --dry-run`."""
+
+    kind: Literal["drill-plan"] = "drill-plan"
+    host: str
+    runtime: str
+    faults: list[PlannedFault]
+
+
+class DrillRow(Part):
+    """What came of one fault: `result` is ok, failed or not-run. `failure` and `remedy` are what the run has on record.
+
+    `steps_again` are steps that were trained twice, `silent_s` the seconds without a step, null where the training was not
+    interrupted; `left` is what the host still had of the run after its end.
+    """
+
+    fault: str
+    result: str
+    run: str | None
+    failure: str | None
+    remedy: str | None
+    steps_again: int | None
+    silent_s: float | None
+    left: list[str]
+    problems: list[str]
+
+
+class DrillReport(Shape):
+    """`launch drill`; `evidence` is the folder here with the ledger of each run."""
+
+    kind: Literal["drill"] = "drill"
+    host: str
+    runtime: str
+    evidence: str
+    rows: list[DrillRow]
+
+
 class RemovedRun(Shape):
     """`launch rm`, an object for each run: the bytes freed on its host (null for none), its files here, and whether they went too."""
 
@@ -642,6 +689,8 @@ SHAPES: tuple[type[BaseModel], ...] = (
         Forwarding,
         Stopped,
         Recovered,
+        DrillPlan,
+        DrillReport,
         RemovedRun,
     ),
     *(

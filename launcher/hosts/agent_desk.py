@@ -116,6 +116,10 @@ class AgentDesk:
         """Close the connection."""
         self._channel.close()
 
+    def sever(self) -> None:
+        """Cut the connection without a farewell."""
+        self._channel.sever()
+
     def probe(
         self,
         *,

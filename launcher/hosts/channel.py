@@ -78,6 +78,9 @@ class Link(Stream, Protocol):
     def open_program(self, words: Sequence[str]) -> Socket:
         """Open a stream to the standard input and output of a program over there. Raises HostError."""
 
+    def sever(self) -> None:
+        """Cut the connection without a farewell, as a failing network does; whoever reads gets an error."""
+
 
 class _Patience:
     """How long a host may take: `wait_s` for the next bytes; if `total_s` is given, so long for all, but for what it sends."""
@@ -157,6 +160,10 @@ class Channel:
         """Hang up. The agent leaves, the runs go on."""
         self._is_closed.set()
         self._link.close()
+
+    def sever(self) -> None:
+        """Cut the connection without a farewell; the channel notices that as it notices a failing network."""
+        self._link.sever()
 
     def by_hand(self, command: str) -> str:
         """Return the line by which a person runs a shell's command on the host."""

@@ -309,6 +309,9 @@ class Desk(Protocol):
     def close(self) -> None:
         """Close the connection. Runs continue."""
 
+    def sever(self) -> None:
+        """Cut the connection without a farewell, as a failing network does. What is asked then fails with UnreachableError."""
+
     def __enter__(self) -> Self:
         """Return the desk itself."""
 

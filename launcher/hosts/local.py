@@ -78,6 +78,10 @@ class LocalLink:
                 raise HostError(self._name, f"{self._name}: {words[0]}: {error.strerror}") from error
         return ours
 
+    def sever(self) -> None:
+        """Cut the stream to the agent."""
+        self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Hang up; the agent leaves at once. One that does not is our own child, and is made to."""
         try:

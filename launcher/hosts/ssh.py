@@ -139,6 +139,10 @@ class SshLink:
             channel.exec_command(f"exec sh -c {shell_word(shlex.join(['exec', *words]))}")
         return channel
 
+    def sever(self) -> None:
+        """Cut the connection to the nearest hop."""
+        self._wires[0].close()
+
     def close(self) -> None:
         """Close the connection, on every hop."""
         self._is_closed.set()

@@ -290,6 +290,7 @@ class _Inside:
         self.recv = stream.recv
         self.sendall = stream.sendall
         self.close = stream.close
+        self.sever = stream.close
 
     def by_hand(self, command: str) -> str:
         return command

@@ -1,0 +1,179 @@
+"""drill: hurt a small job on a host in every way that needs no root, and see that it goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.cli.options import AcceptFlag, CardOption, ColorOption, HostOption, JsonFlag, VerboseFlag
+
+if TYPE_CHECKING:
+    from launcher.runs.drilling import Prepared
+    from launcher.values.drill import Drill
+
+
+def drill(
+    host: HostOption = None,
+    profile: CardOption = None,
+    runtime: Annotated[
+        str | None,
+        typer.Option(metavar="RUNTIME", help="How the job runs on the host: auto, docker or native."),
+    ] = None,
+    faults: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fault",
+            metavar="FAULT",
+            help="Only this one; FAULT@STEP for another step than the usual. May be repeated.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the faults and how long they take; launch nothing.")
+    ] = False,
+    _color: ColorOption = None,
+    _verbose: VerboseFlag = False,
+    _accept: AcceptFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Hurt a small job on a host of yours, each time in another way, and see that it goes on as it should.
+
+    The job needs Python only, and no card unless --profile names one. It is launched once for each fault: processes are
+    killed, the connection is cut, a port is taken, a checkpoint is torn. A ledger outside of the run tells whether a step
+    was skipped or trained twice; ps, sha256sum and docker tell what is left. Each run is removed afterwards.
+
+    The exit code is 1 if something was not as expected. A fault that cannot be brought about there is not run.
+
+    Examples:
+        launch drill --host lab
+        launch drill --host lab --fault agent-killed --fault link-cut
+        launch drill --host lab --dry-run
+    """
+    from launcher.cli.screens import make_view
+    from launcher.runs import drilling
+    from launcher.values.drill import Result
+
+    view = make_view(as_json_lines=False)
+    request = drilling.DrillRequest(host, profile, runtime, faults or ())
+    try:
+        with drilling.prepared(request, view) as ready:
+            if dry_run:
+                _show_plan(ready, as_json=as_json)
+                return
+            view.note(_plan_words(ready))
+            found = drilling.drill(ready, view)
+    finally:
+        view.close()
+    if as_json:
+        _answer(found)
+    else:
+        _show(found)
+    if any(row.result == Result.FAILED for row in found.rows):
+        raise typer.Exit(1)
+
+
+def _plan_words(ready: Prepared) -> str:
+    from launcher.planning.drill import minutes_of
+
+    count = sum(one.fault.name not in ready.unable for one in ready.planned)
+    minutes = max(1, round(minutes_of(ready.planned)))
+    return f"{count} faults on {ready.host.name}, {ready.runtime}: about {minutes} min; each run is removed afterwards"
+
+
+def _show_plan(ready: Prepared, *, as_json: bool) -> None:
+    if as_json:
+        from launcher.cli import json_shapes
+        from launcher.cli.answer import answer
+
+        faults = [
+            json_shapes.PlannedFault(
+                fault=one.name,
+                title=one.fault.title,
+                expected=one.fault.expected,
+                seconds=one.fault.seconds,
+                unable=ready.unable.get(one.fault.name),
+            )
+            for one in ready.planned
+        ]
+        answer(json_shapes.DrillPlan(host=ready.host.name, runtime=ready.runtime, faults=faults))
+        return
+    from launcher.cli.columns import Column, print_columns
+    from launcher.cli.say import say
+
+    rows = []
+    for one in ready.planned:
+        why = ready.unable.get(one.fault.name)
+        told = one.fault.expected if why is None else f"not run: {why}"
+        rows.append((one.name, one.fault.title, f"{one.fault.seconds} s", told))
+    columns = (
+        Column("FAULT"),
+        Column("WHAT", 20, wraps=True),
+        Column("ABOUT"),
+        Column("EXPECTED", 20, wraps=True),
+    )
+    print_columns(columns, rows)
+    say(_plan_words(ready))
+
+
+def _show(found: Drill) -> None:
+    from launcher.cli.columns import Column, print_columns
+    from launcher.cli.say import say
+    from launcher.values.drill import Result
+
+    rows = []
+    for row in found.rows:
+        lost = "-" if row.lost is None else str(row.lost)
+        silent = "-" if row.silent_s is None else f"{row.silent_s:.1f} s"
+        left = "-" if row.result == Result.NOT_RUN else str(len(row.left))
+        rows.append(
+            (
+                row.planned.name,
+                row.result.replace("-", " "),
+                row.found or "-",
+                row.remedy or "-",
+                lost,
+                silent,
+                left,
+            )
+        )
+    columns = (
+        Column("FAULT"),
+        Column("RESULT"),
+        Column("CLASS"),
+        Column("REMEDY", 20, wraps=True),
+        Column("STEPS AGAIN"),
+        Column("SILENT"),
+        Column("LEFT"),
+    )
+    print_columns(columns, rows)
+    for row in found.rows:
+        for problem in row.problems:
+            say(f"{row.planned.name}: {problem}")
+        if row.result == Result.FAILED and row.run is not None:
+            say(f"  its record is kept here   launch logs {row.run.rpartition('-')[2]}")
+    bad = sum(row.result == Result.FAILED for row in found.rows)
+    count = sum(row.result != Result.NOT_RUN for row in found.rows)
+    say(f"{count - bad} of {count} as expected on {found.host}, {found.runtime}; ledgers in {found.evidence}")
+
+
+def _answer(found: Drill) -> None:
+    from launcher.cli import json_shapes
+    from launcher.cli.answer import answer
+
+    rows = [
+        json_shapes.DrillRow(
+            fault=row.planned.name,
+            result=row.result,
+            run=row.run,
+            failure=row.found,
+            remedy=row.remedy,
+            steps_again=row.lost,
+            silent_s=row.silent_s,
+            left=list(row.left),
+            problems=list(row.problems),
+        )
+        for row in found.rows
+    ]
+    answer(
+        json_shapes.DrillReport(host=found.host, runtime=found.runtime, evidence=found.evidence, rows=rows)
+    )

@@ -1,0 +1,110 @@
+"""Bring about the faults of a drill: by a plain shell on the host, by cutting the client's connection, by killing a client.
+
+The ledger gets a line when it is done.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from typing import NamedTuple
+
+from launcher.hosts import Desk
+from launcher.runs import host_shell
+from launcher.values.drill import By, Planned
+
+STEP_WAIT_S = 90
+"""How long the step may take to come."""
+CLIENT = (sys.executable, "-c", "from launcher.cli import main; main()")
+
+_TOOLS = """
+pids() { # of the processes whose command line has these words
+    WORDS="$1" ps -eo pid=,args= | WORDS="$1" awk 'index($0, ENVIRON["WORDS"]) { print $1 }'
+}
+hit() { # kill them; there must be one
+    found=$(pids "$1")
+    [ -n "$found" ] && kill -9 $found || { echo "not killed: $1: $([ -n "$found" ] && echo not allowed || echo not there)"; exit; }
+}
+newest() { ls "$RUN/work/checkpoints" | sed -n 's/^step-//p' | sort -n | sed -n '$p'; }
+turns=0
+until [ "$(grep -c '"step"' "$LEDGER")" -ge "$AT" ]; do
+    turns=$((turns + 1))
+    [ $turns -lt $((WAIT * 20)) ] || { echo "step $AT did not come within $WAIT s"; exit; }
+    sleep 0.05
+done
+"""
+
+_HURT = """
+printf '{"hurt": "%s"}\\n' "$FAULT" >> "$LEDGER"
+echo done
+"""
+
+_SCRIPTS = {
+    "trainer-killed": 'hit "drill.py $TOKEN"',
+    "agent-killed": 'hit "supervise $RUN"',
+    "keeper-killed": 'hit "keep $RUN"',
+    "all-killed": 'hit "keep $RUN"\nhit "supervise $RUN"\nhit "drill.py $TOKEN"',
+    "container-killed": 'docker kill "launch-${RUN##*/}" >/dev/null || { echo "docker kill failed"; exit; }',
+    "container-removed": 'docker rm --force "launch-${RUN##*/}" >/dev/null || { echo "docker rm failed"; exit; }',
+    "checkpoint-torn": """
+torn="$RUN/work/checkpoints/step-$(newest)"
+[ -d "$torn" ] || { echo "there was no checkpoint yet"; exit; }
+chmod u+w "$torn" "$torn"/* && head -c 1000 "$torn/weights.bin" > "$torn.part" && cat "$torn.part" > "$torn/weights.bin"
+rm -f "$torn.part"
+[ "$(wc -c < "$torn/weights.bin")" -eq 1000 ] || { echo "the checkpoint could not be changed"; exit; }
+hit "drill.py $TOKEN"
+""",
+}
+"""What the host's shell does once the step has begun."""
+
+
+class Place(NamedTuple):
+    """Where a row's run lies on its host: its folder, and that of its ledger; and the word that its training bears."""
+
+    folder: str
+    ledger: str
+    token: str
+
+    @property
+    def run(self) -> str:
+        """The run's id."""
+        return self.folder.rpartition("/")[2]
+
+
+def bring_about(
+    watching: Desk,
+    planned: Planned,
+    place: Place,
+    followed: Desk | None,
+    client: subprocess.Popen[bytes] | None,
+) -> str | None:
+    """Wait for the step and hurt the run, or who follows it; return what was in the way. Raises HostError."""
+    fault = planned.fault
+    named = {
+        "RUN": place.folder,
+        "LEDGER": f"{place.ledger}/ledger.jsonl",
+        "TOKEN": place.token,
+        "FAULT": fault.name,
+        "AT": str(planned.at),
+        "WAIT": str(STEP_WAIT_S),
+    }
+    variables = "".join(f"{name}={shlex.quote(value)}\n" for name, value in named.items())
+    body = [variables, _TOOLS, _SCRIPTS.get(fault.name, "")]
+    if fault.by == By.HOST:
+        return _problem(host_shell.run(watching, "".join([*body, _HURT]), STEP_WAIT_S + 30))
+    problem = _problem(host_shell.run(watching, "".join([*body, "echo done"]), STEP_WAIT_S + 30))
+    if problem is not None:
+        return problem
+    if followed is not None:
+        followed.sever()
+    if client is not None:
+        client.kill()
+        client.wait()
+    return _problem(host_shell.run(watching, variables + _HURT))
+
+
+def _problem(said: str) -> str | None:
+    """Return what a script complained about; None if it was done."""
+    *_, last = said.splitlines() or ["the host's shell said nothing"]
+    return None if last == "done" else last

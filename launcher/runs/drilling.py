@@ -1,0 +1,390 @@
+"""A drill: a small job is launched on a host again and again, hurt each time in another way, and judged from outside.
+
+What a row says comes from the job's ledger, which lies outside the run, and from `ps`, `sha256sum` and `docker` in a plain
+shell on the host.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shlex
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from launcher.errors import LaunchError
+from launcher.hosts import Desk, connect
+from launcher.planning import drill as judging
+from launcher.planning import runtime as choose_runtime
+from launcher.resources import data_folder
+from launcher.runs import host_shell
+from launcher.runs.cleaning import free, remove_here
+from launcher.runs.control import stop
+from launcher.runs.drill_faults import CLIENT, Place, bring_about
+from launcher.runs.following import follow, refresh
+from launcher.runs.held_interrupts import HeldInterrupts
+from launcher.runs.json_file import read_json
+from launcher.runs.launching import Started, launch, understand
+from launcher.runs.mirror import Mirror
+from launcher.runs.probing import probe
+from launcher.runs.recovering import TO_RECOVER, Outcome, RecoverRequest, recover_on
+from launcher.runs.request import Request
+from launcher.runs.run_desk import open_desk
+from launcher.runs.runs_folder import runs_folder
+from launcher.runs.silent_view import SilentView
+from launcher.runs.view import SilentStage
+from launcher.values.drill import By, Drill, Fault, Planned, Result, Row
+from launcher.values.record import RunState, is_terminal
+
+if TYPE_CHECKING:
+    from launcher.runs.view import Stage, View
+    from launcher.values.host import Host
+
+LIMIT_S = 120.0
+"""How much longer than expected a run may take before it is stopped."""
+MOST_RECOVERIES = 3
+LEAVE_S = 10
+"""How long after its end a run's last processes may be there."""
+JOB = "drill.toml"
+
+
+class DrillRequest(NamedTuple):
+    """What a drill is to do: where, with which runtime and for which card, and which faults; None and () for the usual."""
+
+    host: str | None = None
+    profile: str | None = None
+    runtime: str | None = None
+    faults: Sequence[str] = ()
+
+
+class Prepared(NamedTuple):
+    """A drill before its first row: the open desk that watches, the host, its runtime, and the faults to come.
+
+    `unable` says why a fault cannot be brought about there.
+    """
+
+    desk: Desk
+    host: Host
+    runtime: str
+    planned: Sequence[Planned]
+    unable: dict[str, str]
+    request: DrillRequest
+
+
+@contextmanager
+def prepared(request: DrillRequest, view: View) -> Iterator[Prepared]:
+    """Connect to the host and see what can be done there; nothing is sent. Raises UsageError and HostError."""
+    resolved = understand(_job(request, "", Planned(Fault("none", "", By.JOB))))
+    with view.stage("connect") as stage:
+        desk = connect(resolved.host)
+        stage.text = desk.about
+    with desk:
+        facts = probe(desk, resolved.host, resolved.job)
+        runtime = choose_runtime(resolved.profiles[0], resolved.host, resolved.job, facts)
+        planned = judging.chosen(request.faults, runtime)
+        yield Prepared(desk, resolved.host, runtime, planned, _unable(desk), request)
+
+
+def drill(ready: Prepared, view: View) -> Drill:
+    """Run all rows, one after the other; each run is removed before the next begins."""
+    folder = runs_folder() / "drills" / time.strftime(f"{ready.host.name}-%y%m%d-%H%M%S")
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for planned in ready.planned:
+        with view.stage(planned.name) as stage:
+            why = ready.unable.get(planned.fault.name)
+            row = (
+                _row(ready, planned, folder, stage) if why is None else _without(planned, Result.NOT_RUN, why)
+            )
+            stage.text = summary(row)
+        rows.append(row)
+    return Drill(ready.host.name, ready.runtime, tuple(rows), str(folder))
+
+
+def summary(row: Row) -> str:
+    """Return a row in a few words."""
+    if row.result != Result.OK:
+        return f"{row.result.replace('-', ' ')}: {'; '.join(row.problems)}"
+    words = [row.planned.fault.expected]
+    if row.lost:
+        words.append(f"{row.lost} steps again")
+    if row.silent_s is not None:
+        words.append(f"{row.silent_s:.1f} s without a step")
+    return ", ".join(words)
+
+
+def _without(planned: Planned, result: Result, why: str, run: str | None = None) -> Row:
+    return Row(planned, result, run, problems=(why,))
+
+
+def _job(request: DrillRequest, token: str, planned: Planned) -> Request:
+    """Return the launch of a row: our small job, whose processes bear the token."""
+    fault = planned.fault.name if planned.fault.by == By.JOB else "none"
+    settings = (
+        f'command=["python", "drill.py", "{token}"]',
+        f'settings.ledger="{token}"',
+        f'settings.fault="{fault}"',
+        f"settings.at={planned.at}",
+        "on_end=[]",  # of the project: nobody is to be told of these runs
+    )
+    return Request(
+        host=request.host,
+        profile=request.profile or "cpu",
+        runtime=request.runtime,
+        job=str(data_folder("jobs") / JOB),
+        settings=settings,
+        is_sure=True,
+    )
+
+
+def _unable(desk: Desk) -> dict[str, str]:
+    """Return the faults that cannot be brought about on a host, with the reason."""
+    asked = (
+        "unshare --user --map-root-user --mount true && echo namespaces\ndocker ps >/dev/null && echo docker"
+    )
+    able = host_shell.run(desk, asked).split()
+    unable = {}
+    if "namespaces" not in able:
+        unable["folder-full"] = "this user may make no namespace there (unshare --user --mount)"
+    if "docker" not in able:
+        words = "the docker command does not work there for this user"
+        unable |= {"container-killed": words, "container-removed": words}
+    return unable
+
+
+def _row(ready: Prepared, planned: Planned, folder: Path, stage: Stage) -> Row:
+    """Launch the job, bring the fault about, follow the run to its end, judge it, and remove it."""
+    token = f"drill-{secrets.token_hex(6)}"
+    try:
+        started = launch(_job(ready.request, token, planned), SilentView())
+    except LaunchError as error:
+        return _without(planned, Result.FAILED, str(error).splitlines()[0])
+    row = place = None
+    try:
+        if (number := started.interrupts.release()) is not None:
+            signal.raise_signal(number)
+        path = ready.desk.runs.location(started.mirror.run).path
+        place = Place(path, f"{os.path.dirname(os.path.dirname(path))}/cache/{token}", token)
+        stage.progress(f"run {started.mirror.short}")
+        state, problems = _hurt(ready, planned, started, place)
+        row = _judged(ready.desk, planned, started.mirror, place, state, problems, folder)
+    except LaunchError as error:
+        row = _without(planned, Result.FAILED, str(error).splitlines()[0], started.mirror.run)
+    finally:
+        started.desk.close()
+        problem = _clear_away(started, place, keeps_mirror=row is not None and row.result == Result.FAILED)
+    return row if problem is None else row._replace(result=Result.FAILED, problems=(*row.problems, problem))
+
+
+def _hurt(ready: Prepared, planned: Planned, started: Started, place: Place) -> tuple[RunState, list[str]]:
+    """Follow a run while it is hurt, and recover it if it needs that; return how it ended, and what went wrong."""
+    fault, view = planned.fault, SilentView()
+    problems: list[str] = []
+    followed: Desk | None = started.desk
+    client: subprocess.Popen[bytes] | None = None
+    if fault.by == By.CLIENT:
+        started.desk.close()
+        followed = None
+        words = [*CLIENT, "attach", started.mirror.run, "--quiet"]
+        client = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+    limit = _Limit(ready.desk, place.run, fault.seconds + LIMIT_S)
+    with limit, ThreadPoolExecutor(1) as pool:
+        hurting = None
+        if fault.by != By.JOB:
+            severed = followed if fault.by == By.LINK else None
+            hurting = pool.submit(bring_about, ready.desk, planned, place, severed, client)
+        try:
+            if client is not None:
+                client.wait()
+            state = _followed_to_its_end(started, view, followed, problems)
+        finally:
+            if client is not None:
+                client.kill()
+                client.wait()
+        if hurting is not None and (problem := hurting.result()) is not None:
+            problems.append(problem)
+    if limit.is_reached:
+        problems.append(f"it had not ended after {fault.seconds + LIMIT_S:.0f} s, and was stopped")
+    if fault.by == By.LINK and not view.losses:
+        problems.append("the client did not notice that its connection was cut")
+    return state, problems
+
+
+def _followed_to_its_end(
+    started: Started, view: SilentView, followed: Desk | None, problems: list[str]
+) -> RunState:
+    """Follow a run; whenever it waits or is interrupted, recover it, as a person would."""
+    host, mirror = started.host, started.mirror
+    state = follow(host, mirror, view, followed)
+    for _ in range(MOST_RECOVERIES):
+        if state.state not in TO_RECOVER:
+            break
+        with open_desk(host, mirror) as desk:
+            found = recover_on(desk, mirror, RecoverRequest(is_sure=True), view)
+        if found.outcome != Outcome.RECOVERED:
+            problems.append(f"not recovered: {found.words or found.outcome}")
+            break
+        state = follow(host, mirror, view)
+    return state
+
+
+class _Limit:
+    """Stops a run that takes too long. Use it in a `with`."""
+
+    def __init__(self, desk: Desk, run: str, seconds: float) -> None:
+        self.is_reached = False
+        self._desk, self._run = desk, run
+        self._timer = threading.Timer(seconds, self._reach)
+        self._timer.daemon = True
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def _reach(self) -> None:
+        self.is_reached = True
+        with suppress(LaunchError):
+            self._desk.runs.wish(self._run, "cancel", force=True)
+
+
+def _judged(
+    desk: Desk,
+    planned: Planned,
+    mirror: Mirror,
+    place: Place,
+    state: RunState,
+    problems: list[str],
+    folder: Path,
+) -> Row:
+    """Look at what is there from outside, keep it, and judge it."""
+    refresh(desk, mirror)
+    said = host_shell.run(desk, f"cat {shlex.quote(f'{place.ledger}/ledger.jsonl')}")
+    (folder / f"{planned.name}.jsonl").write_text(said)
+    seen = judging.Seen(
+        ledger=judging.read_ledger(said),
+        model=host_shell.run(desk, f"cat {shlex.quote(f'{place.folder}/work/artifacts/model')}"),
+        state=state.state,
+        reason=state.reason,
+        checkpoints=_checkpoints(desk, place),
+        differing=_differing(desk, mirror, place),
+        left=_left(desk, place),
+    )
+    judgement = judging.judge(planned, seen)
+    problems = [*problems, *judgement.problems]
+    found, remedy = _on_record(mirror)
+    return Row(
+        planned,
+        Result.FAILED if problems else Result.OK,
+        mirror.run,
+        found,
+        remedy,
+        judgement.lost,
+        judgement.silent_s,
+        tuple(seen.left),
+        tuple(problems),
+    )
+
+
+def _checkpoints(desk: Desk, place: Place) -> list[int]:
+    names = host_shell.run(desk, f"ls {shlex.quote(f'{place.folder}/work/checkpoints')}").split()
+    steps = (name.removeprefix("step-") for name in names if name.startswith("step-"))
+    return [int(step) for step in steps if step.isdigit()]
+
+
+def _differing(desk: Desk, mirror: Mirror, place: Place) -> list[str]:
+    """Return which files of the record, and of what the job made, are not the same here as on the host."""
+    script = f"""
+cd {shlex.quote(place.folder)} || exit
+for file in record/[0-9]*/attempt.json record/[0-9]*/state.json record/[0-9]*/events.jsonl record/[0-9]*/log.txt work/artifacts/model; do
+    [ -f "$file" ] && {{ sha256sum "$file" || shasum -a 256 "$file"; }}
+done"""
+    lines = [line.split(None, 1) for line in host_shell.run(desk, script).splitlines()]
+    differing = [] if lines else ["the host's shell finds no file of the record"]
+    for digest, path in (line for line in lines if len(line) == 2):
+        here = mirror.folder / path.removeprefix("record/").removeprefix("work/")
+        if not here.is_file() or hashlib.sha256(here.read_bytes()).hexdigest() != digest:
+            differing.append(path)
+    return differing
+
+
+_LOOK = """
+look() {
+    ps -eo pid=,args= | awk 'index($0, ENVIRON["TOKEN"]) || index($0, ENVIRON["RUN"]) { print "process " $0 }'
+    docker ps $ALL --format '{{.Names}} {{.Status}}' | grep -F "$RUN" | sed 's/^/container /'
+    [ -z "$ALL" ] || ls -d "$FOLDER" "$LEDGER"
+}
+turns=0
+while left=$(look); [ -n "$left" ] && [ $turns -lt $TURNS ]; do
+    turns=$((turns + 1))
+    sleep 0.2
+done
+[ -z "$left" ] || echo "$left"
+"""
+
+
+def _left(desk: Desk, place: Place, *, is_removed: bool = False) -> list[str]:
+    """Return the processes and containers of a run that are still there LEAVE_S after its end.
+
+    An ended container stays with its run. Once that is removed, neither it nor a file may be there.
+    """
+    named = {
+        "TOKEN": place.token,
+        "RUN": place.run,
+        "FOLDER": place.folder,
+        "LEDGER": place.ledger,
+        "ALL": "--all" if is_removed else "",
+        "TURNS": str(LEAVE_S * 5),
+    }
+    variables = "".join(f"{name}={shlex.quote(value)}\nexport {name}\n" for name, value in named.items())
+    return host_shell.run(desk, variables + _LOOK, LEAVE_S + 60).splitlines()
+
+
+def _on_record(mirror: Mirror) -> tuple[str | None, str | None]:
+    """Return the first failure that a run has on record, and what it did about it."""
+    for folder in sorted(mirror.folder.glob("[0-9][0-9][0-9][0-9]*")):
+        state, begun = read_json(folder / "state.json"), read_json(folder / "attempt.json")
+        for report in (state.get("failure"), begun.get("previous")):
+            if not isinstance(report, dict):
+                continue
+            if found := report.get("class") or report.get("reason"):
+                remedy = state.get("remedy") if report is state.get("failure") else begun.get("remedy")
+                text = remedy.get("text") if isinstance(remedy, dict) else None
+                resumed = begun.get("checkpoint")
+                step = resumed.get("step") if isinstance(resumed, dict) else None
+                return str(found), str(text) if text else f"resumed from step {step}" if step else None
+    return None, None
+
+
+def _clear_away(started: Started, place: Place | None, *, keeps_mirror: bool) -> str | None:
+    """End and remove a run and its ledger from the host, and from here; return what was in the way."""
+    mirror = started.mirror
+    held = HeldInterrupts()
+    try:
+        with open_desk(started.host, mirror) as desk:
+            state = mirror.state()
+            if state is None or not is_terminal(state.state):
+                stop(desk, mirror.run, now=True, grace_s=0.0)
+            problem = free(desk, mirror, "all", SilentStage()).problem
+            if place is not None:
+                host_shell.run(desk, f"rm -rf {shlex.quote(place.ledger)}")
+                if problem is None and (left := _left(desk, place, is_removed=True)):
+                    problem = f"not removed: {', '.join(left)}"
+        if not keeps_mirror:
+            remove_here(mirror, force=True)
+        return problem
+    except LaunchError as error:
+        return f"not removed: {str(error).splitlines()[0]}   launch rm --force {mirror.short}"
+    finally:
+        held.release()

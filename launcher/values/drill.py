@@ -1,0 +1,109 @@
+"""The faults of `launch drill`, and what came of one."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+STEPS, INTERVAL, SAMPLES, AT = 40, 5, 4, 13
+"""Of the small job: its steps, after how many it saves a checkpoint, its samples a step, and the step that is hurt."""
+
+
+class By(StrEnum):
+    """Who brings a fault about."""
+
+    JOB = "job"
+    HOST = "host"
+    LINK = "link"
+    CLIENT = "client"
+
+
+class Fault(NamedTuple):
+    """A fault that needs no root.
+
+    `runtimes` are those in which it can happen; `reason` is why the run ends, None if it goes on and succeeds. `intervals`
+    is how many checkpoint intervals may be trained again. `seconds` is how long a run with it takes, about. It may come in
+    the steps from `first` to `last`.
+    """
+
+    name: str
+    title: str
+    by: By
+    runtimes: tuple[str, ...] = ("native", "docker")
+    reason: str | None = None
+    intervals: int = 1
+    seconds: int = 10
+    first: int = 1
+    last: int = STEPS - 1
+
+    @property
+    def expected(self) -> str:
+        """What is expected of the run, in words."""
+        return "goes on" if self.reason is None else f"ends: {self.reason}"
+
+
+FAULTS = (
+    Fault("trainer-killed", "the training gets SIGKILL", By.HOST),
+    Fault("agent-killed", "the agent gets SIGKILL", By.HOST, seconds=13),
+    Fault("keeper-killed", "the agent's keeper gets SIGKILL", By.HOST, ("native",)),
+    Fault("all-killed", "keeper, agent and training get SIGKILL", By.HOST, ("native",), seconds=12),
+    Fault("container-killed", "docker kill", By.HOST, ("docker",), seconds=13),
+    Fault("container-removed", "docker rm --force", By.HOST, ("docker",), seconds=13),
+    Fault("link-cut", "the connection of the client breaks", By.LINK),
+    Fault("client-killed", "the client gets SIGKILL", By.CLIENT),
+    Fault("hang", "the training sleeps for ever", By.JOB, seconds=15),
+    Fault("port-taken", "another process has the training's port", By.JOB),
+    Fault("loss-nan", "the loss becomes NaN", By.JOB, reason="nan-divergence", last=STEPS - 3),
+    Fault("folder-full", "a folder of the job is full", By.JOB, ("native",), reason="disk-full"),
+    Fault("checkpoint-torn", "the newest checkpoint is cut short", By.HOST, intervals=2, first=INTERVAL + 2),
+)
+"""The rows of a drill."""
+
+
+class Planned(NamedTuple):
+    """A fault, and the step in which it comes."""
+
+    fault: Fault
+    at: int = AT
+
+    @property
+    def name(self) -> str:
+        """The fault as `--fault` names it."""
+        return self.fault.name if self.at == AT else f"{self.fault.name}@{self.at}"
+
+
+class Result(StrEnum):
+    """What a row of a drill says."""
+
+    OK = "ok"
+    FAILED = "failed"
+    NOT_RUN = "not-run"
+
+
+class Row(NamedTuple):
+    """What came of a fault.
+
+    `found` is the class of the failure that the run has on record, `remedy` what it did about it, both None if it noticed
+    none. `lost` counts the steps that were trained again; `silent_s` is how long no step began after the fault, None where
+    the training was not interrupted. `left` is what the host still has of it. `problems` say what is not as expected, or
+    why the fault was not brought about.
+    """
+
+    planned: Planned
+    result: Result
+    run: str | None = None
+    found: str | None = None
+    remedy: str | None = None
+    lost: int | None = None
+    silent_s: float | None = None
+    left: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class Drill(NamedTuple):
+    """A drill: where it was, and its rows. `evidence` is the folder here with the ledger of each row."""
+
+    host: str
+    runtime: str
+    rows: tuple[Row, ...]
+    evidence: str
