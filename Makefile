@@ -8,6 +8,7 @@
 # bench        write the figures
 # links        write the table of bad links
 # kills        write the table of random kills
+# faults       write the table of faults: those of `launch drill`, and those that need root
 # orders       write the table of random removals and pulls
 # large        write the table of large trees
 # scale        write the table of a host with 10,000 runs
@@ -23,7 +24,7 @@
 # testbed-up   leave two machines running
 # testbed-down end them
 # clean        remove what these targets made
-.PHONY: demo quick test long check lint docs cast bench links kills orders large scale precision curves memory fuzz gpu scripts mutants testbed-up testbed-down clean
+.PHONY: demo quick test long check lint docs cast bench links kills faults orders large scale precision curves memory fuzz gpu scripts mutants testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -65,6 +66,9 @@ links: .venv/ready
 
 kills: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py kills
+
+faults: .venv/ready
+	$(BIN)/python tests/bench/scenarios.py faults
 
 orders: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py orders

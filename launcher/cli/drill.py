@@ -73,7 +73,7 @@ def drill(
 
 
 def _plan_words(ready: Prepared) -> str:
-    from launcher.planning.drill import minutes_of
+    from launcher.planning.drill_judging import minutes_of
 
     count = sum(one.fault.name not in ready.unable for one in ready.planned)
     minutes = max(1, round(minutes_of(ready.planned)))
@@ -116,7 +116,10 @@ def _show_plan(ready: Prepared, *, as_json: bool) -> None:
 
 
 def _show(found: Drill) -> None:
+    from pathlib import Path
+
     from launcher.cli.columns import Column, print_columns
+    from launcher.cli.ending import shown_path
     from launcher.cli.say import say
     from launcher.values.drill import Result
 
@@ -153,7 +156,8 @@ def _show(found: Drill) -> None:
             say(f"  its record is kept here   launch logs {row.run.rpartition('-')[2]}")
     bad = sum(row.result == Result.FAILED for row in found.rows)
     count = sum(row.result != Result.NOT_RUN for row in found.rows)
-    say(f"{count - bad} of {count} as expected on {found.host}, {found.runtime}; ledgers in {found.evidence}")
+    where = shown_path(Path(found.evidence))
+    say(f"{count - bad} of {count} as expected on {found.host}, {found.runtime}; ledgers in {where}")
 
 
 def _answer(found: Drill) -> None:

@@ -454,7 +454,7 @@ class PlannedFault(Part):
 class DrillPlan(Shape):
     """`launch drill --dry-run`."""
 
-    kind: Literal["drill-plan"] = "drill-plan"
+    kind: Literal["faults"] = "faults"
     host: str
     runtime: str
     faults: list[PlannedFault]

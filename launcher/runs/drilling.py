@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import LaunchError
 from launcher.hosts import Desk, connect
-from launcher.planning import drill as judging
+from launcher.planning import drill_judging as judging
 from launcher.planning import runtime as choose_runtime
 from launcher.resources import data_folder
 from launcher.runs import host_shell
@@ -147,14 +147,12 @@ def _job(request: DrillRequest, token: str, planned: Planned) -> Request:
 
 def _unable(desk: Desk) -> dict[str, str]:
     """Return the faults that cannot be brought about on a host, with the reason."""
-    asked = (
-        "unshare --user --map-root-user --mount true && echo namespaces\ndocker ps >/dev/null && echo docker"
-    )
+    asked = "unshare --user --map-root-user --mount true && echo namespaces\ndocker ps >/dev/null && echo containers"
     able = host_shell.run(desk, asked).split()
     unable = {}
     if "namespaces" not in able:
         unable["folder-full"] = "this user may make no namespace there (unshare --user --mount)"
-    if "docker" not in able:
+    if "containers" not in able:
         words = "the docker command does not work there for this user"
         unable |= {"container-killed": words, "container-removed": words}
     return unable

@@ -4,6 +4,7 @@
 links out of the drill's reach before the drill begins, and `ps`, `ls` and the docker CLI.
 """
 
+import itertools
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ import time
 
 import pytest
 from testbed import trainer
-from testbed.client import REPOSITORY
+from testbed.client import REPOSITORY, until
 
 from launcher.values.drill import AT, FAULTS, INTERVAL, STEPS
 
@@ -42,14 +43,15 @@ ROWS = [
     if IS_WHOLE or (host, fault.name, at) in IN_CI
 ]
 ROOT_ROWS = [
-    *[("native", fault, at) for fault in ("machine-killed", "disk-full") for at in MOMENTS],
-    *[("docker", fault, at) for fault in ("machine-killed", "engine-killed", "engine-restarted") for at in MOMENTS],
+    ("native", fault, at)
+    for fault in ("machine-killed", "clock-forward", "clock-back")
+    for at in MOMENTS
+] + [
+    ("native", "disk-full", at) for at in (11, 22, 33)  # once there are two checkpoints, one of which can go
+] + [
+    ("docker", fault, at) for fault in ("machine-killed", "engine-killed", "engine-restarted") for at in MOMENTS
 ]  # fmt: skip
-ROOT_ROWS = [
-    row
-    for row in ROOT_ROWS
-    if IS_WHOLE or row in {("native", "disk-full", 10), ("docker", "engine-killed", AT)}
-]
+IN_CI_BY_ROOT = {("native", "disk-full", 11), ("docker", "engine-killed", AT)}
 JOB = REPOSITORY / "jobs" / "drill.toml"
 KEPT = "kept.jsonl"
 
@@ -127,3 +129,146 @@ def left(box):
         *(line for line in lines if any(mark in line for mark in marks) and "ps -eo" not in line),
         *containers,
     ]
+
+
+class Hurt:
+    """A run of the drill's job that root hurts on its machine."""
+
+    def __init__(self, client, box, host, at):
+        """Launch it and wait for the step."""
+        self.client, self.box, self.machine = client, box, box.machine
+        ledger = "/home/ada/hurt" if host == "native" else "hurt"
+        self.ledger = "hurt/ledger.jsonl" if host == "native" else ".launch/cache/hurt/ledger.jsonl"
+        self.machine.ssh("rm", "-rf", os.path.dirname(self.ledger))
+        told = ("--set", f"settings.ledger={json.dumps(ledger)}", "--profile", "cpu")
+        self.run = client.detached("--host", host, "--job", str(JOB), *told)
+        until(lambda: self.step() >= at, f"step {at}", every=0.1)
+
+    def step(self):
+        """How many steps the ledger has."""
+        said = self.machine.ssh("grep", "-c", '"step"', self.ledger, check=False)
+        return int(said or 0)
+
+    def mark(self):
+        """Note in the ledger that it was hurt."""
+        self.machine.ssh("sh", "-c", f'echo \'{{"hurt": "by root"}}\' >> {self.ledger}')
+
+    def end(self):
+        """Follow it, as a person would; return the classes of its failures on record, and remove it."""
+        out = self.client.seen("attach", self.run, timeout=200)
+        assert "succeeded" in out, out
+        self.machine.ssh("ln", self.ledger, KEPT)
+        states = [json.loads(path.read_text()) for path in (self.client.runs / self.run).glob("*/state.json")]
+        self.client.ok("rm", "--force", self.run)
+        return [state["failure"]["class"] for state in states if state.get("failure")]
+
+
+def kill_machine(hurt):
+    """Power off, power on."""
+    hurt.machine.kill()
+    hurt.machine.up()
+    hurt.box.wait()
+
+
+def kill_engine(hurt):
+    """Engine and containerd get SIGKILL, and come back."""
+    hurt.box.kill(has_containerd=True)
+    hurt.box.start()
+
+
+def restart_engine(hurt):
+    """As an upgrade does."""
+    hurt.box.stop_gracefully()
+    hurt.box.start()
+
+
+def fill_disk(hurt):
+    """The disk of the runs has no room for a third checkpoint."""
+    used, block = (int(word) for word in hurt.machine.enter("stat", "-f", "-c", "%b %S", SMALL).split())
+    free = int(hurt.machine.enter("stat", "-f", "-c", "%f", SMALL))
+    hurt.machine.enter("mount", "-o", f"remount,size={(used - free) * block + 100_000}", SMALL)
+
+
+def set_clock(offset):
+    """Let the wall clock of every Python on the machine jump, by seconds. The times of files do not."""
+    return lambda hurt: hurt.machine.ssh("sh", "-c", f"echo {offset} > clock")
+
+
+BY_ROOT = {
+    "machine-killed": kill_machine,
+    "engine-killed": kill_engine,
+    "engine-restarted": restart_engine,
+    "disk-full": fill_disk,
+    "clock-forward": set_clock(86400),
+    "clock-back": set_clock(-86400),
+}
+SMALL = "/mnt"
+CLOCK = """
+import time
+
+
+def _jumping(real, unit):
+    def now():
+        try:
+            with open("/home/ada/clock") as file:
+                return real() + int(file.read()) * unit
+        except (OSError, ValueError):
+            return real()
+
+    return now
+
+
+time.time, time.time_ns = _jumping(time.time, 1), _jumping(time.time_ns, 10**9)
+"""
+"""Every Python of the machine reads this at its start. A namespace cannot have a wall clock of its own."""
+
+
+@pytest.fixture
+def prepared(box, client, row):
+    """The machine as a row needs it: with runs on a small disk, or with a clock that can jump."""
+    machine, fault = box.machine, row[1]
+    if fault == "disk-full":
+        machine.enter(
+            "mount", "-t", "tmpfs", "-o", "size=1200m,mode=1777", "tmpfs", SMALL
+        )  # the gate asks for 1 GB
+        text = (client.project / "launch.toml").read_text()
+        (client.project / "launch.toml").write_text(
+            text.replace("[hosts.native]", f'[hosts.native]\nroot = "{SMALL}/launch"')
+        )
+    custom = next((machine.folder / "etc").glob("python3.*")) / "sitecustomize.py"
+    kept = custom.read_text() if custom.exists() else ""
+    if fault.startswith("clock"):
+        custom.write_text(CLOCK)
+    yield box
+    if fault == "disk-full":
+        machine.enter("umount", "--lazy", SMALL)
+    custom.write_text(kept)
+    machine.ssh("rm", "-f", "clock")
+
+
+@pytest.mark.parametrize("row", [row for row in ROOT_ROWS if IS_WHOLE or row in IN_CI_BY_ROOT], ids=names)
+def test_a_fault_that_needs_root(client, prepared, tmp_path, record_property, row):
+    """The run goes on and succeeds, at most one interval is trained again, and nothing is left."""
+    host, fault, at = row
+    before = time.monotonic()
+    hurt = Hurt(client, prepared, host, at)
+    BY_ROOT[fault](hurt)
+    hurt.mark()
+    found = hurt.end()
+    took_s = time.monotonic() - before
+    again = judged(hurt.machine, tmp_path, None, INTERVAL)
+    assert left(prepared) == []
+    assert found == (["disk-full"] if fault == "disk-full" else [])
+    lines = trainer.read(tmp_path / "samples")
+    times = [line["time"] for line in lines if "time" in line]
+    jumps = [later - earlier for earlier, later in itertools.pairwise(times) if abs(later - earlier) > 3600]
+    assert len(jumps) == fault.startswith("clock"), "the clock jumped, as the training itself saw"
+    assert sum("begin" in line for line in lines) == (1 if jumps else 2)
+    record_property("fault", f"{fault}, step {at}")
+    record_property("where", host)
+    record_property("class", ", ".join(found) or "-")
+    record_property("remedy", "-")
+    record_property("again", str(again))
+    record_property("silent", "-")
+    record_property("left", "0")
+    record_property("took", f"{took_s:.0f} s")
