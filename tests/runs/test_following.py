@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from testbed.client import until
+from testbed.client import is_gone, until
 
 from launcher.errors import UsageError
 from launcher.runs.runs_folder import runs_folder
@@ -78,13 +78,20 @@ def hear(client):
         yield lambda *words: stack.enter_context(contextlib.closing(Heard(client.start(*words))))
 
 
+@pytest.fixture
+def ends():
+    """What is done at the end, however the test ends: a stopped process would keep this one from ending."""
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
 def sums(folder, *patterns):
     """SHA-256 of files below a folder, by sha256sum."""
     names = sorted(
         path.relative_to(folder).as_posix()
         for one in patterns
         for path in folder.glob(one)
-        if path.is_file() and path.name not in ("lock", "heartbeat")
+        if path.is_file() and path.name not in ("lock", "heartbeat", "sealed.json")
     )
     said = subprocess.run(["sha256sum", *names], cwd=folder, capture_output=True, text=True, check=True)
     return said.stdout
@@ -106,7 +113,7 @@ def children(pid):
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_two_who_follow_one_run_from_one_folder_do_not_hurt_each_other(client, hear):
+def test_two_who_follow_one_run_from_one_folder_do_not_hurt_each_other(client, hear, ends):
     """One is far behind and applies an old answer while the other goes on: both end with the run, all is there."""
     gate = client.home / "gate"
     allowed = iter(range(1, STEPS + 1))
@@ -125,6 +132,7 @@ def test_two_who_follow_one_run_from_one_folder_do_not_hurt_each_other(client, h
     now = let(next(allowed))
     until(lambda: now in fast.steps() and now in slow.steps(), "both to be up to date")
     agents = children(slow.process.pid)
+    ends.callback(lambda: [os.kill(pid, signal.SIGCONT) for pid in agents if not is_gone(pid)])
     slow.process.send_signal(signal.SIGSTOP)
     for step in (now + 3, now + 6):  # the first of these waits for the slow one in its answer
         let(step)
