@@ -185,12 +185,19 @@ class Mirror:
                 record = {
                     "version": 1,
                     "run": self.run,
-                    "host": (keeps_host and previous.get("host")) or host.model_dump(),
+                    "host": ((self._known_host() if keeps_host else None) or host).model_dump(),
                     "root": root_id,
                     **(kept or first()),
                 }
                 if record != previous:
                     self._write("client.json", f"{json.dumps(record)}\n".encode())
+
+    def _known_host(self) -> Host | None:
+        """Return the run's host, None if the mirror does not name it."""
+        try:
+            return self.host()
+        except RunError:
+            return None
 
     def note_reached(self) -> None:
         """Note that the run's host has just answered. What the disk refuses is only not known later."""
