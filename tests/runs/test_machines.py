@@ -168,7 +168,8 @@ def test_a_holder_is_told_by_the_pid_that_its_own_host_knows(client, shared, car
         words = ("--host", "alpha", "--profile", "l40s", "--", "python3", "train.py")
         run = client.detached(*words)
         (pid,) = until(probed, "the context")
-        assert alpha.ssh("pgrep", "-f", "train.py").split() == [str(pid)]
+        # what it forks bears its name until it becomes another program
+        until(lambda: alpha.ssh("pgrep", "-f", "train.py").split() == [str(pid)], "its process alone")
         assert (probed()[pid]["ownership"], probed()[pid]["run"]) == ("ours-live", run)
         beside = f"HOME=/ setsid --fork python3 -B {cards.folder}/holder.py 70 >/dev/null 2>&1 </dev/null"
         alpha.ssh("sh", "-c", f"CUDA_VISIBLE_DEVICES=1 {beside}")
