@@ -379,6 +379,9 @@ class _Preparation(_Part):
     def check_sources(self, plan: Plan) -> None:
         self._channel.call("sources", plan.to_file())
 
+    def lacking(self, manifest: Mapping[str, Any]) -> list[str]:
+        return self._ask(_Missing, "lacking", json.dumps(manifest).encode(), deadline_s=DISK_S).missing
+
     def offer(self, run: str, manifest: Mapping[str, Any]) -> list[str]:
         return self._ask(_Missing, "offer", json.dumps(manifest).encode(), run=run, deadline_s=DISK_S).missing
 

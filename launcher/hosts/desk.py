@@ -151,6 +151,9 @@ class Preparation(Protocol):
     def check_sources(self, plan: Plan) -> None:
         """Have the host look for what a plan names on it by path. Raises AgentError `no-source`."""
 
+    def lacking(self, manifest: Mapping[str, Any]) -> list[str]:
+        """Return the SHA-256 of the files of a tree that the host would have to be sent. Nothing is made there."""
+
     def offer(self, run: str, manifest: Mapping[str, Any]) -> list[str]:
         """Offer a tree; return the SHA-256 of the files that the host lacks. If it lacks none, the tree is in place."""
 

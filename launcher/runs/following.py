@@ -13,6 +13,7 @@ from rich.filesize import decimal
 
 from launcher.errors import HostError, RunError, UnreachableError
 from launcher.hosts import Desk
+from launcher.runs import departures
 from launcher.runs.adapting import mending_command
 from launcher.runs.checkpoint_pulling import CheckpointKeeper
 from launcher.runs.host_figures import host_figures
@@ -120,6 +121,8 @@ def _tell_parent(mirror: Mirror, view: View) -> bool:
     parent = mirror.parent()
     if parent is not None:
         view.continues(mirror.run, parent)
+        if words := departures.still_training(mirror, parent):
+            view.note(words)
     return parent is not None or mirror.began() is not None
 
 

@@ -17,9 +17,9 @@ from ..record.files import read_json, write_durably
 from ..record.rundir import TERMINAL, Run
 from ..record.safe_open import open_regular
 from ..store import parentage, shipping
-from ..store.manifest import read_manifest
+from ..store.manifest import check, read_manifest
 from . import contact
-from .requests import OfRun, Reply, RequestError, RunId, read_object
+from .requests import NoArguments, OfRun, Reply, RequestError, RunId, read_object
 from .session import OfferedCheckpoint, Session, Verb
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
@@ -122,6 +122,14 @@ def _send(stream: shipping.ChunkWriter, path: str, size: int) -> None:
 # on the new host
 
 
+def lacking(session: Session, _request: NoArguments, payload: bytes) -> Reply:
+    """Return which files of a manifest (the payload) a run with it would have to be sent here. Nothing is made."""
+    manifest = read_object(payload, "the manifest")
+    check(manifest)
+    with session.store.shared():
+        return Reply({"missing": session.store.missing(manifest)})
+
+
 class OfferCheckpoint(NamedTuple):
     """A prepared run, the run that it goes on with, and the name of that one's checkpoint."""
 
@@ -212,6 +220,7 @@ VERBS = {
     "move": Verb(Move, move),
     "tree": Verb(OfRun, tree),
     "contents": Verb(Contents, contents),
+    "lacking": Verb(NoArguments, lacking),
     "offer_checkpoint": Verb(OfferCheckpoint, offer_checkpoint),
     "ship_checkpoint": Verb(ShipCheckpoint, ship_checkpoint),
 }
