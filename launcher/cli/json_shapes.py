@@ -45,10 +45,14 @@ class Shape(Part):
 
 
 class RunRow(Summary):
-    """A run; `problem` is why its host could not be asked, or what it said. `goes_on`: where this client has had it go on."""
+    """A run; `problem` is why its host could not be asked, or what it said, and `reached` when it last answered then.
+
+    `goes_on` is where this client has had it go on.
+    """
 
     host: str
     problem: str | None
+    reached: float | None
     goes_on: Departure | None
 
 

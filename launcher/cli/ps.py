@@ -78,7 +78,14 @@ def _json(rows: list[Row]) -> str:
     from launcher.cli.json_shapes import RunRow, Runs
 
     runs = [
-        RunRow(**dict(row.summary), host=row.host, problem=row.problem, goes_on=row.goes_on) for row in rows
+        RunRow(
+            **dict(row.summary),
+            host=row.host,
+            problem=row.problem,
+            reached=row.reached,
+            goes_on=row.goes_on,
+        )
+        for row in rows
     ]
     return json.dumps(plain(Runs(runs=runs)))
 
