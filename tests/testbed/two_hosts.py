@@ -34,7 +34,7 @@ for step in range(first, {steps} + 1):
     worker.log(step, loss=weight)
     worker.save(step, lambda folder: open(os.path.join(folder, "weights"), "w").write(repr(weight)))
     if worker.stopping(): raise SystemExit(0)
-    time.sleep({pause})
+    time.sleep({pause} if found or step < 5 else {later})
 open(os.path.join(plan.artifacts, "weights"), "w").write(repr(weight))
 worker.done({steps})
 """
@@ -52,9 +52,9 @@ class Two(NamedTuple):
         """(run, step, sample, weight) of each step, by the training's own word."""
         return [line.split() for line in self.path.read_text().splitlines()] if self.path.exists() else []
 
-    def started(self, host="A", pause=0.4):
-        """A run in the middle of its work."""
-        text = TRAIN.format(ledger=str(self.path), pause=pause, steps=STEPS)
+    def started(self, host="A", pause=0.4, later=None):
+        """A run in the middle of its work; from step 5 on it takes `later` seconds a step where it has begun."""
+        text = TRAIN.format(ledger=str(self.path), pause=pause, later=later or pause, steps=STEPS)
         (self.client.project / "train.py").write_text(text)
         run = self.client.detached("--host", host, "--job", "job.toml")
         until(lambda: len(self.ledger()) >= 4, "four steps")
