@@ -51,10 +51,11 @@ def _settle(desk: Desk, mirror: Mirror, departure: Departure) -> None:
             desk.runs.wish(mirror.run, "cancel", force=True)
         else:
             desk.runs.wish(mirror.run, "cancel")
-            departures.note(mirror, told=time.time())
+            departure = departures.note(mirror, told=time.time())
             stop(desk, mirror.run, now=True, grace_s=0.0)
     also = None
     if summary is not None:
         known = desk.runs.move(mirror.run, departure.to)  # refused while anything of it lives
         also = known.run if known != departure.to else None
-    departures.note(mirror, settled=time.time(), told=departure.told or time.time(), also=also)
+    now = time.time()
+    departures.note(mirror, told=departure.told or now, settled=now, also=also)
