@@ -304,9 +304,16 @@ class _Runs(_Part):
     def outlook(self, run: str) -> Outlook:
         return self._ask(Outlook, "outlook", run=run)
 
-    def move(self, run: str, target: MovedTo) -> MovedTo:
+    def move(self, run: str, target: MovedTo, instead: Sequence[str] = ()) -> MovedTo:
         return self._ask(
-            _Moved, "move", run=run, to=target.run, host=target.host, root=target.root, deadline_s=SHORT_S
+            _Moved,
+            "move",
+            run=run,
+            to=target.run,
+            host=target.host,
+            root=target.root,
+            instead=list(instead),
+            deadline_s=SHORT_S,
         ).moved
 
     def tree(self, run: str) -> bytes:

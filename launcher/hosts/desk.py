@@ -104,8 +104,11 @@ class Runs(Protocol):
     def outlook(self, run: str) -> Outlook:
         """Return whether a run can be moved, and where it has been moved to."""
 
-    def move(self, run: str, target: MovedTo) -> MovedTo:
-        """Record that a run, which has ended, goes on elsewhere; return what is on record: an earlier move stands."""
+    def move(self, run: str, target: MovedTo, instead: Sequence[str] = ()) -> MovedTo:
+        """Record that a run, which has ended, goes on elsewhere; return what is on record: an earlier move stands.
+
+        `instead` are successors that never began: one of them on record gives way.
+        """
 
     def tree(self, run: str) -> bytes:
         """Return the manifest of a run's code and data as they were sent, as JSON."""

@@ -7,7 +7,7 @@ farewell.py. Until then it may still train; nothing that it does from now on cou
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.filesize import decimal
 
@@ -15,6 +15,7 @@ from launcher.errors import RunError, UnreachableError, UsageError
 from launcher.runs import checkpoints_here, departures, sent_record
 from launcher.runs.arriving import (
     Arrival,
+    Earlier,
     MoveRequest,
     arrival,
     check_offered,
@@ -58,11 +59,14 @@ def go_on_without(
     with connected(view, functools.partial(connect, target)) as new:
         if new.root_id == root_of(mirror):
             return recover_on(new, mirror, RecoverRequest(request.env_files, request.is_sure), view)
-        if intention is not None and (again := taken_up(new, mirror, intention.to, request, view)):
-            return again
+        earlier = Earlier()
+        if intention is not None:
+            earlier = taken_up(new, mirror, intention.to, request, view)
+        if earlier.recovery is not None:
+            return earlier.recovery
         if not request.abandons:
             raise _explained(why, mirror, target)
-        return _abandon(new, mirror, target, request, view)
+        return _abandon(new, _Errand(mirror, target, request, earlier.given_up), view)
 
 
 def _explained(why: UnreachableError, mirror: Mirror, target: Host) -> UnreachableError:
@@ -73,7 +77,15 @@ def _explained(why: UnreachableError, mirror: Mirror, target: Host) -> Unreachab
     )
 
 
-def _abandon(new: Desk, mirror: Mirror, target: Host, request: MoveRequest, view: View) -> Recovery:
+class _Errand(NamedTuple):
+    mirror: Mirror
+    target: Host
+    request: MoveRequest
+    given_up: str | None
+
+
+def _abandon(new: Desk, errand: _Errand, view: View) -> Recovery:
+    mirror, target, request, given_up = errand
     old = mirror.host().name
     if root_of(mirror) is None:
         raise RunError(f"{mirror.run} cannot be abandoned: this client does not know the root that {old} has")
@@ -86,9 +98,8 @@ def _abandon(new: Desk, mirror: Mirror, target: Host, request: MoveRequest, view
         stage.text = f"{home.checkpoint.name}, step {home.checkpoint.step}: whole, as {old} sent it"
     place = arrival(new, mirror, target, old, request, view)
     _check_contents(new, sent, mirror, target)
-    departure = departures.abandon(
-        mirror, MovedTo(run=new_run_id(place.plan.job), host=target.name, root=new.root_id)
-    )
+    successor = MovedTo(run=new_run_id(place.plan.job), host=target.name, root=new.root_id)
+    departure = departures.abandon(mirror, successor, given_up)
     return _begin(place, departure, home, sent)
 
 

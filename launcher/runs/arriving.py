@@ -28,7 +28,7 @@ from launcher.runs.secret_consent import check_consent
 from launcher.runs.tree import SizedFile, write_files
 from launcher.runs.verifiable import refuse_verification
 from launcher.runtimes import open_for_plan
-from launcher.values.record import State, is_terminal
+from launcher.values.record import Reason, State, is_terminal
 
 if TYPE_CHECKING:
     from launcher.hosts import Desk
@@ -87,20 +87,30 @@ def refuse_unresumable(*, resumes: bool, mirror: Mirror, host: str) -> None:
         raise RunError(f"{words}\n  begin anew there   launch rerun {mirror.short} --host {host}")
 
 
-def taken_up(new: Desk, mirror: Mirror, moved: MovedTo, request: MoveRequest, view: View) -> Recovery | None:
-    """Go on with the successor of an earlier move; None if it never began, so that the move must be made again."""
+class Earlier(NamedTuple):
+    """What an earlier move has come to: its successor goes on, or was given up because it never began."""
+
+    recovery: Recovery | None = None
+    given_up: str | None = None
+
+
+def taken_up(new: Desk, mirror: Mirror, moved: MovedTo, request: MoveRequest, view: View) -> Earlier:
+    """Go on with the successor of an earlier move, if it began; else the move must be made again."""
     short = moved.run.rpartition("-")[2]
     if moved.root != new.root_id:
         words = f"{mirror.run} was moved to {moved.host or 'another host'} as {moved.run}"
         raise UsageError(f"{words}\n  that run   launch recover {short} --host {moved.host or 'HOST'}")
     if (child := summary_of(new, moved.run)) is None or new.runs.outlook(moved.run).half_made:
-        return None
+        return Earlier()
+    if is_terminal(child.state) and child.reason == Reason.NEVER_STARTED:
+        view.note(f"{moved.run} never started on {new.host}: another run goes on in its place")
+        return Earlier(given_up=moved.run)
     heir = Mirror(moved.run, runs_folder())
     heir.bind_seen(resolve.host(request.host), new.root_id, child.time)
     if is_terminal(child.state):
         words = f"{mirror.run} was moved to {new.host} as {moved.run}, which has {child.state}"
         raise UsageError(f"{words}\n  a new run from its last checkpoint   launch resume {short}")
-    return recover_on(new, heir, RecoverRequest(request.env_files, request.is_sure), view)
+    return Earlier(recover_on(new, heir, RecoverRequest(request.env_files, request.is_sure), view))
 
 
 def arrival(

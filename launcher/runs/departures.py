@@ -73,33 +73,43 @@ def beginning(mirror: Mirror, departure: Departure) -> str:
     return f"launch recover {mirror.short} --host {departure.host}{flag}"
 
 
-def intend(mirror: Mirror, target: MovedTo) -> Departure:
+def intend(mirror: Mirror, target: MovedTo, given_up: str | None = None) -> Departure:
     """Put on record where a run shall go on, before its old host hears of it; an earlier intention for that root stands.
 
-    Raises RunError if the disk refuses.
+    `given_up` is an earlier successor that never began: it gives way. Raises RunError if the disk refuses.
     """
 
     def next_one(before: Departure | None) -> Departure:
-        return before if before is not None and before.root == target.root else Departure(**dict(target))
+        if before is None or before.root != target.root or before.run == given_up:
+            return _successor(before, target, given_up)
+        return before
 
     return _change(mirror, next_one)
 
 
-def abandon(mirror: Mirror, target: MovedTo) -> Departure:
+def abandon(mirror: Mirror, target: MovedTo, given_up: str | None = None) -> Departure:
     """Put on record that a run goes on elsewhere although its host does not know; an earlier decision stands.
 
-    Raises RunError if the disk refuses.
+    `given_up` is an earlier successor that never began: it gives way. Raises RunError if the disk refuses.
     """
 
     def next_one(before: Departure | None) -> Departure:
-        if before is not None and (before.is_open or before.root == target.root):
-            return before.model_copy(update={"abandoned": before.abandoned or time.time()})
-        return Departure(**dict(target), abandoned=time.time())
+        stands = before is not None and (before.is_open or before.root == target.root)
+        kept = before if before is not None and stands and before.run != given_up else None
+        decided = kept or _successor(before, target, given_up)
+        return decided.model_copy(update={"abandoned": decided.abandoned or time.time()})
 
     with mirror.disk_errors(_pending_folder(mirror)):
         _pending_folder(mirror).mkdir(parents=True, exist_ok=True)
         (_pending_folder(mirror) / mirror.run).touch()
     return _change(mirror, next_one)
+
+
+def _successor(before: Departure | None, target: MovedTo, given_up: str | None) -> Departure:
+    """Return the record of a new successor; what the old host has heard stays."""
+    never_began = (*(before.given_up if before is not None else ()), *([given_up] if given_up else ()))
+    heard = {"abandoned": before.abandoned, "told": before.told} if before is not None else {}
+    return Departure(**dict(target), **heard, given_up=tuple(dict.fromkeys(never_began)))
 
 
 def note(mirror: Mirror, **news: object) -> Departure:

@@ -55,7 +55,9 @@ def _settle(desk: Desk, mirror: Mirror, departure: Departure) -> None:
             stop(desk, mirror.run, now=True, grace_s=0.0)
     also = None
     if summary is not None:
-        known = desk.runs.move(mirror.run, departure.to)  # refused while anything of it lives
+        known = desk.runs.move(
+            mirror.run, departure.to, departure.given_up
+        )  # refused while anything of it lives
         also = known.run if known != departure.to else None
     now = time.time()
     departures.note(mirror, told=departure.told or now, settled=now, also=also)

@@ -23,6 +23,7 @@ from launcher.hosts import Desk
 from launcher.runs import departures, resolve
 from launcher.runs.abandoning import go_on_without
 from launcher.runs.arriving import (
+    Earlier,
     MoveRequest,
     arrival,
     check_offered,
@@ -73,10 +74,11 @@ def move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
         with connected(view, functools.partial(connect, target)) as new:
             if new.root_id == old.root_id:
                 return recover_on(new, mirror, RecoverRequest(request.env_files, request.is_sure), view)
-            if moved is not None and (again := taken_up(new, mirror, moved, request, view)):
-                return again
+            earlier = taken_up(new, mirror, moved, request, view) if moved is not None else Earlier()
+            if earlier.recovery is not None:
+                return earlier.recovery
             refuse_unresumable(resumes=outlook.resumes, mirror=mirror, host=target.name)
-            return _move(old, new, _Errand(mirror, summary, target, request), view)
+            return _move(old, new, _Errand(mirror, summary, target, request, earlier.given_up), view)
 
 
 _Tree = dict[str, dict[str, str | int]]
@@ -88,6 +90,7 @@ class _Errand(NamedTuple):
     summary: Summary
     target: Host
     request: MoveRequest
+    given_up: str | None
 
 
 def _move(old: Desk, new: Desk, errand: _Errand, view: View) -> Recovery:
@@ -109,7 +112,8 @@ def _move(old: Desk, new: Desk, errand: _Errand, view: View) -> Recovery:
         home = pull_checkpoint(old, mirror, WHOLE, stage)
         stage.text = home.words
     successor = MovedTo(run=new_run_id(place.plan.job), host=target.name, root=new.root_id)
-    moved = old.runs.move(mirror.run, departures.intend(mirror, successor).to)
+    departure = departures.intend(mirror, successor, errand.given_up)
+    moved = old.runs.move(mirror.run, departure.to, departure.given_up)
     if moved.root != new.root_id:
         raise RunError(f"{mirror.run} has just been moved to {moved.host} as {moved.run} by another client")
     recovery = go_on(place, moved.run, home, functools.partial(_fill, old, new, mirror, home))

@@ -11,7 +11,7 @@ class Departure(Record):
 
     `abandoned` is since when the old host is to hear of it at the next contact, null if it was at hand; `told` is when it
     heard, and `settled` when its run was seen dead and the successor was put on its record. `also` is another successor
-    that was on its record before. Times are in seconds since 1970.
+    that was on its record before, `given_up` are earlier ones of this client that never began. Times are in seconds since 1970.
     """
 
     run: str
@@ -21,6 +21,7 @@ class Departure(Record):
     told: float | None = None
     settled: float | None = None
     also: str | None = None
+    given_up: tuple[str, ...] = ()
 
     @property
     def short(self) -> str:

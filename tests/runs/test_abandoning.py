@@ -56,7 +56,7 @@ def test_a_run_goes_on_without_its_host_which_ends_its_own_when_it_answers(two, 
         assert processes_of(two.roots["A"] / "runs" / run)
         assert row(two, run)["goes_on"] | {"abandoned": 0} == {
             "run": child, "host": "local", "root": row(two, run)["goes_on"]["root"],
-            "abandoned": 0, "told": None, "settled": None, "also": None,
+            "abandoned": 0, "told": None, "settled": None, "also": None, "given_up": [],
         }  # fmt: skip
         listed = client.ok("ps")
         assert f"abandoned, goes on as {child[-6:]}; not yet told" in listed

@@ -52,7 +52,7 @@ class OldHost:
         """Nothing is left."""
         return []
 
-    def move(self, run, target):
+    def move(self, run, target, instead):
         """Return what is on record."""
         self.asked.append("move")
         if self.refuses:

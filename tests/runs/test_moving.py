@@ -129,3 +129,28 @@ def test_a_client_killed_in_a_move_leaves_one_run_that_goes_on(two, stage):
     assert again.returncode == 0 or "has succeeded" in again.stderr, again.stderr
     until(lambda: "succeeded" in two.everywhere().values(), "the end")
     two.judge()
+
+
+def test_a_child_that_never_started_gives_way_to_another(two):
+    """The old host puts the new one on record in its place, and no other: the same command is no dead end."""
+    client = two.client
+    run = two.started()
+    client.ok("recover", run, "--host", "local")
+    ((first, _),) = two.runs_on("local").items()
+    client.ok("stop", "--now", first)
+    seen = client.run("recover", run, "--host", "local")
+    assert (seen.returncode, f"{first}, which has stopped" in seen.stderr) == (2, True), seen.stderr
+    never_started(two.roots["local"] / "runs" / first)
+    seen = client.run("recover", run, "--host", "local")
+    assert (seen.returncode, f"{first} never started" in seen.stderr) == (0, True), seen.stderr
+    (second,) = two.runs_on("local").keys() - {first}
+    assert json.loads((two.roots["A"] / "runs" / run / "control" / "moved.json").read_text())["run"] == second
+    client.ok("attach", second)
+    assert two.everywhere() == {run: "stopped", first: "failed", second: "succeeded"}
+
+
+def never_started(run):
+    """Let a run look as if its agent had found it without code: its client died while it was made."""
+    state = max((run / "record").glob("[0-9]*/state.json"))
+    record = json.loads(state.read_text())
+    state.write_text(json.dumps({**record, "state": "failed", "reason": "never-started"}))

@@ -42,12 +42,16 @@ def outlook(session: Session, request: OfRun, _payload: bytes) -> Reply:
 
 
 class Move(NamedTuple):
-    """A run that has ended, and the run on another host that goes on with it: its id, host and root."""
+    """A run that has ended, and the run on another host that goes on with it: its id, host and root.
+
+    `instead` are successors that never began: one of them on record gives way.
+    """
 
     run: RunId
     to: RunId
     host: str = ""
     root: str = ""
+    instead: Optional[List[str]] = None
 
 
 def move(session: Session, request: Move, _payload: bytes) -> Reply:
@@ -68,7 +72,7 @@ def move(session: Session, request: Move, _payload: bytes) -> Reply:
         except parentage.ParentError as error:
             raise RequestError(error.code, str(error)) from None
         known = read_json(run.moved)
-        if not known:
+        if not known or known.get("run") in (request.instead or ()):
             known = {"run": request.to, "host": request.host, "root": request.root}
             write_durably(run.moved, strict_json.encode(known) + "\n")
     return Reply({"moved": known})
