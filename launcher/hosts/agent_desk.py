@@ -389,6 +389,9 @@ class _Preparation(_Part):
     def lacking(self, manifest: Mapping[str, Any]) -> list[str]:
         return self._ask(_Missing, "lacking", json.dumps(manifest).encode(), deadline_s=DISK_S).missing
 
+    def forgo(self, run: str) -> bool:
+        return not self._ask(_Forgone, "forgo", run=run, deadline_s=DISK_S).begun
+
     def offer(self, run: str, manifest: Mapping[str, Any]) -> list[str]:
         return self._ask(_Missing, "offer", json.dumps(manifest).encode(), run=run, deadline_s=DISK_S).missing
 
@@ -526,6 +529,10 @@ class _Sealed(Record):
     sha256: str
     changed_ns: dict[str, int] = {}
     passed_over: list[PassedOver] = []
+
+
+class _Forgone(Record):
+    begun: bool
 
 
 class _Moved(Record):

@@ -148,7 +148,8 @@ class Preparation(Protocol):
         """Make a run's folder with its plan, and lease `count` of the cards `gpus` (UUIDs), or all of them.
 
         The run may move to any card of `any_of` later. Raises AgentError `card-leased` if the cards are taken; a client
-        that `queues` keeps its place in the line. Raises AgentError `run-exists` for an id that is taken.
+        that `queues` keeps its place in the line. Raises AgentError `run-exists` for an id that is taken,
+        `forgone` for one that was given up.
         """
 
     def check_sources(self, plan: Plan) -> None:
@@ -156,6 +157,9 @@ class Preparation(Protocol):
 
     def lacking(self, manifest: Mapping[str, Any]) -> list[str]:
         """Return the SHA-256 of the files of a tree that the host would have to be sent. Nothing is made there."""
+
+    def forgo(self, run: str) -> bool:
+        """Have the host never make a run of this id, and remove what is half-made of it; return False if it has begun."""
 
     def offer(self, run: str, manifest: Mapping[str, Any]) -> list[str]:
         """Offer a tree; return the SHA-256 of the files that the host lacks. If it lacks none, the tree is in place."""

@@ -13,16 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
-from launcher.errors import AgentError, RunError, UsageError
+from launcher.errors import AgentError, HostError, RunError, UnknownNameError, UsageError
 from launcher.planning import job_of
 from launcher.runs import build_settings, env_file, resolve, secret_values, sent_record
 from launcher.runs.contact import Contact, pass_gate_when_free
-from launcher.runs.control import summary_of
+from launcher.runs.control import known_summary, summary_of
 from launcher.runs.launching import Filling, Resolved, begin, plan_with
 from launcher.runs.meter import Meter
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import choose_profile, describe, probe
 from launcher.runs.recovering import Outcome, RecoverRequest, Recovery, recover_on
+from launcher.runs.run_desk import connect
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.secret_consent import check_consent
 from launcher.runs.tree import SizedFile, write_files
@@ -95,22 +96,44 @@ class Earlier(NamedTuple):
 
 
 def taken_up(new: Desk, mirror: Mirror, moved: MovedTo, request: MoveRequest, view: View) -> Earlier:
-    """Go on with the successor of an earlier move, if it began; else the move must be made again."""
+    """Go on with the successor of an earlier move; if it never began, see to it that it never will.
+
+    Then the move is made again, here or at another host. Raises UsageError if the successor may be at another host.
+    """
     short = moved.run.rpartition("-")[2]
     if moved.root != new.root_id:
+        if _is_given_up(moved, view):
+            return Earlier(given_up=moved.run)
         words = f"{mirror.run} was moved to {moved.host or 'another host'} as {moved.run}"
         raise UsageError(f"{words}\n  that run   launch recover {short} --host {moved.host or 'HOST'}")
-    if (child := summary_of(new, moved.run)) is None or new.runs.outlook(moved.run).half_made:
-        return Earlier()
-    if is_terminal(child.state) and child.reason == Reason.NEVER_STARTED:
-        view.note(f"{moved.run} never started on {new.host}: another run goes on in its place")
+    if _give_up(new, moved, view):
         return Earlier(given_up=moved.run)
-    heir = Mirror(moved.run, runs_folder())
+    heir, child = Mirror(moved.run, runs_folder()), known_summary(new, moved.run)
     heir.bind_seen(resolve.host(request.host), new.root_id, child.time)
     if is_terminal(child.state):
         words = f"{mirror.run} was moved to {new.host} as {moved.run}, which has {child.state}"
         raise UsageError(f"{words}\n  a new run from its last checkpoint   launch resume {short}")
     return Earlier(recover_on(new, heir, RecoverRequest(request.env_files, request.is_sure), view))
+
+
+def _is_given_up(moved: MovedTo, view: View) -> bool:
+    """Give up a successor at another host, if that answers and the successor never began; return whether it is given up."""
+    try:
+        with connected(view, functools.partial(connect, resolve.host(moved.host))) as other:
+            return other.root_id == moved.root and _give_up(other, moved, view)
+    except (UnknownNameError, HostError):
+        return False
+
+
+def _give_up(desk: Desk, moved: MovedTo, view: View) -> bool:
+    """Give up a successor that its host does not have, or only half-made, or that never started there."""
+    child = summary_of(desk, moved.run)
+    if child is not None and child.state == State.FAILED and child.reason == Reason.NEVER_STARTED:
+        view.note(f"{moved.run} never started on {desk.host}")
+        return True
+    if child is not None and not desk.runs.outlook(moved.run).half_made:
+        return False
+    return desk.preparation.forgo(moved.run)
 
 
 def arrival(
@@ -162,7 +185,7 @@ def go_on(arrival: Arrival, run: str, home: HomeCheckpoint, fill: Callable[[Mirr
         try:
             started = begin(contact, runtime, plan, secrets, Filling("ship", fill), run)
         except AgentError as error:
-            if error.code != "run-exists":
+            if error.code not in ("run-exists", "forgone"):
                 raise
             words = f"{mirror.run} is being moved to {new.host} as {run} by another client"
             again = f"launch recover {mirror.short} --host {target.name}"

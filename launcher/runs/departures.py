@@ -74,17 +74,11 @@ def beginning(mirror: Mirror, departure: Departure) -> str:
 
 
 def intend(mirror: Mirror, target: MovedTo, given_up: str | None = None) -> Departure:
-    """Put on record where a run shall go on, before its old host hears of it; an earlier intention for that root stands.
+    """Put on record where a run shall go on, before its old host, which is at hand, hears of it.
 
-    `given_up` is an earlier successor that never began: it gives way. Raises RunError if the disk refuses.
+    `given_up` is an earlier successor that never began. Raises RunError if the disk refuses.
     """
-
-    def next_one(before: Departure | None) -> Departure:
-        if before is None or before.root != target.root or before.run == given_up:
-            return _successor(before, target, given_up)
-        return before
-
-    return _change(mirror, next_one)
+    return _change(mirror, lambda before: _successor(before, target, given_up))
 
 
 def abandon(mirror: Mirror, target: MovedTo, given_up: str | None = None) -> Departure:

@@ -116,8 +116,9 @@ def _move(old: Desk, new: Desk, errand: _Errand, view: View) -> Recovery:
     moved = old.runs.move(mirror.run, departure.to, departure.given_up)
     if moved.root != new.root_id:
         raise RunError(f"{mirror.run} has just been moved to {moved.host} as {moved.run} by another client")
+    departures.note(mirror, **dict(moved))  # by another command of this client, maybe
     recovery = go_on(place, moved.run, home, functools.partial(_fill, old, new, mirror, home))
-    departures.note(mirror, run=moved.run, settled=time.time())
+    departures.note(mirror, settled=time.time())
     return recovery
 
 

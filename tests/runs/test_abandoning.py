@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 from testbed.client import processes_of, until
-from testbed.two_hosts import STEPS, two_hosts
+from testbed.two_hosts import STEPS, killed_after, two_hosts
 
 pytestmark = pytest.mark.slow(reason="each test starts several clients")
 
@@ -110,15 +110,6 @@ def test_a_client_killed_while_it_abandons_leaves_one_child(two, ssh_host, stage
     assert steps == [*range(steps[0], STEPS + 1)]
 
 
-def killed_after(process, stage):
-    """Kill a client once a stage of it is done."""
-    for line in iter(process.stderr.readline, ""):
-        if f"✓ {stage}" in line:
-            break
-    process.kill()
-    process.communicate()
-
-
 def test_a_move_that_broke_off_is_taken_up_without_its_host(two, ssh_host):
     """The child that an ordinary move has begun is the one that goes on, although A has died since."""
     client = two.client
@@ -165,10 +156,10 @@ def test_what_cannot_be_proven_is_refused_and_nothing_is_made(two, ssh_host):
 
 
 @contextlib.contextmanager
-def changed(path, content=b"other"):
-    """Give a file other contents for a while."""
+def changed(path, content=None):
+    """Give a file other contents for a while, by default as many bytes."""
     before = path.read_bytes()
-    path.write_bytes(content)
+    path.write_bytes(content or b"#" * len(before))
     yield
     path.write_bytes(before)
 

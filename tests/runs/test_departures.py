@@ -142,14 +142,15 @@ def test_without_anything_pending_a_contact_reads_nothing(mirror, monkeypatch):
 
 
 def test_a_decision_stands(mirror):
-    """The second one, for another id or another host, returns the first; an intention for another root is replaced."""
+    """The second one, for another id or another host, returns the first, until that is given up. An intention is none."""
     departures.intend(mirror, MovedTo(run=OTHER, host="C", root="root-c"))
     assert departures.departure_of(mirror) is None
     first = departures.abandon(mirror, THERE)
     assert first.run == CHILD
     assert departures.abandon(mirror, THERE.model_copy(update={"run": OTHER})) == first
     assert departures.abandon(mirror, MovedTo(run=OTHER, host="C", root="root-c")) == first
-    assert departures.intend(mirror, THERE.model_copy(update={"run": OTHER})).run == CHILD
+    given_up = departures.abandon(mirror, MovedTo(run=OTHER, host="C", root="root-c"), CHILD)
+    assert (given_up.run, given_up.given_up, given_up.is_open) == (OTHER, (CHILD,), True)
     (mirror.folder / "moved.json").write_text("torn")
     with pytest.raises(RunError):
         departures.note(mirror, told=1.0)

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from testbed.client import until
-from testbed.two_hosts import STEPS, two_hosts
+from testbed.two_hosts import STEPS, killed_after, two_hosts
 
 pytestmark = pytest.mark.slow(reason="each test starts several clients")
 
@@ -57,13 +57,7 @@ def test_a_move_goes_to_an_ssh_host_too_and_twice_is_once(two):
     ((child, _),) = two.runs_on("A").items()
     seen = client.run("recover", run, "--host", "A")
     assert "nothing to do" in seen.stdout or "has succeeded" in seen.stderr
-    with (client.project / "launch.toml").open("a") as file:
-        file.write(
-            (client.project / "launch.toml")
-            .read_text()
-            .replace("[hosts.A]", "[hosts.C]")
-            .replace('/A"', '/C"')
-        )
+    add_host(two, "C")
     seen = client.run("recover", run, "--host", "C")
     assert (seen.returncode, f"was moved to A as {child}" in seen.stderr) == (2, True), seen.stderr
     client.ok("attach", child)
@@ -117,18 +111,40 @@ def test_a_client_killed_in_a_move_leaves_one_run_that_goes_on(two, stage):
     """At most one trains; `recover` again ends with one finished run, in which each step counts once."""
     client = two.client
     run = two.started()
-    mover = client.start("recover", run, "--host", "local")
-    for line in iter(mover.stderr.readline, ""):
-        if f"✓ {stage}" in line:
-            break
-    mover.kill()
-    mover.communicate()
+    killed_after(client.start("recover", run, "--host", "local"), stage)
     live = [state for state in two.everywhere().values() if state in ("running", "resuming", "preparing")]
     assert len(live) <= 1
     again = client.run("recover", run, "--host", "local")
     assert again.returncode == 0 or "has succeeded" in again.stderr, again.stderr
     until(lambda: "succeeded" in two.everywhere().values(), "the end")
     two.judge()
+
+
+def test_a_move_that_broke_off_goes_to_a_third_host_if_the_second_has_nothing_of_it(two):
+    """The second one answers, and refuses the child from then on; afterwards the third one is where it goes on."""
+    client = two.client
+    run = two.started()
+    killed_after(client.start("recover", run, "--host", "local"), "sweep")
+    record = two.roots["A"] / "runs" / run / "control" / "moved.json"
+    first = json.loads(record.read_text())["run"]
+    until(lambda: two.runs_on("local") == {}, "the half-made child to go")
+    add_host(two, "C")
+    client.ok("recover", run, "--host", "C")
+    second = json.loads(record.read_text())["run"]
+    assert second != first
+    assert [path.name for path in (two.roots["local"] / "forgone").iterdir()] == [first]
+    seen = client.run("recover", run, "--host", "local")
+    assert (seen.returncode, f"was moved to C as {second}" in seen.stderr) == (2, True), seen.stderr
+    client.ok("attach", second)
+    assert two.runs_on("local") == {}
+    assert {int(step) for _, step, _, _ in two.ledger()} == {*range(1, STEPS + 1)}
+
+
+def add_host(two, name):
+    """One more host in the project: another root of the same machine as A."""
+    file = two.client.project / "launch.toml"
+    table = file.read_text()
+    file.write_text(table + table.replace("[hosts.A]", f"[hosts.{name}]").replace('/A"', f'/{name}"'))
 
 
 def test_a_child_that_never_started_gives_way_to_another(two):

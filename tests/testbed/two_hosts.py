@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,6 +84,16 @@ class Two(NamedTuple):
         assert [*self.everywhere().values()].count("succeeded") == 1
         finals = [path for root in self.roots.values() for path in root.glob("runs/*/work/artifacts/weights")]
         assert [path.read_text() for path in finals] == [repr(weight)]
+
+
+def killed_after(process: subprocess.Popen[str], stage: str) -> None:
+    """Kill a client once a stage of it is done."""
+    assert process.stderr is not None
+    for line in iter(process.stderr.readline, ""):
+        if f"✓ {stage}" in line:
+            break
+    process.kill()
+    process.communicate()
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from typing import Any, List, Mapping, NamedTuple, Optional
 
 from ..fate import run_state
 from ..host import garbage
-from ..record import strict_json
+from ..record import forgone, strict_json
 from ..record.files import read_json, write_durably
 from ..record.rundir import TERMINAL, Run
 from ..record.safe_open import open_regular
@@ -134,6 +134,14 @@ def lacking(session: Session, _request: NoArguments, payload: bytes) -> Reply:
         return Reply({"missing": session.store.missing(manifest)})
 
 
+def forgo(session: Session, request: OfRun, _payload: bytes) -> Reply:
+    """See to it that a run never begins here, and remove it if it is half-made; `begun` says that it was too late."""
+    run = Run(session.path_of(request.run))
+    forgone.mark(session.root, run.id)
+    is_gone = not os.path.isdir(run.path) or (bool(run.numbers()) and garbage.remove_half_made(run))
+    return Reply({"begun": not is_gone})
+
+
 class OfferCheckpoint(NamedTuple):
     """A prepared run, the run that it goes on with, and the name of that one's checkpoint."""
 
@@ -225,6 +233,7 @@ VERBS = {
     "tree": Verb(OfRun, tree),
     "contents": Verb(Contents, contents),
     "lacking": Verb(NoArguments, lacking),
+    "forgo": Verb(OfRun, forgo),
     "offer_checkpoint": Verb(OfferCheckpoint, offer_checkpoint),
     "ship_checkpoint": Verb(ShipCheckpoint, ship_checkpoint),
 }
