@@ -71,6 +71,9 @@ def test_a_run_goes_on_without_its_host_which_ends_its_own_when_it_answers(two, 
     assert "succeeded" in client.seen("attach", child)
     assert trained(two, child) == [*range(newest + 1, STEPS + 1)]
     assert two.everywhere() == {run: "stopped", child: "succeeded"}
+    told = [json.loads(line) for line in client.ok("metrics", child, "--json").splitlines()]
+    curve = [(line["step"], line["run"]) for line in told if line.get("name") == "loss"]
+    assert curve == [(step, run if step <= newest else child) for step in range(1, STEPS + 1)]
 
 
 def test_a_host_that_answers_is_stopped_as_in_any_move(two):
@@ -153,6 +156,40 @@ def test_what_cannot_be_proven_is_refused_and_nothing_is_made(two, ssh_host):
         shutil.move(client.project / "away", checkpoint)
     assert two.runs_on("A") == {run: "running"}
     client.ok("stop", "--now", run)
+
+
+@pytest.mark.parametrize(
+    ("body", "words", "code", "named"),
+    [("", [], 1, "launch rerun"), ("worker.resume_from()\n", ["--secret", "HF_TOKEN"], 2, "export HF_TOKEN")],
+    ids=["no resume", "no secret"],
+)
+def test_what_no_move_could_do_is_refused_too(two, ssh_host, body, words, code, named):
+    """A script that starts at step 1 again, a secret that is not set here."""
+    client = two.client
+    save = "worker.save(1, lambda folder: open(folder + '/weights', 'w').close())\n"
+    client.script(f"import time, launcher_worker as worker\n{body}{save}time.sleep(600)\n")
+    client.variables["HF_TOKEN"] = "correct-horse-battery"
+    run = client.detached("--host", "A", *words, "--", "python", "train.py")
+    until(lambda: client.run("pull", run, "--checkpoint", "last").returncode == 0, "its checkpoint", every=1)
+    del client.variables["HF_TOKEN"]
+    with ssh_host.away():
+        seen = client.run("recover", run, "--host", "local", "--abandon")
+        assert (seen.returncode, named in seen.stderr) == (code, True), seen.stderr
+        assert (two.runs_on("local"), row(two, run)["goes_on"]) == ({}, None)
+    client.ok("stop", "--now", run)
+
+
+def test_of_two_who_abandon_a_run_at_once_one_begins_its_child(two, ssh_host):
+    """The other one says so, or finds nothing to do."""
+    client = two.client
+    run = pulled(two)
+    with ssh_host.away():
+        both = [client.start("recover", run, "--host", "local", "--abandon") for _ in range(2)]
+        said = [process.communicate(timeout=60)[1] for process in both]
+        codes = sorted(process.returncode for process in both)
+        assert (codes[0], codes[1] in (0, 1)) == (0, True), said
+        assert len(two.runs_on("local")) == 1
+        assert {row(two, run)["goes_on"]["run"]} == two.runs_on("local").keys()
 
 
 @contextlib.contextmanager
