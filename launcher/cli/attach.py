@@ -30,6 +30,7 @@ def attach(
     from launcher.cli.follow import follow_to_end
     from launcher.cli.screens import make_view
     from launcher.errors import UnreachableError
+    from launcher.runs import departures
     from launcher.runs.control import locate
     from launcher.runs.recovering import recover_to_follow
     from launcher.runs.run_desk import open_desk
@@ -37,12 +38,17 @@ def attach(
     view = make_view(as_json, is_quiet=quiet)
     place, mirror = locate(run, host)
     desk = None
+    elsewhere = departures.elsewhere(mirror)
     try:
         desk = open_desk(place, mirror)
-        if recover_to_follow(desk, mirror, view):
+        if elsewhere is not None:
+            view.note(elsewhere)
+        elif recover_to_follow(desk, mirror, view):
             view.note(
                 f"{mirror.run} was interrupted or waiting; its leftover processes have been ended, and it continues"
             )
     except UnreachableError as error:
+        if elsewhere is not None:
+            raise UnreachableError(error.host, f"{error}\n  {elsewhere}") from error
         view.lost(error, 1, 0.0)  # following retries for as long as it takes
     follow_to_end(place, mirror, view, desk)

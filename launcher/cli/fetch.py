@@ -6,8 +6,11 @@ from launcher.cli.say import complain
 from launcher.errors import AgentError, UnreachableError
 from launcher.runs.control import locate
 from launcher.runs.following import refresh
+from launcher.runs.last_answer import last_answer
 from launcher.runs.mirror import Mirror
 from launcher.runs.run_desk import open_desk
+
+EARLIER = "showing what was fetched earlier"
 
 
 def fetch(run: str, host: str | None) -> Mirror:
@@ -18,6 +21,13 @@ def fetch(run: str, host: str | None) -> Mirror:
     try:
         with open_desk(place, mirror) as desk:
             refresh(desk, mirror)
-    except (UnreachableError, AgentError) as error:  # the host is away, or has removed the run
-        complain(f"{error}\n  · showing what was fetched earlier")
+    except UnreachableError as error:
+        complain_unreached(error, mirror)
+    except AgentError as error:  # the host has removed the run
+        complain(f"{error}\n  · {EARLIER}")
     return mirror
+
+
+def complain_unreached(error: UnreachableError, mirror: Mirror) -> None:
+    """Say on standard error that a host does not answer, and from when what is shown is."""
+    complain(f"{error}\n  · {last_answer(mirror) or EARLIER}")

@@ -30,9 +30,9 @@ def gc(
     from launcher.cli.figures import size_text
     from launcher.cli.say import say
     from launcher.cli.screens import make_stage
-    from launcher.hosts import connect
     from launcher.runs import resolve
     from launcher.runs.cleaning import collect_garbage
+    from launcher.runs.run_desk import connect
     from launcher.values.text import printable
 
     place = resolve.host(host)

@@ -131,9 +131,9 @@ def listing(
         launch image list --host lab
     """
     from launcher.cli.columns import Column, print_columns
-    from launcher.hosts import connect
     from launcher.runs import resolve
     from launcher.runs.cleaning import images_of
+    from launcher.runs.run_desk import connect
 
     place = resolve.host(host)
     with connect(place) as desk:
@@ -181,9 +181,9 @@ def prune(
     Examples:
         launch image prune --host lab --dry-run
     """
-    from launcher.hosts import connect
     from launcher.runs import resolve
     from launcher.runs.cleaning import prune_images
+    from launcher.runs.run_desk import connect
     from launcher.values.text import printable
 
     place = resolve.host(host)

@@ -43,10 +43,10 @@ def init(
         launch init --host me@gpu.example.org:2222 --environment ~/venvs/torch
     """
     from launcher.cli.screens import make_view
-    from launcher.hosts import connect
     from launcher.runs import resolve
     from launcher.runs.probing import NO_JOB, describe, probe
     from launcher.runs.proposing import propose, write
+    from launcher.runs.run_desk import connect
 
     path = resolve.PROJECT_FILE
     if path.exists():

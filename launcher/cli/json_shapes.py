@@ -13,6 +13,7 @@ from pydantic.json_schema import models_json_schema
 
 from launcher.planning.ladder import Excluded
 from launcher.values.answers import Removed, Swept
+from launcher.values.departure import Departure
 from launcher.values.facts import Facts
 from launcher.values.image import Image
 from launcher.values.model import Model
@@ -44,10 +45,15 @@ class Shape(Part):
 
 
 class RunRow(Summary):
-    """A run; `problem` is why its host could not be asked, or what it said."""
+    """A run; `problem` is why its host could not be asked, or what it said, and `reached` when it last answered then.
+
+    `goes_on` is where this client has had it go on.
+    """
 
     host: str
     problem: str | None
+    reached: float | None
+    goes_on: Departure | None
 
 
 class Runs(Shape):

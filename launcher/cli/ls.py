@@ -26,6 +26,7 @@ def ls(
         launch ls last
         launch ls w8q2 checkpoints
     """
+    from launcher.cli.fetch import complain_unreached
     from launcher.cli.screens import make_stage
     from launcher.runs.control import locate
     from launcher.runs.listing import list_files
@@ -33,6 +34,8 @@ def ls(
     place, mirror = locate(run, host)
     with make_stage(f"listing on {place.name}") as stage:
         listing = list_files(place, mirror, path, stage)
+    if listing.unreached is not None:
+        complain_unreached(listing.unreached, mirror)
     if as_json:
         from launcher.cli import json_shapes
         from launcher.cli.answer import answer
@@ -47,7 +50,11 @@ def ls(
     for name, why in sorted(listing.left_out.items())[:10]:
         complain(f"{place.name} cannot read {name}: {why}")
     if not listing.rows:
-        say(f"{mirror.short} wrote no files")
+        say(
+            f"{mirror.short} wrote no files"
+            if listing.unreached is None
+            else f"no files of {mirror.short} are here"
+        )
         return
     from launcher.cli.columns import Column, print_columns
 

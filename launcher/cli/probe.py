@@ -28,10 +28,10 @@ def probe(
         launch probe --host lab --json > lab.json
     """
     from launcher.errors import UnknownNameError
-    from launcher.hosts import connect
     from launcher.runs import resolve
     from launcher.runs.probing import choose_profile
     from launcher.runs.probing import probe as ask
+    from launcher.runs.run_desk import connect
 
     place = resolve.host(host)
     with connect(place) as desk:

@@ -77,7 +77,16 @@ def _json(rows: list[Row]) -> str:
     from launcher.cli.answer import plain
     from launcher.cli.json_shapes import RunRow, Runs
 
-    runs = [RunRow(**dict(row.summary), host=row.host, problem=row.problem) for row in rows]
+    runs = [
+        RunRow(
+            **dict(row.summary),
+            host=row.host,
+            problem=row.problem,
+            reached=row.reached,
+            goes_on=row.goes_on,
+        )
+        for row in rows
+    ]
     return json.dumps(plain(Runs(runs=runs)))
 
 
@@ -120,7 +129,11 @@ def _cells(row: Row) -> tuple[str, ...]:
         _loss(run.loss),
         _time(run),
         _age(run.time),
-        "; ".join(filter(None, (_unreached(row) if row.problem else _why(row), _kept(row)))),
+        "; ".join(
+            filter(
+                None, (_unreached(row) if row.problem else _why(row), _goes_on(row), row.beside, _kept(row))
+            )
+        ),
     )
 
 
@@ -128,6 +141,21 @@ def _unreached(row: Row) -> str:
     """Return what was last known of a run, and why its host does not say more."""
     ago = f" {age_text(time.time() - row.reached)} ago" if row.reached is not None else ""
     return f"last seen {row.summary.state}{ago}; {row.problem}"
+
+
+def _goes_on(row: Row) -> str:
+    """Return which run goes on with this one, and whether its host knows."""
+    departure = row.goes_on
+    if departure is None:
+        return ""
+    what = f"goes on as {departure.short}"
+    if row.next is not None:
+        what = f"to go on as {departure.short}, which has not begun   {row.next}"
+    if not departure.is_open:
+        also = f"; {row.host} was told before that {departure.also} goes on" if departure.also else ""
+        return f"{what}{also}"
+    heard = "not yet told" if departure.told is None else "told, not yet ended"
+    return f"abandoned, {what}; {heard}"
 
 
 def _kept(row: Row) -> str:

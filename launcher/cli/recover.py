@@ -37,6 +37,13 @@ def recover(
     profile: CardOption = None,
     env_files: EnvFileOption = None,
     wait: WaitOption = None,
+    abandon: Annotated[
+        bool,
+        typer.Option(
+            "--abandon",
+            help="With --host: even if the run's own host does not answer. It may train on until it is reached.",
+        ),
+    ] = False,
     sure: SendSecretsFlag = False,
     quiet: QuietFlag = False,
     _color: ColorOption = None,
@@ -53,10 +60,14 @@ def recover(
     With --host, a run of another host moves there: it is stopped, and goes on from its last checkpoint as a new run with
     the same global batch, seed and data order. Its curves continue.
 
+    With --abandon, a run also moves if its own host does not answer: from the newest checkpoint that is here. The next
+    command that reaches the old host ends the run there; until then it may train on, and launch ps shows both runs.
+
     Examples:
         launch recover w8q2
         launch recover --all
         launch recover w8q2 --host lab
+        launch recover w8q2 --host lab --abandon
     """
     from launcher.cli.screens import make_view
     from launcher.errors import UsageError
@@ -66,18 +77,19 @@ def recover(
         words = "name a run, or say --all, not both" if run else "name a run, or say --all"
         raise UsageError(f"recover: {words}\n  next   launch ps --state interrupted --state waiting")
     known = None if every or host is None else _known(run)
-    if (profile is not None or wait is not None) and known is None:
-        raise UsageError(
-            "recover: --profile and --wait are for a move\n  next   launch recover RUN --host HOST --profile CARD"
-        )
+    if (profile is not None or wait is not None or abandon) and known is None:
+        words = "recover: --profile, --wait and --abandon are for a move of a run of this client"
+        raise UsageError(f"{words}\n  next   launch recover RUN --host HOST --profile CARD")
     view = make_view(as_json, is_quiet=quiet)
     request = recovering.RecoverRequest(env_files or (), sure)
     if every:
         found = recovering.recover_all(host, request, view)
     elif host is not None and known is not None:
-        from launcher.runs.moving import MoveRequest, move
+        from launcher.runs.arriving import MoveRequest
+        from launcher.runs.moving import move
 
-        found = [move(known, MoveRequest(host, profile, env_files or (), sure, seconds(wait)), view)]
+        request_there = MoveRequest(host, profile, env_files or (), sure, seconds(wait), abandon)
+        found = [move(known, request_there, view)]
     else:
         found = [recovering.recover(run, host, request, view)]
     if as_json:

@@ -29,10 +29,10 @@ def sweep(
         launch sweep --host lab --dry-run
     """
     from launcher.cli.say import say
-    from launcher.hosts import connect
     from launcher.runs import resolve
     from launcher.runs.cleaning import open_runtimes
     from launcher.runs.probing import NO_JOB, probe
+    from launcher.runs.run_desk import connect
     from launcher.runs.sweeping import strangers
     from launcher.runs.sweeping import sweep as clean
 

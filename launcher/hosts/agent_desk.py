@@ -308,9 +308,16 @@ class _Runs(_Part):
     def outlook(self, run: str) -> Outlook:
         return self._ask(Outlook, "outlook", run=run)
 
-    def move(self, run: str, target: MovedTo) -> MovedTo:
+    def move(self, run: str, target: MovedTo, instead: Sequence[str] = ()) -> MovedTo:
         return self._ask(
-            _Moved, "move", run=run, to=target.run, host=target.host, root=target.root, deadline_s=SHORT_S
+            _Moved,
+            "move",
+            run=run,
+            to=target.run,
+            host=target.host,
+            root=target.root,
+            instead=list(instead),
+            deadline_s=SHORT_S,
         ).moved
 
     def tree(self, run: str) -> bytes:
@@ -382,6 +389,12 @@ class _Preparation(_Part):
 
     def check_sources(self, plan: Plan) -> None:
         self._channel.call("sources", plan.to_file())
+
+    def lacking(self, manifest: Mapping[str, Any]) -> list[str]:
+        return self._ask(_Missing, "lacking", json.dumps(manifest).encode(), deadline_s=DISK_S).missing
+
+    def forgo(self, run: str) -> bool:
+        return not self._ask(_Forgone, "forgo", run=run, deadline_s=DISK_S).begun
 
     def offer(self, run: str, manifest: Mapping[str, Any]) -> list[str]:
         return self._ask(_Missing, "offer", json.dumps(manifest).encode(), run=run, deadline_s=DISK_S).missing
@@ -520,6 +533,10 @@ class _Sealed(Record):
     sha256: str
     changed_ns: dict[str, int] = {}
     passed_over: list[PassedOver] = []
+
+
+class _Forgone(Record):
+    begun: bool
 
 
 class _Moved(Record):

@@ -104,8 +104,11 @@ class Runs(Protocol):
     def outlook(self, run: str) -> Outlook:
         """Return whether a run can be moved, and where it has been moved to."""
 
-    def move(self, run: str, target: MovedTo) -> MovedTo:
-        """Record that a run, which has ended, goes on elsewhere; return what is on record: an earlier move stands."""
+    def move(self, run: str, target: MovedTo, instead: Sequence[str] = ()) -> MovedTo:
+        """Record that a run, which has ended, goes on elsewhere; return what is on record: an earlier move stands.
+
+        `instead` are successors that never began: one of them on record gives way.
+        """
 
     def tree(self, run: str) -> bytes:
         """Return the manifest of a run's code and data as they were sent, as JSON."""
@@ -145,11 +148,18 @@ class Preparation(Protocol):
         """Make a run's folder with its plan, and lease `count` of the cards `gpus` (UUIDs), or all of them.
 
         The run may move to any card of `any_of` later. Raises AgentError `card-leased` if the cards are taken; a client
-        that `queues` keeps its place in the line. Raises AgentError `run-exists` for an id that is taken.
+        that `queues` keeps its place in the line. Raises AgentError `run-exists` for an id that is taken,
+        `forgone` for one that was given up.
         """
 
     def check_sources(self, plan: Plan) -> None:
         """Have the host look for what a plan names on it by path. Raises AgentError `no-source`."""
+
+    def lacking(self, manifest: Mapping[str, Any]) -> list[str]:
+        """Return the SHA-256 of the files of a tree that the host would have to be sent. Nothing is made there."""
+
+    def forgo(self, run: str) -> bool:
+        """Have the host never make a run of this id, and remove what is half-made of it; return False if it has begun."""
 
     def offer(self, run: str, manifest: Mapping[str, Any]) -> list[str]:
         """Offer a tree; return the SHA-256 of the files that the host lacks. If it lacks none, the tree is in place."""

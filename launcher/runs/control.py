@@ -18,10 +18,11 @@ from launcher.errors import (
     SeveralRunsError,
     UnknownNameError,
 )
-from launcher.hosts import Desk, connect
-from launcher.runs import resolve
+from launcher.hosts import Desk
+from launcher.runs import departures, resolve
 from launcher.runs.evidence import diagnosis, doubt, why_silent
 from launcher.runs.mirror import Mirror, latest, mirrors, run_ids
+from launcher.runs.run_desk import connect
 from launcher.runs.run_id import RUN_ID, find
 from launcher.runs.runs_folder import runs_folder
 from launcher.runtimes import open_for_run
@@ -32,6 +33,7 @@ from launcher.values.record import DISK_WORDS, RunState, State, Summary, is_term
 if TYPE_CHECKING:
     from launcher.hosts.company import Keyboard
     from launcher.values.answers import CommandEnd
+    from launcher.values.departure import Departure
 
 STATES = (*State, "unreadable")
 """What a listing may show of a run."""
@@ -48,7 +50,9 @@ class Row(NamedTuple):
     """One line of `launch ps`. `problem` is why the host was not asked, or could not be: the latter `is_unreachable`.
 
     `reached` is when the host of a row with a problem last answered, in seconds since 1970. `kept_age_s` is set for a live run
-    whose newest checkpoint a follower keeps here: how old that copy is, in seconds; infinity before the first.
+    whose newest checkpoint a follower keeps here: how old that copy is, in seconds; infinity before the first. `goes_on` is
+    where this client has had it go on, `next` the command that begins its successor if that has not begun, `beside` says that
+    its parent may still train.
     """
 
     host: str
@@ -57,6 +61,9 @@ class Row(NamedTuple):
     reached: float | None = None
     kept_age_s: float | None = None
     is_unreachable: bool = False
+    goes_on: Departure | None = None
+    next: str | None = None
+    beside: str | None = None
 
 
 def listing(host_name: str | None, states: Sequence[str] = (), most: int | None = None) -> list[Row]:
@@ -71,7 +78,19 @@ def listing(host_name: str | None, states: Sequence[str] = (), most: int | None 
     rows = _own_rows() if host_name is None else _rows_of(resolve.host(host_name), states, most)
     rows = [row for row in rows if not states or row.summary.state in states]
     rows.sort(key=lambda row: row.summary.time or 0, reverse=True)
-    return rows[:most]
+    return [_with_departures(row) for row in rows[:most]]
+
+
+def _with_departures(row: Row) -> Row:
+    if not RUN_ID.fullmatch(row.summary.run):
+        return row
+    mirror = Mirror(row.summary.run, runs_folder())
+    departure = departures.departure_of(mirror)
+    beside = departures.still_training(mirror, row.summary.parent)
+    if departure is None:
+        return row if beside is None else row._replace(beside=beside)
+    command = None if departures.has_begun(mirror, departure) else departures.beginning(mirror, departure)
+    return row._replace(goes_on=departure, next=command, beside=beside)
 
 
 def _rows_of(host: Host, states: Sequence[str], most: int | None) -> list[Row]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import LaunchError
-from launcher.hosts import Desk, connect
+from launcher.hosts import Desk
 from launcher.planning import drill_judging as judging
 from launcher.planning import runtime as choose_runtime
 from launcher.resources import data_folder
@@ -37,7 +37,7 @@ from launcher.runs.mirror import Mirror
 from launcher.runs.probing import probe
 from launcher.runs.recovering import TO_RECOVER, Outcome, RecoverRequest, recover_on
 from launcher.runs.request import Request
-from launcher.runs.run_desk import open_desk
+from launcher.runs.run_desk import connect, open_desk
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.silent_view import SilentView
 from launcher.runs.view import SilentStage

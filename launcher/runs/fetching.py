@@ -37,9 +37,8 @@ def pull_one_checkpoint(host: Host, mirror: Mirror, which: str, view: View) -> H
     """Pull one checkpoint of a run. Raises RunError if it has no such one, and what `pull_once` raises."""
     with view.stage("pull") as stage:
         try:
-            home = _over_lost_links(
-                host, mirror, view, lambda desk: pull_checkpoint(desk, mirror, which, stage)
-            )
+            work = partial(_pull_checkpoint, mirror=mirror, which=which, stage=stage)
+            home = _over_lost_links(host, mirror, view, work)
         except AgentError as error:
             if error.code != "no-checkpoint":
                 raise
@@ -47,6 +46,11 @@ def pull_one_checkpoint(host: Host, mirror: Mirror, which: str, view: View) -> H
         stage.text = home.words
     note_asked(mirror, home.checkpoint.name)
     return home
+
+
+def _pull_checkpoint(desk: Desk, mirror: Mirror, which: str, stage: Stage) -> HomeCheckpoint:
+    refresh(desk, mirror)  # without its record, a checkpoint cannot be gone on from when the host is away
+    return pull_checkpoint(desk, mirror, which, stage)
 
 
 def pull_until_end(host: Host, mirror: Mirror, choice: Choice, view: View) -> Pulled:

@@ -13,9 +13,11 @@ from rich.filesize import decimal
 
 from launcher.errors import HostError, RunError, UnreachableError
 from launcher.hosts import Desk
+from launcher.runs import departures
 from launcher.runs.adapting import mending_command
 from launcher.runs.checkpoint_pulling import CheckpointKeeper
 from launcher.runs.host_figures import host_figures
+from launcher.runs.last_answer import last_answer
 from launcher.runs.lineage import joined
 from launcher.runs.local_copies import LocalCopies
 from launcher.runs.mirror import Mirror
@@ -74,20 +76,10 @@ def follow(
             except UnreachableError as error:
                 desk = None
                 lost_pulls += has_ended
-                if not tries and (words := _last_reached(mirror)):
+                if not tries and (words := last_answer(mirror, LONG_AGO_S)):
                     view.note(words)
                 tries += 1
                 pause(view, error, tries)
-
-
-def _last_reached(mirror: Mirror) -> str | None:
-    """Say when the host of a run last answered, if that is long ago."""
-    reached = mirror.reached()
-    ago_s = time.time() - reached if reached is not None else 0.0
-    if ago_s < LONG_AGO_S:
-        return None
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(reached))
-    return f"{mirror.host().name} last answered on {when}; what is here is from then"
 
 
 def pause(view: View, error: UnreachableError, losses: int) -> None:
@@ -120,6 +112,8 @@ def _tell_parent(mirror: Mirror, view: View) -> bool:
     parent = mirror.parent()
     if parent is not None:
         view.continues(mirror.run, parent)
+        if words := departures.still_training(mirror, parent):
+            view.note(words)
     return parent is not None or mirror.began() is not None
 
 

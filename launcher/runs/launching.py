@@ -21,7 +21,7 @@ from launcher.errors import (
     RefusedError,
     UsageError,
 )
-from launcher.hosts import Desk, connect
+from launcher.hosts import Desk
 from launcher.planning import (
     PrecisionRequest,
     environment,
@@ -44,6 +44,7 @@ from launcher.runs import (
     resolve,
     script_check,
     secret_values,
+    sent_record,
     sweeping,
 )
 from launcher.runs.adapting import suggestion
@@ -55,11 +56,12 @@ from launcher.runs.loading import Load, load
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import choose_profile, describe, probe
 from launcher.runs.request import Request, remember
+from launcher.runs.run_desk import connect
 from launcher.runs.run_id import new_run_id
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.script_reading import plan_values_of
 from launcher.runs.shipped_before import ShippedBefore
-from launcher.runs.shipping import ship
+from launcher.runs.shipping import Shipment, ship
 from launcher.runs.verifiable import unverifiable
 from launcher.runs.view import Stage, View
 from launcher.runtimes import Runtime, names, open_for_plan
@@ -172,15 +174,27 @@ def launch(request: Request, view: View) -> Started:
         contact = pass_gate_when_free(contact, plan)
         build = build_settings.read(host, os.environ)
         with open_for_plan(desk, host, plan, contact.facts, build) as runtime:
-            fill = functools.partial(ship, desk, loaded, before)
+            shipments: list[Shipment] = []
+            fill = functools.partial(_ship, desk, loaded, before, shipments)
             started = begin(contact, runtime, plan, secrets, Filling("ship", fill))
-        with contextlib.suppress(OSError):  # on a full disk here, only an explanation and `rerun` are lost
+        # On a full disk here, only an explanation, `rerun` and `recover --abandon` are lost.
+        with contextlib.suppress(OSError):
             not_sent.remember(started.mirror.folder, loaded.cargo)
             remember(started.mirror, request)
+            for shipment in shipments:
+                sent_record.write(started.mirror, shipment.sent)
         return started
     except BaseException:
         desk.close()
         raise
+
+
+def _ship(
+    desk: Desk, loaded: Load, before: ShippedBefore, shipments: list[Shipment], mirror: Mirror, stage: Stage
+) -> str:
+    """Send a load for a run; put what was sent on the list."""
+    shipments.append(ship(desk, loaded, before, mirror, stage))
+    return shipments[-1].words
 
 
 def _load(task: resolve.Task, env_files: Sequence[str], view: View) -> Load:

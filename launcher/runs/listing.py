@@ -1,4 +1,4 @@
-"""What a run wrote, as `launch ls` lists it: from its host, or from here once the host was freed."""
+"""What a run wrote, as `launch ls` lists it: from its host, or from here once the host was freed, or while it is away."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rich.filesize import decimal
 
-from launcher.errors import RunError
+from launcher.errors import RunError, UnreachableError
 from launcher.runs.local_copies import LocalCopies
 from launcher.runs.mirror import Mirror
 from launcher.runs.pulling import named_by, shown_path
@@ -26,20 +26,27 @@ class Row(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The files of a run, and those that could not be looked at with the reasons."""
+    """The files of a run, and those that could not be looked at with the reasons.
+
+    `unreached` is why the host was not asked: only what is here is listed then.
+    """
 
     rows: list[Row]
     left_out: dict[str, str]
+    unreached: UnreachableError | None = None
 
 
 def list_files(host: Host, mirror: Mirror, path: str | None, stage: Stage) -> Listing:
     """Return what a run wrote, or what of it is at a path. Raises RunError if nothing is there."""
     if mirror.is_freed:
         return Listing(_rows_here(mirror, path), {})
-    with open_desk(host, mirror) as desk:
-        listed = desk.runs.outputs(
-            mirror.run, lambda read: stage.progress(f"{decimal(read)} compared"), every_file=True
-        )
+    try:
+        with open_desk(host, mirror) as desk:
+            listed = desk.runs.outputs(
+                mirror.run, lambda read: stage.progress(f"{decimal(read)} compared"), every_file=True
+            )
+    except UnreachableError as error:
+        return Listing(_rows_here(mirror, path), {}, error)
     copies = LocalCopies(mirror)
     files = listed.files if path is None else named_by(path, listed.files, mirror.short)
     rows = [Row(shown_path(file.path), file.size, file.kind, copies.status(file)) for file in files]
@@ -58,7 +65,8 @@ def _rows_here(mirror: Mirror, path: str | None) -> list[Row]:
         plain = os.path.normpath(path)
         rows = [row for row in rows if row.path == plain or row.path.startswith(f"{plain}/")]
         if not rows:
+            why = "was freed" if mirror.is_freed else "does not answer"
             raise RunError(
-                f"no {path} of {mirror.short} is here, and its host was freed   launch ls {mirror.short}"
+                f"no {path} of {mirror.short} is here, and its host {why}   launch ls {mirror.short}"
             )
     return rows

@@ -71,6 +71,10 @@ class LocalCopies:
             self._write_down(content)
         return digest == content.sha256
 
+    def came(self, path: str, sha256: str) -> bool:
+        """Whether a file of the run came from its host with this content, now or before."""
+        return sha256 in self._pulled.get(path, {})
+
     def save_digests(self) -> None:
         """Keep the digests of what was read for the next time."""
         self._digests.save()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from launcher.errors import HostError, RefusedError
-from launcher.hosts import connect
 from launcher.planning import Ladder, LadderInputs, check, ladder, ladder_inputs
 from launcher.runs import cards, job_check, resolve, script_check, secret_values
 from launcher.runs.adapting import suggestion
@@ -13,6 +12,7 @@ from launcher.runs.launching import AUTO, Resolved, known_of, plan_of, understan
 from launcher.runs.loading import load
 from launcher.runs.probing import choose_profile, probe
 from launcher.runs.request import Request
+from launcher.runs.run_desk import connect
 from launcher.runs.script_reading import plan_values_of
 from launcher.runs.shipped_before import ShippedBefore
 from launcher.values.cargo import Cargo

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.errors import BadFileError, LaunchError, RunError
-from launcher.hosts import Desk, connect
+from launcher.hosts import Desk
 from launcher.planning import best_card, card_choice_reason, distribution, match_profile, source
 from launcher.runs import resolve
 from launcher.runs.mirror import mirrors
+from launcher.runs.run_desk import connect
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from launcher.errors import LaunchError, UsageError
 from launcher.hosts import Desk
 from launcher.planning import job_of
-from launcher.runs import build_settings, env_file, following, secret_values
+from launcher.runs import build_settings, departures, env_file, following, secret_values
 from launcher.runs.control import known_summary, listing, locate, summary_of
 from launcher.runs.evidence import diagnosis, words
 from launcher.runs.mirror import Mirror
@@ -66,6 +66,8 @@ def recover(word: str, host_name: str | None, request: RecoverRequest, view: Vie
     Raises UsageError for a run that has ended or a secret that is not set here, HostError, and RunError.
     """
     host, mirror = locate(word, host_name)
+    if words := departures.elsewhere(mirror):
+        raise UsageError(words)
     with open_desk(host, mirror) as desk:
         return recover_on(desk, mirror, request, view)
 
@@ -78,6 +80,8 @@ def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> l
     found = []
     for row in listing(host_name, TO_RECOVER if host_name is not None else ()):
         run, state = row.summary.run, row.summary.state
+        if row.goes_on is not None:
+            continue  # its successor is a row of its own
         if row.is_unreachable:
             found.append(Recovery(run, row.host, Outcome.FAILED, "unreachable", row.problem or ""))
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import time
@@ -19,7 +20,7 @@ from launcher.errors import (
 )
 from launcher.hosts import Desk
 from launcher.planning import changed, job_of
-from launcher.runs import build_settings, env_file, job_variables, resolve, secret_values
+from launcher.runs import build_settings, env_file, job_variables, resolve, secret_values, sent_record
 from launcher.runs.contact import Contact, pass_gate_when_free, settle
 from launcher.runs.control import known_summary, locate
 from launcher.runs.following import refresh
@@ -112,9 +113,11 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
             keys = sorted({key for setting in request.settings for key in _keys_of(setting)})
             inherit = functools.partial(_inherit, desk, parent, host, view, keys)
             contact = contact._replace(host=host)
-            return begin(
-                contact, runtime, plan, secrets, Filling("resume", lambda child, _stage: inherit(child))
-            )
+            filling = Filling("resume", lambda child, _stage: inherit(child))
+            started = begin(contact, runtime, plan, secrets, filling)
+        with contextlib.suppress(OSError):  # without it, only `recover --abandon` is refused
+            sent_record.copy(parent, started.mirror)
+        return started
     except BaseException:
         desk.close()
         raise

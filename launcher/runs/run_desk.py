@@ -1,10 +1,35 @@
-"""From a run to the desk of its host, which must have the root that the run was launched in."""
+"""From a host, or a run, to a desk. A run's host must have the root that the run was launched in."""
 
 from __future__ import annotations
 
-from launcher.hosts import Desk, connect
+import contextlib
+
+from launcher import hosts
+from launcher.errors import UsageError
+from launcher.hosts import Desk
+from launcher.runs import departures
 from launcher.runs.mirror import Mirror
+from launcher.runs.runs_folder import runs_folder
 from launcher.values.host import Host
+
+
+def connect(host: Host) -> Desk:
+    """Connect to a host and return its desk; close it, or use it in a `with`. It hears which of its runs were abandoned.
+
+    Raises HostError that says what to do.
+    """
+    desk = hosts.connect(host)
+    with contextlib.suppress(UsageError):  # this client has no folder of runs
+        runs = runs_folder()
+        if pending := departures.pending(runs):
+            from launcher.runs.farewell import deliver  # hardly ever needed
+
+            try:
+                deliver(desk, runs, pending)
+            except BaseException:
+                desk.close()
+                raise
+    return desk
 
 
 def open_desk(host: Host, mirror: Mirror) -> Desk:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.filesize import decimal
 
 from launcher.errors import ConnectionLostError, RunError
 from launcher.hosts import Desk
-from launcher.runs import tree
+from launcher.runs import sent_record, tree
 from launcher.runs.cargo_text import left_out_line
 from launcher.runs.loading import Load
 from launcher.runs.meter import Meter
 from launcher.runs.mirror import Mirror
+from launcher.runs.sent_record import Sent
 from launcher.runs.shipped_before import ShippedBefore, is_large
 from launcher.runs.view import Stage
 from launcher.values.cargo import Cargo
@@ -25,8 +26,15 @@ LARGE = 10_000_000
 MOST_LARGEST = 3
 
 
-def ship(desk: Desk, load: Load, before: ShippedBefore, mirror: Mirror, stage: Stage) -> str:
-    """Put a load in place on the host for a run; return what was sent, in words."""
+class Shipment(NamedTuple):
+    """What was put in place for a run, and in words how much of it had to be sent."""
+
+    sent: Sent
+    words: str
+
+
+def ship(desk: Desk, load: Load, before: ShippedBefore, mirror: Mirror, stage: Stage) -> Shipment:
+    """Put a load in place on the host for a run."""
     manifest = tree.manifest(load.tree, load.digests, stage.moved)
     load.digests.save()
     try:
@@ -37,7 +45,8 @@ def ship(desk: Desk, load: Load, before: ShippedBefore, mirror: Mirror, stage: S
     if sent or is_large(load.cargo):
         before.record(manifest.values())
     left_out = left_out_line(load.cargo)
-    return f"{_sent(load.cargo, sent)}; left out: {left_out}" if left_out else _sent(load.cargo, sent)
+    words = f"{_sent(load.cargo, sent)}; left out: {left_out}" if left_out else _sent(load.cargo, sent)
+    return Shipment(sent_record.sent(load.tree, manifest), words)
 
 
 def _sent(cargo: Cargo, sent: dict[str, int]) -> str:

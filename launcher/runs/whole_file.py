@@ -15,3 +15,14 @@ def write_whole(path: Path, data: bytes) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Do the same, and return once it is on the disk."""
+    write_whole(path, data)
+    for written in (path, path.parent):
+        descriptor = os.open(written, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

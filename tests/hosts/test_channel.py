@@ -414,8 +414,8 @@ def test_a_run_that_was_prepared_and_never_started_is_gone_with_its_client(tmp_p
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-def test_a_run_whose_agent_was_killed_before_its_code_came_is_made_anew_under_its_id(tmp_path):
-    """A move that broke off begins again with the id that is on record; what the dead agent left is in nobody's way."""
+def test_a_run_whose_agent_was_killed_before_its_code_came_is_given_up(tmp_path):
+    """It is removed, and its id is refused from then on, to a client too that was held up on its way here."""
     host = Host(name="local", root=str(tmp_path))
     run = tmp_path / "runs" / "0101-sft-w8q2"
     first = channel_to(host)
@@ -423,14 +423,22 @@ def test_a_run_whose_agent_was_killed_before_its_code_came_is_made_anew_under_it
     for pid in processes_of(tmp_path):
         os.kill(pid, signal.SIGKILL)
     until(lambda: not processes_of(tmp_path), "the end of the agent")
-    (run / "work" / "checkpoints").mkdir()
+    first.close()
     with channel_to(host) as second:
         assert second.call("outlook", run=run.name).values["half_made"]
-        second.call("create", b"{}", run=run.name)
-        assert not (run / "work" / "checkpoints").exists()
-        assert not second.call("outlook", run=run.name).values["half_made"]
-    assert list((tmp_path / "runs").iterdir()) == []
-    first.close()
+        assert second.call("forgo", run=run.name).values == {"begun": False}
+        with pytest.raises(AgentError) as caught:
+            second.call("create", b"{}", run=run.name)
+        assert (caught.value.code, run.exists()) == ("forgone", False)
+
+
+def test_a_run_that_somebody_makes_is_not_given_up(tmp_path):
+    """It may be about to begin; nothing of it is removed."""
+    host = Host(name="local", root=str(tmp_path))
+    with channel_to(host) as first, channel_to(host) as second:
+        first.call("create", b"{}", run="0101-sft-w8q2")
+        assert second.call("forgo", run="0101-sft-w8q2").values == {"begun": True}
+        assert (tmp_path / "runs" / "0101-sft-w8q2").is_dir()
 
 
 def test_a_root_that_cannot_be_written_is_told_with_the_key_to_set(tmp_path):

@@ -1,5 +1,6 @@
 """The steps of a move, with hosts that are played: in which order, and what of a host's word is believed."""
 
+import contextlib
 import hashlib
 import json
 from pathlib import Path
@@ -7,11 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.errors import RunError
-from launcher.runs import moving
+from launcher.errors import RunError, UnreachableError, UsageError
+from launcher.runs import arriving, moving
 from launcher.runs.checkpoint_pulling import HomeCheckpoint
 from launcher.runs.mirror import Mirror
 from launcher.runs.view import SilentStage
+from launcher.values.answers import MovedTo
 from launcher.values.checkpoint import sealed_checkpoint
 
 RUN, CHILD = "261125-walk-aaaaaa", "261125-walk-bbbbbb"
@@ -123,3 +125,26 @@ def test_contents_that_are_not_those_of_the_list_go_nowhere(tmp_path, content):
         fill(tmp_path, OldHost(json.dumps(tree).encode(), content), new)
     assert "ship" not in new.asked
     assert not (tmp_path / RUN / ".moving").exists()
+
+
+@pytest.mark.parametrize(
+    "second",
+    [UnreachableError("B", "B: no answer"), SimpleNamespace(root_id="another", host="B", about="")],
+    ids=["away", "another root"],
+)
+def test_a_child_that_may_be_at_its_host_is_never_given_up(monkeypatch, tmp_path, second):
+    """If the host does not answer, or is not the one: a third host gets no child."""
+
+    @contextlib.contextmanager
+    def dial(_host):
+        if isinstance(second, UnreachableError):
+            raise second
+        yield second
+
+    view = SimpleNamespace(stage=lambda _name: contextlib.nullcontext(SilentStage()))
+    monkeypatch.setattr(arriving.resolve, "host", lambda name: name)
+    monkeypatch.setattr(arriving, "connected", lambda _view, connect: connect())
+    monkeypatch.setattr(arriving, "connect", dial)
+    moved = MovedTo(run=CHILD, host="B", root="root-b")
+    with pytest.raises(UsageError, match=f"was moved to B as {CHILD}"):
+        arriving.taken_up(SimpleNamespace(root_id="root-c"), Mirror(RUN, tmp_path), moved, None, view)

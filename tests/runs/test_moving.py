@@ -2,113 +2,19 @@
 
 import hashlib
 import json
-import os
-import shutil
-import signal
-import tempfile
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from testbed.client import Client, processes_of, until
+from testbed.client import until
+from testbed.two_hosts import STEPS, killed_after, two_hosts
 
 pytestmark = pytest.mark.slow(reason="each test starts several clients")
 
-TRAIN = """
-import os, time
-import launcher_worker as worker
-found = worker.resume_from()
-plan = worker.knobs()
-weight = float(open(os.path.join(found, "weights")).read()) if found else 1.0
-first = int(found.rsplit("-", 1)[1]) + 1 if found else 1
-data = open(plan.data["train"]).read().split()
-for step in range(first, {steps} + 1):
-    sample = data[(step * plan.split.global_batch) % len(data)]
-    weight = weight * 0.9 + float(sample) * 0.01
-    with open({ledger!r}, "a") as file:
-        print(plan.run, step, sample, repr(weight), file=file)
-    worker.log(step, loss=weight)
-    worker.save(step, lambda folder: open(os.path.join(folder, "weights"), "w").write(repr(weight)))
-    if worker.stopping(): raise SystemExit(0)
-    time.sleep({pause})
-open(os.path.join(plan.artifacts, "weights"), "w").write(repr(weight))
-worker.done({steps})
-"""
-STEPS = 12
-
 
 @pytest.fixture
-def ground(ssh_host):
-    """A folder with the root of host A, and the ledger that the users of both hosts write to."""
-    folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
-    folder.chmod(0o755)
-    for name in ("A", "C"):
-        (folder / name).mkdir()
-        shutil.chown(folder / name, ssh_host.user)
-    (folder / "ledger").touch()
-    (folder / "ledger").chmod(0o666)
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture
-def two(client, ssh_host, ground):
+def two(client, ssh_host):
     """An SSH host `A` with another user, and this machine; and a job with data."""
-    (client.project / "launch.toml").write_text(ssh_host.table(root=str(ground / "A")))
-    (client.project / "numbers.txt").write_text(" ".join(str(number % 7) for number in range(50)))
-    (client.project / "job.toml").write_text(
-        'name = "walk"\ncommand = ["python", "train.py"]\nsave_every_steps = 1\n'
-        f'steps = {STEPS}\n[data]\ntrain = "./numbers.txt"\n[batch]\nglobal = 4\n'
-    )
-    roots = {"A": ground / "A", "local": client.home / ".launch"}
-    yield Two(client, roots, ground / "ledger")
-    for run in (path for root in roots.values() for path in (root / "runs").glob("[0-9]*")):
-        for pid in processes_of(run):
-            os.kill(pid, signal.SIGKILL)
-
-
-class Two(NamedTuple):
-    """Two hosts: a client, the roots by host, and the ledger that trainings write outside of their runs."""
-
-    client: Client
-    roots: dict[str, Path]
-    path: Path
-
-    def ledger(self):
-        """(run, step, sample, weight) of each step, by the training's own word."""
-        return [line.split() for line in self.path.read_text().splitlines()] if self.path.exists() else []
-
-    def started(self, host="A", pause=0.4):
-        """A run in the middle of its work."""
-        text = TRAIN.format(ledger=str(self.path), pause=pause, steps=STEPS)
-        (self.client.project / "train.py").write_text(text)
-        run = self.client.detached("--host", host, "--job", "job.toml")
-        until(lambda: len(self.ledger()) >= 4, "four steps")
-        return run
-
-    def runs_on(self, host):
-        """States of the runs below a root by id, by the files alone."""
-        found = {}
-        for run in (self.roots[host] / "runs").glob("[0-9]*"):
-            states = sorted((run / "record").glob("[0-9]*/state.json"))
-            found[run.name] = json.loads(states[-1].read_text())["state"] if states else None
-        return found
-
-    def everywhere(self):
-        """The states of all runs, by id."""
-        return {**self.runs_on("A"), **self.runs_on("local")}
-
-    def judge(self):
-        """The last word on each step gives the weights of an unbroken run; one run has succeeded, with these weights."""
-        last = {int(step): (sample, weight) for _, step, sample, weight in self.ledger()}
-        assert sorted(last) == [*range(1, STEPS + 1)]
-        weight, data = 1.0, [number % 7 for number in range(50)]
-        for step in range(1, STEPS + 1):
-            weight = weight * 0.9 + float(data[(step * 4) % 50]) * 0.01
-            assert last[step] == (str(data[(step * 4) % 50]), repr(weight))
-        assert [*self.everywhere().values()].count("succeeded") == 1
-        finals = [path for root in self.roots.values() for path in root.glob("runs/*/work/artifacts/weights")]
-        assert [path.read_text() for path in finals] == [repr(weight)]
+    with two_hosts(client, ssh_host) as made:
+        yield made
 
 
 def test_a_run_moves_in_mid_flight_and_ends_with_the_weights_of_an_unbroken_one(two):
@@ -151,13 +57,7 @@ def test_a_move_goes_to_an_ssh_host_too_and_twice_is_once(two):
     ((child, _),) = two.runs_on("A").items()
     seen = client.run("recover", run, "--host", "A")
     assert "nothing to do" in seen.stdout or "has succeeded" in seen.stderr
-    with (client.project / "launch.toml").open("a") as file:
-        file.write(
-            (client.project / "launch.toml")
-            .read_text()
-            .replace("[hosts.A]", "[hosts.C]")
-            .replace('/A"', '/C"')
-        )
+    add_host(two, "C")
     seen = client.run("recover", run, "--host", "C")
     assert (seen.returncode, f"was moved to A as {child}" in seen.stderr) == (2, True), seen.stderr
     client.ok("attach", child)
@@ -211,15 +111,62 @@ def test_a_client_killed_in_a_move_leaves_one_run_that_goes_on(two, stage):
     """At most one trains; `recover` again ends with one finished run, in which each step counts once."""
     client = two.client
     run = two.started()
-    mover = client.start("recover", run, "--host", "local")
-    for line in iter(mover.stderr.readline, ""):
-        if f"✓ {stage}" in line:
-            break
-    mover.kill()
-    mover.communicate()
+    killed_after(client.start("recover", run, "--host", "local"), stage)
     live = [state for state in two.everywhere().values() if state in ("running", "resuming", "preparing")]
     assert len(live) <= 1
     again = client.run("recover", run, "--host", "local")
     assert again.returncode == 0 or "has succeeded" in again.stderr, again.stderr
     until(lambda: "succeeded" in two.everywhere().values(), "the end")
     two.judge()
+
+
+def test_a_move_that_broke_off_goes_to_a_third_host_if_the_second_has_nothing_of_it(two):
+    """The second one answers, and refuses the child from then on; afterwards the third one is where it goes on."""
+    client = two.client
+    run = two.started()
+    killed_after(client.start("recover", run, "--host", "local"), "sweep")
+    record = two.roots["A"] / "runs" / run / "control" / "moved.json"
+    first = json.loads(record.read_text())["run"]
+    until(lambda: two.runs_on("local") == {}, "the half-made child to go")
+    add_host(two, "C")
+    client.ok("recover", run, "--host", "C")
+    second = json.loads(record.read_text())["run"]
+    assert second != first
+    assert [path.name for path in (two.roots["local"] / "forgone").iterdir()] == [first]
+    seen = client.run("recover", run, "--host", "local")
+    assert (seen.returncode, f"was moved to C as {second}" in seen.stderr) == (2, True), seen.stderr
+    client.ok("attach", second)
+    assert two.runs_on("local") == {}
+    assert {int(step) for _, step, _, _ in two.ledger()} == {*range(1, STEPS + 1)}
+
+
+def add_host(two, name):
+    """One more host in the project: another root of the same machine as A."""
+    file = two.client.project / "launch.toml"
+    table = file.read_text()
+    file.write_text(table + table.replace("[hosts.A]", f"[hosts.{name}]").replace('/A"', f'/{name}"'))
+
+
+def test_a_child_that_never_started_gives_way_to_another(two):
+    """The old host puts the new one on record in its place, and no other: the same command is no dead end."""
+    client = two.client
+    run = two.started()
+    client.ok("recover", run, "--host", "local")
+    ((first, _),) = two.runs_on("local").items()
+    client.ok("stop", "--now", first)
+    seen = client.run("recover", run, "--host", "local")
+    assert (seen.returncode, f"{first}, which has stopped" in seen.stderr) == (2, True), seen.stderr
+    never_started(two.roots["local"] / "runs" / first)
+    seen = client.run("recover", run, "--host", "local")
+    assert (seen.returncode, f"{first} never started" in seen.stderr) == (0, True), seen.stderr
+    (second,) = two.runs_on("local").keys() - {first}
+    assert json.loads((two.roots["A"] / "runs" / run / "control" / "moved.json").read_text())["run"] == second
+    client.ok("attach", second)
+    assert two.everywhere() == {run: "stopped", first: "failed", second: "succeeded"}
+
+
+def never_started(run):
+    """Let a run look as if its agent had found it without code: its client died while it was made."""
+    state = max((run / "record").glob("[0-9]*/state.json"))
+    record = json.loads(state.read_text())
+    state.write_text(json.dumps({**record, "state": "failed", "reason": "never-started"}))

@@ -5,6 +5,7 @@ As root it makes a user of its own and removes it again; otherwise the host's us
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
 import os
@@ -15,6 +16,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 ADDRESS = "127.0.0.2"
@@ -97,6 +99,9 @@ class SshHost:
     def _start(self) -> None:
         with socket.create_server((ADDRESS, 0)) as probe:
             self.port = probe.getsockname()[1]
+        self._listen()
+
+    def _listen(self) -> None:
         config = self.folder / "sshd.conf"
         threads = os.environ.get("OMP_NUM_THREADS")  # of a training there, as of one here
         environment = f"SetEnv OMP_NUM_THREADS={threads}" if threads else ""
@@ -142,6 +147,19 @@ class SshHost:
             )  # the user is ours, and so is all of it
             time.sleep(0.2)
             subprocess.run(["/usr/sbin/userdel", "-r", "-f", self.user], check=True, capture_output=True)
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """Let nobody in for a while, and cut every open connection. What runs on the host goes on."""
+        assert self._daemon is not None
+        self.cut()
+        self._daemon.kill()
+        self._daemon.wait(timeout=10)
+        self.cut()
+        try:
+            yield
+        finally:
+            self._listen()
 
     def cut(self) -> None:
         """Cut every open connection, as a broken link does; the daemon itself goes on."""

@@ -12,14 +12,14 @@ from typing import Any, List, Mapping, NamedTuple, Optional
 
 from ..fate import run_state
 from ..host import garbage
-from ..record import strict_json
+from ..record import forgone, strict_json
 from ..record.files import read_json, write_durably
 from ..record.rundir import TERMINAL, Run
 from ..record.safe_open import open_regular
 from ..store import parentage, shipping
-from ..store.manifest import read_manifest
+from ..store.manifest import check, read_manifest
 from . import contact
-from .requests import OfRun, Reply, RequestError, RunId, read_object
+from .requests import NoArguments, OfRun, Reply, RequestError, RunId, read_object
 from .session import OfferedCheckpoint, Session, Verb
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
@@ -42,12 +42,16 @@ def outlook(session: Session, request: OfRun, _payload: bytes) -> Reply:
 
 
 class Move(NamedTuple):
-    """A run that has ended, and the run on another host that goes on with it: its id, host and root."""
+    """A run that has ended, and the run on another host that goes on with it: its id, host and root.
+
+    `instead` are successors that never began: one of them on record gives way.
+    """
 
     run: RunId
     to: RunId
     host: str = ""
     root: str = ""
+    instead: Optional[List[str]] = None
 
 
 def move(session: Session, request: Move, _payload: bytes) -> Reply:
@@ -68,7 +72,7 @@ def move(session: Session, request: Move, _payload: bytes) -> Reply:
         except parentage.ParentError as error:
             raise RequestError(error.code, str(error)) from None
         known = read_json(run.moved)
-        if not known:
+        if not known or known.get("run") in (request.instead or ()):
             known = {"run": request.to, "host": request.host, "root": request.root}
             write_durably(run.moved, strict_json.encode(known) + "\n")
     return Reply({"moved": known})
@@ -120,6 +124,22 @@ def _send(stream: shipping.ChunkWriter, path: str, size: int) -> None:
 
 
 # on the new host
+
+
+def lacking(session: Session, _request: NoArguments, payload: bytes) -> Reply:
+    """Return which files of a manifest (the payload) a run with it would have to be sent here. Nothing is made."""
+    manifest = read_object(payload, "the manifest")
+    check(manifest)
+    with session.store.shared():
+        return Reply({"missing": session.store.missing(manifest)})
+
+
+def forgo(session: Session, request: OfRun, _payload: bytes) -> Reply:
+    """See to it that a run never begins here, and remove it if it is half-made; `begun` says that it was too late."""
+    run = Run(session.path_of(request.run))
+    forgone.mark(session.root, run.id)
+    is_gone = not os.path.isdir(run.path) or (bool(run.numbers()) and garbage.remove_half_made(run))
+    return Reply({"begun": not is_gone})
 
 
 class OfferCheckpoint(NamedTuple):
@@ -212,6 +232,8 @@ VERBS = {
     "move": Verb(Move, move),
     "tree": Verb(OfRun, tree),
     "contents": Verb(Contents, contents),
+    "lacking": Verb(NoArguments, lacking),
+    "forgo": Verb(OfRun, forgo),
     "offer_checkpoint": Verb(OfferCheckpoint, offer_checkpoint),
     "ship_checkpoint": Verb(ShipCheckpoint, ship_checkpoint),
 }

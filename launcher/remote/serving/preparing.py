@@ -13,7 +13,7 @@ from ..fate import fate, ownership, run_state
 from ..host import evidence_import, garbage
 from ..host.probe_host import interpreter_path
 from ..making import environment_build
-from ..record import secret
+from ..record import forgone, secret
 from ..record.files import write_durably
 from ..record.locks import Lock
 from ..record.rundir import ONE_MACHINE, Run
@@ -53,9 +53,14 @@ def create(session: Session, request: Create, payload: bytes) -> Reply:
     worker_folder.unpack(sys.argv[0])
     run = Run(session.path_of(request.run))
     try:
-        _make(run)
+        run.make()
     except FileExistsError:
         raise RequestError("run-exists", "there is a run %s already" % run.id) from None
+    if forgone.is_marked(
+        session.root, run.id
+    ):  # asked after it was made: who marks it looks for it afterwards
+        shutil.rmtree(run.path, ignore_errors=True)
+        raise RequestError("forgone", "run %s goes on elsewhere" % run.id)
     folder = run.new_folder()
     session.prepared[run.id] = folder
     _make_locks(session, run)
@@ -70,20 +75,6 @@ def create(session: Session, request: Create, payload: bytes) -> Reply:
     if not fate.fate_of(request.runtime).sees_host:
         evidence_import.expect(run)
     return Reply({"run": run.id, "place": container_place(session, run), "gpus": gpus})
-
-
-def _make(run: Run) -> None:
-    """Make a run's folders, also in the place of one of this id that never began: a move begins anew with the same id.
-
-    Raises FileExistsError for any other one.
-    """
-    try:
-        run.make()
-    except FileExistsError:
-        # A run without its first folder may be in the making, or left by a dead client: nobody can tell.
-        if not run.numbers() or not garbage.remove_half_made(run):
-            raise
-        run.make()
 
 
 def _make_locks(session: Session, run: Run) -> None:

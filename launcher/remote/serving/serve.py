@@ -32,7 +32,16 @@ MODULES = {
         *("environment", "make_environment", "seal_environment"),
     ),
     "outgoing": ("outputs", "manifest", "checkpoint", "send"),
-    "move_verbs": ("outlook", "move", "tree", "contents", "offer_checkpoint", "ship_checkpoint"),
+    "move_verbs": (
+        "outlook",
+        "move",
+        "tree",
+        "contents",
+        "lacking",
+        "forgo",
+        "offer_checkpoint",
+        "ship_checkpoint",
+    ),
     "removing": ("remove", "gc", "sweep", "remains"),
 }
 """The verbs by the module that answers them, in its `VERBS`.

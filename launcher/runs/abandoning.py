@@ -1,0 +1,178 @@
+"""A move without the old host, which does not answer: a run goes on at another one from what this client holds.
+
+The decision is on record here before the new host hears of it, and the old one hears of it at the next contact; see
+farewell.py. Until then it may still train; nothing that it does from now on counts for the successor.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.filesize import decimal
+
+from launcher.errors import RunError, UnreachableError, UsageError
+from launcher.runs import checkpoints_here, departures, sent_record
+from launcher.runs.arriving import (
+    Arrival,
+    Earlier,
+    MoveRequest,
+    arrival,
+    check_offered,
+    connected,
+    go_on,
+    refuse_succeeded,
+    refuse_unresumable,
+    send_checkpoint,
+    send_files,
+    taken_up,
+)
+from launcher.runs.farewell import root_of
+from launcher.runs.recovering import RecoverRequest, Recovery, recover_on
+from launcher.runs.run_desk import connect
+from launcher.runs.run_id import new_run_id
+from launcher.values.answers import MovedTo
+
+if TYPE_CHECKING:
+    from launcher.hosts import Desk
+    from launcher.runs.checkpoint_pulling import HomeCheckpoint
+    from launcher.runs.mirror import Mirror
+    from launcher.runs.sent_record import Sent
+    from launcher.runs.tree import SizedFile
+    from launcher.runs.view import Stage, View
+    from launcher.values.departure import Departure
+    from launcher.values.host import Host
+
+MOST_NAMED = 3
+
+
+def go_on_without(
+    mirror: Mirror, target: Host, request: MoveRequest, why: UnreachableError, view: View
+) -> Recovery:
+    """Have a run go on at another host while its own does not answer, if that was asked for, or was done before.
+
+    Raises `why`, with the flag that allows it, and what `move` raises.
+    """
+    intention = departures.intention_of(mirror)
+    if intention is None and not request.abandons:
+        raise _explained(why, mirror, target)
+    with connected(view, functools.partial(connect, target)) as new:
+        if new.root_id == root_of(mirror):
+            return recover_on(new, mirror, RecoverRequest(request.env_files, request.is_sure), view)
+        earlier = Earlier()
+        if intention is not None:
+            earlier = taken_up(new, mirror, intention.to, request, view)
+        if earlier.recovery is not None:
+            return earlier.recovery
+        if not request.abandons:
+            raise _explained(why, mirror, target)
+        return _abandon(new, _Errand(mirror, target, request, earlier.given_up), view)
+
+
+def _explained(why: UnreachableError, mirror: Mirror, target: Host) -> UnreachableError:
+    return UnreachableError(
+        why.host,
+        f"{why}\n  without it   launch recover {mirror.short} --host {target.name} --abandon\n"
+        f"    goes on at {target.name} from the newest checkpoint that is here; {why.host} may train on until it answers, and ends the run then",
+    )
+
+
+class _Errand(NamedTuple):
+    mirror: Mirror
+    target: Host
+    request: MoveRequest
+    given_up: str | None
+
+
+def _abandon(new: Desk, errand: _Errand, view: View) -> Recovery:
+    mirror, target, request, given_up = errand
+    old = mirror.host().name
+    if root_of(mirror) is None:
+        raise RunError(f"{mirror.run} cannot be abandoned: this client does not know the root that {old} has")
+    state = mirror.state()
+    refuse_succeeded(state.state if state is not None else None, mirror, target.name)
+    refuse_unresumable(resumes=checkpoints_here.resumes(mirror), mirror=mirror, host=target.name)
+    sent = _sent(mirror, target)
+    with view.stage("read") as stage:
+        home = _home(mirror, target)
+        stage.text = f"{home.checkpoint.name}, step {home.checkpoint.step}: whole, as {old} sent it"
+    place = arrival(new, mirror, target, old, request, view)
+    _check_contents(new, sent, mirror, target)
+    successor = MovedTo(run=new_run_id(place.plan.job), host=target.name, root=new.root_id)
+    departure = departures.abandon(mirror, successor, given_up)
+    return _begin(place, departure, home, sent)
+
+
+def _begin(place: Arrival, departure: Departure, home: HomeCheckpoint, sent: Sent) -> Recovery:
+    mirror, new = place.mirror, place.contact.desk
+    if departure.root != new.root_id:
+        words = f"{mirror.run} has just been abandoned for {departure.host}, as {departure.run}, by another command"
+        raise UsageError(f"{words}\n  that run   launch recover {departure.short} --host {departure.host}")
+    recovery = go_on(place, departure.run, home, functools.partial(_fill, place, home, sent))
+    old = mirror.host().name
+    place.contact.view.note(
+        f"{old} may still train {mirror.run}: the next command that reaches {old} ends it there"
+    )
+    return recovery
+
+
+def _home(mirror: Mirror, target: Host) -> HomeCheckpoint:
+    """Return the newest whole checkpoint that is here. Raises RunError without one."""
+    here = checkpoints_here.newest_whole(mirror)
+    if here.newest is not None:
+        sealed = here.newest.checkpoint.model_copy(update={"passed_over": tuple(here.passed_over)})
+        return here.newest._replace(checkpoint=sealed)
+    wrong = "".join(f"\n  {one.checkpoint}: {one.wrong}" for one in here.passed_over[:MOST_NAMED])
+    raise RunError(
+        f"no whole checkpoint of {mirror.run} is here{wrong}\n"
+        f"  once {mirror.host().name} answers   launch recover {mirror.short} --host {target.name}\n"
+        f"  begin anew there      launch rerun {mirror.short} --host {target.name}\n"
+        f'  next time             checkpoints = "pull" in the job keeps the newest one here'
+    )
+
+
+def _sent(mirror: Mirror, target: Host) -> Sent:
+    """Return what was sent for a run. Raises RunError if that is not on record here."""
+    sent = sent_record.read(mirror)
+    if sent is not None:
+        return sent
+    raise RunError(
+        f"{mirror.run}: this client has no record of the code and data that were sent: another one launched it, or an older version\n"
+        f"  once {mirror.host().name} answers   launch recover {mirror.short} --host {target.name}\n"
+        f"  begin anew there      launch rerun {mirror.short} --host {target.name}"
+    )
+
+
+def _check_contents(new: Desk, sent: Sent, mirror: Mirror, target: Host) -> None:
+    """Raise RunError unless the new host has each file of code and data as it was sent, or this machine has."""
+    missing = new.preparation.lacking(sent.manifest)
+    check_offered(new, missing, sent.sizes)
+    _files(new, sent, missing, mirror, target)
+
+
+def _files(new: Desk, sent: Sent, missing: list[str], mirror: Mirror, target: Host) -> list[SizedFile]:
+    found = sent_record.find(sent, missing)
+    if found.changed:
+        names, more = ", ".join(found.changed[:MOST_NAMED]), len(found.changed) - MOST_NAMED
+        raise RunError(
+            f"not as it was sent to {mirror.host().name}, and {new.host} has no copy: {names}{f' and {more} more' if more > 0 else ''}\n"
+            f"  restore it, then   launch recover {mirror.short} --host {target.name} --abandon\n"
+            f"  begin anew there   launch rerun {mirror.short} --host {target.name}"
+        )
+    return [found.files[sha256] for sha256 in missing]
+
+
+def _fill(place: Arrival, home: HomeCheckpoint, sent: Sent, child: Mirror, stage: Stage) -> str:
+    """Put the checkpoint, and code and data as they were sent, in place for a run; return what was sent, in words.
+
+    The code comes last: a run without it never began, so that none goes on without the checkpoint.
+    """
+    mirror, new, target = place.mirror, place.contact.desk, place.contact.host
+    size = send_checkpoint(new, mirror, home, child, stage)
+    missing = new.preparation.offer(child.run, sent.manifest)
+    check_offered(new, missing, sent.sizes)
+    if missing:
+        files = _files(new, sent, missing, mirror, target)
+        send_files(new, child, missing, files, stage)
+        size += sum(file.size for file in files)
+    return f"{home.checkpoint.name}, code and data of {mirror.short}; {decimal(size)} sent"

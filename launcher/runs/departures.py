@@ -1,0 +1,148 @@
+"""Where this client has had its runs go on: in each mirror's `moved.json`.
+
+What an old host must still hear has a file of the run's name in `.abandoned`, beside the mirrors. It is made before the
+decision, so that none is forgotten; without a decision it means nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from launcher.runs.json_file import read_json
+from launcher.runs.mirror import Mirror
+from launcher.runs.run_id import RUN_ID
+from launcher.runs.whole_file import write_durably
+from launcher.values.answers import MovedTo
+from launcher.values.departure import Departure
+from launcher.values.record import Parent
+
+NAME = "moved.json"
+PENDING = ".abandoned"
+
+
+def departure_of(mirror: Mirror) -> Departure | None:
+    """Return where this client has had a run go on; None if it has not, or if it only meant to."""
+    departure = intention_of(mirror)
+    is_decided = departure is not None and (departure.abandoned is not None or departure.settled is not None)
+    return departure if is_decided else None
+
+
+def intention_of(mirror: Mirror) -> Departure | None:
+    """Return the same, also of a move that broke off: its run may have come to be, or not."""
+    try:
+        return Departure.lenient(read_json(mirror.folder / NAME))
+    except ValidationError:
+        return None
+
+
+def has_begun(mirror: Mirror, departure: Departure) -> bool:
+    """Whether this client has bound the successor: it has begun, or was about to."""
+    return (mirror.folder.parent / departure.run / "client.json").is_file()
+
+
+def still_training(mirror: Mirror, parent: Parent | None) -> str | None:
+    """Say that a run's parent may still train, if this client abandoned it and has not reached its host since."""
+    if parent is None or not RUN_ID.fullmatch(parent.run):
+        return None
+    before = Mirror(parent.run, mirror.folder.parent)
+    departure = departure_of(before)
+    if departure is None or not departure.is_open or departure.run != mirror.run:
+        return None
+    return f"its parent {before.short} may still train on {before.host().name}, which has not answered since"
+
+
+def elsewhere(mirror: Mirror) -> str | None:
+    """Say where a run goes on, if this client has abandoned it, and what to type; None if it has not."""
+    departure = departure_of(mirror)
+    if departure is None or departure.abandoned is None:
+        return None
+    words = f"{mirror.run} was abandoned on {mirror.host().name}, and goes on at {departure.host} as {departure.run}"
+    if has_begun(mirror, departure):
+        return f"{words}\n  that run   launch attach {departure.short}"
+    return f"{words}, which has not begun\n  begin it   {beginning(mirror, departure)}"
+
+
+def beginning(mirror: Mirror, departure: Departure) -> str:
+    """Return the command that begins a successor which has not begun."""
+    flag = " --abandon" if departure.is_open else ""
+    return f"launch recover {mirror.short} --host {departure.host}{flag}"
+
+
+def intend(mirror: Mirror, target: MovedTo, given_up: str | None = None) -> Departure:
+    """Put on record where a run shall go on, before its old host, which is at hand, hears of it.
+
+    `given_up` is an earlier successor that never began. Raises RunError if the disk refuses.
+    """
+    return _change(mirror, lambda before: _successor(before, target, given_up))
+
+
+def abandon(mirror: Mirror, target: MovedTo, given_up: str | None = None) -> Departure:
+    """Put on record that a run goes on elsewhere although its host does not know; an earlier decision stands.
+
+    `given_up` is an earlier successor that never began: it gives way. Raises RunError if the disk refuses.
+    """
+
+    def next_one(before: Departure | None) -> Departure:
+        stands = before is not None and (before.is_open or before.root == target.root)
+        kept = before if before is not None and stands and before.run != given_up else None
+        decided = kept or _successor(before, target, given_up)
+        return decided.model_copy(update={"abandoned": decided.abandoned or time.time()})
+
+    with mirror.disk_errors(_pending_folder(mirror)):
+        _pending_folder(mirror).mkdir(parents=True, exist_ok=True)
+        (_pending_folder(mirror) / mirror.run).touch()
+    return _change(mirror, next_one)
+
+
+def _successor(before: Departure | None, target: MovedTo, given_up: str | None) -> Departure:
+    """Return the record of a new successor; what the old host has heard stays."""
+    never_began = (*(before.given_up if before is not None else ()), *([given_up] if given_up else ()))
+    heard = {"abandoned": before.abandoned, "told": before.told} if before is not None else {}
+    return Departure(**dict(target), **heard, given_up=tuple(dict.fromkeys(never_began)))
+
+
+def note(mirror: Mirror, **news: object) -> Departure:
+    """Add to a departure what has become known. Raises RunError if the disk refuses, or if there is none."""
+
+    def next_one(before: Departure | None) -> Departure:
+        if before is None:
+            raise FileNotFoundError(f"{mirror.folder / NAME}")
+        return before.model_copy(update=news)
+
+    departure = _change(mirror, next_one)
+    if not departure.is_open:
+        drop(mirror)
+    return departure
+
+
+def pending(runs: Path) -> list[str]:
+    """Return the runs of which a host may still have to hear; they cost one look at a folder that is seldom there."""
+    try:
+        return sorted(filter(RUN_ID.fullmatch, os.listdir(runs / PENDING)))
+    except OSError:
+        return []
+
+
+def drop(mirror: Mirror) -> None:
+    """Forget that a host is to hear of a run."""
+    (_pending_folder(mirror) / mirror.run).unlink(missing_ok=True)
+
+
+def _pending_folder(mirror: Mirror) -> Path:
+    return mirror.folder.parent / PENDING
+
+
+def _change(mirror: Mirror, next_one: Callable[[Departure | None], Departure]) -> Departure:
+    """Replace the record durably, one client at a time; return the new one."""
+    path = mirror.folder / NAME
+    with mirror.disk_errors(path), mirror.alone("moved"):
+        before = intention_of(mirror)
+        departure = next_one(before)
+        if departure != before:
+            write_durably(path, departure.model_dump_json().encode())
+        return departure

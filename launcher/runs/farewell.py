@@ -1,0 +1,63 @@
+"""What a host must hear of a run that was abandoned while the host did not answer: it ends, and which run goes on.
+
+It is said at the next contact of any verb of this client. A host is believed by the id of its root alone, and only runs
+that this client abandoned itself are touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from launcher.errors import LaunchError
+from launcher.runs import departures
+from launcher.runs.control import stop, summary_of
+from launcher.runs.json_file import read_json
+from launcher.runs.mirror import Mirror
+from launcher.values.record import is_terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from launcher.hosts import Desk
+    from launcher.values.departure import Departure
+
+
+def deliver(desk: Desk, runs: Path, pending: Sequence[str]) -> None:
+    """Tell a host which of these runs it must end. What goes wrong is tried again at the next contact."""
+    for run in pending:
+        mirror = Mirror(run, runs)
+        departure = departures.departure_of(mirror)
+        if departure is None or not departure.is_open:
+            departures.drop(mirror)
+        elif root_of(mirror) == desk.root_id:
+            with contextlib.suppress(LaunchError):
+                _settle(desk, mirror, departure)
+
+
+def root_of(mirror: Mirror) -> str | None:
+    """Return the id of the root that a run was launched in; None if this client does not know it."""
+    root = read_json(mirror.folder / "client.json").get("root")
+    return root if isinstance(root, str) and root else None
+
+
+def _settle(desk: Desk, mirror: Mirror, departure: Departure) -> None:
+    """End a run, see it dead, and have its host put the successor on record. Only the first time is its end waited for."""
+    summary = summary_of(desk, mirror.run)
+    if summary is not None and not is_terminal(summary.state):
+        if departure.told is not None:
+            desk.runs.wish(mirror.run, "cancel", force=True)
+        else:
+            desk.runs.wish(mirror.run, "cancel")
+            departure = departures.note(mirror, told=time.time())
+            stop(desk, mirror.run, now=True, grace_s=0.0)
+    also = None
+    if summary is not None:
+        known = desk.runs.move(
+            mirror.run, departure.to, departure.given_up
+        )  # refused while anything of it lives
+        also = known.run if known != departure.to else None
+    now = time.time()
+    departures.note(mirror, told=departure.told or now, settled=now, also=also)

@@ -1,0 +1,249 @@
+"""What a client keeps of its departures and of its checkpoints, and what telling a host costs; with hosts that are played."""
+
+import gzip
+import hashlib
+import json
+
+import pytest
+
+from launcher import hosts
+from launcher.errors import AgentError, RunError
+from launcher.runs import checkpoints_here, departures, farewell, run_desk, sent_record
+from launcher.runs.mirror import Mirror
+from launcher.values.answers import MovedTo
+from launcher.values.host import Host
+from launcher.values.record import Summary
+
+RUN, CHILD, OTHER = "261125-walk-aaaaaa", "261125-walk-bbbbbb", "261125-walk-cccccc"
+THERE = MovedTo(run=CHILD, host="B", root="root-b")
+
+
+@pytest.fixture
+def mirror(tmp_path, monkeypatch):
+    """The mirror of a run that was launched in the root `root-a` of host A."""
+    monkeypatch.setenv("LAUNCH_RUNS", str(tmp_path))
+    made = Mirror(RUN, tmp_path)
+    made.folder.mkdir()
+    record = {"host": Host(name="A", address="a").model_dump(), "root": "root-a"}
+    (made.folder / "client.json").write_text(json.dumps(record))
+    return made
+
+
+class OldHost:
+    """A host with one run: what it is asked, in order. It can refuse to put the successor on record."""
+
+    host = "A"
+
+    def __init__(self, root="root-a", state="running", refuses=False, knows=THERE):
+        self.root_id, self.state, self.refuses, self.knows = root, state, refuses, knows
+        self.runs, self.asked = self, []
+
+    def summaries(self, run):
+        """Return the run's summary, if it has it."""
+        self.asked.append("summaries")
+        return [Summary(run=run, state=self.state)] if self.state else []
+
+    def wish(self, run, wish, *, force=False):
+        """End the run at once."""
+        self.asked.append(wish)
+        self.state = "stopped"
+
+    def remaining(self, run):
+        """Nothing is left."""
+        return []
+
+    def move(self, run, target, instead):
+        """Return what is on record."""
+        self.asked.append("move")
+        if self.refuses:
+            raise AgentError("A", "held", "its agent is still there")
+        return self.knows
+
+
+@pytest.fixture
+def stops(monkeypatch):
+    """Stopping a run is the wish alone; the runtimes have tests of their own."""
+    monkeypatch.setattr(farewell, "stop", lambda desk, run, **_: desk.runs.wish(run, "cancel"))
+
+
+def deliver(desk, mirror):
+    farewell.deliver(desk, mirror.folder.parent, departures.pending(mirror.folder.parent))
+
+
+def test_a_host_is_told_once_and_then_nothing_is_pending(mirror, stops):
+    """The wish first, the successor on record once the run is dead; a later contact asks nothing."""
+    departures.abandon(mirror, THERE)
+    assert departures.pending(mirror.folder.parent) == [RUN]
+    desk = OldHost()
+    deliver(desk, mirror)
+    assert desk.asked == ["summaries", "cancel", "cancel", "move"]
+    departure = departures.departure_of(mirror)
+    assert departure.told <= departure.settled
+    assert departures.pending(mirror.folder.parent) == []
+    desk = OldHost()
+    deliver(desk, mirror)
+    assert desk.asked == []
+
+
+@pytest.mark.parametrize("desk", [OldHost(root="root-b"), OldHost(root="")], ids=["another", "none"])
+def test_a_host_with_another_root_is_told_nothing(mirror, desk):
+    """Whatever its name."""
+    departures.abandon(mirror, THERE)
+    deliver(desk, mirror)
+    assert desk.asked == []
+    assert departures.departure_of(mirror).is_open
+
+
+def test_a_host_that_still_has_something_of_the_run_is_asked_again(mirror, stops):
+    """It is told, but not settled; the next contact settles it without another wait."""
+    departures.abandon(mirror, THERE)
+    deliver(OldHost(refuses=True), mirror)
+    departure = departures.departure_of(mirror)
+    assert (departure.told is not None, departure.settled) == (True, None)
+    desk = OldHost(state="stopped")
+    deliver(desk, mirror)
+    assert desk.asked == ["summaries", "move"]
+    assert not departures.departure_of(mirror).is_open
+
+
+def test_a_host_that_has_another_successor_on_record_is_noted(mirror, stops):
+    """Another client has moved the run: two go on, and this client says so."""
+    departures.abandon(mirror, THERE)
+    deliver(OldHost(knows=MovedTo(run=OTHER, host="C", root="root-c")), mirror)
+    assert departures.departure_of(mirror).also == OTHER
+
+
+def test_a_run_that_its_host_no_longer_has_is_settled(mirror):
+    """There is nothing to end."""
+    departures.abandon(mirror, THERE)
+    desk = OldHost(state=None)
+    deliver(desk, mirror)
+    assert desk.asked == ["summaries"]
+    assert not departures.departure_of(mirror).is_open
+
+
+def test_a_pending_name_without_a_decision_means_nothing(mirror):
+    """The client died between the two, or the mirror was removed."""
+    (mirror.folder.parent / ".abandoned").mkdir()
+    (mirror.folder.parent / ".abandoned" / RUN).touch()
+    desk = OldHost()
+    deliver(desk, mirror)
+    assert desk.asked == []
+    assert departures.pending(mirror.folder.parent) == []
+
+
+def test_without_anything_pending_a_contact_reads_nothing(mirror, monkeypatch):
+    """However many runs there are: no mirror is looked at, and the host is asked nothing."""
+    desk = OldHost()
+    monkeypatch.setattr(hosts, "connect", lambda _host: desk)
+    monkeypatch.setattr(departures, "departure_of", lambda _mirror: pytest.fail("a mirror was read"))
+    assert run_desk.connect(Host(name="A", address="a")) is desk
+    assert desk.asked == []
+
+
+def test_a_decision_stands(mirror):
+    """The second one, for another id or another host, returns the first, until that is given up. An intention is none."""
+    departures.intend(mirror, MovedTo(run=OTHER, host="C", root="root-c"))
+    assert departures.departure_of(mirror) is None
+    first = departures.abandon(mirror, THERE)
+    assert first.run == CHILD
+    assert departures.abandon(mirror, THERE.model_copy(update={"run": OTHER})) == first
+    assert departures.abandon(mirror, MovedTo(run=OTHER, host="C", root="root-c")) == first
+    given_up = departures.abandon(mirror, MovedTo(run=OTHER, host="C", root="root-c"), CHILD)
+    assert (given_up.run, given_up.given_up, given_up.is_open) == (OTHER, (CHILD,), True)
+    (mirror.folder / "moved.json").write_text("torn")
+    with pytest.raises(RunError):
+        departures.note(mirror, told=1.0)
+
+
+# checkpoints that are here
+
+
+def checkpoint(mirror, step, folder=1, weights=b"w"):
+    """A whole checkpoint as it came from the host."""
+    name = f"step-{step}"
+    manifest = json.dumps(
+        {
+            "step": step,
+            "folder": folder,
+            "files": {"weights": {"size": 1, "sha256": hashlib.sha256(b"w").hexdigest()}},
+        }
+    ).encode()
+    place = mirror.checkpoints / name
+    place.mkdir(parents=True)
+    (place / "weights").write_bytes(weights)
+    (place / "manifest.json").write_bytes(manifest)
+    line = [f"checkpoints/{name}/manifest.json", len(manifest), 1, hashlib.sha256(manifest).hexdigest()]
+    with (mirror.folder / ".pulled.jsonl").open("a") as file:
+        print(json.dumps(line), file=file)
+
+
+def fetched(mirror, number, **state):
+    """What a numbered folder has said of its end."""
+    folder = mirror.folder / f"{number:04d}"
+    folder.mkdir()
+    (folder / "state.json").write_text(json.dumps({"state": "running", **state}))
+
+
+def test_the_newest_whole_checkpoint_counts(mirror):
+    """A damaged one is passed over, and said."""
+    checkpoint(mirror, 9)
+    checkpoint(mirror, 10)
+    checkpoint(mirror, 11, weights=b"x")
+    here = checkpoints_here.newest_whole(mirror)
+    assert here.newest.checkpoint.step == 10
+    assert [one.checkpoint for one in here.passed_over] == ["step-11"]
+
+
+@pytest.mark.parametrize(("sealer", "step"), [(1, 3), (2, 5)], ids=["before", "by the next attempt"])
+def test_a_checkpoint_from_after_a_bad_step_does_not_count(mirror, sealer, step):
+    """Attempt 1 failed with bad steps from 5 on. What the next attempt has sealed is sound."""
+    fetched(mirror, 1, failure={"class": "nan-divergence", "since": 5})
+    checkpoint(mirror, 3)
+    checkpoint(mirror, 5, folder=sealer)
+    assert checkpoints_here.newest_whole(mirror).newest.checkpoint.step == step
+
+
+@pytest.mark.parametrize(
+    ("consumed", "expected"),
+    [
+        (["resume"], True),
+        ([], False),
+        (["resume", "held resume"], False),
+        ("resume", False),
+        ([["x"]], False),
+    ],
+)
+def test_whether_a_script_resumes_is_what_was_fetched(mirror, consumed, expected):
+    """And nothing that a host may say besides."""
+    fetched(mirror, 1, consumed=consumed)
+    assert checkpoints_here.resumes(mirror) is expected
+
+
+# what was sent
+
+
+def test_what_was_sent_is_found_by_its_content_alone(mirror, tmp_path):
+    """A file of the same size with other contents is not it, nor one that is gone."""
+    files = {"a.py": b"one", "b.py": b"two", "c.py": b"six"}
+    manifest, sources = {}, {}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+        sha256 = hashlib.sha256(content).hexdigest()
+        manifest[f"code/{name}"] = {"sha256": sha256, "size": 3, "mode": 0o644}
+        sources[sha256] = str(tmp_path / name)
+    sent_record.write(mirror, sent_record.Sent(manifest, sources))
+    record = sent_record.read(mirror)
+    assert record == sent_record.Sent(manifest, sources)
+    (tmp_path / "b.py").write_bytes(b"Two")
+    (tmp_path / "c.py").unlink()
+    found = sent_record.find(record, list(sources))
+    assert [file.source for file in found.files.values()] == [str(tmp_path / "a.py")]
+    assert found.changed == ["b.py", "c.py"]
+
+
+@pytest.mark.parametrize("content", [b"", b"torn", gzip.compress(b"[{}, {}]")[:-6], gzip.compress(b"[1, 2]")])
+def test_a_record_that_is_torn_is_none(mirror, content):
+    """As if nothing was on record."""
+    (mirror.folder / sent_record.NAME).write_bytes(content)
+    assert sent_record.read(mirror) is None
