@@ -27,11 +27,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `make testbe
 
 from testbed.sshd import MissingPartError
 
-NETWORK = "10.214.77"
+NETWORK = "10.213.77"
 HIDDEN_NETWORK = "10.213.78"
 HIDDEN_GATE = f"{HIDDEN_NETWORK}.1"  # the end of the cable in the machine before
 CLIENT = f"{NETWORK}.1"
-BRIDGE = "launchbrb"
+BRIDGE = "launchbr"
 FIXED = Path(__file__).resolve().parents[2] / ".testbed"
 FIRST_UID = 20_001
 FIRST_GID = 20_901
