@@ -9,6 +9,7 @@
 # links        write the table of bad links
 # kills        write the table of random kills
 # faults       write the table of faults: those of `launch drill`, and those that need root
+# moves        write the table of moves whose client is killed
 # orders       write the table of random removals and pulls
 # large        write the table of large trees
 # scale        write the table of a host with 10,000 runs
@@ -24,7 +25,7 @@
 # testbed-up   leave two machines running
 # testbed-down end them
 # clean        remove what these targets made
-.PHONY: demo quick test long check lint docs cast bench links kills faults orders large scale precision curves memory fuzz gpu scripts mutants testbed-up testbed-down clean
+.PHONY: demo quick test long check lint docs cast bench links kills faults moves orders large scale precision curves memory fuzz gpu scripts mutants testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -69,6 +70,9 @@ kills: .venv/ready
 
 faults: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py faults
+
+moves: .venv/ready
+	$(BIN)/python tests/bench/scenarios.py moves
 
 orders: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py orders

@@ -1,4 +1,4 @@
-"""Tables of what tests record of themselves when they are run at their full counts: `make links`, `make kills`, `make faults`, `make orders`, `make large`, `make long`."""
+"""Tables of what tests record of themselves when they are run at their full counts: `make links`, `make kills`, `make faults`, `make moves`, `make orders`, `make large`, `make long`."""
 
 from __future__ import annotations
 
@@ -75,6 +75,22 @@ TABLES = {
             "silent": "silent",
             "left": "left",
             "took": "whole row",
+        },
+    ),
+    "moves": Table(
+        "moves",
+        "Killed moves",
+        ("tests/runs/test_moving.py",),
+        {"LAUNCH_MOVES": "20"},
+        "A run moves from an SSH host to this machine, and the client that moves it is killed after a stage. Then the same command is\n"
+        "typed again. At most one of the two runs trained at any time, and one finished with the weights of an unbroken run, bit for\n"
+        "bit, by a ledger outside of the runs. *Begun* counts the moves in which the new run was there when the client died.\n",
+        {
+            "stage": "killed",
+            "kills": "moves",
+            "begun": "begun",
+            "finished": "finished once",
+            "again": "steps trained again",
         },
     ),
     "orders": Table(

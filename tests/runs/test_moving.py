@@ -2,12 +2,18 @@
 
 import hashlib
 import json
+import os
+import random
+import shutil
 
 import pytest
 from testbed.client import until
 from testbed.two_hosts import STEPS, killed_after, two_hosts
 
 pytestmark = pytest.mark.slow(reason="each test starts several clients")
+
+MOVES = int(os.environ.get("LAUNCH_MOVES", "1"))
+"""How often the client is killed after each stage; `make moves` asks for twenty."""
 
 
 @pytest.fixture
@@ -107,17 +113,29 @@ def test_what_is_refused_leaves_the_run_as_it_is(two, ssh_host, body, words, mor
 
 
 @pytest.mark.parametrize("stage", ["probe", "stop", "pull", "ship", "start"])
-def test_a_client_killed_in_a_move_leaves_one_run_that_goes_on(two, stage):
+def test_a_client_killed_in_a_move_leaves_one_run_that_goes_on(client, ssh_host, record_property, stage):
     """At most one trains; `recover` again ends with one finished run, in which each step counts once."""
-    client = two.client
-    run = two.started()
-    killed_after(client.start("recover", run, "--host", "local"), stage)
-    live = [state for state in two.everywhere().values() if state in ("running", "resuming", "preparing")]
-    assert len(live) <= 1
-    again = client.run("recover", run, "--host", "local")
-    assert again.returncode == 0 or "has succeeded" in again.stderr, again.stderr
-    until(lambda: "succeeded" in two.everywhere().values(), "the end")
-    two.judge()
+    dice, begun, again = random.Random(stage), 0, 0
+    for turn in range(MOVES):
+        with two_hosts(client, ssh_host) as two:
+            run = two.started()
+            moving = client.start("recover", run, "--host", "local")
+            killed_after(moving, stage, dice.uniform(0.0, 0.5) if turn else 0.0)
+            states = two.everywhere()
+            assert sum(state in ("running", "resuming", "preparing") for state in states.values()) <= 1
+            begun += len(states) > 1
+            done = client.run("recover", run, "--host", "local")
+            assert done.returncode == 0 or "has succeeded" in done.stderr, done.stderr
+            until(lambda: "succeeded" in two.everywhere().values(), "the end")
+            two.judge()
+            again += len(two.ledger()) - STEPS
+        for folder in (client.runs, client.home / ".launch"):
+            shutil.rmtree(folder)
+    record_property("stage", f"up to 0.5 s after `{stage}`" if stage != "start" else "after `start`")
+    record_property("kills", str(MOVES))
+    record_property("begun", str(begun))
+    record_property("finished", str(MOVES))
+    record_property("again", str(again))
 
 
 def test_a_move_that_broke_off_goes_to_a_third_host_if_the_second_has_nothing_of_it(two):

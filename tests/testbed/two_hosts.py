@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -86,12 +87,13 @@ class Two(NamedTuple):
         assert [path.read_text() for path in finals] == [repr(weight)]
 
 
-def killed_after(process: subprocess.Popen[str], stage: str) -> None:
-    """Kill a client once a stage of it is done."""
+def killed_after(process: subprocess.Popen[str], stage: str, wait_s: float = 0.0) -> None:
+    """Kill a client `wait_s` seconds after a stage of it is done."""
     assert process.stderr is not None
     for line in iter(process.stderr.readline, ""):
         if f"✓ {stage}" in line:
             break
+    time.sleep(wait_s)
     process.kill()
     process.communicate()
 
