@@ -228,6 +228,8 @@ class PlainView:
             self.note(
                 f"{name} is incomplete and was not saved by the worker: moved to checkpoints/{path} on the host"
             )
+        for name, wrong in evidence.damaged(event).items():
+            self.note(f"{name} is damaged ({wrong}): the newest whole checkpoint before it is taken")
         phase = self.progress.phase
         self.progress.take(event)
         if self.progress.phase != phase and self.progress.phase and not self.is_quiet:

@@ -57,9 +57,20 @@ def why_silent(run: Summary | RunState) -> str | None:
 
 def moved_aside(event: Event) -> dict[str, str]:
     """Return the checkpoints that the agent moved aside: their new paths within the checkpoints folder, by name."""
+    return _of_checkpoints(event, "aside")
+
+
+def damaged(event: Event) -> dict[str, str]:
+    """Return the checkpoints that the agent passed over because they are damaged: what is wrong, by name."""
+    return _of_checkpoints(event, "damaged")
+
+
+def _of_checkpoints(event: Event, key: str) -> dict[str, str]:
     checkpoints = event.values.get("checkpoints") if event.kind == "evidence" else None
-    aside = checkpoints.get("aside") if isinstance(checkpoints, dict) else None
-    return {str(name): str(path) for name, path in aside.items()} if isinstance(aside, dict) else {}
+    found = checkpoints.get(key) if isinstance(checkpoints, dict) else None
+    return (
+        {str(name): str(text)[:MOST_CHARS] for name, text in found.items()} if isinstance(found, dict) else {}
+    )
 
 
 def warned(event: Event) -> str | None:

@@ -504,6 +504,35 @@ worker.done(2)
 """
 
 
+TEARS = """
+import os, signal
+import launcher_worker as w
+found = w.resume_from()
+for step in range(int(found.rsplit("-", 1)[1]) + 1 if found else 1, 5):
+    w.log(step, loss=1 / step)
+    w.save(step, lambda folder: open(os.path.join(folder, "weights"), "w").write("x" * 100))
+    if step == 3 and not os.path.exists("torn"):
+        open("torn", "w").close()
+        path = os.path.join(w.knobs().checkpoints, "step-3", "weights")
+        os.chmod(path, 0o644)
+        os.truncate(path, 10)
+        os.kill(os.getpid(), signal.SIGKILL)
+w.done(4)
+"""
+
+
+def test_a_damaged_checkpoint_is_named_where_an_earlier_one_is_taken(client):
+    """The remedy spoke of the newest one; the user reads why the training goes on from another step."""
+    client.script(TEARS)
+    out = client.seen("--", "python", "train.py")
+    assert "remedy: a new attempt; resuming from step 3" in out
+    assert (
+        "step-3 is damaged (weights has another size): the newest whole checkpoint before it is taken" in out
+    )
+    assert "attempt 2 running from step 2" in out
+    assert out.index("is damaged") < out.index("running from step 2")
+
+
 def test_an_unsealed_checkpoint_beside_sealed_ones_is_moved_aside_and_named(client):
     """No attempt loads it, nothing of it is lost, and the user reads where it is."""
     client.script(MIXED)
