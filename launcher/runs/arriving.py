@@ -109,6 +109,9 @@ def taken_up(new: Desk, mirror: Mirror, moved: MovedTo, request: MoveRequest, vi
     if _give_up(new, moved, view):
         return Earlier(given_up=moved.run)
     heir, child = Mirror(moved.run, runs_folder()), known_summary(new, moved.run)
+    if child.parent is None or child.parent.run != mirror.run:
+        words = f"{mirror.host().name} says that {mirror.run} was moved to {new.host} as {moved.run}, but that run does not continue it"
+        raise RunError(f"{words}\n  begin anew there   launch rerun {mirror.short} --host {request.host}")
     heir.bind_seen(resolve.host(request.host), new.root_id, child.time)
     if is_terminal(child.state):
         words = f"{mirror.run} was moved to {new.host} as {moved.run}, which has {child.state}"

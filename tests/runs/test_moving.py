@@ -138,6 +138,23 @@ def test_a_client_killed_in_a_move_leaves_one_run_that_goes_on(client, ssh_host,
     record_property("again", str(again))
 
 
+def test_a_host_that_names_another_run_as_the_successor_is_not_believed(two):
+    """The run that it names is not touched, and nothing begins."""
+    client = two.client
+    run = two.started()
+    client.ok("stop", run)
+    client.script("print('innocent')", "other.py")
+    innocent = client.detached("--", "python", "other.py")
+    until(lambda: two.runs_on("local") == {innocent: "succeeded"}, "its end")
+    root = json.loads((client.runs / innocent / "client.json").read_text())["root"]
+    lie = {"run": innocent, "host": "local", "root": root}
+    (two.roots["A"] / "runs" / run / "control" / "moved.json").write_text(json.dumps(lie))
+    done = client.run("recover", run, "--host", "local")
+    assert done.returncode == 1
+    assert f"as {innocent}, but that run does not continue it" in done.stderr
+    assert two.runs_on("local") == {innocent: "succeeded"}
+
+
 def test_a_move_that_broke_off_goes_to_a_third_host_if_the_second_has_nothing_of_it(two):
     """The second one answers, and refuses the child from then on; afterwards the third one is where it goes on."""
     client = two.client
