@@ -42,6 +42,7 @@ from launcher.runs.runs_folder import runs_folder
 from launcher.runs.silent_view import SilentView
 from launcher.runs.view import SilentStage
 from launcher.values.drill import By, Drill, Fault, Planned, Result, Row
+from launcher.values.plan import Finding
 from launcher.values.record import RunState, is_terminal
 
 if TYPE_CHECKING:
@@ -100,11 +101,13 @@ def drill(ready: Prepared, view: View) -> Drill:
     rows = []
     for planned in ready.planned:
         with view.stage(planned.name) as stage:
-            why = ready.unable.get(planned.fault.name)
-            row = (
-                _row(ready, planned, folder, stage) if why is None else _without(planned, Result.NOT_RUN, why)
-            )
-            stage.text = summary(row)
+            if (why := ready.unable.get(planned.fault.name)) is not None:
+                row = _without(planned, Result.NOT_RUN, why)
+            else:
+                row = _row(ready, planned, folder, stage)
+            stage.text = summary(row) if row.result == Result.OK else None
+        if row.result != Result.OK:
+            view.finding(Finding(level="note", code="drill", message=f"{planned.name} {summary(row)}"))
         rows.append(row)
     return Drill(ready.host.name, ready.runtime, tuple(rows), str(folder))
 
