@@ -107,6 +107,7 @@ def _move(old: Desk, new: Desk, errand: _Errand, view: View) -> Recovery:
                     f"{mirror.run} was stopped on {old.host}, but not all of it is gone: {row.problem}"
                 )
             stage.text = f"{row.summary.state} on {old.host}, step {row.summary.step or '-'}"
+        refuse_succeeded(row.summary.state, mirror, target.name)  # it came to its end before it was stopped
     refresh(old, mirror)  # its last steps, for the curve
     with view.stage("pull") as stage, _explained(old, mirror, target):
         home = pull_checkpoint(old, mirror, WHOLE, stage)
