@@ -59,6 +59,7 @@ def move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
     What can be refused is refused before the run is stopped. Raises UsageError, RefusedError, RunError and HostError.
     """
     target = resolve.host(request.host)
+    departures.check_readable(mirror)
     try:
         desk = connected(view, functools.partial(open_desk, mirror.host(), mirror))
     except UnreachableError as error:
