@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 from launcher.errors import AgentError, HostError, RunError, UnknownNameError, UsageError
 from launcher.planning import job_of
-from launcher.runs import build_settings, env_file, resolve, secret_values, sent_record
+from launcher.runs import build_settings, departures, env_file, resolve, secret_values, sent_record
 from launcher.runs.contact import Contact, pass_gate_when_free
 from launcher.runs.control import known_summary, summary_of
 from launcher.runs.launching import Filling, Resolved, begin, plan_with
@@ -24,6 +25,7 @@ from launcher.runs.mirror import Mirror
 from launcher.runs.probing import choose_profile, describe, probe
 from launcher.runs.recovering import Outcome, RecoverRequest, Recovery, recover_on
 from launcher.runs.run_desk import connect
+from launcher.runs.run_id import RUN_ID
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.secret_consent import check_consent
 from launcher.runs.tree import SizedFile, write_files
@@ -98,14 +100,18 @@ class Earlier(NamedTuple):
 def taken_up(new: Desk, mirror: Mirror, moved: MovedTo, request: MoveRequest, view: View) -> Earlier:
     """Go on with the successor of an earlier move; if it never began, see to it that it never will.
 
-    Then the move is made again, here or at another host. Raises UsageError if the successor may be at another host.
+    Then the move is made again, here or at another host. Raises UsageError if the successor may be at another host, and
+    RunError if what the old host has on record is no run.
     """
+    check_successor(mirror, moved)
     short = moved.run.rpartition("-")[2]
     if moved.root != new.root_id:
-        if _is_given_up(moved, view):
+        if _is_known(mirror, moved) and _is_given_up(moved, view):
             return Earlier(given_up=moved.run)
         words = f"{mirror.run} was moved to {moved.host or 'another host'} as {moved.run}"
-        raise UsageError(f"{words}\n  that run   launch recover {short} --host {moved.host or 'HOST'}")
+        raise UsageError(
+            f"{words}\n  that run   launch recover {short} --host {shlex.quote(moved.host or 'HOST')}"
+        )
     if _give_up(new, moved, view):
         return Earlier(given_up=moved.run)
     heir, child = Mirror(moved.run, runs_folder()), known_summary(new, moved.run)
@@ -117,6 +123,18 @@ def taken_up(new: Desk, mirror: Mirror, moved: MovedTo, request: MoveRequest, vi
         words = f"{mirror.run} was moved to {new.host} as {moved.run}, which has {child.state}"
         raise UsageError(f"{words}\n  a new run from its last checkpoint   launch resume {short}")
     return Earlier(recover_on(new, heir, RecoverRequest(request.env_files, request.is_sure), view))
+
+
+def check_successor(mirror: Mirror, moved: MovedTo) -> None:
+    """Raise RunError unless what a host has on record as a successor is a run's id: it becomes a path here."""
+    if not RUN_ID.fullmatch(moved.run):
+        raise RunError(f"{mirror.run}: its host says that it goes on as {moved.run!r}, which is no run")
+
+
+def _is_known(mirror: Mirror, moved: MovedTo) -> bool:
+    """Whether this client itself named the host of a successor. An old host's word alone leads to no connection."""
+    own = departures.intention_of(mirror)
+    return moved.host in resolve.hosts() or (own is not None and own.to == moved)
 
 
 def _is_given_up(moved: MovedTo, view: View) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from launcher.errors import RunError
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.run_id import RUN_ID
@@ -38,6 +39,19 @@ def intention_of(mirror: Mirror) -> Departure | None:
         return Departure.lenient(read_json(mirror.folder / NAME))
     except ValidationError:
         return None
+
+
+def check_readable(mirror: Mirror) -> None:
+    """Raise RunError if a run may go on elsewhere, and nobody can read where."""
+    if _is_unreadable(mirror):
+        raise RunError(
+            f"{mirror.folder / NAME} cannot be read: a run that goes on with {mirror.run} may have begun\n"
+            f"  look for it   launch ps     if there is none, remove that file"
+        )
+
+
+def _is_unreadable(mirror: Mirror) -> bool:
+    return intention_of(mirror) is None and os.path.lexists(mirror.folder / NAME)
 
 
 def has_begun(mirror: Mirror, departure: Departure) -> bool:
@@ -93,10 +107,7 @@ def abandon(mirror: Mirror, target: MovedTo, given_up: str | None = None) -> Dep
         decided = kept or _successor(before, target, given_up)
         return decided.model_copy(update={"abandoned": decided.abandoned or time.time()})
 
-    with mirror.disk_errors(_pending_folder(mirror)):
-        _pending_folder(mirror).mkdir(parents=True, exist_ok=True)
-        (_pending_folder(mirror) / mirror.run).touch()
-    return _change(mirror, next_one)
+    return _change(mirror, next_one, is_pending=True)
 
 
 def _successor(before: Departure | None, target: MovedTo, given_up: str | None) -> Departure:
@@ -116,7 +127,7 @@ def note(mirror: Mirror, **news: object) -> Departure:
 
     departure = _change(mirror, next_one)
     if not departure.is_open:
-        drop(mirror)
+        forget(mirror)
     return departure
 
 
@@ -128,19 +139,35 @@ def pending(runs: Path) -> list[str]:
         return []
 
 
-def drop(mirror: Mirror) -> None:
-    """Forget that a host is to hear of a run."""
-    (_pending_folder(mirror) / mirror.run).unlink(missing_ok=True)
+def forget(mirror: Mirror) -> None:
+    """Forget that a host is to hear of a run, unless it still is to. Raises RunError if the disk refuses."""
+    if not mirror.folder.is_dir():
+        _mark(mirror).unlink(missing_ok=True)
+        return
+    with mirror.alone("moved"):  # another command may be about to decide
+        departure = departure_of(mirror)
+        if not _is_unreadable(mirror) and (departure is None or not departure.is_open):
+            _mark(mirror).unlink(missing_ok=True)
+
+
+def _mark(mirror: Mirror) -> Path:
+    return _pending_folder(mirror) / mirror.run
 
 
 def _pending_folder(mirror: Mirror) -> Path:
     return mirror.folder.parent / PENDING
 
 
-def _change(mirror: Mirror, next_one: Callable[[Departure | None], Departure]) -> Departure:
-    """Replace the record durably, one client at a time; return the new one."""
+def _change(
+    mirror: Mirror, next_one: Callable[[Departure | None], Departure], *, is_pending: bool = False
+) -> Departure:
+    """Replace the record durably, one client at a time; return the new one. `is_pending`: a host is to hear of it."""
     path = mirror.folder / NAME
     with mirror.disk_errors(path), mirror.alone("moved"):
+        check_readable(mirror)
+        if is_pending:
+            _pending_folder(mirror).mkdir(parents=True, exist_ok=True)
+            _mark(mirror).touch()
         before = intention_of(mirror)
         departure = next_one(before)
         if departure != before:

@@ -20,7 +20,7 @@ CLIENT = (sys.executable, "-c", "from launcher.cli import main; main()")
 
 _TOOLS = """
 pids() { # of the processes whose command line has these words
-    WORDS="$1" ps -eo pid=,args= | WORDS="$1" awk 'index($0, ENVIRON["WORDS"]) { print $1 }'
+    ps -eww -o pid=,args= | WORDS="$1" awk 'index($0, ENVIRON["WORDS"]) { print $1 }'
 }
 hit() { # kill them; there must be one
     found=$(pids "$1")
@@ -99,6 +99,8 @@ def bring_about(
     if followed is not None:
         followed.sever()
     if client is not None:
+        if client.poll() is not None:
+            return f"the client had ended by itself before, with exit code {client.returncode}"
         client.kill()
         client.wait()
     return _problem(host_shell.run(watching, variables + _HURT))

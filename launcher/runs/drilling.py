@@ -7,6 +7,7 @@ shell on the host.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import secrets
 import shlex
@@ -20,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.errors import LaunchError
+from launcher.errors import HostError, LaunchError
 from launcher.hosts import Desk
 from launcher.planning import drill_judging as judging
 from launcher.planning import runtime as choose_runtime
@@ -96,8 +97,7 @@ def prepared(request: DrillRequest, view: View) -> Iterator[Prepared]:
 
 def drill(ready: Prepared, view: View) -> Drill:
     """Run all rows, one after the other; each run is removed before the next begins."""
-    folder = runs_folder() / "drills" / time.strftime(f"{ready.host.name}-%y%m%d-%H%M%S")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = _evidence_folder(ready.host.name)
     rows = []
     for planned in ready.planned:
         with view.stage(planned.name) as stage:
@@ -110,6 +110,18 @@ def drill(ready: Prepared, view: View) -> Drill:
             view.finding(Finding(level="note", code="drill", message=f"{planned.name} {summary(row)}"))
         rows.append(row)
     return Drill(ready.host.name, ready.runtime, tuple(rows), str(folder))
+
+
+def _evidence_folder(host: str) -> Path:
+    """Make the folder of a drill's ledgers; another drill that began in the same second has its own."""
+    drills, name = runs_folder() / "drills", f"{host}-{time.strftime('%y%m%d-%H%M%S')}"
+    drills.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        folder = drills / (name if number == 1 else f"{name}-{number}")
+        with suppress(FileExistsError):
+            folder.mkdir()
+            return folder
+    raise AssertionError("unreachable")
 
 
 def summary(row: Row) -> str:
@@ -170,24 +182,28 @@ def _row(ready: Prepared, planned: Planned, folder: Path, stage: Stage) -> Row:
         return _without(planned, Result.FAILED, str(error).splitlines()[0])
     row = place = None
     try:
-        if (number := started.interrupts.release()) is not None:
+        try:
+            path = started.desk.runs.location(started.mirror.run).path
+            place = Place(path, f"{os.path.dirname(os.path.dirname(path))}/cache/{token}", token)
+        finally:
+            number = started.interrupts.release()
+        if number is not None:
             signal.raise_signal(number)
-        path = ready.desk.runs.location(started.mirror.run).path
-        place = Place(path, f"{os.path.dirname(os.path.dirname(path))}/cache/{token}", token)
         stage.progress(f"run {started.mirror.short}")
         state, problems = _hurt(ready, planned, started, place)
         row = _judged(ready.desk, planned, started.mirror, place, state, problems, folder)
     except LaunchError as error:
         row = _without(planned, Result.FAILED, str(error).splitlines()[0], started.mirror.run)
     finally:
-        started.desk.close()
         problem = _clear_away(started, place, keeps_mirror=row is not None and row.result == Result.FAILED)
     return row if problem is None else row._replace(result=Result.FAILED, problems=(*row.problems, problem))
 
 
 def _hurt(ready: Prepared, planned: Planned, started: Started, place: Place) -> tuple[RunState, list[str]]:
     """Follow a run while it is hurt, and recover it if it needs that; return how it ended, and what went wrong."""
-    fault, view = planned.fault, SilentView()
+    fault = planned.fault
+    most_s = fault.seconds + LIMIT_S
+    view = _Following(time.monotonic() + most_s)
     problems: list[str] = []
     followed: Desk | None = started.desk
     client: subprocess.Popen[bytes] | None = None
@@ -198,7 +214,7 @@ def _hurt(ready: Prepared, planned: Planned, started: Started, place: Place) -> 
         client = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-    limit = _Limit(ready.desk, place.run, fault.seconds + LIMIT_S)
+    limit = _Limit(ready.desk, place.run, most_s)
     with limit, ThreadPoolExecutor(1) as pool:
         hurting = None
         if fault.by != By.JOB:
@@ -206,7 +222,8 @@ def _hurt(ready: Prepared, planned: Planned, started: Started, place: Place) -> 
             hurting = pool.submit(bring_about, ready.desk, planned, place, severed, client)
         try:
             if client is not None:
-                client.wait()
+                with suppress(subprocess.TimeoutExpired):
+                    client.wait(most_s)
             state = _followed_to_its_end(started, view, followed, problems)
         finally:
             if client is not None:
@@ -215,7 +232,7 @@ def _hurt(ready: Prepared, planned: Planned, started: Started, place: Place) -> 
         if hurting is not None and (problem := hurting.result()) is not None:
             problems.append(problem)
     if limit.is_reached:
-        problems.append(f"it had not ended after {fault.seconds + LIMIT_S:.0f} s, and was stopped")
+        problems.append(f"it had not ended after {most_s:.0f} s, and was stopped")
     if fault.by == By.LINK and not view.losses:
         problems.append("the client did not notice that its connection was cut")
     return state, problems
@@ -237,6 +254,18 @@ def _followed_to_its_end(
             break
         state = follow(host, mirror, view)
     return state
+
+
+class _Following(SilentView):
+    """Counts lost links, and gives up a host that does not answer after a moment of the monotonic clock."""
+
+    def __init__(self, until: float) -> None:
+        self._until = until
+
+    def lost(self, error: HostError, tries: int, wait_s: float) -> None:
+        super().lost(error, tries, wait_s)
+        if time.monotonic() > self._until:
+            raise error
 
 
 class _Limit:
@@ -322,7 +351,12 @@ done"""
 
 _LOOK = """
 look() {
-    ps -eo pid=,args= | awk 'index($0, ENVIRON["TOKEN"]) || index($0, ENVIRON["RUN"]) { print "process " $0 }'
+    inside=" $(grep -laF "$RUN" /proc/[0-9]*/environ | tr -c '0-9' ' ') "
+    ps -eww -o pid=,args= | SELF=$$ INSIDE="$inside" TOKEN="$TOKEN" RUN="$RUN" awk '
+        index($0, ENVIRON["TOKEN"]) || index($0, ENVIRON["RUN"]) || index(ENVIRON["INSIDE"], " " $1 " ") { print "process " $0 }
+        $1 == ENVIRON["SELF"] { sees = 1 }
+        END { if (!sees) print "its processes cannot be seen: ps does not show all" }
+    ' || echo "its processes cannot be seen: awk does not work"
     docker ps $ALL --format '{{.Names}} {{.Status}}' | grep -F "$RUN" | sed 's/^/container /'
     [ -z "$ALL" ] || ls -d "$FOLDER" "$LEDGER"
 }
@@ -336,7 +370,9 @@ done
 
 
 def _left(desk: Desk, place: Place, *, is_removed: bool = False) -> list[str]:
-    """Return the processes and containers of a run that are still there LEAVE_S after its end.
+    """Return the processes and containers of a run that are still there LEAVE_S after its end, or that they cannot be seen.
+
+    A process is one of the run by its command line, or, where there is /proc, by its variables.
 
     An ended container stays with its run. Once that is removed, neither it nor a file may be there.
     """
@@ -348,7 +384,7 @@ def _left(desk: Desk, place: Place, *, is_removed: bool = False) -> list[str]:
         "ALL": "--all" if is_removed else "",
         "TURNS": str(LEAVE_S * 5),
     }
-    variables = "".join(f"{name}={shlex.quote(value)}\nexport {name}\n" for name, value in named.items())
+    variables = "".join(f"{name}={shlex.quote(value)}\n" for name, value in named.items())
     return host_shell.run(desk, variables + _LOOK, LEAVE_S + 60).splitlines()
 
 
@@ -369,9 +405,21 @@ def _on_record(mirror: Mirror) -> tuple[str | None, str | None]:
 
 
 def _clear_away(started: Started, place: Place | None, *, keeps_mirror: bool) -> str | None:
-    """End and remove a run and its ledger from the host, and from here; return what was in the way."""
-    mirror = started.mirror
+    """End and remove a run and its ledger from the host, and from here; return what was in the way.
+
+    Ctrl-C and SIGTERM wait for it, and count afterwards.
+    """
     held = HeldInterrupts()
+    try:
+        started.desk.close()
+        return _cleared_away(started, place, keeps_mirror=keeps_mirror)
+    finally:
+        if (number := held.release()) is not None:
+            signal.raise_signal(number)
+
+
+def _cleared_away(started: Started, place: Place | None, *, keeps_mirror: bool) -> str | None:
+    mirror = started.mirror
     try:
         with open_desk(started.host, mirror) as desk:
             state = mirror.state()
@@ -382,10 +430,8 @@ def _clear_away(started: Started, place: Place | None, *, keeps_mirror: bool) ->
                 host_shell.run(desk, f"rm -rf {shlex.quote(place.ledger)}")
                 if problem is None and (left := _left(desk, place, is_removed=True)):
                     problem = f"not removed: {', '.join(left)}"
-        if not keeps_mirror:
+        if problem is None and not keeps_mirror:
             remove_here(mirror, force=True)
         return problem
     except LaunchError as error:
         return f"not removed: {str(error).splitlines()[0]}   launch rm --force {mirror.short}"
-    finally:
-        held.release()

@@ -31,7 +31,8 @@ def deliver(desk: Desk, runs: Path, pending: Sequence[str]) -> None:
         mirror = Mirror(run, runs)
         departure = departures.departure_of(mirror)
         if departure is None or not departure.is_open:
-            departures.drop(mirror)
+            with contextlib.suppress(LaunchError):
+                departures.forget(mirror)
         elif root_of(mirror) == desk.root_id:
             with contextlib.suppress(LaunchError):
                 _settle(desk, mirror, departure)

@@ -10,17 +10,20 @@ from launcher.errors import HostError
 from launcher.hosts import Desk
 
 MOST_BYTES = 16 * 1024 * 1024
+_BEGUN, _ENDED = "launch: the script begins", "launch: the script has ended"
 
 
 def run(desk: Desk, script: str, wait_s: float = 30.0) -> str:
     """Run a script with the host's `sh` and return what it printed; what it complains about is dropped.
 
-    Raises HostError for a lost link, or if it has not ended within `wait_s` seconds.
+    So is what a login prints before it. Raises HostError for a lost link, a shell that was killed, or one that has not ended
+    within `wait_s` seconds: what is missing never counts as nothing to say.
     """
     deadline = time.monotonic() + wait_s
     with contextlib.closing(desk.open_program(["sh"])) as stream:
         stream.settimeout(wait_s)
-        stream.sendall(f"exec 2>/dev/null\n{script}\n".encode())
+        begin = f"exec 2>/dev/null\ntrap 'echo \"{_ENDED}\"' EXIT\necho; echo '{_BEGUN}'"
+        stream.sendall(f"{begin}\n{script}\n".encode())
         stream.shutdown(socket.SHUT_WR)
         said = bytearray()
         try:
@@ -31,4 +34,8 @@ def run(desk: Desk, script: str, wait_s: float = 30.0) -> str:
                     raise HostError(desk.host, f"{desk.host}: a shell printed more than {MOST_BYTES:,} bytes")
         except TimeoutError as error:
             raise HostError(desk.host, f"{desk.host}: a shell did not end within {wait_s:.0f} s") from error
-    return said.decode("utf-8", "replace")
+    _, begun, words = said.decode("utf-8", "replace").partition(f"{_BEGUN}\n")
+    words, ended, _ = words.rpartition(f"{_ENDED}\n")
+    if not begun or not ended:
+        raise HostError(desk.host, f"{desk.host}: a shell broke off")
+    return words

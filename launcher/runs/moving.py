@@ -27,6 +27,7 @@ from launcher.runs.arriving import (
     MoveRequest,
     arrival,
     check_offered,
+    check_successor,
     connected,
     go_on,
     refuse_succeeded,
@@ -59,6 +60,7 @@ def move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
     What can be refused is refused before the run is stopped. Raises UsageError, RefusedError, RunError and HostError.
     """
     target = resolve.host(request.host)
+    departures.check_readable(mirror)
     try:
         desk = connected(view, functools.partial(open_desk, mirror.host(), mirror))
     except UnreachableError as error:
@@ -115,9 +117,10 @@ def _move(old: Desk, new: Desk, errand: _Errand, view: View) -> Recovery:
     successor = MovedTo(run=new_run_id(place.plan.job), host=target.name, root=new.root_id)
     departure = departures.intend(mirror, successor, errand.given_up)
     moved = old.runs.move(mirror.run, departure.to, departure.given_up)
+    check_successor(mirror, moved)
     if moved.root != new.root_id:
         raise RunError(f"{mirror.run} has just been moved to {moved.host} as {moved.run} by another client")
-    departures.note(mirror, **dict(moved))  # by another command of this client, maybe
+    departures.note(mirror, run=moved.run)  # by another command of this client, maybe
     recovery = go_on(place, moved.run, home, functools.partial(_fill, old, new, mirror, home))
     departures.note(mirror, settled=time.time())
     return recovery

@@ -92,6 +92,12 @@ def test_what_is_seen_from_outside_counts(changed, words):
     assert words in problems(GOOD, **changed)
 
 
+@pytest.mark.parametrize("fault", ["link-cut", "client-killed"])
+def test_a_training_that_starts_again_for_its_client_is_not_as_expected(fault):
+    """A run does not notice who follows it."""
+    assert "3 steps were trained again; at most 0 were expected" in problems(GOOD, fault)
+
+
 def test_a_torn_checkpoint_may_cost_two_intervals():
     lines = [{"begin": 0}, *steps(1, 13), HURT, {"begin": 5}, *steps(6, STEPS), END]
     assert problems(lines, "checkpoint-torn") == ""

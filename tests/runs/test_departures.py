@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import threading
 
 import pytest
 
@@ -10,6 +11,7 @@ from launcher import hosts
 from launcher.errors import AgentError, RunError
 from launcher.runs import checkpoints_here, departures, farewell, run_desk, sent_record
 from launcher.runs.mirror import Mirror
+from launcher.runs.whole_file import write_durably
 from launcher.values.answers import MovedTo
 from launcher.values.host import Host
 from launcher.values.record import Summary
@@ -130,6 +132,33 @@ def test_a_pending_name_without_a_decision_means_nothing(mirror):
     deliver(desk, mirror)
     assert desk.asked == []
     assert departures.pending(mirror.folder.parent) == []
+
+
+def test_a_contact_while_a_run_is_being_abandoned_does_not_forget_it(mirror, stops, monkeypatch):
+    """Any command may look at what is pending before the decision is on record."""
+    looking = threading.Thread(target=deliver, args=(OldHost(root="root-b"), mirror))
+
+    def write(path, content):
+        looking.start()
+        looking.join(0.3)
+        write_durably(path, content)
+
+    monkeypatch.setattr(departures, "write_durably", write)
+    departures.abandon(mirror, THERE)
+    looking.join()
+    assert departures.pending(mirror.folder.parent) == [RUN]
+
+
+def test_a_record_that_cannot_be_read_is_not_taken_for_none(mirror, stops):
+    """A second successor would begin, and the host would never hear of the first."""
+    departures.abandon(mirror, THERE)
+    (mirror.folder / "moved.json").write_bytes(b"")
+    for change in (departures.abandon, departures.intend):
+        with pytest.raises(RunError, match=r"moved\.json cannot be read"):
+            change(mirror, MovedTo(run=OTHER, host="C", root="root-c"))
+    desk = OldHost()
+    deliver(desk, mirror)
+    assert (desk.asked, departures.pending(mirror.folder.parent)) == ([], [RUN])
 
 
 def test_without_anything_pending_a_contact_reads_nothing(mirror, monkeypatch):

@@ -35,7 +35,7 @@ def test_a_drill_tells_each_fault_and_leaves_its_ledgers_alone(client):
     """Rows, exit code, and no run here or there."""
     done = client.run("drill", "--fault", "trainer-killed@7", "--fault", "port-taken", "--fault", "loss-nan")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"(?m)^trainer-killed@7 +ok +preempted .* resuming from step 5 +[12] ", done.stdout)
+    assert re.search(r"(?m)^trainer-killed@7 +ok +preempted .* resuming from step 5 +[0-9] ", done.stdout)
     assert re.search(r"(?m)^port-taken +ok +port-in-use +on another port", done.stdout)
     assert re.search(r"(?m)^loss-nan +ok +nan-divergence", done.stdout)
     assert "3 of 3 as expected on local, native; ledgers in runs/drills/local-" in done.stdout
@@ -52,7 +52,7 @@ def test_a_drill_tells_each_fault_and_leaves_its_ledgers_alone(client):
 
 def test_what_is_left_fails_a_row_and_its_record_is_kept(client, monkeypatch):
     """Here the host's own `ps` says that a process is left, whatever the run says of itself."""
-    script = '#!/bin/sh\n/bin/ps "$@"\n[ -z "$TOKEN$TURNS" ] || [ -z "$TURNS" ] || echo "4194000 $TOKEN"\n'
+    script = '#!/bin/sh\n/bin/ps "$@"\nfor one in "$HOME"/.launch/cache/drill-*; do [ ! -d "$one" ] || echo "4194000 ${one##*/}"; done\n'
     fake(client, monkeypatch, "ps", script)
     done = client.run("drill", "--fault", "loss-nan", "--json")
     assert done.returncode == 1, done.stdout + done.stderr

@@ -3,13 +3,14 @@
 import contextlib
 import hashlib
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from launcher.errors import RunError, UnreachableError, UsageError
-from launcher.runs import arriving, moving
+from launcher.runs import arriving, departures, moving
 from launcher.runs.checkpoint_pulling import HomeCheckpoint
 from launcher.runs.mirror import Mirror
 from launcher.runs.view import SilentStage
@@ -143,8 +144,46 @@ def test_a_child_that_may_be_at_its_host_is_never_given_up(monkeypatch, tmp_path
 
     view = SimpleNamespace(stage=lambda _name: contextlib.nullcontext(SilentStage()))
     monkeypatch.setattr(arriving.resolve, "host", lambda name: name)
+    monkeypatch.setattr(arriving.resolve, "hosts", lambda: {"B": "B"})
     monkeypatch.setattr(arriving, "connected", lambda _view, connect: connect())
     monkeypatch.setattr(arriving, "connect", dial)
     moved = MovedTo(run=CHILD, host="B", root="root-b")
     with pytest.raises(UsageError, match=f"was moved to B as {CHILD}"):
         arriving.taken_up(SimpleNamespace(root_id="root-c"), Mirror(RUN, tmp_path), moved, None, view)
+
+
+@pytest.mark.parametrize(
+    ("run", "host", "error", "told"),
+    [
+        (CHILD, "me@thief.example:22", UsageError, "was moved to me@thief.example:22"),
+        (CHILD, "B; rm -rf ~", UsageError, "--host 'B; rm -rf ~'"),
+        ("../../elsewhere", "B", RunError, "which is no run"),
+    ],
+)
+def test_an_old_host_leads_this_client_to_no_machine_and_no_path(
+    monkeypatch, tmp_path, run, host, error, told
+):
+    """Where its run goes on is its word alone: nobody is called by it."""
+    monkeypatch.setattr(arriving, "connect", lambda host: pytest.fail(f"{host} was called"))
+    view = SimpleNamespace(stage=lambda _name: contextlib.nullcontext(SilentStage()))
+    moved = MovedTo(run=run, host=host, root="root-b")
+    with pytest.raises(error, match=re.escape(told)):
+        arriving.taken_up(SimpleNamespace(root_id="root-c"), Mirror(RUN, tmp_path), moved, None, view)
+
+
+def test_an_address_that_this_client_named_itself_is_called(monkeypatch, tmp_path):
+    """By its own record of the move that broke off."""
+    called = []
+
+    def dial(host):
+        called.append(host.address)
+        raise UnreachableError("B", "B: no answer")
+
+    monkeypatch.setattr(arriving, "connect", dial)
+    view = SimpleNamespace(stage=lambda _name: contextlib.nullcontext(SilentStage()))
+    moved = MovedTo(run=CHILD, host="me@127.0.0.9:22", root="root-b")
+    mirror = Mirror(RUN, tmp_path)
+    departures.intend(mirror, moved)
+    with pytest.raises(UsageError, match="was moved to"):
+        arriving.taken_up(SimpleNamespace(root_id="root-c"), mirror, moved, None, view)
+    assert called == ["127.0.0.9"]
