@@ -191,6 +191,7 @@ def main() -> None:
             code = app(prog_name="launch", standalone_mode=False)
         finally:
             sys.stdout.flush()
+            _tell_ended_runs()
         sys.exit(code if isinstance(code, int) else 0)
     except WrongWordsError as error:
         tell_wrong_words(error)
@@ -219,6 +220,13 @@ def main() -> None:
         _forget_stdout()
         complain(f"standard output: {error.strerror}")
         sys.exit(1)
+
+
+def _tell_ended_runs() -> None:
+    """Say which abandoned runs were ended because their host answered; hardly any command loads that module."""
+    farewell = sys.modules.get("launcher.runs.farewell")
+    for words in farewell.said if farewell is not None else ():
+        complain(words)
 
 
 _CANNOT_WRITE = (errno.ENOSPC, errno.EIO, errno.EBADF)

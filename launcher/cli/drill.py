@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from launcher.cli.options import AcceptFlag, CardOption, ColorOption, HostOption, JsonFlag, VerboseFlag
+from launcher.cli.say import complain
+from launcher.cli.signals import Terminated
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from launcher.runs.drilling import Prepared
-    from launcher.values.drill import Drill
+    from launcher.values.drill import Drill, Row
 
 
 def drill(
@@ -55,13 +59,22 @@ def drill(
 
     view = make_view(as_json_lines=False)
     request = drilling.DrillRequest(host, profile, runtime, faults or ())
+    rows: list[Row] = []
     try:
         with drilling.prepared(request, view) as ready:
             if dry_run:
                 _show_plan(ready, as_json=as_json)
                 return
             view.note(_plan_words(ready))
-            found = drilling.drill(ready, view)
+            found = drilling.drill(ready, view, rows)
+    except (KeyboardInterrupt, Terminated) as error:
+        view.close()
+        if not dry_run:
+            left = "; ".join(getattr(error, "__notes__", ())) or "what had begun was removed"
+            complain(f"interrupted after {_count(len(rows), 'fault')}: {left}")
+            if rows and not as_json:
+                _show_rows(rows)
+        raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 130) from None
     finally:
         view.close()
     if as_json:
@@ -72,12 +85,17 @@ def drill(
         raise typer.Exit(1)
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def _plan_words(ready: Prepared) -> str:
     from launcher.planning.drill_judging import minutes_of
 
     count = sum(one.fault.name not in ready.unable for one in ready.planned)
     minutes = max(1, round(minutes_of(ready.planned)))
-    return f"{count} faults on {ready.host.name}, {ready.runtime}: about {minutes} min; each run is removed afterwards"
+    where = f"{ready.host.name}, {ready.runtime}"
+    return f"{_count(count, 'fault')} on {where}: about {minutes} min; each run is removed afterwards"
 
 
 def _show_plan(ready: Prepared, *, as_json: bool) -> None:
@@ -118,13 +136,24 @@ def _show_plan(ready: Prepared, *, as_json: bool) -> None:
 def _show(found: Drill) -> None:
     from pathlib import Path
 
-    from launcher.cli.columns import Column, print_columns
     from launcher.cli.ending import shown_path
     from launcher.cli.say import say
     from launcher.values.drill import Result
 
+    _show_rows(found.rows)
+    bad = sum(row.result == Result.FAILED for row in found.rows)
+    count = sum(row.result != Result.NOT_RUN for row in found.rows)
+    where = shown_path(Path(found.evidence))
+    say(f"{count - bad} of {count} as expected on {found.host}, {found.runtime}; ledgers in {where}")
+
+
+def _show_rows(found: Sequence[Row]) -> None:
+    from launcher.cli.columns import Column, print_columns
+    from launcher.cli.say import say
+    from launcher.values.drill import Result
+
     rows = []
-    for row in found.rows:
+    for row in found:
         lost = "-" if row.lost is None else str(row.lost)
         silent = "-" if row.silent_s is None else f"{row.silent_s:.1f} s"
         left = "-" if row.result == Result.NOT_RUN else str(len(row.left))
@@ -149,15 +178,11 @@ def _show(found: Drill) -> None:
         Column("LEFT"),
     )
     print_columns(columns, rows)
-    for row in found.rows:
+    for row in found:
         for problem in row.problems:
             say(f"{row.planned.name}: {problem}")
         if row.result == Result.FAILED and row.run is not None:
             say(f"  its record is kept here   launch logs {row.run.rpartition('-')[2]}")
-    bad = sum(row.result == Result.FAILED for row in found.rows)
-    count = sum(row.result != Result.NOT_RUN for row in found.rows)
-    where = shown_path(Path(found.evidence))
-    say(f"{count - bad} of {count} as expected on {found.host}, {found.runtime}; ledgers in {where}")
 
 
 def _answer(found: Drill) -> None:

@@ -102,7 +102,9 @@ def _next(short: str, state: RunState, result: Result, *, has_doubt: bool) -> It
         yield Line(f"  next     launch logs {short}")
     if name == "failed" and not evidence.diagnosis(state.evidence):
         yield Line(f"           launch diagnose {short}     reads its log for the cause")
-    if name in ("failed", "stopped") and count(state.checkpoint) is not None:
+    if result.goes_on is not None:
+        yield Line(f"  goes on  launch attach {result.goes_on.rpartition('-')[2]}")
+    elif name in ("failed", "stopped") and count(state.checkpoint) is not None:
         yield Line(f"  resume   launch resume {short}     from step {state.checkpoint}")
 
 

@@ -79,7 +79,8 @@ def recover(
     known = None if every or host is None else _known(run)
     if (profile is not None or wait is not None or abandon) and known is None:
         words = "recover: --profile, --wait and --abandon are for a move of a run of this client"
-        raise UsageError(f"{words}\n  next   launch recover RUN --host HOST --profile CARD")
+        more = " --abandon" if abandon else ""
+        raise UsageError(f"{words}\n  next   launch recover {run or 'RUN'} --host {host or 'HOST'}{more}")
     view = make_view(as_json, is_quiet=quiet)
     request = recovering.RecoverRequest(env_files or (), sure)
     if every:

@@ -91,10 +91,10 @@ def _abandon(new: Desk, errand: _Errand, view: View) -> Recovery:
         raise RunError(f"{mirror.run} cannot be abandoned: this client does not know the root that {old} has")
     state = mirror.state()
     refuse_succeeded(state.state if state is not None else None, mirror, target.name)
-    refuse_unresumable(resumes=checkpoints_here.resumes(mirror), mirror=mirror, host=target.name)
     sent = _sent(mirror, target)
     with view.stage("read") as stage:
-        home = _home(mirror, target)
+        home = _home(mirror, target)  # first: of a run that was never followed, nothing else is known here
+        refuse_unresumable(resumes=checkpoints_here.resumes(mirror), mirror=mirror, host=target.name)
         stage.text = f"{home.checkpoint.name}, step {home.checkpoint.step}: whole, as {old} sent it"
     place = arrival(new, mirror, target, old, request, view)
     _check_contents(new, sent, mirror, target)

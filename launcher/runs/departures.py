@@ -70,11 +70,22 @@ def still_training(mirror: Mirror, parent: Parent | None) -> str | None:
     return f"its parent {before.short} may still train on {before.host().name}, which has not answered since"
 
 
+def successor_of(mirror: Mirror) -> str | None:
+    """Return the run that goes on with a run elsewhere, if this client has had it do so and it has begun."""
+    departure = intention_of(mirror)
+    return departure.run if departure is not None and has_begun(mirror, departure) else None
+
+
 def elsewhere(mirror: Mirror) -> str | None:
-    """Say where a run goes on, if this client has abandoned it, and what to type; None if it has not."""
-    departure = departure_of(mirror)
-    if departure is None or departure.abandoned is None:
+    """Say where this client has had a run go on, and what to type; None if it has not."""
+    departure = intention_of(mirror)
+    if departure is None:
         return None
+    if departure.abandoned is None:
+        words = f"{mirror.run} was moved to {departure.host}, and goes on as {departure.run}"
+        return (
+            f"{words}\n  that run   launch attach {departure.short}" if has_begun(mirror, departure) else None
+        )
     words = f"{mirror.run} was abandoned on {mirror.host().name}, and goes on at {departure.host} as {departure.run}"
     if has_begun(mirror, departure):
         return f"{words}\n  that run   launch attach {departure.short}"

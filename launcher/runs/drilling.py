@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.errors import HostError, LaunchError
+from launcher.errors import HostError, LaunchError, RefusedError
 from launcher.hosts import Desk
 from launcher.planning import drill_judging as judging
 from launcher.planning import runtime as choose_runtime
@@ -95,10 +95,12 @@ def prepared(request: DrillRequest, view: View) -> Iterator[Prepared]:
         yield Prepared(desk, resolved.host, runtime, planned, _unable(desk), request)
 
 
-def drill(ready: Prepared, view: View) -> Drill:
-    """Run all rows, one after the other; each run is removed before the next begins."""
+def drill(ready: Prepared, view: View, rows: list[Row]) -> Drill:
+    """Run all rows, one after the other; each run is removed before the next begins.
+
+    `rows` gets each as it is done, for whoever interrupts this.
+    """
     folder = _evidence_folder(ready.host.name)
-    rows = []
     for planned in ready.planned:
         with view.stage(planned.name) as stage:
             if (why := ready.unable.get(planned.fault.name)) is not None:
@@ -130,7 +132,7 @@ def summary(row: Row) -> str:
         return f"{row.result.replace('-', ' ')}: {'; '.join(row.problems)}"
     words = [row.planned.fault.expected]
     if row.lost:
-        words.append(f"{row.lost} steps again")
+        words.append(f"{row.lost} step{'s' * (row.lost != 1)} again")
     if row.silent_s is not None:
         words.append(f"{row.silent_s:.1f} s without a step")
     return ", ".join(words)
@@ -178,9 +180,11 @@ def _row(ready: Prepared, planned: Planned, folder: Path, stage: Stage) -> Row:
     token = f"drill-{secrets.token_hex(6)}"
     try:
         started = launch(_job(ready.request, token, planned), SilentView())
+    except RefusedError as error:
+        return _without(planned, Result.NOT_RUN, " ".join(str(error).split()))
     except LaunchError as error:
         return _without(planned, Result.FAILED, str(error).splitlines()[0])
-    row = place = None
+    place = None
     try:
         try:
             path = started.desk.runs.location(started.mirror.run).path
@@ -194,8 +198,12 @@ def _row(ready: Prepared, planned: Planned, folder: Path, stage: Stage) -> Row:
         row = _judged(ready.desk, planned, started.mirror, place, state, problems, folder)
     except LaunchError as error:
         row = _without(planned, Result.FAILED, str(error).splitlines()[0], started.mirror.run)
-    finally:
-        problem = _clear_away(started, place, keeps_mirror=row is not None and row.result == Result.FAILED)
+    except BaseException as error:  # Ctrl-C: whoever answers it says what could not be removed
+        if (problem := _clear_away(started, place, keeps_mirror=False)) is not None:
+            error.add_note(problem)
+        raise
+    stage.progress(f"removing {started.mirror.short}")
+    problem = _clear_away(started, place, keeps_mirror=row.result == Result.FAILED)
     return row if problem is None else row._replace(result=Result.FAILED, problems=(*row.problems, problem))
 
 

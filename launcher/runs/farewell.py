@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from launcher.values.departure import Departure
 
 
+said: list[str] = []
+"""What this command has ended on its way, for a person to read at its end."""
+
+
 def deliver(desk: Desk, runs: Path, pending: Sequence[str]) -> None:
     """Tell a host which of these runs it must end. What goes wrong is tried again at the next contact."""
     for run in pending:
@@ -53,7 +57,10 @@ def _settle(desk: Desk, mirror: Mirror, departure: Departure) -> None:
         else:
             desk.runs.wish(mirror.run, "cancel")
             departure = departures.note(mirror, told=time.time())
-            stop(desk, mirror.run, now=True, grace_s=0.0)
+            ended = stop(desk, mirror.run, now=True, grace_s=0.0).summary
+            said.append(
+                f"{mirror.run} on {desk.host} was ended, at step {ended.step or '-'}: you abandoned it, and it goes on as {departure.run}"
+            )
     also = None
     if summary is not None:
         known = desk.runs.move(

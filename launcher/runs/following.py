@@ -283,5 +283,6 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
         mirror.folder,
         is_rehearsed,
         report.unsound if report else None,
+        departures.successor_of(mirror),
     )
     view.end(mirror.run, state, result)

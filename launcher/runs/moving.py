@@ -67,7 +67,7 @@ def move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
         return go_on_without(mirror, target, request, error, view)
     with desk as old:
         if request.abandons:
-            view.note(f"{old.host} answers: {mirror.run} is stopped there, as in any move")
+            view.note(f"{old.host} answers: this is an ordinary move, which stops the run there first")
         summary = known_summary(old, mirror.run)
         refuse_succeeded(summary.state, mirror, target.name)
         outlook = old.runs.outlook(mirror.run)

@@ -107,6 +107,8 @@ def recover_on(desk: Desk, mirror: Mirror, request: RecoverRequest, view: View) 
     summary = known_summary(desk, mirror.run)
     run, short, host = mirror.run, mirror.short, desk.host
     if is_terminal(summary.state):
+        if elsewhere := departures.elsewhere(mirror):
+            raise UsageError(elsewhere)
         words = f"{run} has {summary.state}: only a run that has not ended can be recovered"
         raise UsageError(f"{words}\n  a new run from its last checkpoint   launch resume {short}")
     if summary.state not in TO_RECOVER:

@@ -20,7 +20,15 @@ from launcher.errors import (
 )
 from launcher.hosts import Desk
 from launcher.planning import changed, job_of
-from launcher.runs import build_settings, env_file, job_variables, resolve, secret_values, sent_record
+from launcher.runs import (
+    build_settings,
+    departures,
+    env_file,
+    job_variables,
+    resolve,
+    secret_values,
+    sent_record,
+)
 from launcher.runs.contact import Contact, pass_gate_when_free, settle
 from launcher.runs.control import known_summary, locate
 from launcher.runs.following import refresh
@@ -90,6 +98,7 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
         stage.text = desk.about
     try:
         summary = _ended(desk, parent, request)
+        _refuse_moved(desk, parent)
         refresh(desk, parent)
         before = parent.whole_plan()
         refuse_verification(before, parent)
@@ -194,6 +203,17 @@ def _ended(desk: Desk, parent: Mirror, request: ResumeRequest) -> Summary:
             f"  train on   launch resume {short} --set {more}"
         )
     return summary
+
+
+def _refuse_moved(desk: Desk, parent: Mirror) -> None:
+    """Raise UsageError for a run that goes on elsewhere: it would be trained twice from there."""
+    if words := departures.elsewhere(parent):
+        raise UsageError(words)
+    if (moved := desk.runs.outlook(parent.run).moved) is not None:
+        short = moved.run.rpartition("-")[2]
+        raise UsageError(
+            f"{parent.run} was moved to {moved.host}, and goes on as {moved.run}\n  that run   launch attach {short}"
+        )
 
 
 def _inherit(desk: Desk, parent: Mirror, host: Host, view: View, keys: Sequence[str], child: Mirror) -> str:

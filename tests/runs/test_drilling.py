@@ -75,6 +75,15 @@ def test_what_cannot_be_brought_about_is_not_run_and_says_why(client, monkeypatc
     assert left(client) == []
 
 
+def test_a_job_that_the_host_refuses_is_not_run(client):
+    """The gate's reason is told; nothing has failed."""
+    done = client.run("drill", "--profile", "l40s", "--fault", "loss-nan")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"(?m)^loss-nan +not run", done.stdout)
+    assert "has no GPU that launcher sees" in done.stdout
+    assert left(client) == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_drill_leaves_nothing(client, number):
     """Wherever the row is: the run is stopped and removed."""
@@ -85,6 +94,7 @@ def test_an_interrupted_drill_leaves_nothing(client, number):
     out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number, out + err
     assert "Traceback" not in err
+    assert "interrupted after 0 faults: what had begun was removed" in err
     assert left(client) == []
     assert mirrors(client) == []
 

@@ -26,7 +26,7 @@ def two(client, ssh_host):
 def test_a_run_moves_in_mid_flight_and_ends_with_the_weights_of_an_unbroken_one(two):
     """Code, data and checkpoint are byte for byte the same; its parent is on record, and the curve is one."""
     client = two.client
-    run = two.started()
+    run = two.started(later=2.0)
     (client.project / "train.py").write_text(
         "raise SystemExit('not what was sent')"
     )  # the host's copy travels
@@ -36,6 +36,13 @@ def test_a_run_moves_in_mid_flight_and_ends_with_the_weights_of_an_unbroken_one(
     assert child in out
     assert "from step" in out
     assert two.runs_on("A") == {run: "stopped"}
+    for words in (["resume", run], ["recover", run], ["recover", run, "--host", "A"]):
+        again = client.run(*words)
+        assert again.returncode == 2
+        assert f"was moved to local, and goes on as {child}" in again.stderr
+    seen = client.run("attach", run).stderr
+    assert f"goes on  launch attach {child[-6:]}" in seen
+    assert "launch resume" not in seen
     assert "succeeded" in client.seen("attach", child)
     two.judge()
     for name in ("code/train.py", "data/train"):
@@ -58,7 +65,7 @@ def digest_of(path):
 def test_a_move_goes_to_an_ssh_host_too_and_twice_is_once(two):
     """The second one says that there is nothing to do, or that it has ended; another host is refused by name."""
     client = two.client
-    run = two.started("local")
+    run = two.started("local", later=2.0)
     client.ok("recover", run, "--host", "A")
     ((child, _),) = two.runs_on("A").items()
     seen = client.run("recover", run, "--host", "A")
@@ -73,7 +80,7 @@ def test_a_move_goes_to_an_ssh_host_too_and_twice_is_once(two):
 
 def test_the_same_host_is_no_move(two):
     """The run is recovered there, or needs nothing."""
-    run = two.started("local", pause=0.2)
+    run = two.started("local", pause=0.2, later=1.0)
     assert "nothing to do" in two.client.ok("recover", run, "--host", "local")
     two.client.ok("attach", run)
     two.judge()
@@ -196,7 +203,7 @@ def add_host(two, name):
 def test_a_child_that_never_started_gives_way_to_another(two):
     """The old host puts the new one on record in its place, and no other: the same command is no dead end."""
     client = two.client
-    run = two.started()
+    run = two.started(pause=1.0, later=3.0)
     client.ok("recover", run, "--host", "local")
     ((first, _),) = two.runs_on("local").items()
     client.ok("stop", "--now", first)
