@@ -22,6 +22,7 @@ import launcher_worker as worker
 
 FULL_BYTES = 1 << 20
 """The size of the folder that fills up."""
+WEIGHT_BYTES = 200_000
 
 
 class Witness:
@@ -44,11 +45,12 @@ class Training:
     """The training: its step and its model."""
 
     def __init__(self, found: "str | None") -> None:
-        """Begin, or go on from a checkpoint."""
+        """Begin, or go on from a checkpoint. From a torn one the model is lost, and ends as another."""
         self.step, self.model = 0, ""
         if found:
             told = json.loads(Path(found, "trainer.json").read_text(encoding="utf-8"))
-            self.step, self.model = told["step"], told["model"]
+            whole = Path(found, "weights.bin").stat().st_size == WEIGHT_BYTES
+            self.step, self.model = told["step"], told["model"] if whole else "torn"
 
     def train(self, samples: "list[int]") -> None:
         """Train on the samples of a step."""
@@ -58,7 +60,7 @@ class Training:
 
     def write(self, folder: str) -> None:
         """Write a checkpoint: what is needed to go on, and a file of some size, as weights are."""
-        Path(folder, "weights.bin").write_bytes(b"." * 200_000)
+        Path(folder, "weights.bin").write_bytes(b"." * WEIGHT_BYTES)
         told = json.dumps({"step": self.step, "model": self.model})
         Path(folder, "trainer.json").write_text(told, encoding="utf-8")
 

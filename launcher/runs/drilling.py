@@ -30,7 +30,7 @@ from launcher.runs import host_shell
 from launcher.runs.cleaning import free, remove_here
 from launcher.runs.control import stop
 from launcher.runs.drill_faults import CLIENT, Place, bring_about
-from launcher.runs.following import follow, refresh
+from launcher.runs.following import follow
 from launcher.runs.held_interrupts import HeldInterrupts
 from launcher.runs.json_file import read_json
 from launcher.runs.launching import Started, launch, understand
@@ -306,8 +306,7 @@ def _judged(
     problems: list[str],
     folder: Path,
 ) -> Row:
-    """Look at what is there from outside, keep it, and judge it."""
-    refresh(desk, mirror)
+    """Look at what is there from outside, keep it, and judge it; the copy here is as it came while the run was followed."""
     said = host_shell.run(desk, f"cat {shlex.quote(f'{place.ledger}/ledger.jsonl')}")
     (folder / f"{planned.name}.jsonl").write_text(said)
     seen = judging.Seen(

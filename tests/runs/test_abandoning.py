@@ -35,6 +35,17 @@ def row(two, run):
     return two.client.summary(run)
 
 
+def test_a_run_that_nobody_followed_lacks_a_checkpoint_and_not_a_call(two, ssh_host):
+    """Nothing is known here of what its script calls: the mend is to have a checkpoint."""
+    run = two.started(pause=0.3, later=60)
+    with ssh_host.away():
+        seen = two.client.run("recover", run, "--host", "local", "--abandon")
+    assert seen.returncode == 1
+    assert f"no whole checkpoint of {run} is here" in seen.stderr
+    assert "never called" not in seen.stderr
+    assert two.runs_on("local") == {}
+
+
 def test_a_run_goes_on_without_its_host_which_ends_its_own_when_it_answers(two, ssh_host):
     """From the checkpoint here; A trains on until any verb reaches it, and then nothing of it is left."""
     client = two.client
@@ -61,7 +72,9 @@ def test_a_run_goes_on_without_its_host_which_ends_its_own_when_it_answers(two, 
         listed = client.ok("ps")
         assert f"abandoned, goes on as {child[-6:]}; not yet told" in listed
         assert f"its parent {run[-6:]} may still train on A" in listed
-    client.ok("sweep", "--host", "A")  # any verb
+    swept = client.seen("sweep", "--host", "A")  # any verb
+    assert f"{run} on A was ended, at step " in swept
+    assert f"it goes on as {child}" in swept
     assert not processes_of(two.roots["A"] / "runs" / run)
     assert two.runs_on("A") == {run: "stopped"}
     moved = json.loads((two.roots["A"] / "runs" / run / "control" / "moved.json").read_text())

@@ -1,6 +1,7 @@
 """What `launch drill` sees from outside: a shell that breaks off, a `ps` that sees nothing, a client that was gone before."""
 
 import contextlib
+import importlib.util
 import os
 import signal
 import socket
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.errors import HostError
+from launcher.resources import data_folder
 from launcher.runs import drill_faults, drilling, host_shell
 from launcher.runs.cleaning import Freeing
 from launcher.values.drill import FAULTS, Planned
@@ -190,3 +192,31 @@ def test_the_copy_of_a_run_that_is_still_there_is_kept(monkeypatch):
     monkeypatch.setattr(drilling, "remove_here", lambda *_args, **_more: pytest.fail("it was removed"))
     place = PLACE._replace(ledger="/nowhere/at/all")
     assert drilling._clear_away(started(), place, keeps_mirror=False) == "its container cannot be removed"
+
+
+def test_a_copy_that_misses_the_last_bytes_is_not_mended_before_it_is_judged(tmp_path):
+    """What a follower has missed, the drill does not fetch."""
+    place = PLACE._replace(folder=str(tmp_path / "host"), ledger=str(tmp_path / "cache"))
+    for side, text in (("host/record", "all of it"), ("here", "all of")):
+        (tmp_path / side / "0001").mkdir(parents=True)
+        (tmp_path / side / "0001" / "log.txt").write_text(text)
+    mirror = SimpleNamespace(folder=tmp_path / "here", run=place.run)
+    state = SimpleNamespace(state="succeeded", reason=None)
+    row = drilling._judged(Machine(), Planned(FAULTS[0]), mirror, place, state, [], tmp_path)
+    assert "the mirror differs from the host: record/0001/log.txt" in row.problems
+
+
+@pytest.mark.parametrize(("size", "model"), [(200_000, "m"), (1000, "torn")])
+def test_a_training_that_goes_on_from_a_torn_checkpoint_ends_with_another_model(
+    tmp_path, monkeypatch, size, model
+):
+    """So a product that does not check what it resumes from is seen."""
+    monkeypatch.setitem(sys.modules, "launcher_worker", SimpleNamespace())
+    spec = importlib.util.spec_from_file_location("drill_job", data_folder("jobs") / "drill.py")
+    job = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(job)
+    training = job.Training(None)
+    training.model = "m"
+    training.write(str(tmp_path))
+    os.truncate(tmp_path / "weights.bin", size)
+    assert job.Training(str(tmp_path)).model == model
