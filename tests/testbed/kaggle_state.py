@@ -473,7 +473,7 @@ class State:
 
     def _add_files(self, dataset: Dataset, body: Body) -> None:
         """Add a version of blobs to a dataset. An archive is unpacked into a folder of its name (recalled, unverified)."""
-        folder = self.folder / "datasets" / dataset.slug / str(len(dataset.versions) + 1)
+        folder = self.folder / "datasets" / dataset.slug / str(next(self._numbers))
         folder.mkdir(parents=True)
         for listed in body.get("files", []):
             blob = self.blobs.get(listed.get("token", ""))
