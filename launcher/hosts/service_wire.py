@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from launcher.errors import UsageError
+from launcher.hosts.resolving import SilentResolverError, resolve
 
 if TYPE_CHECKING:
     import requests
@@ -83,6 +84,7 @@ class ServiceWire:
             )
         self.where = parts.hostname or base
         self._base = base.rstrip("/")
+        self._known: set[str] = set()
         self._session = requests.Session()
         self._session.trust_env = False  # it would read ~/.netrc, and let it win over our header
         self._session.headers["User-Agent"] = "launcher"
@@ -120,6 +122,9 @@ class ServiceWire:
         import requests
 
         failed: WireError | None = None
+        proxies = dict(requests.utils.get_environ_proxies(url))
+        if not proxies:
+            self._look_up(urlsplit(url).hostname or "")
         try:
             response = self._session.request(
                 method,
@@ -129,7 +134,7 @@ class ServiceWire:
                 timeout=(CONNECT_S, read_s),
                 stream=True,
                 allow_redirects=False,
-                proxies=dict(requests.utils.get_environ_proxies(url)),
+                proxies=proxies,
                 verify=os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True,
             )
         except (requests.RequestException, OSError) as error:
@@ -138,6 +143,20 @@ class ServiceWire:
             raise failed  # outside of the handler: what it holds names the whole URL
         with response:
             yield response
+
+    def _look_up(self, name: str) -> None:
+        """Look up a name before the first call there: a resolver that never answers would hold the call for minutes."""
+        if not name or name in self._known:
+            return
+        try:
+            resolve(name, 443, time.monotonic() + CONNECT_S)
+        except SilentResolverError:
+            words = f"no resolver answers within {CONNECT_S:.0f} s for '{name}'; is the network up?"
+            raise WireError(Failure.NO_NETWORK, words, was_sent=False) from None
+        except (OSError, ValueError):
+            words = f"'{name}' cannot be resolved; is the network up?"
+            raise WireError(Failure.NO_NETWORK, words, was_sent=False) from None
+        self._known.add(name)
 
 
 class Download:

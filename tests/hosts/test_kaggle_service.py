@@ -1,6 +1,7 @@
 """Our client of Kaggle's service, against the stand-in: each fault is a named reason, and a push is never made twice."""
 
 import itertools
+import socket
 import subprocess
 import sys
 import time
@@ -366,6 +367,17 @@ def test_on_a_machine_without_any_network(tmp_path):
     isolated = ["unshare", "--net", sys.executable, "-c", code]
     done = subprocess.run(isolated, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout.split() == ["no-network", "True", "4"]
+
+
+def test_a_resolver_that_never_answers_costs_no_more_than_the_connect_deadline(tmp_path, monkeypatch):
+    """The C library would wait for it, and cannot be interrupted."""
+    monkeypatch.setattr(service_wire, "CONNECT_S", 0.3)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(3))
+    began = time.monotonic()
+    with pytest.raises(ServiceUnreachableError, match=r"no resolver answers.*api\.kaggle\.com") as caught:
+        log_in(KEY, tmp_path).quota()
+    assert caught.value.reason == Reason.NO_NETWORK
+    assert time.monotonic() - began < 2
 
 
 def test_credentials_go_to_https_alone(tmp_path):
