@@ -129,6 +129,15 @@ def test_a_push_without_a_clear_answer_is_settled_by_asking(
     assert stand_in.state.pushes == ([f"{ref}/1"] if is_there else [])
 
 
+def test_a_kernel_is_not_missing_because_nothing_may_be_asked(stand_in, kaggle, fresh):
+    """403 is also what credentials get that have lost their rights: then nobody knows, and a push must not follow."""
+    stand_in.fail("GetKernel", "status", status=403, message="denied")
+    stand_in.fail("GetAcceleratorQuotaStatistics", "status", status=403, message="denied")
+    with pytest.raises(ServiceError) as caught:
+        kaggle.find(fresh())
+    assert caught.value.reason == Reason.FORBIDDEN
+
+
 REFUSALS = [
     (400, "no such shape", Reason.BAD_REQUEST, ServiceError),
     (401, "Unauthenticated", Reason.UNAUTHORIZED, AuthRefusedError),
