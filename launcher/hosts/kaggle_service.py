@@ -138,6 +138,7 @@ class KaggleService:
     def find(self, ref: KernelRef) -> Kernel | None:
         """Return a kernel of this account; None if there is none.
 
+        After a push without an answer, one None settles nothing: the call may still be under way. Ask for a while.
         Kaggle's own client says that a wrong slug is answered with 403, as if it were someone else's. So the credentials are
         tried with another call before that counts as "none".
         """

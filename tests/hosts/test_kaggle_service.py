@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from testbed.client import until
 from testbed.kaggle_service import KaggleService as StandIn
+from testbed.kaggle_session import is_container
 
 from launcher.errors import (
     AuthRefusedError,
@@ -86,7 +88,8 @@ def test_a_kernel_runs_and_the_next_one_finds_what_it_left(kaggle, stand_in, fre
 def test_a_session_ends_at_its_own_limit_with_all_that_it_started(kaggle, stand_in, fresh):
     """Status ERROR with the service's words; a child that left the process group is ended too."""
     ref = fresh()
-    script = "import subprocess, time\nsubprocess.Popen(['setsid', 'sleep', '98765'])\ntime.sleep(60)\n"
+    leave = "'setsid', " if is_container() else ""  # without root only the process group is the session's
+    script = f"import subprocess, time\nsubprocess.Popen([{leave}'sleep', '98765'])\ntime.sleep(60)\n"
     kaggle.push(kernel(ref, script).model_copy(update={"timeout_s": 1}))
     stand_in.wait_for(str(ref), "ERROR", timeout_s=10)
     status = kaggle.status(ref)
@@ -127,6 +130,17 @@ def test_a_push_without_a_clear_answer_is_settled_by_asking(
         assert found.metadata.title == ref.slug
     assert len(stand_in.calls("SaveKernel")) == 1
     assert stand_in.state.pushes == ([f"{ref}/1"] if is_there else [])
+
+
+def test_a_push_may_arrive_after_its_connection_has_broken(stand_in, kaggle, fresh):
+    """So one look that finds nothing settles nothing: the caller asks for a while."""
+    ref = fresh()
+    stand_in.fail("SaveKernel", "late", wait_s=0.5)
+    with pytest.raises(UnsettledError):
+        kaggle.push(kernel(ref))
+    assert kaggle.find(ref) is None
+    until(lambda: kaggle.find(ref) is not None, "the push")
+    assert stand_in.state.pushes == [f"{ref}/1"]
 
 
 def test_a_kernel_is_not_missing_because_nothing_may_be_asked(stand_in, kaggle, fresh):

@@ -10,6 +10,7 @@ import base64
 import json
 import re
 import shutil
+import socket
 import sys
 import threading
 import time
@@ -48,7 +49,8 @@ class Fault:
     """What goes wrong with the next calls of a method (`link` for links, `log` for the stream).
 
     `kind` is `status` (with HTML, or JSON if `message`), `lost` (accepted, then cut off without an answer), `cut` (cut off
-    before it is accepted), `half` (a link's file breaks off in its middle), `accepted` (accepted, then the status), `answer` (a good answer with these `values`), `broken`
+    before it is accepted), `late` (cut off at once, and
+    accepted `wait_s` later), `half` (a link's file breaks off in its middle), `accepted` (accepted, then the status), `answer` (a good answer with these `values`), `broken`
     (a good status with JSON that is none), or `silent` (no answer for `wait_s`).
     """
 
@@ -189,6 +191,9 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and fault.kind in ("cut", "status", "broken", "silent", "answer"):
             self._fail(fault, line)
             return
+        if fault is not None and fault.kind == "late":
+            self.connection.shutdown(socket.SHUT_RDWR)
+            self.server.service.is_going.wait(fault.wait_s)
         status, answer = self._answer(method, raw, line)
         if fault is not None:
             self._fail(fault, line)
@@ -344,7 +349,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _fail(self, fault: Fault, line: dict[str, Any]) -> None:
         line["fault"] = fault.kind
-        if fault.kind in ("lost", "cut"):
+        if fault.kind in ("lost", "cut", "late"):
             self.server.service.record(line)
             self.close_connection = True
         elif fault.kind == "silent":
