@@ -8,8 +8,12 @@ LaunchError                    exit 1
 │   └── CardBusyError                   others hold its cards just now: wait for them
 ├── HostError                  exit 4   the host, or the way to it
 │   ├── UnreachableError                no answer
-│   │   └── ConnectionLostError         it answered, then fell silent
+│   │   ├── ConnectionLostError         it answered, then fell silent
+│   │   └── ServiceUnreachableError     a cloud service, likewise
 │   ├── AuthRefusedError                it does not let us in
+│   │   └── ServiceAuthError            a cloud service, likewise
+│   ├── ServiceError                    a cloud service said no; the two above are such errors too
+│   │   └── UnsettledError              it may have done what was asked, or not: look before asking again
 │   ├── HostKeyError                    its key is unknown or has changed
 │   ├── AgentError                      our agent there said no
 │   ├── MalformedAnswerError            our agent there sent an answer of the wrong form
@@ -123,6 +127,30 @@ class NobodyListensError(RefusedStreamError):
 
 class EngineError(HostError):
     """Raised when a host's container engine refuses, or does not answer."""
+
+
+class ServiceError(HostError):
+    """Raised when a cloud service refuses a call; `reason` is its kind in one word, for programs.
+
+    `retry_s` is how long the service asks to wait before the next call, in seconds, if it says so.
+    """
+
+    def __init__(self, host: str, reason: str, message: str, retry_s: float | None = None) -> None:
+        super().__init__(host, message)
+        self.reason = reason
+        self.retry_s = retry_s
+
+
+class ServiceUnreachableError(ServiceError, UnreachableError):
+    """Raised when a cloud service does not answer, or only its front door does."""
+
+
+class ServiceAuthError(ServiceError, AuthRefusedError):
+    """Raised when a cloud service does not accept our credentials, or we have none."""
+
+
+class UnsettledError(ServiceError):
+    """Raised when a call that must not be made twice got no clear answer: it may have been accepted."""
 
 
 class RunError(LaunchError):

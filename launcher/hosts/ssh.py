@@ -22,6 +22,7 @@ from launcher.errors import (
     UnreachableError,
 )
 from launcher.hosts.agent_file import shell_command, shell_word
+from launcher.hosts.resolving import SilentResolverError
 from launcher.hosts.ssh_config import Hop, hops
 from launcher.hosts.ssh_keys import AUTH_S, Login
 from launcher.hosts.ssh_streamlocal import open_streamlocal
@@ -29,7 +30,6 @@ from launcher.hosts.ssh_trust import Trust
 from launcher.hosts.ssh_wire import (
     CONNECT_S,
     OrderedTransport,
-    SilentResolverError,
     TurnedAwayError,
     Wire,
     open_wire,

@@ -8,13 +8,12 @@ import random
 import socket
 import subprocess
 import tempfile
-import threading
 import time
-from concurrent.futures import Future
 from typing import Any
 
 import paramiko
 
+from launcher.hosts.resolving import resolve
 from launcher.hosts.ssh_config import Hop
 
 CONNECT_S = 10
@@ -29,10 +28,6 @@ RETRY_S = 0.2, 1.2
 
 class TurnedAwayError(ConnectionError):
     """Raised when a server hangs up without a greeting."""
-
-
-class SilentResolverError(OSError):
-    """Raised when a name is not resolved in time."""
 
 
 class OrderedTransport(paramiko.Transport):
@@ -163,7 +158,7 @@ def _dial(hop: Hop, before: paramiko.Transport | None, deadline: float) -> Wire:
     if before is not None:
         left_s = max(0.1, deadline - time.monotonic())
         return Wire(before.open_channel("direct-tcpip", (hop.address, hop.port), ("", 0), timeout=left_s))
-    addresses = _resolve(hop, deadline)
+    addresses = resolve(hop.address, hop.port, deadline)
     problem: OSError | None = None
     for number, (family, kind, protocol, _, address) in enumerate(addresses):
         carrier = socket.socket(family, kind, protocol)
@@ -180,26 +175,6 @@ def _dial(hop: Hop, before: paramiko.Transport | None, deadline: float) -> Wire:
         else:
             return Wire(carrier, peer=str(address[0]))
     raise problem or OSError(f"{hop.address} has no TCP address")
-
-
-def _resolve(hop: Hop, deadline: float) -> list[Any]:
-    """Return the answer of `getaddrinfo` for a hop, from a thread that is abandoned at the deadline.
-
-    The C library allows five seconds for each server, attempt and search domain, and cannot be interrupted.
-    """
-    answer: Future[list[Any]] = Future()
-
-    def ask() -> None:
-        try:
-            answer.set_result(socket.getaddrinfo(hop.address, hop.port, type=socket.SOCK_STREAM))
-        except (OSError, ValueError) as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=ask, name=f"resolve {hop.address}", daemon=True).start()
-    try:
-        return answer.result(max(0.1, deadline - time.monotonic()))
-    except TimeoutError:
-        raise SilentResolverError from None
 
 
 class _Proxy:

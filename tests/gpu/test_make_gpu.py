@@ -532,10 +532,9 @@ def test_nvidia_smi_is_asked_for_the_card_and_watched(cards):
     peaks = []
     cards.loop(0.05)
     with card.watched(peaks):
-        cards.change(0, memory_used=3000)
-        time.sleep(0.5)
-        cards.change(0, memory_used=2000)
-        time.sleep(0.2)
+        for used in (3000, 2000):
+            cards.change(0, memory_used=used)
+            until(lambda used=used: any(str(used) in str(one["lines"]) for one in cards.reported()), "a look")
     assert peaks == [3000 * 2**20 / 1e9]
     held = cards.hold(0)
     assert card.holders() == {held.pid}

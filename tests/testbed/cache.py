@@ -83,6 +83,28 @@ def demo_parts(say: Say = print) -> Path:
     return cache
 
 
+def kaggle_cli(version: str, say: Say = print) -> Path:
+    """Return the Python of an environment with the official Kaggle CLI. Raises MissingPartError.
+
+    It imports `six`, and versions 2.2.4 and 2.2.5 do not say so.
+    """
+    recipe = f"{sys.version}\nkaggle=={version} six"
+    with _kept(f"kaggle-{version}-{_digest(recipe)}") as (environment, is_there):
+        if not is_there:
+            say(f"installing kaggle {version}, once: 60 MB")
+            shutil.rmtree(environment, ignore_errors=True)
+            try:
+                _make(sys.executable, "-m", "venv", str(environment))
+                python = str(environment / "bin" / "python")
+                _make(python, "-m", "pip", "install", "--quiet", f"kaggle=={version}", "six")
+            except MissingPartError:
+                shutil.rmtree(
+                    environment, ignore_errors=True
+                )  # half of it is none; it cannot be made elsewhere
+                raise
+    return environment / "bin" / "python"
+
+
 @contextmanager
 def _kept(name: str) -> Iterator[tuple[Path, bool]]:
     """Hold the lock of one kept thing; give its path and whether it is there."""

@@ -57,7 +57,7 @@ def main(words: list[str]) -> int:
     while True:
         state = json.loads((context.HERE / "state.json").read_text())
         code, lines = answer(state, what, fields, asked.id)
-        if asked.loop is not None:
+        if asked.loop is not None or asked.loop_ms is not None:
             entry = {"pid": os.getpid(), "time": time.time(), "lines": lines}
             with (context.HERE / "loop.jsonl").open("a") as ledger:
                 ledger.write(json.dumps(entry) + "\n")

@@ -1,0 +1,320 @@
+"""Kaggle's kernels: what is pushed, and what its service answers.
+
+Names and defaults of fields are those of kagglesdk 0.1.38. Nothing here has been compared with the real service.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, NamedTuple, Self
+
+from pydantic import ConfigDict, Field, field_validator
+from pydantic.alias_generators import to_camel
+
+from launcher.values.base import Record, Written
+
+SLUG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+SLUG_CHARACTERS = range(5, 51)
+"""The CLI wants titles of 5 characters or more; more than 50 gave HTTP 500 in 2019 (kaggle-cli#179)."""
+SOURCE_BYTES = 900_000
+"""The largest script. No official figure was found; other launchers stay below this one."""
+Count = Annotated[int, Field(ge=0, le=2**53)]
+
+
+class KaggleReason(StrEnum):
+    """Why a call to Kaggle failed, or what is wrong with its answer. It is the `reason` of a ServiceError."""
+
+    BAD_REQUEST = "bad-request"
+    BROKEN_OFF = "broken-off"
+    CERTIFICATE = "certificate"
+    CLOCK_SKEW = "clock-skew"
+    CONFLICT = "conflict"
+    FORBIDDEN = "forbidden"
+    INVALID_SOURCES = "invalid-sources"
+    LINK_EXPIRED = "link-expired"
+    LOG_REWRITTEN = "log-rewritten"
+    MALFORMED = "malformed"
+    NO_CREDENTIALS = "no-credentials"
+    NO_NETWORK = "no-network"
+    NOT_FOUND = "not-found"
+    QUOTA = "quota"
+    RATE_LIMIT = "rate-limit"
+    REFUSED = "refused"
+    SERVER_ERROR = "server-error"
+    SESSION_LIMIT = "session-limit"
+    SILENT = "silent"
+    TOO_LARGE = "too-large"
+    UNAUTHORIZED = "unauthorized"
+
+
+class KernelRef(NamedTuple):
+    """A kernel's owner and slug."""
+
+    owner: str
+    slug: str
+
+    def __str__(self) -> str:
+        return f"{self.owner}/{self.slug}"
+
+
+class NewKernel(Written):
+    """A script to push. Its title is its slug: with another title the kernel would land at another slug.
+
+    `machine` is Kaggle's name of the accelerator, e.g. `NvidiaTeslaT4`, which is two cards. It is always sent: without it
+    Kaggle chooses. `timeout_s` ends the session. Sources are refs: `owner/slug`.
+    """
+
+    ref: KernelRef
+    source: str = Field(repr=False)
+    machine: str
+    timeout_s: Annotated[int, Field(gt=0)]
+    has_internet: bool = False
+    datasets: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+
+    @field_validator("ref")
+    @classmethod
+    def _is_slug(cls, ref: KernelRef) -> KernelRef:
+        if not SLUG.fullmatch(ref.slug) or len(ref.slug) not in SLUG_CHARACTERS:
+            raise ValueError("a slug has 5 to 50 of a-z, 0-9 and single dashes")
+        return ref
+
+    @field_validator("source")
+    @classmethod
+    def _is_small(cls, source: str) -> str:
+        if (size := len(source.encode())) > SOURCE_BYTES:
+            raise ValueError(f"the script has {size:,} bytes; at most {SOURCE_BYTES:,} may be pushed")
+        return source
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The body of SaveKernel, as the official CLI sends it: empty lists are left out."""
+        sources = {
+            "datasetDataSources": list(self.datasets),
+            "kernelDataSources": list(self.kernels),
+            "modelDataSources": list(self.models),
+        }
+        return {
+            "slug": str(self.ref),
+            "newTitle": self.ref.slug,
+            "text": self.source,
+            "language": "python",
+            "kernelType": "script",
+            "isPrivate": True,
+            "enableGpu": self.machine.startswith("Nvidia"),
+            "enableTpu": self.machine.startswith("Tpu"),
+            "enableInternet": self.has_internet,
+            "sessionTimeoutSeconds": self.timeout_s,
+            "machineShape": self.machine,
+            **{key: refs for key, refs in sources.items() if refs},
+        }
+
+
+class _Answer(Record):
+    """What the service answers: its names are in camelCase, and a field that has its default is left out."""
+
+    model_config = ConfigDict(alias_generator=to_camel)
+
+
+class Pushed(_Answer):
+    """An accepted push. The session runs without the sources in the `invalid` lists."""
+
+    ref: str = ""
+    url: str = ""
+    version_number: Count | None = None
+    error: str | None = None
+    invalid_tags: list[str] = []
+    invalid_dataset_sources: list[str] = []
+    invalid_competition_sources: list[str] = []
+    invalid_kernel_sources: list[str] = []
+    invalid_model_sources: list[str] = []
+
+    @property
+    def landed(self) -> KernelRef | None:
+        """Where the kernel is now; None if the answer does not say so."""
+        parts = self.ref.strip("/").split("/")[-2:]
+        return KernelRef(*parts) if len(parts) == 2 else None
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """The sources that the session lacks. If there are any, that is KaggleReason.INVALID_SOURCES."""
+        return (
+            *self.invalid_dataset_sources,
+            *self.invalid_competition_sources,
+            *self.invalid_kernel_sources,
+            *self.invalid_model_sources,
+        )
+
+
+class KernelAbout(_Answer):
+    """What GetKernel says of a kernel. `machine_shape` is the accelerator."""
+
+    id: Count = 0
+    title: str = ""
+    current_version_number: Count | None = None
+    machine_shape: str | None = None
+
+
+class KernelSource(_Answer):
+    """The script of a kernel's latest version."""
+
+    source: str | None = Field(default=None, repr=False)
+
+
+class Kernel(_Answer):
+    """A kernel that exists."""
+
+    metadata: KernelAbout
+    blob: KernelSource = KernelSource()
+
+
+class SessionStatus(_Answer):
+    """The status of a kernel's latest session. A status of a later version of the service is no success."""
+
+    status: str = "QUEUED"  # the service leaves a default out
+    failure_message: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it will not change any more."""
+        return self.status in ("COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED")
+
+
+class OutputFile(_Answer):
+    """A file that a session has left. Its link is a credential for as long as it lasts, so it is in no `repr`."""
+
+    file_name: str
+    url: str = Field(repr=False)
+
+    @field_validator("file_name")
+    @classmethod
+    def _is_below(cls, name: str) -> str:
+        if not name or name.startswith("/") or "\0" in name or ".." in name.split("/"):
+            raise ValueError("not a path below the outputs")
+        return name
+
+
+class OutputPage(_Answer):
+    """Some of a session's files, and its log as JSON, once it is over."""
+
+    files: list[OutputFile] = []
+    log: str | None = Field(default=None, repr=False)
+    next_page_token: str | None = None
+
+
+class SizedFile(_Answer):
+    """A file that a session has left, with its size in bytes."""
+
+    name: str
+    size: Count = 0
+
+
+class SizedPage(_Answer):
+    """Some of a session's files."""
+
+    files: list[SizedFile] = []
+    next_page_token: str | None = None
+
+
+class Hours(_Answer):
+    """The week's time on one kind of accelerator; the service writes durations as `3600s`."""
+
+    time_used: str = "0s"
+    time_reserved: str = "0s"
+    total_time_allowed: str = "0s"
+
+    @property
+    def used_s(self) -> float:
+        """What has been used, in seconds."""
+        return _seconds(self.time_used)
+
+    @property
+    def reserved_s(self) -> float:
+        """What running sessions hold, in seconds."""
+        return _seconds(self.time_reserved)
+
+    @property
+    def left_s(self) -> float:
+        """What remains, in seconds."""
+        return max(0.0, _seconds(self.total_time_allowed) - self.used_s - self.reserved_s)
+
+
+class Quota(_Answer):
+    """An account's hours of the week, and when they are refilled."""
+
+    quota_refresh_time: str | None = None
+    gpu_quota: Hours | None = None
+    tpu_quota: Hours | None = None
+
+    @property
+    def refill(self) -> datetime | None:
+        """When they are refilled."""
+        try:
+            return datetime.fromisoformat(self.quota_refresh_time or "")
+        except ValueError:
+            return None
+
+
+class LogPiece(Record):
+    """A piece of a session's log: its place in the stream, counted from 0, and what was written."""
+
+    position: Count
+    stream: str
+    text: str
+
+    @classmethod
+    def read(cls, position: int, event: object) -> Self:
+        """Return the piece of an event. Raises ValidationError if it is none."""
+        values = event if isinstance(event, dict) else {}
+        return cls.model_validate(
+            {"position": position, "stream": values.get("stream_name", "stdout"), "text": values.get("data")},
+            strict=True,
+        )
+
+
+class DatasetAnswer(_Answer):
+    """What the service says to a new dataset or version."""
+
+    ref: str | None = None
+    status: str | None = None
+    error: str | None = None
+
+
+class DatasetStatus(_Answer):
+    """How far a dataset is; READY can be mounted."""
+
+    status: str = "NOT_YET_PERSISTED"
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a session can mount it."""
+        return self.status == "READY"
+
+
+class BlobUpload(_Answer):
+    """Where the bytes of a file of a dataset go; the link is a credential for as long as it lasts."""
+
+    token: str = Field(repr=False)
+    create_url: str = Field(repr=False)
+
+
+class TokenOwner(_Answer):
+    """Whose access token it is, if it is valid."""
+
+    active: bool = False
+    username: str = ""
+
+
+class FreshToken(_Answer):
+    """An access token that a refresh token gave."""
+
+    token: str = Field(repr=False)
+    user_name: str = ""
+
+
+def _seconds(duration: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)s", duration)
+    return float(found[1]) if found else 0.0

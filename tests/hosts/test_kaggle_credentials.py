@@ -1,0 +1,205 @@
+"""Whose credentials are used for Kaggle, in Kaggle's own order, and that their values show nowhere."""
+
+import json
+import pickle
+import secrets
+import traceback
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from testbed.kaggle_service import KaggleService as StandIn
+
+from launcher.errors import AuthRefusedError, BadFileError, LaunchError, ServiceAuthError
+from launcher.hosts.kaggle_credentials import KaggleLogin, logins
+from launcher.hosts.kaggle_log import follow
+from launcher.hosts.kaggle_service import log_in
+from launcher.values.kaggle_kernel import KaggleReason as Reason
+from launcher.values.kaggle_kernel import KernelRef, NewKernel
+
+KEY = {"KAGGLE_USERNAME": "carol", "KAGGLE_KEY": "key-of-carol"}
+REF = KernelRef("alice", "launch-toy-1")
+
+
+@pytest.fixture
+def stand_in(tmp_path):
+    with StandIn(tmp_path / "service") as stand_in:
+        for name in ("alice", "bob", "carol", "dave", "erin"):
+            stand_in.account(name)
+        yield stand_in
+
+
+@pytest.fixture
+def home(tmp_path):
+    (tmp_path / "home" / ".kaggle").mkdir(parents=True)
+    return tmp_path / "home"
+
+
+def write(home, name, content):
+    path = home / ".kaggle" / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def oauth(name, token, hours):
+    until = datetime.now(UTC) + timedelta(hours=hours)
+    return {
+        "refresh_token": f"refresh-key-of-{name}",
+        "access_token": token,
+        "access_token_expiration": until.isoformat(),
+        "username": name,
+        "scopes": [],
+    }
+
+
+def test_the_order_is_kaggle_s_own(stand_in, home):
+    """A token's variable, a token's file, the key's variables, the key's file, OAuth: each wins over those after it."""
+    write(home, "access_token", "KGAT_bob\n")
+    write(home, "kaggle.json", {"username": "dave", "key": "key-of-dave"})
+    write(home, "credentials.json", oauth("erin", "KGAT_erin", 6))
+    assert log_in({**KEY, "KAGGLE_API_TOKEN": "KGAT_alice"}, home, stand_in.base).user == "alice"
+    assert log_in(KEY, home, stand_in.base).user == "bob"
+    (home / ".kaggle" / "access_token").unlink()
+    assert log_in(KEY, home, stand_in.base).user == "carol"
+    assert log_in({}, home, stand_in.base).user == "dave"
+    (home / ".kaggle" / "kaggle.json").unlink()
+    assert log_in({}, home, stand_in.base).user == "erin"
+
+
+def test_each_kind_of_login_is_accepted(stand_in, home, tmp_path):
+    """By its name and its way of authentication, as the ledger has it."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "kaggle.json").write_text(json.dumps({"username": "dave", "key": "key-of-dave"}))
+    file = write(home, "a-token-somewhere", "KGAT_bob")
+    write(home, "access_token.txt", "KGAT_alice")
+    expected = [
+        ({"KAGGLE_API_TOKEN": str(file)}, "bob", "bearer"),
+        ({}, "alice", "bearer"),
+        ({"KAGGLE_API_TOKEN": "no-such-token", **KEY}, "carol", "basic"),
+        ({"KAGGLE_API_TOKEN": "no-such-token", "KAGGLE_CONFIG_DIR": str(other)}, "dave", "basic"),
+        # Kaggle's own client puts variables over the file's values, one by one.
+        ({"KAGGLE_API_TOKEN": "no-such-token", **KEY, "KAGGLE_CONFIG_DIR": str(other)}, "carol", "basic"),
+    ]
+    for variables, user, kind in expected:
+        service = log_in(variables, home, stand_in.base)
+        service.quota()
+        assert (service.user, stand_in.calls("GetAcceleratorQuotaStatistics")[-1]["auth"]) == (user, kind)
+
+
+def test_the_folder_of_settings_is_found_as_kaggle_finds_it(tmp_path):
+    """Without ~/.kaggle it is the XDG one."""
+    (tmp_path / ".config" / "kaggle").mkdir(parents=True)
+    (tmp_path / ".config" / "kaggle" / "kaggle.json").write_text('{"username": "dave", "key": "k"}')
+    assert [login.user for login in logins({}, tmp_path)] == ["dave"]
+    assert not list(logins({"XDG_CONFIG_HOME": str(tmp_path / "else")}, tmp_path))
+
+
+def test_an_oauth_login_that_has_expired_is_renewed_and_its_file_left_alone(stand_in, home):
+    """The refresh token gives an access token, which is used."""
+    path = write(home, "credentials.json", oauth("erin", "KGAT_old", -1))
+    before = path.read_bytes()
+    service = log_in({}, home, stand_in.base)
+    assert service.user == "erin"
+    assert service.quota().gpu_quota is not None
+    assert path.read_bytes() == before
+    stand_in.state.accounts[-1].is_active = False
+    with pytest.raises(ServiceAuthError) as caught:
+        log_in({}, home, stand_in.base)
+    assert caught.value.reason == Reason.UNAUTHORIZED
+
+
+def test_without_credentials_the_message_says_what_to_do(stand_in, home):
+    """And names the ones that were of no use; nothing is asked of the service that needs them."""
+    with pytest.raises(AuthRefusedError, match=r"no credentials here\n.*KAGGLE_API_TOKEN") as caught:
+        log_in({}, home, stand_in.base)
+    assert caught.value.exit_code == 4
+    assert stand_in.calls() == []
+    stand_in.state.accounts[0].is_active = False
+    with pytest.raises(ServiceAuthError, match="does not know the token of KAGGLE_API_TOKEN"):
+        log_in({"KAGGLE_API_TOKEN": "KGAT_alice"}, home, stand_in.base)
+
+
+@pytest.mark.parametrize("text", ["not json", '{"username": "alice", "key": "S3CRET', "[1]", "\x00"])
+def test_a_file_that_cannot_be_read_is_named_and_not_quoted(home, text):
+    """Kaggle's own client passes over it in silence."""
+    path = write(home, "kaggle.json", text)
+    with pytest.raises(BadFileError) as caught:
+        list(logins({}, home))
+    assert str(path) in str(caught.value)
+    assert text not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("secret", ["S3CRET\nX: 1", "S3CRET \r", "S3CRÉT", "S3 CRET"])
+def test_what_could_not_stand_in_a_header_is_refused_without_its_value(secret):
+    """`requests` would quote it in its error."""
+    with pytest.raises(BadFileError) as caught:
+        KaggleLogin("token", secret, "KAGGLE_API_TOKEN")
+    assert "S3" not in str(caught.value)
+
+
+def test_a_login_shows_its_origin_alone(stand_in, home):
+    """In repr, of itself and of the service; and it cannot be pickled."""
+    write(home, "access_token", "KGAT_alice")
+    service = log_in({}, home, stand_in.base)
+    (login,) = logins({}, home)
+    assert "access_token" in repr(login)
+    assert "KGAT" not in repr(login) + repr(service) + str(service.__dict__)
+    with pytest.raises(TypeError, match="not pickled"):
+        pickle.dumps(login)
+
+
+def test_fifty_secrets_of_this_machine_reach_nothing_but_the_header(stand_in, tmp_path, home, monkeypatch):
+    """Variables, netrc, kaggle.json, .env: none in a body, link, path, header, error or file over there."""
+    planted = [secrets.token_urlsafe(24) for _ in range(50)]
+    for number, value in enumerate(planted[:15]):
+        monkeypatch.setenv(f"{('HF_TOKEN', 'WANDB_API_KEY', 'KAGGLE_SECRET')[number % 3]}_{number}", value)
+    hosts = ("127.0.0.1", "localhost", "api.kaggle.com", "storage.googleapis.com")
+    lines = [
+        f"machine {host} login ada password {value}" for host, value in zip(hosts, planted[15:], strict=False)
+    ]
+    lines += [f"machine h{value[:4]} login {value} password {value}" for value in planted[19:29]]
+    lines += [f"default login ada password {planted[29]}"]
+    (home / ".netrc").write_text("\n".join(lines))
+    (home / ".netrc").chmod(0o600)
+    more = {f"more{number}": value for number, value in enumerate(planted[31:40])}
+    write(home, "kaggle.json", {"username": "alice", "key": planted[30], **more})
+    (tmp_path / ".env").write_text("\n".join(f"SECRET_{n}={value}" for n, value in enumerate(planted[40:])))
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("NETRC", str(home / ".netrc"))
+    monkeypatch.chdir(tmp_path)
+    stand_in.state.accounts[0].key = planted[30]
+    service = log_in({}, home, stand_in.base)
+
+    said = []
+
+    def fails(method, call, **fault):
+        stand_in.fail(method, **fault)
+        with pytest.raises(LaunchError) as caught:
+            call()
+        said.append("".join(traceback.format_exception(caught.value)))
+
+    push = NewKernel(ref=REF, source="open('a', 'w').write('b')", machine="None", timeout_s=60)
+    (tmp_path / "data").write_bytes(b"data")
+    service.create_dataset("launch-data", [service.upload(tmp_path / "data")])
+    fails("SaveKernel", lambda: service.push(push), kind="cut")
+    echo = {"error": f"no: {planted[30]} of {service._login.header()}"}
+    fails("SaveKernel", lambda: service.push(push), kind="answer", values=echo)
+    service.push(push)
+    stand_in.wait_for(str(REF), "COMPLETE")
+    list(follow(service, REF))
+    for file in service.outputs(REF):
+        assert b"".join(service.download(file)) == b"b"
+        fails("link", lambda file=file: list(service.download(file)), kind="lost")
+    message = f"bad key {planted[30]}"
+    fails("GetKernel", lambda: service.find(REF), kind="status", status=401, message=message)
+    fails("DeleteKernel", lambda: service.delete(REF), kind="answer", values={"errorMessage": message})
+    service.delete(REF)
+
+    over_there = [path.read_bytes() for path in (tmp_path / "service").rglob("*") if path.is_file()]
+    everything = [*over_there, *(text.encode() for text in said), repr(service).encode()]
+    assert len(over_there) > 3
+    assert not [value for value in planted for text in everything if value.encode() in text]
+    assert {line["auth"] for line in stand_in.calls("link")} == {""}
+    assert {line["auth"] for line in stand_in.calls() if line["method"] not in ("link", "upload")} == {
+        "basic"
+    }

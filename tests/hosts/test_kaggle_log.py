@@ -1,0 +1,154 @@
+"""A kernel's log as one stream: whatever cuts it, each piece comes once and in order."""
+
+import threading
+
+import pytest
+from testbed.kaggle_service import KaggleService as StandIn
+
+from launcher.errors import ServiceError, ServiceUnreachableError
+from launcher.hosts.kaggle_log import FAILURES, follow, read_log
+from launcher.hosts.kaggle_service import log_in
+from launcher.values.kaggle_kernel import KaggleReason as Reason
+from launcher.values.kaggle_kernel import KernelRef, NewKernel
+
+REF = KernelRef("alice", "launch-toy-1")
+TALKS = """
+import sys, time
+for number in range(60):
+    print(f"step {number} é", flush=True)
+    print("warning", number, file=sys.stderr, flush=True)
+    time.sleep(0.03)
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path):
+    with StandIn(tmp_path / "service") as stand_in:
+        stand_in.account()
+        yield stand_in
+
+
+@pytest.fixture
+def kaggle(stand_in, tmp_path):
+    service = log_in({"KAGGLE_USERNAME": "alice", "KAGGLE_KEY": "key-of-alice"}, tmp_path, stand_in.base)
+    yield service
+    service.close()
+
+
+def push(stand_in, kaggle, source=TALKS, status="RUNNING"):
+    kaggle.push(NewKernel(ref=REF, source=source, machine="None", timeout_s=60))
+    return stand_in.wait_for(str(REF), status)
+
+
+def pieces(kaggle, position=0, **values):
+    return [piece for piece in follow(kaggle, REF, position, pause_s=0.01, **values) if piece is not None]
+
+
+def written(session):
+    return [(number, line.stream, line.data) for number, line in enumerate(session.log)]
+
+
+def seen(found):
+    return [(piece.position, piece.stream, piece.text) for piece in found]
+
+
+@pytest.mark.parametrize(
+    "is_clean", [False, True], ids=["in the middle of a chunk", "cleanly, without END_OF_LOG"]
+)
+def test_cuts_lose_and_repeat_nothing(stand_in, kaggle, is_clean):
+    """The stream is cut every 0.2 s; each connection replays it from its beginning."""
+    stand_in.cut_streams_after_s, stand_in.is_cut_clean = 0.2, is_clean
+    session = push(stand_in, kaggle)
+    found = pieces(kaggle)
+    assert session.is_over
+    assert seen(found) == written(session)
+    assert len(stand_in.calls("log")) > 3
+    text = "".join(piece.text for piece in found if piece.stream == "stdout")
+    assert text.splitlines() == [f"step {number} é" for number in range(60)]
+
+
+def test_another_reader_goes_on_at_a_position(stand_in, kaggle):
+    """While it runs, and afterwards, when the log is JSON."""
+    session = push(stand_in, kaggle)
+    first = []
+    for piece in follow(kaggle, REF):
+        first.append(piece)
+        if len(first) == 10:
+            break
+    rest = pieces(kaggle, 10)
+    assert seen([*first, *rest]) == written(session)
+    assert seen(pieces(kaggle, 100)) == written(session)[100:]
+    assert seen(read_log(kaggle_log(stand_in))) == written(session)
+
+
+def kaggle_log(stand_in):
+    account = stand_in.state.accounts[0]
+    return stand_in.state.list_kernel_session_output(account, {"userName": "alice", "kernelSlug": REF.slug})[
+        "log"
+    ]
+
+
+def test_a_large_log_afterwards_comes_in_parts(stand_in, kaggle):
+    """Eight megabytes, with characters that are cut by the pieces of the answer."""
+    source = "import sys\nfor n in range(2000):\n    sys.stdout.write('日本' * 700); sys.stdout.flush()\n"
+    session = push(stand_in, kaggle, source, "COMPLETE")
+    assert "".join(piece.text for piece in pieces(kaggle)) == "日本" * 1_400_000
+    assert len(session.log) > 1
+
+
+def test_silence_is_no_failure(stand_in, kaggle):
+    """A training that prints nothing for longer than a stream lives is followed to its end."""
+    session = push(stand_in, kaggle, "import time\ntime.sleep(1.5)\nprint('late')\n")
+    noted = list(follow(kaggle, REF, pause_s=0.01, silence_s=0.15))
+    assert noted.count(None) > FAILURES
+    assert seen([piece for piece in noted if piece]) == written(session) == [(0, "stdout", "late\n")]
+
+
+def test_a_stream_that_brings_nothing_new_is_given_up(stand_in, kaggle):
+    """After FAILURES cuts in a row; the caller learns of each."""
+    push(stand_in, kaggle, "import time\ntime.sleep(60)\n")
+    stand_in.fail("log", "lost", times=100)
+    noted = []
+    with pytest.raises(ServiceUnreachableError) as caught:
+        noted.extend(follow(kaggle, REF, pause_s=0.01))
+    assert caught.value.reason == Reason.BROKEN_OFF
+    assert len(stand_in.calls("log")) == FAILURES
+
+
+def test_a_log_that_is_shorter_than_what_was_read_is_named(stand_in, kaggle):
+    """It is another session's, or was cut by the service."""
+    push(stand_in, kaggle, "print('one')\n", "COMPLETE")
+    with pytest.raises(ServiceError, match="ends after 1 pieces, 5 were read") as caught:
+        pieces(kaggle, 5)
+    assert caught.value.reason == Reason.LOG_REWRITTEN
+
+
+def test_what_is_no_log(stand_in, kaggle):
+    """Neither a page of HTML, nor JSON of another form, nor half of a log."""
+    push(stand_in, kaggle, "print('one')\n", "COMPLETE")
+    for values in ({"a": 1}, [1, 2], [{"data": 3}]):
+        stand_in.fail("log", "answer", values=values)
+        with pytest.raises(ServiceError) as caught:
+            pieces(kaggle)
+        assert caught.value.reason == Reason.MALFORMED
+    stand_in.fail("log", "broken")
+    with pytest.raises(ServiceError) as caught:
+        pieces(kaggle)
+    assert caught.value.reason == Reason.MALFORMED
+    for text in ("{", '{"a": 1}', "[1]"):
+        with pytest.raises(ValueError, match="not a log"):
+            read_log(text)
+    assert read_log("") == []
+
+
+def test_two_readers_at_once_see_the_same(stand_in, kaggle):
+    """The stream belongs to nobody."""
+    stand_in.cut_streams_after_s = 0.3
+    session = push(stand_in, kaggle)
+    both = [[], []]
+    readers = [threading.Thread(target=lambda found=found: found.extend(pieces(kaggle))) for found in both]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert seen(both[0]) == seen(both[1]) == written(session)

@@ -1,0 +1,409 @@
+"""Our client of Kaggle's service, against the stand-in: each fault is a named reason, and a push is never made twice."""
+
+import itertools
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from testbed.client import until
+from testbed.kaggle_service import KaggleService as StandIn
+from testbed.kaggle_session import is_container
+
+from launcher.errors import (
+    AuthRefusedError,
+    HostError,
+    ServiceError,
+    ServiceUnreachableError,
+    UnreachableError,
+    UnsettledError,
+    UsageError,
+)
+from launcher.hosts import service_wire
+from launcher.hosts.kaggle_service import log_in
+from launcher.values.kaggle_kernel import KaggleReason as Reason
+from launcher.values.kaggle_kernel import KernelRef, NewKernel
+
+KEY = {"KAGGLE_USERNAME": "alice", "KAGGLE_KEY": "key-of-alice"}
+WRITES = "open('result.txt', 'w').write('done')\n"
+WAITS = "import time\ntime.sleep(60)\n"
+
+
+@pytest.fixture
+def stand_in(tmp_path):
+    with StandIn(tmp_path / "service") as stand_in:
+        stand_in.account()
+        yield stand_in
+
+
+@pytest.fixture
+def kaggle(stand_in, tmp_path):
+    service = log_in(KEY, tmp_path, stand_in.base)
+    yield service
+    service.close()
+
+
+@pytest.fixture
+def fresh():
+    """A new slug at each call."""
+    numbers = itertools.count(1)
+    return lambda: KernelRef("alice", f"launch-toy-{next(numbers)}")
+
+
+def kernel(ref, source=WRITES, machine="None", **values):
+    return NewKernel(ref=ref, source=source, machine=machine, timeout_s=60, **values)
+
+
+def contents(kaggle, ref):
+    return {file.file_name: b"".join(kaggle.download(file)) for file in kaggle.outputs(ref)}
+
+
+def test_a_kernel_runs_and_the_next_one_finds_what_it_left(kaggle, stand_in, fresh):
+    """Push, status, outputs; then a second one whose source is the first; then both are deleted."""
+    first, second = fresh(), fresh()
+    many = "import os\nfor n in range(205):\n    os.makedirs('a/b', exist_ok=True)\n    open(f'a/b/{n}', 'w').write(str(n))\n"
+    assert kaggle.push(kernel(first, many)).landed == first
+    stand_in.wait_for(str(first), "COMPLETE")
+    assert kaggle.status(first).status == "COMPLETE"
+    assert contents(kaggle, first) == {f"a/b/{n}": str(n).encode() for n in range(205)}
+    assert sum(file.size for file in kaggle.files(first)) == sum(len(str(n)) for n in range(205))
+
+    reads = "import os, pathlib\nroot = os.environ.get('LAUNCH_KAGGLE_INPUT', '/kaggle/input')\n"
+    reads += "found = list(pathlib.Path(root).rglob('b/7'))\nopen('seen', 'w').write(found[0].read_text())\n"
+    kaggle.push(kernel(second, reads, kernels=(str(first),)))
+    stand_in.wait_for(str(second), "COMPLETE")
+    assert contents(kaggle, second) == {"seen": b"7"}
+    kaggle.delete(first)
+    kaggle.delete(second)
+    assert kaggle.find(first) is None
+    assert [line["push"] for line in stand_in.calls("SaveKernel")] == [
+        "alice/launch-toy-1/1",
+        "alice/launch-toy-2/1",
+    ]
+
+
+def test_a_session_ends_at_its_own_limit_with_all_that_it_started(kaggle, stand_in, fresh):
+    """Status ERROR with the service's words; a child that left the process group is ended too."""
+    ref = fresh()
+    leave = "'setsid', " if is_container() else ""  # without root only the process group is the session's
+    script = f"import subprocess, time\nsubprocess.Popen([{leave}'sleep', '98765'])\ntime.sleep(60)\n"
+    kaggle.push(kernel(ref, script).model_copy(update={"timeout_s": 1}))
+    stand_in.wait_for(str(ref), "ERROR", timeout_s=10)
+    status = kaggle.status(ref)
+    assert status.is_over
+    assert "limit" in status.failure_message
+    words = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not [line for line in words if b"98765" in line and line.startswith(b"sleep")]
+
+
+@pytest.mark.parametrize("missing", [403, 404])
+@pytest.mark.parametrize(
+    ("fault", "is_there"),
+    [
+        ({"kind": "lost"}, True),
+        ({"kind": "accepted", "status": 502}, True),
+        ({"kind": "accepted", "status": 500, "message": "oops"}, True),
+        ({"kind": "cut"}, False),
+        ({"kind": "status", "status": 503}, False),
+        ({"kind": "broken"}, False),
+        ({"kind": "answer", "values": {}}, False),
+        ({"kind": "answer", "values": {"ref": ["no", "string"]}}, False),
+    ],
+    ids=str,
+)
+def test_a_push_without_a_clear_answer_is_settled_by_asking(
+    stand_in, kaggle, fresh, fault, is_there, missing
+):
+    """It raises UnsettledError; `find` tells which it was; and the ledger has one push of it, or none."""
+    stand_in.habits.missing_status = missing
+    ref = fresh()
+    stand_in.fail("SaveKernel", **fault)
+    with pytest.raises(UnsettledError, match="may have been accepted"):
+        kaggle.push(kernel(ref))
+    found = kaggle.find(ref)
+    assert (found is not None) == is_there
+    if found is not None:
+        assert found.blob.source == WRITES
+        assert found.metadata.title == ref.slug
+    assert len(stand_in.calls("SaveKernel")) == 1
+    assert stand_in.state.pushes == ([f"{ref}/1"] if is_there else [])
+
+
+def test_a_push_may_arrive_after_its_connection_has_broken(stand_in, kaggle, fresh):
+    """So one look that finds nothing settles nothing: the caller asks for a while."""
+    ref = fresh()
+    stand_in.fail("SaveKernel", "late", wait_s=0.5)
+    with pytest.raises(UnsettledError):
+        kaggle.push(kernel(ref))
+    assert kaggle.find(ref) is None
+    until(lambda: kaggle.find(ref) is not None, "the push")
+    assert stand_in.state.pushes == [f"{ref}/1"]
+
+
+def test_a_kernel_is_not_missing_because_nothing_may_be_asked(stand_in, kaggle, fresh):
+    """403 is also what credentials get that have lost their rights: then nobody knows, and a push must not follow."""
+    stand_in.fail("GetKernel", "status", status=403, message="denied")
+    stand_in.fail("GetAcceleratorQuotaStatistics", "status", status=403, message="denied")
+    with pytest.raises(ServiceError) as caught:
+        kaggle.find(fresh())
+    assert caught.value.reason == Reason.FORBIDDEN
+
+
+REFUSALS = [
+    (400, "no such shape", Reason.BAD_REQUEST, ServiceError),
+    (401, "Unauthenticated", Reason.UNAUTHORIZED, AuthRefusedError),
+    (403, "denied", Reason.FORBIDDEN, ServiceError),
+    (404, "", Reason.NOT_FOUND, ServiceError),
+    (409, "title in use", Reason.CONFLICT, ServiceError),
+    (413, "", Reason.TOO_LARGE, ServiceError),
+    (429, "", Reason.RATE_LIMIT, ServiceError),
+    (302, "", Reason.BAD_REQUEST, ServiceError),
+]
+
+
+@pytest.mark.parametrize("method", ["SaveKernel", "GetKernelSessionStatus"])
+@pytest.mark.parametrize(("status", "message", "reason", "kind"), REFUSALS, ids=str)
+def test_a_refusal_has_its_reason(stand_in, kaggle, fresh, method, status, message, reason, kind):
+    """As JSON and as a page of HTML. A push that was refused is no unsettled one."""
+    ref = fresh()
+    stand_in.fail(method, "status", status=status, message=message, headers={"Location": stand_in.endpoint})
+    with pytest.raises(kind) as caught:
+        kaggle.push(kernel(ref)) if method == "SaveKernel" else kaggle.status(ref)
+    assert not isinstance(caught.value, UnsettledError)
+    assert caught.value.reason == reason
+    assert message in str(caught.value)
+    assert str(ref) in str(caught.value)
+    assert not stand_in.state.pushes
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ({"kind": "lost"}, Reason.BROKEN_OFF),
+        ({"kind": "silent", "wait_s": 5.0}, Reason.SILENT),
+        ({"kind": "status", "status": 500}, Reason.SERVER_ERROR),
+        ({"kind": "status", "status": 503, "message": "busy"}, Reason.SERVER_ERROR),
+    ],
+    ids=str,
+)
+def test_a_service_that_does_not_answer_is_unreachable_which_is_not_failed(
+    stand_in, kaggle, fresh, fault, reason, monkeypatch
+):
+    """Whoever asks for a run's state treats it as a host that does not answer."""
+    monkeypatch.setattr(service_wire, "READ_S", 0.3)
+    stand_in.fail("GetAcceleratorQuotaStatistics", **fault)
+    began = time.monotonic()
+    with pytest.raises(UnreachableError) as caught:
+        kaggle.quota()
+    assert isinstance(caught.value, ServiceUnreachableError)
+    assert caught.value.reason == reason
+    assert time.monotonic() - began < 3
+
+
+def test_a_rate_limit_says_how_long_to_wait(stand_in, kaggle):
+    """In seconds, or as a date by the service's own clock, which may differ from ours."""
+    stand_in.habits.skew_s = -7200
+    for value, least, most in (("17", 17, 17), (stand_in_date(stand_in, 30), 25, 31), ("soon", None, None)):
+        stand_in.fail("GetAcceleratorQuotaStatistics", "status", status=429, headers={"Retry-After": value})
+        with pytest.raises(ServiceError) as caught:
+            kaggle.quota()
+        assert caught.value.reason == Reason.RATE_LIMIT
+        assert caught.value.retry_s is None if least is None else least <= caught.value.retry_s <= most
+
+
+def stand_in_date(stand_in, later_s):
+    from email.utils import formatdate
+
+    return formatdate(time.time() + stand_in.habits.skew_s + later_s, usegmt=True)
+
+
+def test_a_clock_that_differs_is_named_when_a_call_is_refused(stand_in, kaggle):
+    """Not otherwise: the calls themselves do not depend on it."""
+    stand_in.habits.skew_s = 3600
+    assert kaggle.quota().gpu_quota.left_s > 0
+    stand_in.fail("GetAcceleratorQuotaStatistics", "status", status=401, message="token used too early")
+    with pytest.raises(AuthRefusedError, match=r"clock is 3[56]\d\d s behind Kaggle's") as caught:
+        kaggle.quota()
+    assert caught.value.reason == Reason.CLOCK_SKEW
+
+
+def test_the_errors_in_a_good_answer(stand_in, kaggle, fresh):
+    """The session limit, the quota, and any other: none of them is an accepted push."""
+    refs = [fresh() for _ in range(2)]
+    for ref in refs:
+        kaggle.push(kernel(ref, WAITS, machine="NvidiaTeslaT4"))
+    with pytest.raises(ServiceError, match="session count of 2") as caught:
+        kaggle.push(kernel(fresh(), machine="NvidiaTeslaT4"))
+    assert caught.value.reason == Reason.SESSION_LIMIT
+    assert kaggle.quota().gpu_quota.reserved_s > 60
+    for ref in refs:
+        kaggle.delete(ref)
+    stand_in.habits.used_s = stand_in.habits.quota_s
+    with pytest.raises(ServiceError) as caught:
+        kaggle.push(kernel(fresh(), machine="NvidiaTeslaT4"))
+    assert caught.value.reason == Reason.QUOTA
+    assert kaggle.quota().gpu_quota.left_s == 0
+    with pytest.raises(ServiceError, match="NvidiaVoodoo") as caught:
+        kaggle.push(kernel(fresh(), machine="NvidiaVoodoo"))
+    assert caught.value.reason == Reason.REFUSED
+    assert len(stand_in.state.pushes) == 2
+
+
+def test_sources_that_do_not_exist_are_named_though_the_session_runs(stand_in, kaggle, fresh):
+    """The service drops them in silence; the answer says so."""
+    ref = fresh()
+    pushed = kaggle.push(kernel(ref, datasets=("alice/none",), kernels=("alice/gone",), models=("a/b/c/d",)))
+    assert set(pushed.dropped) == {"alice/none", "alice/gone", "a/b/c/d"}
+    assert stand_in.wait_for(str(ref), "COMPLETE")
+
+
+def test_a_retired_accelerator_is_substituted_and_it_shows(kaggle, fresh):
+    """The push succeeds. What GetKernel says of the machine is the stand-in's guess: a script has to look for itself."""
+    ref = fresh()
+    kaggle.push(kernel(ref, machine="NvidiaTeslaP100"))
+    assert kaggle.find(ref).metadata.machine_shape == "NvidiaTeslaT4"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"ref": KernelRef("alice", "a" * 51)},
+        {"ref": KernelRef("alice", "abc")},
+        {"ref": KernelRef("alice", "Not-A-Slug")},
+        {"ref": KernelRef("alice", "two--dashes")},
+        {"source": "é" * 450_001},
+        {"timeout_s": 0},
+    ],
+    ids=lambda values: next(iter(values)),
+)
+def test_what_kaggle_would_not_take_is_no_kernel(values):
+    """A title of 51 characters is an internal server error there, and a slug must be its own title's."""
+    good = {"ref": KernelRef("alice", "a" * 50), "source": "é" * 450_000, "machine": "None", "timeout_s": 1}
+    assert NewKernel(**good)
+    with pytest.raises(ValidationError):
+        NewKernel(**good | values)
+
+
+def test_links_that_have_expired_are_named_and_new_ones_work(stand_in, kaggle, fresh):
+    """A page of XML never passes for an output. A link goes without our credentials."""
+    ref = fresh()
+    kaggle.push(kernel(ref))
+    stand_in.wait_for(str(ref), "COMPLETE")
+    (file,) = kaggle.outputs(ref)
+    stand_in.expire_links()
+    with pytest.raises(ServiceError, match=r"result\.txt.*expired") as caught:
+        list(kaggle.download(file))
+    assert caught.value.reason == Reason.LINK_EXPIRED
+    assert "Signature" not in str(caught.value) + repr(file)
+    assert contents(kaggle, ref) == {"result.txt": b"done"}
+    for fault in ("lost", "half"):
+        stand_in.fail("link", fault)
+        with pytest.raises(ServiceUnreachableError) as caught:
+            contents(kaggle, ref)
+        assert caught.value.reason == Reason.BROKEN_OFF
+        assert "Signature" not in str(caught.value)
+    assert {line["auth"] for line in stand_in.calls("link")} == {""}
+
+
+@pytest.mark.parametrize("name", ["../../etc/cron.d/x", "/etc/passwd", "a/../../b", ""])
+def test_an_output_that_would_lie_elsewhere_is_refused(stand_in, kaggle, name):
+    """A name comes from a script that anybody may have written."""
+    page = {"files": [{"fileName": "good", "url": "https://x/"}, {"fileName": name, "url": "https://x/"}]}
+    stand_in.fail("ListKernelSessionOutput", "answer", values=page)
+    with pytest.raises(ServiceError) as caught:
+        list(kaggle.outputs(KernelRef("alice", "launch-toy")))
+    assert caught.value.reason == Reason.MALFORMED
+
+
+@pytest.mark.parametrize("values", [{"status": 2}, {"status": ["COMPLETE"]}])
+def test_a_wrong_field_is_not_its_default(stand_in, kaggle, values):
+    """A status that cannot be read is not QUEUED."""
+    stand_in.fail("GetKernelSessionStatus", "answer", values=values)
+    with pytest.raises(ServiceError) as caught:
+        kaggle.status(KernelRef("alice", "launch-toy"))
+    assert caught.value.reason == Reason.MALFORMED
+
+
+def test_a_status_of_a_later_version_is_no_end(stand_in, kaggle):
+    """Nor is it an error: the session may go on."""
+    stand_in.fail("GetKernelSessionStatus", "answer", values={"status": "HIBERNATED", "more": None})
+    assert not kaggle.status(KernelRef("alice", "launch-toy")).is_over
+
+
+def test_an_answer_without_end_is_cut_short(stand_in, kaggle, monkeypatch):
+    """The client's memory is not the service's to fill."""
+    monkeypatch.setattr(service_wire, "ANSWER_BYTES", 1000)
+    stand_in.fail("GetAcceleratorQuotaStatistics", "answer", values={"quotaRefreshTime": "x" * 5000})
+    with pytest.raises(ServiceError) as caught:
+        kaggle.quota()
+    assert caught.value.reason == Reason.TOO_LARGE
+
+
+def test_a_private_dataset_of_files_and_a_kernel_that_reads_it(stand_in, kaggle, fresh, tmp_path):
+    """Upload, make, mount, delete. An empty file is one too; a name in use is refused; a lost link is named."""
+    for name, data in (("code.bin", b"\0\1" * 300_000), ("empty", b"")):
+        (tmp_path / name).write_bytes(data)
+    tokens = [kaggle.upload(tmp_path / name) for name in ("code.bin", "empty")]
+    kaggle.create_dataset("launch-0123abcd", tokens)
+    assert kaggle.dataset_status("launch-0123abcd").is_ready
+    with pytest.raises(ServiceError, match="already in use") as caught:
+        kaggle.create_dataset("launch-0123abcd", tokens)
+    assert caught.value.reason == Reason.REFUSED
+    reads = "import os, pathlib\nroot = os.environ.get('LAUNCH_KAGGLE_INPUT', '/kaggle/input')\n"
+    reads += "for file in pathlib.Path(root).rglob('*'):\n    if file.is_file(): open(file.name, 'wb').write(file.read_bytes())\n"
+    ref = fresh()
+    kaggle.push(kernel(ref, reads, datasets=("alice/launch-0123abcd",)))
+    stand_in.wait_for(str(ref), "COMPLETE")
+    assert contents(kaggle, ref) == {"code.bin": b"\0\1" * 300_000, "empty": b""}
+    (made,) = (line["body"] for line in stand_in.calls("CreateDataset") if line["accepted"])
+    assert made["isPrivate"] is True
+    kaggle.delete_dataset("launch-0123abcd")
+    stand_in.fail("upload", "status", status=404)
+    with pytest.raises(ServiceError) as caught:
+        kaggle.upload(tmp_path / "code.bin")
+    assert caught.value.reason == Reason.LINK_EXPIRED
+
+
+def test_without_a_network_the_reason_comes_within_a_second(tmp_path, stand_in):
+    """A refused connection; a name that nobody resolves."""
+    for base in ("http://127.0.0.1:9/v1", "https://kaggle.invalid/v1"):
+        began = time.monotonic()
+        with pytest.raises(ServiceUnreachableError, match="is the network up") as caught:
+            log_in(KEY, tmp_path, base).push(kernel(KernelRef("alice", "launch-toy")))
+        assert caught.value.reason == Reason.NO_NETWORK
+        assert isinstance(caught.value, HostError)
+        assert time.monotonic() - began < 1
+
+
+@pytest.mark.testbed
+def test_on_a_machine_without_any_network(tmp_path):
+    """The real address is asked there, where nothing can be reached."""
+    code = (
+        "import time, pathlib\nfrom launcher.errors import LaunchError\nfrom launcher.hosts.kaggle_service import log_in\n"
+        "service = log_in({'KAGGLE_USERNAME': 'a', 'KAGGLE_KEY': 'b'}, pathlib.Path('.'))\nbegan = time.monotonic()\n"
+        "try:\n    service.quota()\nexcept LaunchError as error:\n"
+        "    print(error.reason, time.monotonic() - began < 1, error.exit_code)\n"
+    )
+    isolated = ["unshare", "--net", sys.executable, "-c", code]
+    done = subprocess.run(isolated, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout.split() == ["no-network", "True", "4"]
+
+
+def test_a_resolver_that_never_answers_costs_no_more_than_the_connect_deadline(tmp_path, monkeypatch):
+    """The C library would wait for it, and cannot be interrupted."""
+    monkeypatch.setattr(service_wire, "CONNECT_S", 0.3)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(3))
+    began = time.monotonic()
+    with pytest.raises(ServiceUnreachableError, match=r"no resolver answers.*api\.kaggle\.com") as caught:
+        log_in(KEY, tmp_path).quota()
+    assert caught.value.reason == Reason.NO_NETWORK
+    assert time.monotonic() - began < 2
+
+
+def test_credentials_go_to_https_alone(tmp_path):
+    """Except on this machine's loopback."""
+    with pytest.raises(UsageError, match="https"):
+        log_in(KEY, tmp_path, "http://api.kaggle.com/v1")
