@@ -80,7 +80,7 @@ TABLES = {
     "moves": Table(
         "moves",
         "Killed moves",
-        ("tests/runs/test_moving.py",),
+        ("tests/runs/test_moving.py::test_a_client_killed_in_a_move_leaves_one_run_that_goes_on",),
         {"LAUNCH_MOVES": "20"},
         "A run moves from an SSH host to this machine, and the client that moves it is killed after a stage. Then the same command is\n"
         "typed again. At most one of the two runs trained at any time, and one finished with the weights of an unbroken run, bit for\n"
