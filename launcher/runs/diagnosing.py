@@ -45,13 +45,10 @@ def diagnosis_of(mirror: Mirror) -> Diagnosis | None:
 
 
 def _interrupted(mirror: Mirror, state: RunState) -> Diagnosis:
-    seen = f" ({', '.join(found)})" if (found := words(state.evidence)) else ""
-    why = (
-        f"the run is interrupted: its agent is gone, killed, removed, or lost as its host was rebooted{seen}"
-    )
-    mend = (
-        f"launch recover {mirror.short}     its training may still run: recover ends it first, as stop does"
-    )
+    seen = f"; {', '.join(found)}" if (found := words(state.evidence)) else ""
+    why = f"the run is interrupted: its agent is gone (killed, rebooted or removed){seen}"
+    also = "its training may still run: recover ends it first, as stop does"
+    mend = f"launch recover {mirror.short}     {also}"
     return Diagnosis("interrupted", None, None, why, mend)
 
 
