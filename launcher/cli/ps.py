@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -182,9 +182,15 @@ def _why(row: Row) -> str:
         return f"{what}   launch recover {run.short}".strip()
     if why := diagnosis(evidence).get("why") or doubt(evidence):
         return why
-    if remedy and not evidence:
+    if remedy and not evidence and _is_of_now(remedy, run.attempt):
         return f"after {remedy.get('class')} in attempt {remedy.get('attempt')}: {remedy.get('text')}"
     return ", ".join(words(evidence))
+
+
+def _is_of_now(remedy: dict[str, Any], attempt: int | None) -> bool:
+    """Whether the present attempt is the one that a remedy led to, or the one that it answers: the run goes no further yet."""
+    answered = remedy.get("attempt")
+    return attempt is None or not isinstance(answered, int) or attempt <= answered + 1
 
 
 def _state(row: Row) -> str:

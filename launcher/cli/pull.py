@@ -100,6 +100,7 @@ def _one_checkpoint(home: HomeCheckpoint, mirror: Mirror, view: View, *, as_json
 
 def _shape(pulled: Pulled, mirror: Mirror) -> PulledFiles:
     from launcher.cli.json_shapes import PulledFile, PulledFiles, StayedFile
+    from launcher.runs.following import checkpoints_left
 
     return PulledFiles(
         run=mirror.run,
@@ -109,7 +110,7 @@ def _shape(pulled: Pulled, mirror: Mirror) -> PulledFiles:
         ],
         present=pulled.present,
         over_limit=[StayedFile(path=file.path, size=file.size) for file in pulled.over_limit],
-        checkpoints=[StayedFile(path=file.path, size=file.size) for file in pulled.checkpoints],
+        checkpoints=[StayedFile(path=file.path, size=file.size) for file in checkpoints_left(pulled, mirror)],
         left_out=dict(pulled.left_out),
         yours=[str(path) for path in pulled.yours],
     )

@@ -207,7 +207,7 @@ def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
     """
     if host_name is None:
         last = latest() if word == "last" else None
-        mirror = last or Mirror(find(word, [] if word == "last" else run_ids()), runs_folder())
+        mirror = last or Mirror(_named_here(word), runs_folder())
         return mirror.host(), mirror
     host = resolve.host(host_name)
     with connect(host) as desk:
@@ -235,10 +235,21 @@ def locate_live(word: str, host_name: str | None, verb: str) -> tuple[Host, Mirr
         raise SeveralRunsError(word, [*live, *ended], words) from None
 
 
+def _named_here(word: str) -> str:
+    """Return the run of this client that a word names; of none if it is `last`. Where it means several, they are put in order."""
+    try:
+        return find(word, [] if word == "last" else run_ids())
+    except SeveralRunsError as error:  # of these alone the records are read
+        found = [Mirror(run, runs_folder()) for run in error.runs]
+        found.sort(key=lambda mirror: mirror.place_in_order(), reverse=True)
+        raise SeveralRunsError(word, [mirror.run for mirror in found]) from None
+
+
 def _named_there(desk: Desk, word: str) -> Summary:
     """Return the run of a host that a word names. The host lists only those whose names begin with it."""
     summaries = {summary.run: summary for summary in desk.runs.summaries(like=word)} if word else {}
-    return summaries[find(word, sorted(filter(RUN_ID.fullmatch, summaries)))]
+    runs = sorted(filter(RUN_ID.fullmatch, summaries), key=lambda run: (summaries[run].time or 0.0, run))
+    return summaries[find(word, runs)]
 
 
 def _latest_there(desk: Desk) -> Summary:

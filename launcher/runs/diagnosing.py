@@ -1,6 +1,7 @@
 """Why a run's last failed attempt failed: the agent's diagnosis, else one from its log and how it ended.
 
-What the agent judged stands, so that this never contradicts the run's own end.
+What the agent judged stands, so that this never contradicts the run's own end. A run that is interrupted, or that its
+user stopped, says that rather than that nobody knows.
 """
 
 from __future__ import annotations
@@ -11,22 +12,44 @@ from typing import Any
 
 from launcher.errors import RunError
 from launcher.hosts.log_diagnosis import BY_NAME, Diagnosis, Ended, diagnose
+from launcher.runs.evidence import words
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.not_sent import explained
-from launcher.values.record import in_todays_words
+from launcher.values.record import RunState, State, in_todays_words
 
 _REASONS = ("exit-nonzero", "killed-by-signal")
 """What the agent calls a failure of the class `unknown`."""
-_NO_FAILURE = ("succeeded", "stopped", "stop-incomplete")
+_STOPPED = ("stopped", "stop-incomplete")
+_NO_FAILURE = ("succeeded", *_STOPPED)
+_KNOWN = BY_NAME.keys() - {"none", "unknown"}
 
 
 def diagnosis_of(mirror: Mirror) -> Diagnosis | None:
     """Return why the last failed attempt in the mirror failed, or the doubt about a run without one; None if there is none.
 
+    Of a run that is interrupted or was stopped it is that, if no attempt of a stopped one has failed for a known reason.
     Raises RunError if a log cannot be read.
     """
-    return _last_failure(mirror) or _of_success(mirror)
+    state = mirror.told or mirror.state()
+    if mirror.told is not None and mirror.told.state == State.INTERRUPTED:
+        return _interrupted(mirror, mirror.told)
+    known, unknown = _last_failure(mirror)
+    if known is not None:
+        return known
+    if state is not None and state.state in _STOPPED:
+        return Diagnosis("stopped", None, None, "it was stopped, and did not fail", "nothing to do")
+    if unknown is not None and state is not None and state.state == State.INTERRUPTED:
+        return _interrupted(mirror, state)
+    return unknown or _of_success(mirror)
+
+
+def _interrupted(mirror: Mirror, state: RunState) -> Diagnosis:
+    seen = f"; {', '.join(found)}" if (found := words(state.evidence)) else ""
+    why = f"the run is interrupted: its agent is gone (killed, rebooted or removed){seen}"
+    also = "its training may still run: recover ends it first, as stop does"
+    mend = f"launch recover {mirror.short}     {also}"
+    return Diagnosis("interrupted", None, None, why, mend)
 
 
 def _of_success(mirror: Mirror) -> Diagnosis | None:
@@ -39,13 +62,23 @@ def _of_success(mirror: Mirror) -> Diagnosis | None:
     return _as_reported(_log_of(folder), doubt, state)
 
 
-def _last_failure(mirror: Mirror) -> Diagnosis | None:
+def _last_failure(mirror: Mirror) -> tuple[Diagnosis | None, Diagnosis | None]:
+    """Return why the last attempt failed of which that is known, and, if there is none, what else is said of the last one."""
+    unknown = None
     for folder, state, previous in _ended_attempts(mirror):
-        if state.get("state") not in _NO_FAILURE:
-            evidence = state.get("evidence")
-            evidence = explained(mirror.folder, evidence if isinstance(evidence, dict) else {})
-            return _why(_log_of(folder), evidence, previous, state)
-    return None
+        evidence, failure = (_dict(state.get(key)) for key in ("evidence", "failure"))
+        if not evidence.get("class") and failure.get("class"):  # judged, before its agent died
+            evidence = {**evidence, **failure}
+        if state.get("state") in _NO_FAILURE or (
+            state.get("state") == "waiting" and not evidence.get("class")
+        ):
+            continue
+        evidence = explained(mirror.folder, evidence)
+        found = _why(_log_of(folder), evidence, previous, state)
+        if evidence.get("class") or state.get("state") == "failed" or found.name in _KNOWN:
+            return found, None
+        unknown = unknown or found
+    return None, unknown
 
 
 def _ended_attempts(mirror: Mirror) -> Iterator[tuple[Path, dict[str, Any], dict[str, Any]]]:
@@ -56,9 +89,12 @@ def _ended_attempts(mirror: Mirror) -> Iterator[tuple[Path, dict[str, Any], dict
         state["state"] = in_todays_words(state.get("state"))
         is_ended = behind is not None or state.get("state") in ("failed", "resuming", *_NO_FAILURE)
         if record.get("kind") == "attempt" and is_ended:
-            previous = (behind or {}).get("previous")
-            yield folder, state, previous if isinstance(previous, dict) else {}
+            yield folder, state, _dict((behind or {}).get("previous"))
         behind = record
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _log_of(folder: Path) -> bytes:
@@ -98,11 +134,11 @@ def _as_reported(log: bytes, evidence: dict[str, Any], state: dict[str, Any]) ->
 def _ended(evidence: dict[str, Any], previous: dict[str, Any]) -> Ended:
     """Return how an attempt ended, as reported by its agent, else by the next folder, its keeper or its container."""
     nested = (report.get(key) for report in (evidence, previous) for key in ("keeper", "container"))
-    words = [evidence, previous, *(report for report in nested if isinstance(report, dict))]
+    reports = [evidence, previous, *(report for report in nested if isinstance(report, dict))]
     numbers = {
-        key: next((report[key] for report in words if isinstance(report.get(key), int)), None)
+        key: next((report[key] for report in reports if isinstance(report.get(key), int)), None)
         for key in ("exit", "signal")
     }
     return Ended(
-        **numbers, oom_kills=any(report.get("oom") is True or report.get("oom_kills") for report in words)
+        **numbers, oom_kills=any(report.get("oom") is True or report.get("oom_kills") for report in reports)
     )

@@ -70,7 +70,7 @@ def follow(
                     state = _until_end(link, mirror, view, board, keeper)
                     has_ended = pulls and is_terminal(state.state)
                     if has_ended:
-                        _bring_home(link, mirror, view, is_last_try=lost_pulls + 1 == LOST_LINKS)
+                        _bring_home(link, mirror, view, keeper, is_last_try=lost_pulls + 1 == LOST_LINKS)
                     keeper.finish(view)
                     return state
             except UnreachableError as error:
@@ -136,7 +136,9 @@ def _until_end(
             return news.state
 
 
-def _bring_home(desk: Desk, mirror: Mirror, view: View, *, is_last_try: bool) -> None:
+def _bring_home(
+    desk: Desk, mirror: Mirror, view: View, keeper: CheckpointKeeper, *, is_last_try: bool
+) -> None:
     """Pull what a run wrote. A failure is only noted: the run has ended all the same, and the pull can be repeated.
 
     Raises UnreachableError for a lost link, unless it is the last try: the next one goes on with what is missing.
@@ -151,6 +153,7 @@ def _bring_home(desk: Desk, mirror: Mirror, view: View, *, is_last_try: bool) ->
             raise
         view.note(f"not pulled: {str(error).splitlines()[0]}   {again}")
         return
+    keeper.finish(view)  # what it still brings does not stay there alone
     for text in (*what_stayed(pulled, desk.host, mirror), what_failed(pulled, desk.host, mirror)):
         if text:
             view.note(text)
@@ -167,14 +170,20 @@ def what_stayed(pulled: Pulled, host: str, mirror: Mirror) -> list[str]:
             f"over the limit of {decimal(mirror.plan().pull_limit)}, still on {host}: {_listed(pulled.over_limit)}"
             f"   launch pull {short} --all"
         )
-    if pulled.checkpoints:
-        size = decimal(sum(file.size for file in pulled.checkpoints))
-        folders = sorted({_checkpoint_of(file.path) for file in pulled.checkpoints}, key=_by_number)
+    if checkpoints := checkpoints_left(pulled, mirror):
+        size = decimal(sum(file.size for file in checkpoints))
+        folders = sorted({_checkpoint_of(file.path) for file in checkpoints}, key=_by_number)
         more = f" and {len(folders) - 3} more" if len(folders) > 3 else ""
         lines.append(
             f"checkpoints stay on {host}: {', '.join(folders[-3:])}{more} ({size})   launch pull {short} {folders[-1]}"
         )
     return lines
+
+
+def checkpoints_left(pulled: Pulled, mirror: Mirror) -> list[Output]:
+    """Return the files of checkpoints that a pull left on the host, without those that are here all the same."""
+    copies = LocalCopies(mirror)
+    return [file for file in pulled.checkpoints if copies.status(file) != "yes"]
 
 
 def what_failed(pulled: Pulled, host: str, mirror: Mirror) -> str | None:

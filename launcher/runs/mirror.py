@@ -99,6 +99,8 @@ class Mirror:
         self._unread: dict[str, bytes] = {}
         self._printed = PrintedLines(self.folder)
         self._seen_state: list[Any] | None = None
+        self.told: RunState | None = None
+        """What the host said last of the run: it may derive what no record says. None before it was asked."""
         self._noted_reached = -REACHED_S
 
     def place(self, path: str) -> Path:
@@ -352,7 +354,7 @@ class Mirror:
         if is_complete and not update.is_full and update.last:
             self._from = update.last[0]
         self._seen_state = [state.state, state.reason, state.attempt, state.trouble is not None]
-        state = state.model_copy(update={"rehearsed": self.plan().rehearsed})
+        self.told = state = state.model_copy(update={"rehearsed": self.plan().rehearsed})
         is_all = not update.is_full and not update.parts
         if is_all and (is_terminal(state.state) or state.state in (State.WAITING, State.INTERRUPTED)):
             log += self._printed.finish()

@@ -6,6 +6,10 @@ import subprocess
 import pytest
 from testbed.client import LAUNCH
 
+from launcher.hosts.channel import Reply
+from launcher.runs.diagnosing import diagnosis_of
+from launcher.runs.mirror import Mirror
+
 LOG = """step 1
 Traceback (most recent call last):
   File "train.py", line 7, in <module>
@@ -129,3 +133,60 @@ def test_a_run_without_a_failed_attempt_says_so(client):
     attempt(client, 2, {"state": "running"}, LOG)
     assert why_of_the_run(client) == ("none", None)
     assert "no attempt of 0101-toy-w8q2 has failed" in client.ok("diagnose", "w8q2")
+
+
+KILLED = {
+    "class": "preempted",
+    "why": "it was ended from outside by signal 9",
+    "mend": "find out what ends processes",
+    "signal": 9,
+}
+
+
+@pytest.mark.parametrize("judged", ["evidence", "failure"])
+@pytest.mark.parametrize(
+    "later",
+    [
+        {"state": "waiting", "reason": "secret", "evidence": {"secrets": "missing: TOKEN"}},
+        {"state": "running"},
+        {"state": "resuming", "reason": "host-shutdown"},
+    ],
+    ids=lambda state: state["state"],
+)
+def test_what_the_agent_judged_is_told_though_the_run_waited_or_lost_its_agent_later(client, judged, later):
+    """`ps` tells it, too. It may have been judged by an agent that died before it wrote the end."""
+    attempt(client, 2, {"state": "running", judged: KILLED}, "step 1\n")
+    attempt(client, 3, later, "step 2\n")
+    attempt(client, 4, {"state": "succeeded"}, "step 3\n")
+    assert why_of_the_run(client) == ("preempted", None)
+    assert KILLED["why"] in client.ok("diagnose", "w8q2")
+
+
+def test_a_run_that_was_interrupted_says_so_and_what_goes_on(client):
+    """Its host says it, or its record here while that is away."""
+    attempt(client, 2, {"state": "running"}, "step 1\n")
+    attempt(client, 3, {"state": "interrupted"}, None)
+    told = client.ok("diagnose", "w8q2")
+    assert told.startswith("interrupted\n")
+    assert "launch recover w8q2     its training may still run" in told
+    assert "unknown" not in told
+    assert "nobody knows" not in told
+
+
+def test_a_run_that_its_user_stopped_did_not_fail(client):
+    """Though no record says how its attempt ended."""
+    attempt(client, 2, {"state": "running"}, "step 1\n")
+    attempt(client, 3, {"state": "stopped", "reason": "by-user-now"}, None)
+    assert why_of_the_run(client) == ("stopped", None)
+
+
+def test_an_interrupted_run_is_diagnosed_by_what_its_host_says(tmp_path):
+    """No record says so: nobody lives to write it. What failed earlier is not what is the matter now."""
+    mirror = Mirror("0101-toy-w8q2", tmp_path)
+    (mirror.folder / "0002").mkdir(parents=True)
+    (mirror.folder / "0002" / "attempt.json").write_text(json.dumps({"kind": "attempt"}))
+    (mirror.folder / "0002" / "state.json").write_text(json.dumps({"state": "running"}))
+    assert diagnosis_of(mirror) is None
+    state = {"state": "interrupted", "attempt": 1}
+    mirror.apply(Reply({"state": state, "parts": []}, b""))
+    assert diagnosis_of(mirror).name == "interrupted"

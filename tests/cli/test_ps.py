@@ -12,7 +12,7 @@ from testbed.pty_run import in_terminal, without_style
 from testbed.screen import Screen
 
 from launcher.cli import watching
-from launcher.cli.ps import _state
+from launcher.cli.ps import _state, _why
 from launcher.errors import UnreachableError
 from launcher.runs.control import Row
 from launcher.runs.mirror import Mirror
@@ -59,6 +59,18 @@ def test_a_verification_is_no_training_that_crashed_thrice(state, reason, shown)
     """Each of its attempts is a trial."""
     row = Row("lab", Summary(run="261122-sft-w8q2zz", state=state, reason=reason, attempt=4))
     assert _state(row) == shown
+
+
+@pytest.mark.parametrize(
+    ("state", "attempt", "is_shown"),
+    [("resuming", 2, True), ("running", 3, True), ("succeeded", 3, True), ("running", 4, False), ("failed", 6, False)],
+)  # fmt: skip
+def test_a_remedy_is_told_of_the_attempt_that_it_led_to_alone(state, attempt, is_shown):
+    """A later attempt owes its values to something else, and began from another step."""
+    remedy = {"attempt": 2, "step": 40, "class": "preempted", "text": "a new attempt; resuming from step 30"}
+    row = Row("lab", Summary(run="261122-sft-w8q2zz", state=state, attempt=attempt, remedy=remedy))
+    told = "after preempted in attempt 2: a new attempt; resuming from step 30"
+    assert _why(row) == (told if is_shown else "")
 
 
 def rows(text):

@@ -145,3 +145,20 @@ def test_the_host_of_a_full_disk_is_named():
     assert trouble.on("lab").words == "disk full on lab, the run waits"
     assert RunState(state="running", trouble=trouble).on("lab").trouble.words == trouble.on("lab").words
     assert Trouble(what="its agent is frozen", since_s=25).on("lab").words == "its agent is frozen for 25 s"
+
+
+def test_a_run_that_waits_or_is_mended_shows_the_last_step_that_is_known(tmp_path):
+    """Until its new attempt has trained one. An agent that died left its last step in the heartbeat alone."""
+    run, folder = held(tmp_path)
+    assert (summary(run, state_of(run))["step"], summary(run, state_of(run))["loss"]) == (None, None)
+    folder.write_state("running", attempt=1, step=20, loss=2.0)
+    write_over(folder.heartbeat, json.dumps({"step": 30, "loss": 1.5}))
+    folder.release()
+    for state, reason in (("resuming", "preempted"), ("waiting", "secret"), ("running", None)):
+        folder = run.new_folder()
+        folder.write_state(state, reason, attempt=2, step=None, loss=None)
+        line = summary(run, folder.read_state())
+        assert (line["step"], line["loss"]) == (30, 1.5)
+        folder.release()
+    write_over(folder.heartbeat, json.dumps({"step": 21, "loss": 1.9}))
+    assert summary(run, folder.read_state())["step"] == 21  # it began again from an earlier step

@@ -59,13 +59,13 @@ def test_one_checkpoint_comes_home_by_its_rank_or_step(client, which, step):
 
 
 def test_one_that_is_not_there_is_told_with_those_that_are(client):
-    """Also a step that is no number, and a path."""
+    """Also a step that is no number, and a path. Their ranks are names, too."""
     run = client.detached(*saving(client, steps=2))
     client.ok("attach", run)
     for which in ("7", "../..", "/etc"):
         seen = client.run("pull", run, "--checkpoint", which)
         assert seen.returncode == 1
-        assert "its steps: 1, 2" in seen.stderr
+        assert "its steps: 1, 2; also last and best" in seen.stderr
     assert not (client.runs / run / "checkpoints").exists()
     assert client.run("pull", run, "artifacts", "--checkpoint", "last").returncode == 2
 
@@ -98,6 +98,9 @@ def test_a_follower_keeps_the_newest_one_and_removes_the_one_before(client):
     assert follower.returncode == 0, out + err
     kept = sorted(path.name for path in (home / run / "checkpoints").iterdir())
     assert kept == ["step-6"]
+    stay = next(line for line in (out + err).splitlines() if "checkpoints stay on" in line)
+    assert "step-5 and 2 more (" in stay
+    assert "step-6" not in stay  # it is here whole
     assert digests(home / run / "checkpoints" / "step-6") == digests(there(client, run) / "step-6")
 
 

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import strategies
 from testbed.stream import Stream
 
-from launcher.errors import ConnectionLostError, MalformedAnswerError, UnknownNameError
+from launcher.errors import ConnectionLostError, MalformedAnswerError, SeveralRunsError, UnknownNameError
 from launcher.hosts.agent_desk import AgentDesk
 from launcher.hosts.channel import Reply
-from launcher.runs.control import listing, runs_of
+from launcher.runs.control import _named_there, listing, locate, runs_of
 from launcher.runs.mirror import Mirror
+from launcher.values.host import Host
 
 FIELDS = ["run", "state", "reason", "attempt", "step", "steps", "loss", "job", "card", "time", "evidence"]
 json = strategies.recursive(
@@ -78,3 +79,20 @@ def test_a_state_that_no_run_has_is_no_empty_list():
     """`--state faild` would look as if nothing had failed."""
     with pytest.raises(UnknownNameError, match="did you mean 'failed'"):
         listing(None, ("faild",))
+
+
+def test_of_several_runs_of_a_name_the_latest_launched_comes_first(tmp_path, monkeypatch):
+    """Whatever their ids are: random letters say nothing of the order."""
+    monkeypatch.setenv("LAUNCH_RUNS", str(tmp_path))
+    for launched, run in enumerate(("261125-nocp-f4wadb", "261125-nocp-zzzzzz", "261125-nocp-bnfp3a"), 1):
+        Mirror(run, tmp_path).bind_seen(Host(name="lab"), "", float(launched))
+    with pytest.raises(SeveralRunsError, match=r"3 runs: bnfp3a, zzzzzz, f4wadb\n.*e\.g\. bnfp3a "):
+        locate("nocp", None)
+
+
+def test_of_several_runs_of_a_name_on_a_host_the_latest_comes_first():
+    """By the time that the host says; a run without one is the oldest."""
+    runs = [("261125-nocp-zzzzzz", 1.0), ("261125-nocp-aaaaaa", 2.0), ("261125-nocp-mmmmmm", None)]
+    told = Told([{**GOOD, "run": run, "time": began} for run, began in runs])
+    with pytest.raises(SeveralRunsError, match="3 runs: aaaaaa, zzzzzz, mmmmmm\n"):
+        _named_there(AgentDesk(told), "nocp")

@@ -109,7 +109,13 @@ def _picked(run: Run, which: str) -> str:
     path = checkpoints.pick(sealed, which)
     if path is None:
         steps = ", ".join(str(step) for step, _ in sealed[-MOST_NAMED:]) or "none"
-        words = "run %s has no checkpoint %r; its steps: %s" % (run.id, which, steps)
+        also = " and ".join(word for word in ("last", "best") if checkpoints.pick(sealed, word))
+        words = "run %s has no checkpoint %r; its steps: %s%s" % (
+            run.id,
+            which,
+            steps,
+            also and "; also " + also,
+        )
         raise RequestError("no-checkpoint", words)
     return path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import Any
 
 from ..fate.run_state import State, runtime_of
@@ -11,6 +12,8 @@ from ..record.record_shape import ATTEMPT, PLAN, read_record
 from ..record.rundir import TERMINAL, UNREADABLE, Run, unreadable
 
 IN_DOUBT = ("resuming", "interrupted", "stop-incomplete", UNREADABLE)
+MOST_LOOKED_BACK = 8
+"""Folders in which a step is looked for, so that a long history costs a listing nothing."""
 
 
 def line_of(run: Run, state: State) -> dict[str, Any]:
@@ -35,6 +38,8 @@ def summary(run: Run, state: State) -> dict[str, Any]:
     last = run.last()
     beat = last.read_heartbeat() if last else {}
     latest = state if state["state"] in TERMINAL or beat.get("step") is None else beat
+    if latest.get("step") is None:
+        latest = _last_progress(run)
     prepared = run.prepared()
     recorded = prepared.get("runtime")
     runtime = recorded if isinstance(recorded, dict) else {}
@@ -69,6 +74,18 @@ def _kind_and_engine(runtime: dict[str, Any]) -> dict[str, Any]:
     has_name = bool((runtime.get("engine") or {}).get("name"))
     engine = runtime["engine"] if has_name else None
     return {"engine": engine, "runtime": {"kind": runtime.get("kind") or "native", "engine": engine}}
+
+
+def _last_progress(run: Run) -> dict[str, Any]:
+    """Return the record with the last step that is known of the run; empty if the newest few folders know none.
+
+    A run that waits, or is being mended, shows it until its next attempt has trained a step.
+    """
+    for folder in itertools.islice(run.newest(), MOST_LOOKED_BACK):
+        known = [one for one in (folder.read_state(), folder.read_heartbeat()) if one.get("step") is not None]
+        if known:
+            return max(known, key=lambda one: one["step"])  # an agent that died has written no end
+    return {}
 
 
 def _last_remedy(run: Run) -> dict[str, Any] | None:
