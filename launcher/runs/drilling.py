@@ -182,8 +182,8 @@ def _row(ready: Prepared, planned: Planned, folder: Path, stage: Stage) -> Row:
         started = launch(_job(ready.request, token, planned), SilentView())
     except RefusedError as error:
         return _without(planned, Result.NOT_RUN, " ".join(str(error).split()))
-    except LaunchError as error:
-        return _without(planned, Result.FAILED, str(error).splitlines()[0])
+    except LaunchError as error:  # whole: the run may have begun, and it says what to type then
+        return _without(planned, Result.FAILED, " ".join(str(error).split()))
     place = None
     try:
         try:
