@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -65,7 +66,13 @@ class OldHost:
 @pytest.fixture
 def stops(monkeypatch):
     """Stopping a run is the wish alone; the runtimes have tests of their own."""
-    monkeypatch.setattr(farewell, "stop", lambda desk, run, **_: desk.runs.wish(run, "cancel"))
+
+    def stopped(desk, run, **_):
+        desk.runs.wish(run, "cancel")
+        return SimpleNamespace(summary=SimpleNamespace(step=7))
+
+    monkeypatch.setattr(farewell, "stop", stopped)
+    monkeypatch.setattr(farewell, "said", [])
 
 
 def deliver(desk, mirror):
