@@ -82,14 +82,17 @@ def elsewhere(mirror: Mirror) -> str | None:
     if departure is None:
         return None
     if departure.abandoned is None:
-        words = f"{mirror.run} was moved to {departure.host}, and goes on as {departure.run}"
-        return (
-            f"{words}\n  that run   launch attach {departure.short}" if has_begun(mirror, departure) else None
-        )
+        return moved_words(mirror, departure.to) if has_begun(mirror, departure) else None
     words = f"{mirror.run} was abandoned on {mirror.host().name}, and goes on at {departure.host} as {departure.run}"
     if has_begun(mirror, departure):
         return f"{words}\n  that run   launch attach {departure.short}"
     return f"{words}, which has not begun\n  begin it   {beginning(mirror, departure)}"
+
+
+def moved_words(mirror: Mirror, moved: MovedTo) -> str:
+    """Say where a run goes on, and what to type."""
+    words = f"{mirror.run} was moved to {moved.host}, and goes on as {moved.run}"
+    return f"{words}\n  that run   launch attach {moved.run.rpartition('-')[2]}"
 
 
 def beginning(mirror: Mirror, departure: Departure) -> str:

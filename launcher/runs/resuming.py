@@ -210,10 +210,7 @@ def _refuse_moved(desk: Desk, parent: Mirror) -> None:
     if words := departures.elsewhere(parent):
         raise UsageError(words)
     if (moved := desk.runs.outlook(parent.run).moved) is not None:
-        short = moved.run.rpartition("-")[2]
-        raise UsageError(
-            f"{parent.run} was moved to {moved.host}, and goes on as {moved.run}\n  that run   launch attach {short}"
-        )
+        raise UsageError(departures.moved_words(parent, moved))
 
 
 def _inherit(desk: Desk, parent: Mirror, host: Host, view: View, keys: Sequence[str], child: Mirror) -> str:
