@@ -5,7 +5,6 @@ The ledger gets a line when it is done.
 
 from __future__ import annotations
 
-import shlex
 import subprocess
 import sys
 from typing import NamedTuple
@@ -81,15 +80,14 @@ def bring_about(
 ) -> str | None:
     """Wait for the step and hurt the run, or who follows it; return what was in the way. Raises HostError."""
     fault = planned.fault
-    named = {
-        "RUN": place.folder,
-        "LEDGER": f"{place.ledger}/ledger.jsonl",
-        "TOKEN": place.token,
-        "FAULT": fault.name,
-        "AT": str(planned.at),
-        "WAIT": str(STEP_WAIT_S),
-    }
-    variables = "".join(f"{name}={shlex.quote(value)}\n" for name, value in named.items())
+    variables = host_shell.assigned(
+        RUN=place.folder,
+        LEDGER=f"{place.ledger}/ledger.jsonl",
+        TOKEN=place.token,
+        FAULT=fault.name,
+        AT=str(planned.at),
+        WAIT=str(STEP_WAIT_S),
+    )
     body = [variables, _TOOLS, _SCRIPTS.get(fault.name, "")]
     if fault.by == By.HOST:
         return _problem(host_shell.run(watching, "".join([*body, _HURT]), STEP_WAIT_S + 30))

@@ -383,15 +383,14 @@ def _left(desk: Desk, place: Place, *, is_removed: bool = False) -> list[str]:
 
     An ended container stays with its run. Once that is removed, neither it nor a file may be there.
     """
-    named = {
-        "TOKEN": place.token,
-        "RUN": place.run,
-        "FOLDER": place.folder,
-        "LEDGER": place.ledger,
-        "ALL": "--all" if is_removed else "",
-        "TURNS": str(LEAVE_S * 5),
-    }
-    variables = "".join(f"{name}={shlex.quote(value)}\n" for name, value in named.items())
+    variables = host_shell.assigned(
+        TOKEN=place.token,
+        RUN=place.run,
+        FOLDER=place.folder,
+        LEDGER=place.ledger,
+        ALL="--all" if is_removed else "",
+        TURNS=str(LEAVE_S * 5),
+    )
     return host_shell.run(desk, variables + _LOOK, LEAVE_S + 60).splitlines()
 
 

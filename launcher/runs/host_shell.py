@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import socket
 import time
 
@@ -11,6 +12,11 @@ from launcher.hosts import Desk
 
 MOST_BYTES = 16 * 1024 * 1024
 _BEGUN, _ENDED = "launch: the script begins", "launch: the script has ended"
+
+
+def assigned(**variables: str) -> str:
+    """Return the lines with which a script begins that reads these variables; they are not exported."""
+    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
 
 
 def run(desk: Desk, script: str, wait_s: float = 30.0) -> str:
