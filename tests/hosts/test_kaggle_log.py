@@ -3,11 +3,9 @@
 import threading
 
 import pytest
-from testbed.kaggle_service import KaggleService as StandIn
 
 from launcher.errors import ServiceError, ServiceUnreachableError
 from launcher.hosts.kaggle_log import FAILURES, follow, read_log
-from launcher.hosts.kaggle_service import log_in
 from launcher.values.kaggle_kernel import KaggleReason as Reason
 from launcher.values.kaggle_kernel import KernelRef, NewKernel
 
@@ -19,20 +17,6 @@ for number in range(60):
     print("warning", number, file=sys.stderr, flush=True)
     time.sleep(0.03)
 """
-
-
-@pytest.fixture
-def stand_in(tmp_path):
-    with StandIn(tmp_path / "service") as stand_in:
-        stand_in.account()
-        yield stand_in
-
-
-@pytest.fixture
-def kaggle(stand_in, tmp_path):
-    service = log_in({"KAGGLE_USERNAME": "alice", "KAGGLE_KEY": "key-of-alice"}, tmp_path, stand_in.base)
-    yield service
-    service.close()
 
 
 def push(stand_in, kaggle, source=TALKS, status="RUNNING"):

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 from testbed.client import until
-from testbed.kaggle_service import KaggleService as StandIn
 from testbed.kaggle_session import is_container
 
 from launcher.errors import (
@@ -30,20 +29,6 @@ from launcher.values.kaggle_kernel import KernelRef, NewKernel
 KEY = {"KAGGLE_USERNAME": "alice", "KAGGLE_KEY": "key-of-alice"}
 WRITES = "open('result.txt', 'w').write('done')\n"
 WAITS = "import time\ntime.sleep(60)\n"
-
-
-@pytest.fixture
-def stand_in(tmp_path):
-    with StandIn(tmp_path / "service") as stand_in:
-        stand_in.account()
-        yield stand_in
-
-
-@pytest.fixture
-def kaggle(stand_in, tmp_path):
-    service = log_in(KEY, tmp_path, stand_in.base)
-    yield service
-    service.close()
 
 
 @pytest.fixture
