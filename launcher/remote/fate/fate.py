@@ -62,6 +62,8 @@ class Fate(ABC):
     """Whether `serve` sees the run's processes: it may wake the agent by a signal, and end leftovers by their token."""
     sees_host: bool = True
     """Whether the run's agent sees the host's processes and the other runs, so that it may judge who holds a card."""
+    sees_lock: bool = True
+    """Whether the lock of a live run's folder is seen to be held. Otherwise a free lock shows nothing."""
     is_in_image: bool = False
     """Whether the agent runs inside an image: on the image's interpreter, with a GPU that the container can lose."""
 
