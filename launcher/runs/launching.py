@@ -107,8 +107,7 @@ def understand(request: Request) -> Resolved:
     """Turn names and files into values; nothing is sent. Raises UsageError and its kin."""
     host = resolve.host(request.host)
     if request.runtime is not None:
-        resolve.check_runtime(request.runtime, "--runtime")
-        host = host.model_copy(update={"runtime": request.runtime})
+        host = resolve.with_runtime(host, request.runtime)
     name = request.profile or host.profile or resolve.project().profile or AUTO
     profiles = () if name == AUTO else resolve.profiles_meant(name)
     variables = job_variables.assigned(request.variables)
