@@ -48,9 +48,10 @@ class Look(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """A segment that is ready to be pushed: its script, how long its session may last, and the datasets that it mounts."""
+    """A segment that is ready to be pushed: its script, its machine, how long it may last, and the datasets that it mounts."""
 
     script: str
+    machine: str
     session_s: float
     datasets: tuple[str, ...] = ()
 
