@@ -84,10 +84,10 @@ class AgentDesk:
     def __init__(self, channel: Channel) -> None:
         """Speak over this channel, and close it at the end."""
         self._channel = channel
-        self.runs: Runs = _Runs(channel)
-        self.preparation: Preparation = _Preparation(channel)
+        self.runs: Runs = AgentRuns(channel)
+        self.preparation: Preparation = AgentPreparation(channel)
         self.making: Making = _Making(channel)
-        self.upkeep: Upkeep = _Upkeep(channel)
+        self.upkeep: Upkeep = AgentUpkeep(channel)
 
     @property
     def host(self) -> str:
@@ -217,7 +217,7 @@ class _Part:
         )
 
 
-class _Runs(_Part):
+class AgentRuns(_Part):
     def summaries(
         self, *runs: str, like: str | None = None, states: Sequence[str] = (), most: int | None = None
     ) -> list[Summary]:
@@ -360,7 +360,7 @@ class _LineTooLongError(Exception):
     """Raised for a line without end."""
 
 
-class _Preparation(_Part):
+class AgentPreparation(_Part):
     def create(
         self,
         run: str,
@@ -506,7 +506,7 @@ class _Making(_Part):
         self._channel.call("seal_environment", name=name, deadline_s=DISK_S)
 
 
-class _Upkeep(_Part):
+class AgentUpkeep(_Part):
     def sweep(self, runs: Collection[str], *, dry_run: bool) -> Sweep:
         return self._ask(Sweep, "sweep", dry_run=dry_run, runs=sorted(runs), deadline_s=SWEEP_S)
 

@@ -59,6 +59,7 @@ class Reason(StrEnum):
     AGENT_LOST = "agent-lost"
     SUPERSEDED = "superseded"
     NEVER_STARTED = "never-started"
+    NO_PROGRESS = "no-progress"
     PROCESSES_REMAIN = "processes-remain"
     ENGINE_SILENT = "engine-silent"
     NAN_DIVERGENCE = "nan-divergence"

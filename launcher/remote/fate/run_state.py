@@ -38,7 +38,8 @@ def states_of(runs: Sequence[Run]) -> Dict[str, State]:
     """Return the states of runs by id: `state.json` of the highest folder, or what follows from its free lock.
 
     A free lock before an end makes a run `resuming` if it is alive, coming back or silent, and `interrupted` if it is
-    gone, or `stopped` if its user wished it to stop: that needs no record, for which a full disk has no room. A record made on another host is returned as written, never judged: its locks mean nothing here. All runs of one
+    gone, or `stopped` if its user wished it to stop: that needs no record, for which a full disk has no room. Where no
+    lock of a live run is seen held, the state of one that is not gone stays as written. A record made on another host is returned as written, never judged: its locks mean nothing here. All runs of one
     kind of runtime are judged at once. A run that cannot be read is UNREADABLE, and no other run suffers from it.
     """
     states: Dict[str, State] = {}
@@ -134,7 +135,9 @@ def _judged(unheld: _Unheld, verdict: fate.Verdict) -> State | None:
         evidence = {**state["evidence"], **(evidence or {})}
     more = {} if evidence is None else {"evidence": evidence}
     if verdict.fate != fate.GONE:
-        return dict(state, state="resuming", fate=verdict.fate, **more)
+        shown = verdict.state or ("resuming" if fate_of(run).sees_lock else "")
+        derived = {"state": shown} if shown else {}
+        return {**state, **derived, "fate": verdict.fate, **more}
     reason = WISHES[run.read_wish()]
     if reason is None:
         return dict(state, state="interrupted", fate=fate.GONE, **more)

@@ -2,6 +2,7 @@
 
     <root>/runs/<run-id>/
       control/   what decides: plan.json  prepared.json  manifest.json  wish  token  contact.lock  digests.json  moved.json
+                 service.json
       record/    what the agent writes down: NNNN/  secrets.env  keeper.lock  keeper.log  container.json  told-STATE
       work/      what the job may write: code/  data  artifacts/  checkpoints/  home/
 
@@ -71,6 +72,7 @@ class Run:
         self.prepared_record = self.control.below("prepared.json")
         self.digests = self.control.below("digests.json")
         self.moved = self.control.below("moved.json")
+        self.service = self.control.below("service.json")
         self.secrets = self.record.below("secrets.env")
         self.older_secrets = self.control.below("secrets.env")
         self.manifest = self.control.below("manifest.json")

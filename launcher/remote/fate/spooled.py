@@ -1,0 +1,53 @@
+"""Runs in a service that no agent of ours can look into: the client records what the service says, and that decides.
+
+The run's folder here is a spool, a copy that grows from what the run sends. The locks in it are never held by the run.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional, Sequence, Tuple
+
+from ..record.files import read_json
+from ..record.rundir import Run
+from .fate import ALIVE, GONE, SILENT, Fate, Verdict
+
+MOST_FRUITLESS = 2
+NO_PROGRESS = "no-progress"
+_FATES = {
+    **dict.fromkeys(("waiting", "sent", "queued", "running"), ALIVE),
+    **dict.fromkeys(("over", "deleted", "none"), GONE),
+}
+"""The fate of a session by its status in `service.json`; with any other, the service knows nothing of it for now."""
+
+
+class Spooled(Fate):
+    """What the client last heard from the service: `control/service.json`, written before a session is asked for.
+
+    {"version", "ref", "segment", "status", "words", "time"}; `words` say what the service said, in one clause.
+    """
+
+    shows_processes = False
+    sees_host = False
+    sees_lock = False
+
+    def judge(self, runs: Sequence[Run]) -> Dict[str, Verdict]:
+        """Read each run's record of its session, which is written before one is asked for: without it there is none."""
+        return {run.id: _verdict(run) for run in runs}
+
+
+    def hopeless(self, run: Run) -> Optional[Tuple[str, Dict[str, Any]]]:
+        """Give up a run whose last sessions have left no checkpoint: another one would end as they did."""
+        fruitless = int(read_json(run.service).get("fruitless") or 0)
+        if fruitless < MOST_FRUITLESS:
+            return None
+        return NO_PROGRESS, {"service": "%d sessions in a row left no new checkpoint" % fruitless}
+
+
+def _verdict(run: Run) -> Verdict:
+    record = read_json(run.service)
+    status = str(record.get("status") or "none")
+    said = record.get("words")
+    words = str(said or ("it has no session" if status == "none" else "its session is %s" % status))
+    fate = _FATES.get(status, SILENT)
+    evidence = {"service": words} if said or fate != ALIVE else None
+    return Verdict(fate, evidence, words, "reserved" if status == "waiting" else "")
