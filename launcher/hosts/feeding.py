@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 
-from launcher.errors import HostError, LaunchError, ServiceError, ServiceUnreachableError
+from launcher.errors import ServiceError, ServiceUnreachableError
 from launcher.hosts.segments import GONE, Segments
 from launcher.hosts.spool import Spool
 from launcher.values.segment_record import SegmentRecord
@@ -33,7 +33,7 @@ class Feeder:
         self._is_closed = threading.Event()
         self._is_current = threading.Event()
         self._took = time.monotonic()
-        self._error: LaunchError | None = None
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._work, name=f"feed {run}", daemon=True)
         self._thread.start()
 
@@ -73,11 +73,8 @@ class Feeder:
                     return
                 finally:
                     lock.release()
-        except LaunchError as error:
+        except Exception as error:  # noqa: BLE001 - it is raised where the run is read
             self._error = error
-        except Exception:
-            _LOG.exception("feeding %s", self._run)
-            self._error = HostError(self._segments.service.name, f"{self._run}: its folder cannot be fed")
         finally:
             self._is_current.set()
 

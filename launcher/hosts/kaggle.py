@@ -10,25 +10,28 @@ import functools
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from platformdirs.unix import Unix
+from rich.filesize import decimal
 
-from launcher.errors import ServiceAuthError, ServiceError, UsageError
+from launcher.errors import ServiceAuthError, ServiceError
 from launcher.hosts import kaggle_log
 from launcher.hosts.agent_file import agent_file
 from launcher.hosts.kaggle_credentials import logins
 from launcher.hosts.kaggle_service import HOST, KaggleService, log_in
+from launcher.hosts.segment_tree import Tree, compressed, pack_tree
 from launcher.hosts.segments import Look, Packed, Segments
-from launcher.hosts.spool import OutputFile
+from launcher.hosts.spool import Output
 from launcher.hosts.spooled_desk import SpooledDesk
 from launcher.remote.record.rundir import Run
 from launcher.values.host import Host
-from launcher.values.kaggle_kernel import SLUG_CHARACTERS, KernelRef, LogPiece, NewKernel
+from launcher.values.kaggle_kernel import SLUG_CHARACTERS, KernelRef, LogPiece, NewKernel, OutputFile
 from launcher.values.kaggle_kernel import KaggleReason as Reason
 from launcher.values.kaggle_settings import API, KaggleSettings
-from launcher.values.segment_record import SegmentRecord, SegmentStatus
+from launcher.values.segment_record import SegmentRecord, SegmentStatus, TreeRecord
 from launcher.values.text import printable
 
 STATUSES: dict[str, SegmentStatus] = {
@@ -43,6 +46,14 @@ STATUSES: dict[str, SegmentStatus] = {
 WORDS = {"COMPLETE": "its session is complete", "ERROR": "its session ended in an error"}
 OUTPUT_ROOT = "launch/runs"
 """Where a kernel keeps runs, below its working folder, which is its output."""
+TREE, TREE_RECORD = "tree.tar", "tree.json"
+CONTROL = ("plan.json", "prepared.json", "manifest.json", "wish", "token")
+RECORDED = ("attempt.json", "state.json", "sealed.json", "heartbeat")
+LEAST_S = 600.0
+"""A session on a GPU is not begun with less than this left of the quota: it would end before it has saved anything."""
+INLINE_BYTES = 400_000
+"""The largest tree, as a plain tar, that goes into the script. It is compressed there; 900 kB is the limit of all of it."""
+DATASET_S, DATASET_POLL_S = 1800.0, 3.0
 MISSING = (Reason.NOT_FOUND, Reason.FORBIDDEN)
 
 
@@ -82,9 +93,73 @@ class Account:
         """The service, logged in. Raises ServiceAuthError, BadFileError or ServiceUnreachableError."""
         service = log_in(os.environ, Path.home(), self._settings.api)
         if service.user != self.user:
-            words = f"{HOST}: the credentials here are {service.user}'s, but the host is of account {self.user}"
-            raise ServiceAuthError(HOST, Reason.UNAUTHORIZED, f"{words}\n  set account = \"{service.user}\", or log in as {self.user}")
+            words = (
+                f"{HOST}: the credentials here are {service.user}'s, but the host is of account {self.user}"
+            )
+            raise ServiceAuthError(
+                HOST,
+                Reason.UNAUTHORIZED,
+                f'{words}\n  set account = "{service.user}", or log in as {self.user}',
+            )
         return service
+
+    @property
+    def about(self) -> str:
+        """The account, and what is left of the week's hours on a GPU. Raises ServiceError."""
+        return f"Kaggle as {self.user}, {self.service.quota().title}"
+
+    # what a run works on
+
+    def send_tree(self, run: Run, say: Callable[[str], None]) -> str:
+        """Pack what a run works on. What is too large for a script becomes a private dataset, named by its content.
+
+        Return what was done. Raises ServiceError.
+        """
+        control = Path(run.control)
+        tree = pack_tree(run, control / TREE, lambda size: say(f"packing, {decimal(size)}"))
+        if tree.size <= INLINE_BYTES:
+            self._write_tree(control, TreeRecord(file=tree.name, sha256=tree.sha256, size=tree.size))
+            return f"{decimal(tree.size)} in the script"
+        slug = tree.name.removesuffix(".tree")
+        words = f"{decimal(tree.size)} in the private dataset {self.user}/{slug}"
+        try:
+            has = self._has_dataset(slug)
+            if not has:
+                self._upload(tree, control, slug, say)
+        finally:
+            tree.path.unlink()
+        self._write_tree(
+            control, TreeRecord(file=tree.name, sha256=tree.sha256, size=tree.size, dataset=slug)
+        )
+        return f"{words}, which was there" if has else words
+
+    def _upload(self, tree: Tree, control: Path, slug: str, say: Callable[[str], None]) -> None:
+        say(f"compressing {decimal(tree.size)}")
+        packed = compressed(tree, control / tree.name)
+        try:
+            say(f"uploading {decimal(packed.stat().st_size)}")
+            token = self.service.upload(packed)
+            self.service.create_dataset(slug, [token])
+        finally:
+            packed.unlink()
+        until = time.monotonic() + DATASET_S
+        while not self._has_dataset(slug):
+            if time.monotonic() > until:
+                words = f"{HOST}: the dataset {self.user}/{slug} is not ready after {DATASET_S / 60:.0f} min"
+                raise ServiceError(HOST, Reason.SILENT, f"{words}\n  the same command again")
+            say("waiting until Kaggle has taken it in")
+            time.sleep(DATASET_POLL_S)
+
+    def _has_dataset(self, slug: str) -> bool:
+        try:
+            return self.service.dataset_status(slug).is_ready
+        except ServiceError as error:
+            if error.reason not in MISSING:
+                raise
+            return False
+
+    def _write_tree(self, control: Path, record: TreeRecord) -> None:
+        (control / TREE_RECORD).write_text(record.model_dump_json() + "\n")
 
     # segments
 
@@ -97,6 +172,34 @@ class Account:
             run = f"{head[: room - len(tail) - 1]}-{tail}"
         slug = re.sub(r"[^a-z0-9]+", "-", f"launch-{run}-{number}")
         return str(KernelRef(self.user, slug))
+
+    def pack(self, run: Run, record: SegmentRecord) -> Packed:
+        """Return a segment's script: the agent, the run's record, and what it works on unless that is in a dataset.
+
+        Raises ServiceError if too little of the quota is left.
+        """
+        plan = Plan.model_validate_json(Path(run.plan).read_bytes())
+        machine = machine_of(plan)
+        tree = TreeRecord.model_validate_json(Path(run.control, TREE_RECORD).read_bytes())
+        session_s = self._session_s(machine)
+        settings = segment_settings(plan, run.id, record.segment, session_s, self.place, tree, has_internet=self._settings.internet)
+        files = _files_of_record(run)
+        if tree.dataset is None:
+            files[tree.file] = Path(run.control, TREE).read_bytes()
+        text = script(payload(agent_file().data, settings, files))
+        return Packed(text, machine, session_s, (tree.dataset,) if tree.dataset else ())
+
+    def _session_s(self, machine: str) -> float:
+        """Return how long a session may last: as the host says, but no longer than what is left of the quota."""
+        limit_s = self._settings.session_hours * 3600
+        if machine == NO_ACCELERATOR:
+            return limit_s
+        quota = self.service.quota()
+        left_s = limit_s if quota.gpu_quota is None else quota.gpu_quota.left_s
+        if left_s < LEAST_S:
+            words = f"{HOST}: {left_s / 60:.0f} min are left of the week's hours on a GPU"
+            raise ServiceError(HOST, Reason.QUOTA, f"{words}\n  {quota.title}")
+        return min(limit_s, left_s)
 
     def push(self, record: SegmentRecord, packed: Packed) -> None:
         """Push a segment's script, once."""
@@ -147,21 +250,23 @@ class Account:
         """Yield the pieces of a session's log."""
         return kaggle_log.follow(self.service, _ref(ref), position)
 
-    def outputs(self, ref: str, run: str) -> Iterator[OutputFile]:
-        """Yield the files of a run's folder that a session has left. A link that has expired by its turn is asked for again."""
+    def outputs(self, ref: str, run: str) -> Iterator[Output]:
+        """Yield the files of a run's folder that a session has left."""
         prefix = f"{OUTPUT_ROOT}/{run}/"
-        done: set[str] = set()
-        while True:
-            try:
-                for file in self.service.outputs(_ref(ref)):
-                    path = file.file_name.removeprefix(prefix)
-                    if path != file.file_name and path not in done:
-                        yield OutputFile(path, self.service.download(file))
-                        done.add(path)
-                return
-            except ServiceError as error:
-                if error.reason != Reason.LINK_EXPIRED or not done:
-                    raise
+        for file in self.service.outputs(_ref(ref)):
+            path = file.file_name.removeprefix(prefix)
+            if path != file.file_name:
+                yield Output(path, self._pieces(ref, file))
+
+    def _pieces(self, ref: str, file: OutputFile) -> Iterator[bytes]:
+        """Yield the bytes of a file; a link that has expired by its turn is asked for again."""
+        try:
+            yield from self.service.download(file)
+        except ServiceError as error:
+            if error.reason != Reason.LINK_EXPIRED:
+                raise
+            listed = (one for one in self.service.outputs(_ref(ref)) if one.file_name == file.file_name)
+            yield from self.service.download(next(listed, file))
 
     def delete(self, ref: str) -> None:
         """Delete a kernel with its outputs. One that is gone is no error."""
@@ -170,6 +275,14 @@ class Account:
         except ServiceError as error:
             if error.reason not in (*MISSING, Reason.REFUSED) or self.exists(ref):
                 raise
+
+
+def _files_of_record(run: Run) -> dict[str, bytes]:
+    """Return the small files of a run's record by their paths in a payload: a segment goes on from them."""
+    control, record = Path(run.control), Path(run.record)
+    paths = [control / name for name in CONTROL]
+    paths += [record / f"{number:04d}" / name for number in run.numbers() for name in RECORDED]
+    return {f"run/{path.relative_to(run.path)}": path.read_bytes() for path in paths if path.is_file()}
 
 
 def _ref(text: str) -> KernelRef:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from launcher.errors import HostError, RunError, ServiceError, UnsettledError
 from launcher.hosts.desk import Heard
-from launcher.hosts.spool import OutputFile, Spool
+from launcher.hosts.spool import Output, Spool
 from launcher.remote.record.locks import Lock
 from launcher.remote.record.rundir import TERMINAL, Run
 from launcher.remote.store import checkpoints
@@ -61,6 +61,13 @@ class Service(Protocol):
 
     name: str
 
+    @property
+    def about(self) -> str:
+        """The account and its quota, in a few words."""
+
+    def send_tree(self, run: Run, say: Callable[[str], None]) -> str:
+        """Make ready what a run works on, so that segments can be packed; return what was done."""
+
     def reference(self, run: str, segment: int) -> str:
         """Return the name by which the service will know a segment."""
 
@@ -82,7 +89,7 @@ class Service(Protocol):
     def follow(self, ref: str, position: int) -> Iterator[LogPiece | None]:
         """Yield the pieces of a segment's log from a position on until its end; `None` now and then."""
 
-    def outputs(self, ref: str, run: str) -> Iterator[OutputFile]:
+    def outputs(self, ref: str, run: str) -> Iterator[Output]:
         """Yield the files of a run's folder that a segment has left."""
 
     def delete(self, ref: str) -> None:
@@ -110,7 +117,9 @@ class Segments:
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as error:
-            raise RunError(f"{self._path(run, RECORD)}: cannot be read: {str(error).splitlines()[0]}") from None
+            raise RunError(
+                f"{self._path(run, RECORD)}: cannot be read: {str(error).splitlines()[0]}"
+            ) from None
 
     # push
 
@@ -188,14 +197,18 @@ class Segments:
             record = _with(record, status=seen.status, words=seen.words, time=now, began=began)
             if began is not None and now > began + record.session_s + _overdue_s(record.session_s):
                 self.service.delete(record.ref)
-                return self._write(run, _over(record, "it did not end at its limit, and was deleted", "deleted"))
+                return self._write(
+                    run, _over(record, "it did not end at its limit, and was deleted", "deleted")
+                )
             return self._write(run, record)
 
     def has_ended(self, record: SegmentRecord) -> bool:
         """Whether the service says that a segment has ended, by asking it."""
-        return record.is_live and record.status in ("sent", "queued", "running") and self.service.look(
-            record.ref
-        ).status in ("over", "deleted")
+        return (
+            record.is_live
+            and record.status in ("sent", "queued", "running")
+            and self.service.look(record.ref).status in ("over", "deleted")
+        )
 
     def note(self, run: str, words: str) -> None:
         """Record what is to be shown of a segment that runs."""
@@ -216,7 +229,9 @@ class Segments:
         spool = Spool(self.run(run).path, record.segment)
         problem = ""
         try:
-            outputs = [file for file in self.service.outputs(record.ref, run) if file.path.startswith("record/")]
+            outputs = [
+                file for file in self.service.outputs(record.ref, run) if file.path.startswith("record/")
+            ]
             spool.settle(outputs)
         except ServiceError as error:
             if error.reason not in GONE:
@@ -239,7 +254,7 @@ class Segments:
         brought = _Brought(self._path(run, f"home-{record.segment}.txt"))
         count = 0
 
-        def pending() -> Iterator[OutputFile]:
+        def pending() -> Iterator[Output]:
             nonlocal count
             for file in self.service.outputs(record.ref, run):
                 if not file.path.startswith("record/") and file.path not in brought:
