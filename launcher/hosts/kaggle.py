@@ -276,6 +276,43 @@ class Account:
             if error.reason not in (*MISSING, Reason.REFUSED) or self.exists(ref):
                 raise
 
+    def names(self, words: str) -> list[str]:
+        """Return the names of all kernels of launch that have some words in their names."""
+        ours = re.sub(r"[^a-z0-9]+", "-", f"launch-{words}".lower()).strip("-")
+        found = self.service.kernels(ours if words else "launch")
+        return [str(ref) for ref in found if ref.slug.startswith("launch-")]
+
+    def unpack(self, ref: str, folder: Path) -> SegmentRecord | None:
+        """Unpack what a kernel's script carries of its run into a folder; None if it is no script of ours."""
+        kernel = self.service.find(_ref(ref))
+        carried = None if kernel is None else payload_of(kernel.blob.source or "")
+        if carried is None:
+            return None
+        settings = carried.settings
+        for name, data in carried.files.items():
+            if _RECORDED.fullmatch(name):
+                path = folder / name.removeprefix("run/")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+        tree = settings.tree
+        if tree is not None:
+            path = folder / "control" / TREE
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if tree.file in carried.files:
+                path.write_bytes(carried.files[tree.file])
+            (path.parent / TREE_RECORD).write_text(tree.model_dump_json())
+        return SegmentRecord(
+            run=settings.run,
+            segment=settings.segment,
+            ref=ref,
+            status="sent",
+            time=time.time(),
+            session_s=settings.session_s,
+        )
+
+
+_RECORDED = re.compile(rf"run/(?:control/(?:{'|'.join(CONTROL)})|record/\d{{4}}/(?:{'|'.join(RECORDED)}))".replace(".", r"\."))
+
 
 def _files_of_record(run: Run) -> dict[str, bytes]:
     """Return the small files of a run's record by their paths in a payload: a segment goes on from them."""

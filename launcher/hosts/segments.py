@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -95,6 +97,12 @@ class Service(Protocol):
     def delete(self, ref: str) -> None:
         """Delete a segment with its outputs, which ends it if it runs. One that is gone is no error."""
 
+    def names(self, words: str) -> list[str]:
+        """Return the names of all segments that have some words in their names."""
+
+    def unpack(self, ref: str, folder: Path) -> SegmentRecord | None:
+        """Unpack what a segment carries of its run into a folder; `None` if it is no segment of ours."""
+
 
 class Segments:
     """The segments of the runs below a root."""
@@ -140,7 +148,7 @@ class Segments:
         ref = self.service.reference(run, segment)
         kept = {} if before is None else before.model_dump(include={*_KEPT})
         record = SegmentRecord(
-            segment=segment, ref=ref, status="unsettled", words="it is being pushed", time=time.time(), **kept
+            run=run, segment=segment, ref=ref, status="unsettled", words="it is being pushed", time=time.time(), **kept
         )
         packed = self.service.pack(self.run(run), record)
         record = _with(record, session_s=packed.session_s, datasets=packed.datasets, time=time.time())
@@ -306,6 +314,40 @@ class Segments:
                 left.append(ref)
         return self._write(run, _with(record, earlier=tuple(left)))
 
+    # runs of other clients
+
+    def adopt(self, words: str = "") -> list[str]:
+        """Take runs into the spool that other clients of the account began; return their ids.
+
+        `words` are those of an id. A run comes without what it has printed, which its segment sends again.
+        """
+        runs = self._root / "runs"
+        runs.mkdir(exist_ok=True, mode=0o700)
+        known = {self.service.reference(run.name, 1).rpartition("-")[0] for run in runs.iterdir()}
+        newest: dict[str, str] = {}
+        for name in self.service.names(words):
+            stem, _, number = name.rpartition("-")
+            if stem not in known and number.isdecimal() and int(number) > int(newest.get(stem, "0")):
+                newest[stem] = number
+        return [run for stem, number in newest.items() if (run := self._adopt(f"{stem}-{number}"))]
+
+    def _adopt(self, ref: str) -> str | None:
+        folder = Path(tempfile.mkdtemp(prefix=".adopted-", dir=self._root))
+        try:
+            record = self.service.unpack(ref, folder)
+            if record is None:
+                return None
+            run = Run(str(folder))
+            for path in (run.control, run.record, run.work, run.code):
+                os.makedirs(path, mode=0o755, exist_ok=True)
+            self._write_in(Path(run.control), record)
+            folder.chmod(0o755)
+            with contextlib.suppress(OSError):  # another process was faster
+                folder.rename(self._root / "runs" / record.run)
+            return record.run
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
     # end
 
     def end(self, run: str) -> None:
@@ -336,8 +378,11 @@ class Segments:
 
     def _write(self, run: str, record: SegmentRecord) -> SegmentRecord:
         """Replace the record, durably."""
-        path = self._path(run, RECORD)
-        part = path.with_name(f".{RECORD}.{os.getpid()}")
+        return self._write_in(Path(self.run(run).control), record)
+
+    def _write_in(self, control: Path, record: SegmentRecord) -> SegmentRecord:
+        path = control / RECORD
+        part = control / f".{RECORD}.{os.getpid()}"
         with part.open("w") as file:
             file.write(record.model_dump_json() + "\n")
             file.flush()
