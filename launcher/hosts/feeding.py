@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from pathlib import Path
 
 from launcher.errors import ServiceError, ServiceUnreachableError
 from launcher.hosts.segments import GONE, Segments
@@ -105,12 +106,12 @@ class Feeder:
 
     def _follow(self, record: SegmentRecord) -> bool:
         """Take what the log brings until its end; return whether it brought anything."""
-        spool = Spool(self._segments.run(self._run).path, record.segment)
+        spool = Spool(Path(self._segments.run(self._run).path), record.segment)
         before = spool.position
         try:
             for piece in self._segments.service.follow(record.ref, spool.position):
                 if piece is not None:
-                    spool.take(piece.text)
+                    spool.take(piece.text, piece.stream)
                     self._took = time.monotonic()
                     self._is_current.set()
                 if self._is_closed.is_set():
@@ -122,7 +123,7 @@ class Feeder:
                 _LOG.info("no live view of %s: %s", record.ref, error)
             self._segments.note(self._run, f"no live view: {str(error).splitlines()[0]}")
         finally:
-            spool.close()
+            spool.save()
         return spool.position > before
 
 

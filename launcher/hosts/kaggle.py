@@ -15,23 +15,38 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from platformdirs.unix import Unix
+from pydantic import ValidationError
 from rich.filesize import decimal
 
-from launcher.errors import ServiceAuthError, ServiceError
+from launcher.errors import BadFileError, ServiceAuthError, ServiceError
 from launcher.hosts import kaggle_log
 from launcher.hosts.agent_file import agent_file
 from launcher.hosts.kaggle_credentials import logins
 from launcher.hosts.kaggle_service import HOST, KaggleService, log_in
-from launcher.hosts.segment_tree import Tree, compressed, pack_tree
-from launcher.hosts.segments import Look, Packed, Segments
-from launcher.hosts.spool import Output
+from launcher.hosts.segment_files import record_files, work_files
+from launcher.hosts.segments import Look, Output, Packed, Segments
 from launcher.hosts.spooled_desk import SpooledDesk
+from launcher.planning.kaggle_machines import NO_ACCELERATOR
+from launcher.planning.kaggle_script import (
+    RUN,
+    SETTINGS,
+    fits,
+    parts,
+    payload,
+    payload_of,
+    script,
+    unpacked,
+    write_tree,
+)
+from launcher.planning.kaggle_session import segment_cards
 from launcher.remote.record.rundir import Run
 from launcher.values.host import Host
 from launcher.values.kaggle_kernel import SLUG_CHARACTERS, KernelRef, LogPiece, NewKernel, OutputFile
 from launcher.values.kaggle_kernel import KaggleReason as Reason
 from launcher.values.kaggle_settings import API, KaggleSettings
-from launcher.values.segment_record import SegmentRecord, SegmentStatus, TreeRecord
+from launcher.values.plan import Plan
+from launcher.values.segment_record import SegmentRecord, SegmentStatus
+from launcher.values.segment_settings import TREE_SUFFIX, SegmentSettings, SegmentTree
 from launcher.values.text import printable
 
 STATUSES: dict[str, SegmentStatus] = {
@@ -46,13 +61,9 @@ STATUSES: dict[str, SegmentStatus] = {
 WORDS = {"COMPLETE": "its session is complete", "ERROR": "its session ended in an error"}
 OUTPUT_ROOT = "launch/runs"
 """Where a kernel keeps runs, below its working folder, which is its output."""
-TREE, TREE_RECORD = "tree.tar", "tree.json"
-CONTROL = ("plan.json", "prepared.json", "manifest.json", "wish", "token")
-RECORDED = ("attempt.json", "state.json", "sealed.json", "heartbeat")
+TREE = "tree.json"
 LEAST_S = 600.0
 """A session on a GPU is not begun with less than this left of the quota: it would end before it has saved anything."""
-INLINE_BYTES = 400_000
-"""The largest tree, as a plain tar, that goes into the script. It is compressed there; 900 kB is the limit of all of it."""
 DATASET_S, DATASET_POLL_S = 1800.0, 3.0
 MISSING = (Reason.NOT_FOUND, Reason.FORBIDDEN)
 
@@ -110,38 +121,35 @@ class Account:
 
     # what a run works on
 
-    def send_tree(self, run: Run, say: Callable[[str], None]) -> str:
-        """Pack what a run works on. What is too large for a script becomes a private dataset, named by its content.
+    def send_tree(self, run: Run, say: Callable[[str], None], *, only_shipped: bool = False) -> str:
+        """Make sure that a segment can be packed: what is too large for a script becomes a dataset, named by its content.
 
         Return what was done. Raises ServiceError.
         """
+        say("packing")
+        work = [*work_files(run, only_shipped=only_shipped)]
+        settings = self._settings_of(run, 1, 1.0)
+        sizes = parts(agent_file().data, settings, [*record_files(run), *work])
+        if sizes.tree is not None:
+            return f"{decimal(sizes.total)} in one script"
         control = Path(run.control)
-        tree = pack_tree(run, control / TREE, lambda size: say(f"packing, {decimal(size)}"))
-        if tree.size <= INLINE_BYTES:
-            self._write_tree(control, TreeRecord(file=tree.name, sha256=tree.sha256, size=tree.size))
-            return f"{decimal(tree.size)} in the script"
-        slug = tree.name.removesuffix(".tree")
-        words = f"{decimal(tree.size)} in the private dataset {self.user}/{slug}"
+        part = control / ".tree"
         try:
-            has = self._has_dataset(slug)
+            with part.open("wb") as file:
+                tree = write_tree(file, work)
+            words = f"{decimal(part.stat().st_size)} in the private dataset {self.user}/{tree.dataset}"
+            has = self._has_dataset(tree.dataset)
             if not has:
-                self._upload(tree, control, slug, say)
+                self._upload(part.rename(control / tree.file), tree.dataset, say)
+            (control / TREE).write_text(tree.model_dump_json() + "\n")
+            return f"{words}, which was there" if has else words
         finally:
-            tree.path.unlink()
-        self._write_tree(
-            control, TreeRecord(file=tree.name, sha256=tree.sha256, size=tree.size, dataset=slug)
-        )
-        return f"{words}, which was there" if has else words
+            for left in (part, *control.glob(f"launch-*{TREE_SUFFIX}")):
+                left.unlink(missing_ok=True)
 
-    def _upload(self, tree: Tree, control: Path, slug: str, say: Callable[[str], None]) -> None:
-        say(f"compressing {decimal(tree.size)}")
-        packed = compressed(tree, control / tree.name)
-        try:
-            say(f"uploading {decimal(packed.stat().st_size)}")
-            token = self.service.upload(packed)
-            self.service.create_dataset(slug, [token])
-        finally:
-            packed.unlink()
+    def _upload(self, archive: Path, slug: str, say: Callable[[str], None]) -> None:
+        say(f"uploading {decimal(archive.stat().st_size)}")
+        self.service.create_dataset(slug, [self.service.upload(archive)])
         until = time.monotonic() + DATASET_S
         while not self._has_dataset(slug):
             if time.monotonic() > until:
@@ -158,9 +166,6 @@ class Account:
                 raise
             return False
 
-    def _write_tree(self, control: Path, record: TreeRecord) -> None:
-        (control / TREE_RECORD).write_text(record.model_dump_json() + "\n")
-
     # segments
 
     def reference(self, run: str, segment: int) -> str:
@@ -176,18 +181,46 @@ class Account:
     def pack(self, run: Run, record: SegmentRecord) -> Packed:
         """Return a segment's script: the agent, the run's record, and what it works on unless that is in a dataset.
 
-        Raises ServiceError if too little of the quota is left.
+        Without the outputs of an earlier segment it takes all that is in the spool. Raises ServiceError, also if too little
+        of the quota is left.
         """
-        plan = Plan.model_validate_json(Path(run.plan).read_bytes())
-        machine = machine_of(plan)
-        tree = TreeRecord.model_validate_json(Path(run.control, TREE_RECORD).read_bytes())
+        only_shipped = record.source is not None
+        members = [*record_files(run)]
+        if self._tree_of(run) is None:
+            members += work_files(run, only_shipped=only_shipped)
+        machine = machine_of(self._plan_of(run))
         session_s = self._session_s(machine)
-        settings = segment_settings(plan, run.id, record.segment, session_s, self.place, tree, has_internet=self._settings.internet)
-        files = _files_of_record(run)
-        if tree.dataset is None:
-            files[tree.file] = Path(run.control, TREE).read_bytes()
-        text = script(payload(agent_file().data, settings, files))
-        return Packed(text, machine, session_s, (tree.dataset,) if tree.dataset else ())
+        text = script(payload(agent_file().data, self._settings_of(run, record.segment, session_s), members))
+        if not fits(text):
+            self.send_tree(run, _unheard, only_shipped=only_shipped)
+            return self.pack(run, record)
+        tree = self._tree_of(run)
+        return Packed(text, machine, session_s, () if tree is None else (tree.dataset,))
+
+    def _settings_of(self, run: Run, segment: int, session_s: float) -> SegmentSettings:
+        plan = self._plan_of(run)
+        return SegmentSettings(
+            run=run.id,
+            segment=segment,
+            session_s=session_s,
+            place_id=self.place,
+            internet=self._settings.internet,
+            tree=self._tree_of(run),
+            cards=segment_cards(plan),
+            requirements=plan.requirements,
+            torch=plan.session.torch if plan.session is not None else (),
+        )
+
+    def _tree_of(self, run: Run) -> SegmentTree | None:
+        """Return the archive that holds what a run works on; None if its scripts do."""
+        try:
+            return SegmentTree.model_validate_json(Path(run.control, TREE).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    @staticmethod
+    def _plan_of(run: Run) -> Plan:
+        return Plan.model_validate_json(Path(run.plan).read_bytes())
 
     def _session_s(self, machine: str) -> float:
         """Return how long a session may last: as the host says, but no longer than what is left of the quota."""
@@ -285,22 +318,18 @@ class Account:
     def unpack(self, ref: str, folder: Path) -> SegmentRecord | None:
         """Unpack what a kernel's script carries of its run into a folder; None if it is no script of ours."""
         kernel = self.service.find(_ref(ref))
-        carried = None if kernel is None else payload_of(kernel.blob.source or "")
-        if carried is None:
+        try:
+            files = unpacked(payload_of((kernel and kernel.blob.source) or ""))
+            settings = SegmentSettings.model_validate_json(files[SETTINGS])
+        except (BadFileError, KeyError, ValidationError):
             return None
-        settings = carried.settings
-        for name, data in carried.files.items():
-            if _RECORDED.fullmatch(name):
-                path = folder / name.removeprefix("run/")
+        for name, data in files.items():
+            if name.startswith(RUN):
+                path = folder / name.removeprefix(RUN)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
-        tree = settings.tree
-        if tree is not None:
-            path = folder / "control" / TREE
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if tree.file in carried.files:
-                path.write_bytes(carried.files[tree.file])
-            (path.parent / TREE_RECORD).write_text(tree.model_dump_json())
+        if settings.tree is not None:
+            (folder / "control" / TREE).write_text(settings.tree.model_dump_json() + "\n")
         return SegmentRecord(
             run=settings.run,
             segment=settings.segment,
@@ -311,15 +340,13 @@ class Account:
         )
 
 
-_RECORDED = re.compile(rf"run/(?:control/(?:{'|'.join(CONTROL)})|record/\d{{4}}/(?:{'|'.join(RECORDED)}))".replace(".", r"\."))
+def machine_of(plan: Plan) -> str:
+    """Return the accelerator that a plan's sessions are asked for."""
+    return NO_ACCELERATOR if plan.session is None else plan.session.machine
 
 
-def _files_of_record(run: Run) -> dict[str, bytes]:
-    """Return the small files of a run's record by their paths in a payload: a segment goes on from them."""
-    control, record = Path(run.control), Path(run.record)
-    paths = [control / name for name in CONTROL]
-    paths += [record / f"{number:04d}" / name for number in run.numbers() for name in RECORDED]
-    return {f"run/{path.relative_to(run.path)}": path.read_bytes() for path in paths if path.is_file()}
+def _unheard(_words: str) -> None:
+    pass
 
 
 def _ref(text: str) -> KernelRef:

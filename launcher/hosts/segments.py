@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from launcher.errors import HostError, RunError, ServiceError, UnsettledError
 from launcher.hosts.desk import Heard
-from launcher.hosts.spool import Output, Spool
+from launcher.hosts.spool import Settled, Spool
 from launcher.remote.record.locks import Lock
 from launcher.remote.record.rundir import TERMINAL, Run
 from launcher.remote.store import checkpoints
@@ -56,6 +56,13 @@ class Packed(NamedTuple):
     machine: str
     session_s: float
     datasets: tuple[str, ...] = ()
+
+
+class Output(NamedTuple):
+    """A file that a segment has left: its path below the run's folder, and its bytes, which come as they are read."""
+
+    path: str
+    pieces: Iterator[bytes]
 
 
 class Service(Protocol):
@@ -148,10 +155,17 @@ class Segments:
         ref = self.service.reference(run, segment)
         kept = {} if before is None else before.model_dump(include={*_KEPT})
         record = SegmentRecord(
-            run=run, segment=segment, ref=ref, status="unsettled", words="it is being pushed", time=time.time(), **kept
+            run=run,
+            segment=segment,
+            ref=ref,
+            status="unsettled",
+            words="it is being pushed",
+            time=time.time(),
+            **kept,
         )
         packed = self.service.pack(self.run(run), record)
         record = _with(record, session_s=packed.session_s, datasets=packed.datasets, time=time.time())
+        Spool(Path(self.run(run).path), segment)  # its folders are those after the ones that are here now
         self._write(run, record)  # before the call: what may exist must be on record
         try:
             self.service.push(record, packed)
@@ -244,10 +258,10 @@ class Segments:
         except ServiceError as error:
             if error.reason not in GONE:
                 raise
-            problem = "; its outputs are gone"
+            problem = "its outputs are gone"
         with self._locked(run):
             record = self._known(run)
-            words = record.words + problem
+            words = "; ".join(filter(None, (record.words, problem)))
             return self._write(run, _with(record, status="over", words=words, time=time.time()))
 
     def bring_home(self, run: str, heard: Heard) -> SegmentRecord:
@@ -275,7 +289,7 @@ class Segments:
             heard(count)
 
         try:
-            Spool(folder.path, record.segment).settle(pending())
+            Spool(Path(folder.path), record.segment).settle(pending())
         except ServiceError as error:
             if error.reason not in GONE:
                 raise
@@ -428,6 +442,13 @@ class _Brought:
         self._paths.add(path)
         with self._path.open("a") as file:
             file.write(path + "\n")
+
+
+def _differing(settled: Settled) -> str:
+    """Say which files were not as the live view had them; one that had only begun is no news."""
+    if not settled.replaced:
+        return ""
+    return f"{', '.join(settled.replaced[:3])} came otherwise than it was printed"
 
 
 def _counted(pieces: Iterator[bytes], add: Heard) -> Iterator[bytes]:

@@ -45,15 +45,3 @@ class SegmentRecord(Record):
     def is_live(self) -> bool:
         """Whether the service may still run it, or will."""
         return self.status not in ("over", "deleted")
-
-
-class TreeRecord(Record):
-    """The archive of what a run works on, as it lies in the run's `control/tree.json`: its name, SHA-256 and size in bytes.
-
-    `dataset` is the private dataset that holds it; `None` if the script does.
-    """
-
-    file: str
-    sha256: str
-    size: int
-    dataset: str | None = None
