@@ -30,6 +30,7 @@ WINGS = [
     "host",
     "training",
     "serving",
+    "segment",
 ]
 """The folders of `remote/`, the lowest first: each imports only from itself and from those before it."""
 HEAVY = {"fabric", "paramiko", "docker", "torch", "matplotlib", "tensorboardX"}

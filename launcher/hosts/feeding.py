@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from pathlib import Path
 
-from launcher.errors import HostError, LaunchError, ServiceError, ServiceUnreachableError
+from launcher.errors import ServiceError, ServiceUnreachableError
 from launcher.hosts.segments import GONE, Segments
 from launcher.hosts.spool import Spool
 from launcher.values.segment_record import SegmentRecord
@@ -33,7 +34,7 @@ class Feeder:
         self._is_closed = threading.Event()
         self._is_current = threading.Event()
         self._took = time.monotonic()
-        self._error: LaunchError | None = None
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._work, name=f"feed {run}", daemon=True)
         self._thread.start()
 
@@ -73,11 +74,8 @@ class Feeder:
                     return
                 finally:
                     lock.release()
-        except LaunchError as error:
+        except Exception as error:  # noqa: BLE001 - it is raised where the run is read
             self._error = error
-        except Exception:
-            _LOG.exception("feeding %s", self._run)
-            self._error = HostError(self._segments.service.name, f"{self._run}: its folder cannot be fed")
         finally:
             self._is_current.set()
 
@@ -108,12 +106,12 @@ class Feeder:
 
     def _follow(self, record: SegmentRecord) -> bool:
         """Take what the log brings until its end; return whether it brought anything."""
-        spool = Spool(self._segments.run(self._run).path, record.segment)
+        spool = Spool(Path(self._segments.run(self._run).path), record.segment)
         before = spool.position
         try:
             for piece in self._segments.service.follow(record.ref, spool.position):
                 if piece is not None:
-                    spool.take(piece.text)
+                    spool.take(piece.text, piece.stream)
                     self._took = time.monotonic()
                     self._is_current.set()
                 if self._is_closed.is_set():
@@ -125,7 +123,7 @@ class Feeder:
                 _LOG.info("no live view of %s: %s", record.ref, error)
             self._segments.note(self._run, f"no live view: {str(error).splitlines()[0]}")
         finally:
-            spool.close()
+            spool.save()
         return spool.position > before
 
 

@@ -10,25 +10,43 @@ import functools
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from platformdirs.unix import Unix
+from pydantic import ValidationError
+from rich.filesize import decimal
 
-from launcher.errors import ServiceAuthError, ServiceError, UsageError
+from launcher.errors import BadFileError, ServiceAuthError, ServiceError
 from launcher.hosts import kaggle_log
 from launcher.hosts.agent_file import agent_file
 from launcher.hosts.kaggle_credentials import logins
 from launcher.hosts.kaggle_service import HOST, KaggleService, log_in
-from launcher.hosts.segments import Look, Packed, Segments
-from launcher.hosts.spool import OutputFile
+from launcher.hosts.segment_files import record_files, work_files
+from launcher.hosts.segments import Look, Output, Packed, Segments
 from launcher.hosts.spooled_desk import SpooledDesk
+from launcher.planning.kaggle_machines import NO_ACCELERATOR
+from launcher.planning.kaggle_script import (
+    RUN,
+    SETTINGS,
+    fits,
+    parts,
+    payload,
+    payload_of,
+    script,
+    unpacked,
+    write_tree,
+)
+from launcher.planning.kaggle_session import segment_cards
 from launcher.remote.record.rundir import Run
 from launcher.values.host import Host
-from launcher.values.kaggle_kernel import SLUG_CHARACTERS, KernelRef, LogPiece, NewKernel
+from launcher.values.kaggle_kernel import SLUG_CHARACTERS, KernelRef, LogPiece, NewKernel, OutputFile
 from launcher.values.kaggle_kernel import KaggleReason as Reason
 from launcher.values.kaggle_settings import API, KaggleSettings
+from launcher.values.plan import Plan
 from launcher.values.segment_record import SegmentRecord, SegmentStatus
+from launcher.values.segment_settings import TREE_SUFFIX, SegmentSettings, SegmentTree
 from launcher.values.text import printable
 
 STATUSES: dict[str, SegmentStatus] = {
@@ -43,6 +61,10 @@ STATUSES: dict[str, SegmentStatus] = {
 WORDS = {"COMPLETE": "its session is complete", "ERROR": "its session ended in an error"}
 OUTPUT_ROOT = "launch/runs"
 """Where a kernel keeps runs, below its working folder, which is its output."""
+TREE = "tree.json"
+LEAST_S = 600.0
+"""A session on a GPU is not begun with less than this left of the quota: it would end before it has saved anything."""
+DATASET_S, DATASET_POLL_S = 1800.0, 3.0
 MISSING = (Reason.NOT_FOUND, Reason.FORBIDDEN)
 
 
@@ -82,9 +104,67 @@ class Account:
         """The service, logged in. Raises ServiceAuthError, BadFileError or ServiceUnreachableError."""
         service = log_in(os.environ, Path.home(), self._settings.api)
         if service.user != self.user:
-            words = f"{HOST}: the credentials here are {service.user}'s, but the host is of account {self.user}"
-            raise ServiceAuthError(HOST, Reason.UNAUTHORIZED, f"{words}\n  set account = \"{service.user}\", or log in as {self.user}")
+            words = (
+                f"{HOST}: the credentials here are {service.user}'s, but the host is of account {self.user}"
+            )
+            raise ServiceAuthError(
+                HOST,
+                Reason.UNAUTHORIZED,
+                f'{words}\n  set account = "{service.user}", or log in as {self.user}',
+            )
         return service
+
+    @property
+    def about(self) -> str:
+        """The account, and what is left of the week's hours on a GPU. Raises ServiceError."""
+        return f"Kaggle as {self.user}, {self.service.quota().title}"
+
+    # what a run works on
+
+    def send_tree(self, run: Run, say: Callable[[str], None], *, only_shipped: bool = False) -> str:
+        """Make sure that a segment can be packed: what is too large for a script becomes a dataset, named by its content.
+
+        Return what was done. Raises ServiceError.
+        """
+        say("packing")
+        work = [*work_files(run, only_shipped=only_shipped)]
+        settings = self._settings_of(run, 1, 1.0)
+        sizes = parts(agent_file().data, settings, [*record_files(run), *work])
+        if sizes.tree is not None:
+            return f"{decimal(sizes.total)} in one script"
+        control = Path(run.control)
+        part = control / ".tree"
+        try:
+            with part.open("wb") as file:
+                tree = write_tree(file, work)
+            words = f"{decimal(part.stat().st_size)} in the private dataset {self.user}/{tree.dataset}"
+            has = self._has_dataset(tree.dataset)
+            if not has:
+                self._upload(part.rename(control / tree.file), tree.dataset, say)
+            (control / TREE).write_text(tree.model_dump_json() + "\n")
+            return f"{words}, which was there" if has else words
+        finally:
+            for left in (part, *control.glob(f"launch-*{TREE_SUFFIX}")):
+                left.unlink(missing_ok=True)
+
+    def _upload(self, archive: Path, slug: str, say: Callable[[str], None]) -> None:
+        say(f"uploading {decimal(archive.stat().st_size)}")
+        self.service.create_dataset(slug, [self.service.upload(archive)])
+        until = time.monotonic() + DATASET_S
+        while not self._has_dataset(slug):
+            if time.monotonic() > until:
+                words = f"{HOST}: the dataset {self.user}/{slug} is not ready after {DATASET_S / 60:.0f} min"
+                raise ServiceError(HOST, Reason.SILENT, f"{words}\n  the same command again")
+            say("waiting until Kaggle has taken it in")
+            time.sleep(DATASET_POLL_S)
+
+    def _has_dataset(self, slug: str) -> bool:
+        try:
+            return self.service.dataset_status(slug).is_ready
+        except ServiceError as error:
+            if error.reason not in MISSING:
+                raise
+            return False
 
     # segments
 
@@ -97,6 +177,62 @@ class Account:
             run = f"{head[: room - len(tail) - 1]}-{tail}"
         slug = re.sub(r"[^a-z0-9]+", "-", f"launch-{run}-{number}")
         return str(KernelRef(self.user, slug))
+
+    def pack(self, run: Run, record: SegmentRecord) -> Packed:
+        """Return a segment's script: the agent, the run's record, and what it works on unless that is in a dataset.
+
+        Without the outputs of an earlier segment it takes all that is in the spool. Raises ServiceError, also if too little
+        of the quota is left.
+        """
+        only_shipped = record.source is not None
+        members = [*record_files(run)]
+        if self._tree_of(run) is None:
+            members += work_files(run, only_shipped=only_shipped)
+        machine = machine_of(self._plan_of(run))
+        session_s = self._session_s(machine)
+        text = script(payload(agent_file().data, self._settings_of(run, record.segment, session_s), members))
+        if not fits(text):
+            self.send_tree(run, _unheard, only_shipped=only_shipped)
+            return self.pack(run, record)
+        tree = self._tree_of(run)
+        return Packed(text, machine, session_s, () if tree is None else (tree.dataset,))
+
+    def _settings_of(self, run: Run, segment: int, session_s: float) -> SegmentSettings:
+        plan = self._plan_of(run)
+        return SegmentSettings(
+            run=run.id,
+            segment=segment,
+            session_s=session_s,
+            place_id=self.place,
+            internet=self._settings.internet,
+            tree=self._tree_of(run),
+            cards=segment_cards(plan),
+            requirements=plan.requirements,
+            torch=plan.session.torch if plan.session is not None else (),
+        )
+
+    def _tree_of(self, run: Run) -> SegmentTree | None:
+        """Return the archive that holds what a run works on; None if its scripts do."""
+        try:
+            return SegmentTree.model_validate_json(Path(run.control, TREE).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    @staticmethod
+    def _plan_of(run: Run) -> Plan:
+        return Plan.model_validate_json(Path(run.plan).read_bytes())
+
+    def _session_s(self, machine: str) -> float:
+        """Return how long a session may last: as the host says, but no longer than what is left of the quota."""
+        limit_s = self._settings.session_hours * 3600
+        if machine == NO_ACCELERATOR:
+            return limit_s
+        quota = self.service.quota()
+        left_s = limit_s if quota.gpu_quota is None else quota.gpu_quota.left_s
+        if left_s < LEAST_S:
+            words = f"{HOST}: {left_s / 60:.0f} min are left of the week's hours on a GPU"
+            raise ServiceError(HOST, Reason.QUOTA, f"{words}\n  {quota.title}")
+        return min(limit_s, left_s)
 
     def push(self, record: SegmentRecord, packed: Packed) -> None:
         """Push a segment's script, once."""
@@ -147,21 +283,23 @@ class Account:
         """Yield the pieces of a session's log."""
         return kaggle_log.follow(self.service, _ref(ref), position)
 
-    def outputs(self, ref: str, run: str) -> Iterator[OutputFile]:
-        """Yield the files of a run's folder that a session has left. A link that has expired by its turn is asked for again."""
+    def outputs(self, ref: str, run: str) -> Iterator[Output]:
+        """Yield the files of a run's folder that a session has left."""
         prefix = f"{OUTPUT_ROOT}/{run}/"
-        done: set[str] = set()
-        while True:
-            try:
-                for file in self.service.outputs(_ref(ref)):
-                    path = file.file_name.removeprefix(prefix)
-                    if path != file.file_name and path not in done:
-                        yield OutputFile(path, self.service.download(file))
-                        done.add(path)
-                return
-            except ServiceError as error:
-                if error.reason != Reason.LINK_EXPIRED or not done:
-                    raise
+        for file in self.service.outputs(_ref(ref)):
+            path = file.file_name.removeprefix(prefix)
+            if path != file.file_name:
+                yield Output(path, self._pieces(ref, file))
+
+    def _pieces(self, ref: str, file: OutputFile) -> Iterator[bytes]:
+        """Yield the bytes of a file; a link that has expired by its turn is asked for again."""
+        try:
+            yield from self.service.download(file)
+        except ServiceError as error:
+            if error.reason != Reason.LINK_EXPIRED:
+                raise
+            listed = (one for one in self.service.outputs(_ref(ref)) if one.file_name == file.file_name)
+            yield from self.service.download(next(listed, file))
 
     def delete(self, ref: str) -> None:
         """Delete a kernel with its outputs. One that is gone is no error."""
@@ -170,6 +308,45 @@ class Account:
         except ServiceError as error:
             if error.reason not in (*MISSING, Reason.REFUSED) or self.exists(ref):
                 raise
+
+    def names(self, words: str) -> list[str]:
+        """Return the names of all kernels of launch that have some words in their names."""
+        ours = re.sub(r"[^a-z0-9]+", "-", f"launch-{words}".lower()).strip("-")
+        found = self.service.kernels(ours if words else "launch")
+        return [str(ref) for ref in found if ref.slug.startswith("launch-")]
+
+    def unpack(self, ref: str, folder: Path) -> SegmentRecord | None:
+        """Unpack what a kernel's script carries of its run into a folder; None if it is no script of ours."""
+        kernel = self.service.find(_ref(ref))
+        try:
+            files = unpacked(payload_of((kernel and kernel.blob.source) or ""))
+            settings = SegmentSettings.model_validate_json(files[SETTINGS])
+        except (BadFileError, KeyError, ValidationError):
+            return None
+        for name, data in files.items():
+            if name.startswith(RUN):
+                path = folder / name.removeprefix(RUN)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+        if settings.tree is not None:
+            (folder / "control" / TREE).write_text(settings.tree.model_dump_json() + "\n")
+        return SegmentRecord(
+            run=settings.run,
+            segment=settings.segment,
+            ref=ref,
+            status="sent",
+            time=time.time(),
+            session_s=settings.session_s,
+        )
+
+
+def machine_of(plan: Plan) -> str:
+    """Return the accelerator that a plan's sessions are asked for."""
+    return NO_ACCELERATOR if plan.session is None else plan.session.machine
+
+
+def _unheard(_words: str) -> None:
+    pass
 
 
 def _ref(text: str) -> KernelRef:

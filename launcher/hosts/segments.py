@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -19,7 +21,7 @@ from pydantic import ValidationError
 
 from launcher.errors import HostError, RunError, ServiceError, UnsettledError
 from launcher.hosts.desk import Heard
-from launcher.hosts.spool import OutputFile, Spool
+from launcher.hosts.spool import Settled, Spool
 from launcher.remote.record.locks import Lock
 from launcher.remote.record.rundir import TERMINAL, Run
 from launcher.remote.store import checkpoints
@@ -56,10 +58,24 @@ class Packed(NamedTuple):
     datasets: tuple[str, ...] = ()
 
 
+class Output(NamedTuple):
+    """A file that a segment has left: its path below the run's folder, and its bytes, which come as they are read."""
+
+    path: str
+    pieces: Iterator[bytes]
+
+
 class Service(Protocol):
     """A cloud service that runs scripts, as far as segments need it. Every method may raise ServiceError."""
 
     name: str
+
+    @property
+    def about(self) -> str:
+        """The account and its quota, in a few words."""
+
+    def send_tree(self, run: Run, say: Callable[[str], None]) -> str:
+        """Make ready what a run works on, so that segments can be packed; return what was done."""
 
     def reference(self, run: str, segment: int) -> str:
         """Return the name by which the service will know a segment."""
@@ -82,11 +98,17 @@ class Service(Protocol):
     def follow(self, ref: str, position: int) -> Iterator[LogPiece | None]:
         """Yield the pieces of a segment's log from a position on until its end; `None` now and then."""
 
-    def outputs(self, ref: str, run: str) -> Iterator[OutputFile]:
+    def outputs(self, ref: str, run: str) -> Iterator[Output]:
         """Yield the files of a run's folder that a segment has left."""
 
     def delete(self, ref: str) -> None:
         """Delete a segment with its outputs, which ends it if it runs. One that is gone is no error."""
+
+    def names(self, words: str) -> list[str]:
+        """Return the names of all segments that have some words in their names."""
+
+    def unpack(self, ref: str, folder: Path) -> SegmentRecord | None:
+        """Unpack what a segment carries of its run into a folder; `None` if it is no segment of ours."""
 
 
 class Segments:
@@ -110,7 +132,9 @@ class Segments:
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as error:
-            raise RunError(f"{self._path(run, RECORD)}: cannot be read: {str(error).splitlines()[0]}") from None
+            raise RunError(
+                f"{self._path(run, RECORD)}: cannot be read: {str(error).splitlines()[0]}"
+            ) from None
 
     # push
 
@@ -131,10 +155,17 @@ class Segments:
         ref = self.service.reference(run, segment)
         kept = {} if before is None else before.model_dump(include={*_KEPT})
         record = SegmentRecord(
-            segment=segment, ref=ref, status="unsettled", words="it is being pushed", time=time.time(), **kept
+            run=run,
+            segment=segment,
+            ref=ref,
+            status="unsettled",
+            words="it is being pushed",
+            time=time.time(),
+            **kept,
         )
         packed = self.service.pack(self.run(run), record)
         record = _with(record, session_s=packed.session_s, datasets=packed.datasets, time=time.time())
+        Spool(Path(self.run(run).path), segment)  # its folders are those after the ones that are here now
         self._write(run, record)  # before the call: what may exist must be on record
         try:
             self.service.push(record, packed)
@@ -188,14 +219,18 @@ class Segments:
             record = _with(record, status=seen.status, words=seen.words, time=now, began=began)
             if began is not None and now > began + record.session_s + _overdue_s(record.session_s):
                 self.service.delete(record.ref)
-                return self._write(run, _over(record, "it did not end at its limit, and was deleted", "deleted"))
+                return self._write(
+                    run, _over(record, "it did not end at its limit, and was deleted", "deleted")
+                )
             return self._write(run, record)
 
     def has_ended(self, record: SegmentRecord) -> bool:
         """Whether the service says that a segment has ended, by asking it."""
-        return record.is_live and record.status in ("sent", "queued", "running") and self.service.look(
-            record.ref
-        ).status in ("over", "deleted")
+        return (
+            record.is_live
+            and record.status in ("sent", "queued", "running")
+            and self.service.look(record.ref).status in ("over", "deleted")
+        )
 
     def note(self, run: str, words: str) -> None:
         """Record what is to be shown of a segment that runs."""
@@ -216,15 +251,17 @@ class Segments:
         spool = Spool(self.run(run).path, record.segment)
         problem = ""
         try:
-            outputs = [file for file in self.service.outputs(record.ref, run) if file.path.startswith("record/")]
+            outputs = [
+                file for file in self.service.outputs(record.ref, run) if file.path.startswith("record/")
+            ]
             spool.settle(outputs)
         except ServiceError as error:
             if error.reason not in GONE:
                 raise
-            problem = "; its outputs are gone"
+            problem = "its outputs are gone"
         with self._locked(run):
             record = self._known(run)
-            words = record.words + problem
+            words = "; ".join(filter(None, (record.words, problem)))
             return self._write(run, _with(record, status="over", words=words, time=time.time()))
 
     def bring_home(self, run: str, heard: Heard) -> SegmentRecord:
@@ -239,7 +276,7 @@ class Segments:
         brought = _Brought(self._path(run, f"home-{record.segment}.txt"))
         count = 0
 
-        def pending() -> Iterator[OutputFile]:
+        def pending() -> Iterator[Output]:
             nonlocal count
             for file in self.service.outputs(record.ref, run):
                 if not file.path.startswith("record/") and file.path not in brought:
@@ -252,7 +289,7 @@ class Segments:
             heard(count)
 
         try:
-            Spool(folder.path, record.segment).settle(pending())
+            Spool(Path(folder.path), record.segment).settle(pending())
         except ServiceError as error:
             if error.reason not in GONE:
                 raise
@@ -291,6 +328,40 @@ class Segments:
                 left.append(ref)
         return self._write(run, _with(record, earlier=tuple(left)))
 
+    # runs of other clients
+
+    def adopt(self, words: str = "") -> list[str]:
+        """Take runs into the spool that other clients of the account began; return their ids.
+
+        `words` are those of an id. A run comes without what it has printed, which its segment sends again.
+        """
+        runs = self._root / "runs"
+        runs.mkdir(exist_ok=True, mode=0o700)
+        known = {self.service.reference(run.name, 1).rpartition("-")[0] for run in runs.iterdir()}
+        newest: dict[str, str] = {}
+        for name in self.service.names(words):
+            stem, _, number = name.rpartition("-")
+            if stem not in known and number.isdecimal() and int(number) > int(newest.get(stem, "0")):
+                newest[stem] = number
+        return [run for stem, number in newest.items() if (run := self._adopt(f"{stem}-{number}"))]
+
+    def _adopt(self, ref: str) -> str | None:
+        folder = Path(tempfile.mkdtemp(prefix=".adopted-", dir=self._root))
+        try:
+            record = self.service.unpack(ref, folder)
+            if record is None:
+                return None
+            run = Run(str(folder))
+            for path in (run.control, run.record, run.work, run.code):
+                os.makedirs(path, mode=0o755, exist_ok=True)
+            self._write_in(Path(run.control), record)
+            folder.chmod(0o755)
+            with contextlib.suppress(OSError):  # another process was faster
+                folder.rename(self._root / "runs" / record.run)
+            return record.run
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
     # end
 
     def end(self, run: str) -> None:
@@ -321,8 +392,11 @@ class Segments:
 
     def _write(self, run: str, record: SegmentRecord) -> SegmentRecord:
         """Replace the record, durably."""
-        path = self._path(run, RECORD)
-        part = path.with_name(f".{RECORD}.{os.getpid()}")
+        return self._write_in(Path(self.run(run).control), record)
+
+    def _write_in(self, control: Path, record: SegmentRecord) -> SegmentRecord:
+        path = control / RECORD
+        part = control / f".{RECORD}.{os.getpid()}"
         with part.open("w") as file:
             file.write(record.model_dump_json() + "\n")
             file.flush()
@@ -368,6 +442,13 @@ class _Brought:
         self._paths.add(path)
         with self._path.open("a") as file:
             file.write(path + "\n")
+
+
+def _differing(settled: Settled) -> str:
+    """Say which files were not as the live view had them; one that had only begun is no news."""
+    if not settled.replaced:
+        return ""
+    return f"{', '.join(settled.replaced[:3])} came otherwise than it was printed"
 
 
 def _counted(pieces: Iterator[bytes], add: Heard) -> Iterator[bytes]:

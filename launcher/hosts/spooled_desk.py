@@ -122,9 +122,18 @@ class SpooledRuns(AgentRuns):
         self, *runs: str, like: str | None = None, states: Sequence[str] = (), most: int | None = None
     ) -> list[Summary]:
         found = super().summaries(*runs, like=like, states=states, most=most)
+        if self._has_adopted(found, runs, like):
+            found = super().summaries(*runs, like=like, states=states, most=most)
         if not any([self._has_changed(run) for run in _live(found)]):
             return found
         return super().summaries(*runs, like=like, states=states, most=most)
+
+    def _has_adopted(self, found: Sequence[Summary], runs: Sequence[str], like: str | None) -> bool:
+        """Look at the service for runs that other clients began; return whether any came."""
+        if not runs and not like:
+            return bool(self._desk.segments.adopt())
+        missing = {*runs} - {summary.run for summary in found} if runs else {like} if not found else set()
+        return any([self._desk.segments.adopt(words or "") for words in missing])
 
     def _has_changed(self, run: str) -> bool:
         """Ask the service about a live run, and bring the record of one that has ended; return whether that changed anything."""

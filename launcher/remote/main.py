@@ -15,6 +15,7 @@ _MODULES = {
     "guard": "system.attending",
     "webhook": "training.webhook",
     "relay": "serving.relay",
+    "segment": "segment.segment",
 }
 
 

@@ -28,7 +28,9 @@ def follow_sessions(host: Host, mirror: Mirror, view: View, desk: Desk | None) -
         if not goes_on:
             desk.close()
             return state
-        view.note(f"{mirror.run}: its session has ended at its limit; the next one goes on from its checkpoint")
+        view.note(
+            f"{mirror.run}: its session has ended at its limit; the next one goes on from its checkpoint"
+        )
 
 
 def _has_a_next(mirror: Mirror, state: RunState) -> bool:

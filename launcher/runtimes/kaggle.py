@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from launcher.errors import HostError
 from launcher.hosts.spooled_desk import SpooledDesk
-from launcher.runtimes.runtime import Resumption, Runtime
+from launcher.runtimes.runtime import Resumption, Runtime, Say
 from launcher.values.answers import ResumedRun
 from launcher.values.facts import Facts
 from launcher.values.host import Host
+from launcher.values.plan import Plan
 from launcher.values.record import RuntimeRecord
 
 LAST_WORDS_S = 5.0
@@ -24,6 +27,30 @@ class Kaggle(Runtime):
         """Return a record for an account of Kaggle; `None` for a machine."""
         del facts
         return RuntimeRecord(kind=cls.name) if host.kind == "kaggle" else None
+
+    def needs(self, plan: Plan) -> str | None:
+        """Return `tree`: code and data travel in the script, or in a dataset."""
+        del plan
+        return "tree"
+
+    def create(
+        self,
+        run: str,
+        plan: Plan,
+        gpus: Sequence[str],
+        count: int | None = None,
+        *,
+        any_of: Sequence[str] = (),
+        queues: bool = False,
+    ) -> tuple[str, ...]:
+        """Make the run's folder in the spool; its cards are given, and no card is leased."""
+        self._run = run
+        return super().create(run, plan, gpus, count, any_of=any_of, queues=queues)
+
+    def provide(self, plan: Plan, say: Say) -> str:
+        """Pack what the run works on; what is too large for a script is uploaded."""
+        del plan
+        return self._spool.segments.service.send_tree(self._spool.segments.run(self._run), say)
 
     def start(self, run: str) -> None:
         """Push the run's first kernel. It begins once the service has a machine for it."""

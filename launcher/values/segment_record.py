@@ -24,6 +24,7 @@ class SegmentRecord(Record):
     """
 
     version: Literal[1] = 1
+    run: str
     segment: Annotated[int, Field(ge=1)]
     ref: str
     status: SegmentStatus

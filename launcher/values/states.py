@@ -74,6 +74,7 @@ class Reason(StrEnum):
     PORT_IN_USE = "port-in-use"
     GPU_BUSY_EXCLUSIVE = "gpu-busy-exclusive"
     NO_KERNEL_IMAGE = "no-kernel-image"
+    WRONG_CARD = "wrong-card"
     DRIVER_TOO_OLD = "driver-too-old"
     NO_GPU_IN_CONTAINER = "no-gpu-in-container"
     GPU_LOST = "gpu-lost"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import compileall
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,8 @@ from pathlib import Path
 import pytest
 from testbed.client import REPOSITORY, Client, processes_of
 from testbed.engine import BASE, Engine
+from testbed.kaggle_service import KaggleService
+from testbed.kaggle_state import Habits
 from testbed.sshd import SshHost
 
 HERE = Path(__file__).parent
@@ -24,6 +27,7 @@ PLACES = (
     pytest.param("ssh_native", marks=TESTBED),
     pytest.param("ssh_docker", marks=TESTBED),
     pytest.param("toy"),
+    pytest.param("kaggle", marks=TESTBED),
 )
 """The names of the fixtures below; `place` of test_contract.py takes each in turn."""
 
@@ -50,6 +54,8 @@ class Place:
     """Further words of `launch`, e.g. `--runtime toy`."""
     cannot: Mapping[str, str] = field(default_factory=dict)
     """What this place cannot do, by the name of the test after `test_`, and why."""
+    ledger: str = ""
+    """Where the training writes its ledger, if not in the cache below `root`."""
 
     def sums(self, run: str) -> dict[str, str]:
         """Return the SHA-256 of each file in a run's folder on the host, by the host's own sha256sum."""
@@ -156,3 +162,42 @@ def ssh_docker(client: Client, engine: Engine) -> Iterator[Place]:
     for container in engine.docker("ps", "-aq").split():
         engine.docker("rm", "-f", container)
     engine.machine.ssh("rm", "-rf", ".launch/runs")
+
+
+@pytest.fixture
+def kaggle(client: Client, tmp_path: Path) -> Iterator[Place]:
+    """An account of Kaggle's stand-in, which runs each pushed script in a root of its own. What it left is the witness."""
+    habits = Habits(python=sys.executable)
+    with KaggleService(tmp_path / "service", habits) as service:
+        service.account()
+        client.variables |= {"KAGGLE_USERNAME": "alice", "KAGGLE_KEY": "key-of-alice"}
+        (client.project / "launch.toml").write_text(
+            f'[hosts.k]\nkind = "kaggle"\napi = "{service.base}"\naccelerator = "None"\nkeep_kernels = true\n'
+        )
+        root = tmp_path / "root"
+
+        def on_host(*words: str, check: bool = True) -> str:
+            """Run a command where `root` is what the newest session has, or has left."""
+            kernels = [*service.state.kernels.values()]
+            root.unlink(missing_ok=True)
+            if kernels:
+                root.symlink_to(kernels[-1].versions[-1].session.folder / "working" / "launch")
+            return _here(*words, check=check)
+
+        def alive(run: str) -> list[str]:
+            sessions = [kernel.versions[-1].session for kernel in service.state.kernels.values()]
+            return [session.folder.name for session in sessions if not session.is_over]
+
+        yield Place(
+            client=client,
+            host="k",
+            root=str(root),
+            on_host=on_host,
+            alive=alive,
+            kept=lambda run: [name for name in service.state.kernels if run in name],
+            ledger=str(tmp_path / "ledger"),
+            cannot={
+                "stop_lets_the_training_save": "a session of Kaggle's can only be deleted, with what it has saved",
+                "stop_now_does_not_wait": "likewise",
+            },
+        )

@@ -31,7 +31,7 @@ HTML = b"<html><head><title>Error</title></head><body><h1>Something went wrong</
 SERVICES = {
     "kernels.KernelsApiService": (
         *("SaveKernel", "GetKernel", "GetKernelSessionStatus", "ListKernelSessionOutput", "ListKernelFiles"),
-        *("DeleteKernel", "GetAcceleratorQuotaStatistics"),
+        *("DeleteKernel", "ListKernels", "GetAcceleratorQuotaStatistics"),
     ),
     "datasets.DatasetApiService": (
         *("CreateDataset", "CreateDatasetVersion", "GetDatasetStatus", "GetDataset", "ListDatasetFiles"),

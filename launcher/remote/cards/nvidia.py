@@ -259,20 +259,11 @@ def _entry(pid: int) -> dict[str, Any]:
     return {
         "uid": int(uids[1]) if uids else None,
         "start": current.start if current else None,
-        "age_s": _age_s(current.start) if current else None,
+        "age_s": process.age_s(current.start) if current else None,
         "container": container[1][:12] if container else None,
         "state": current.letter if current else None,
         "means": MEANS.get(current.letter if current else ""),
     }
-
-
-def _age_s(start: str) -> float | None:
-    """Return the age in seconds, by the boot clock, of a process that started this many ticks after the boot."""
-    try:
-        began_s = int(start) / os.sysconf("SC_CLK_TCK")
-        return round(max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s), 1)
-    except (AttributeError, ValueError, OSError):  # not Linux
-        return None
 
 
 def _command(pid: int) -> str:

@@ -14,6 +14,7 @@ from typing import Optional
 from ..record.rundir import HEARTBEAT_S, Folder, Run
 from ..record.safe_open import read_regular
 from ..system import mounts, process
+from . import run_state
 
 CACHE_S = 60.0
 """How long a file system of several machines may show old contents: NFS by default (`acregmax` in nfs(5))."""
@@ -22,8 +23,11 @@ _BY_A_CLIENT = ("prepare", "contact")
 
 
 def lock_decides(run: Run, folder: Folder) -> bool:
-    """Whether the folder's lock shows, from here, if its writer is alive."""
-    if run.has_shared_locks:
+    """Whether the folder's lock shows, from here, if its writer is alive.
+
+    Of a run whose locks are never seen held, the service's word was asked before: there is nothing to wait for.
+    """
+    if run.has_shared_locks or not run_state.fate_of(run).sees_lock:
         return True
     record = folder.read_attempt()
     boot = record.get("boot_id")

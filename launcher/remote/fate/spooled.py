@@ -34,7 +34,6 @@ class Spooled(Fate):
         """Read each run's record of its session, which is written before one is asked for: without it there is none."""
         return {run.id: _verdict(run) for run in runs}
 
-
     def hopeless(self, run: Run) -> Optional[Tuple[str, Dict[str, Any]]]:
         """Give up a run whose last sessions have left no checkpoint: another one would end as they did."""
         fruitless = int(read_json(run.service).get("fruitless") or 0)

@@ -254,8 +254,8 @@ def is_taken_over(run: Run, after: int) -> bool:
     return last is not None and last.number > after and os.path.exists(last.attempt)
 
 
-def start_keeper(run: Run, after: int) -> None:
-    """Start the run's keeper in a session of its own; return when its agent has a folder newer than `after`.
+def start_keeper(run: Run, after: int) -> subprocess.Popen[bytes]:
+    """Start the run's keeper in a session of its own; return it when its agent has a folder newer than `after`.
 
     Raises RequestError, with the keeper's last words, if no agent appears; nothing of it is running then.
     """
@@ -263,7 +263,7 @@ def start_keeper(run: Run, after: int) -> None:
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         if is_taken_over(run, after):
-            return
+            return keeper
         if keeper.poll() is not None:
             break
         time.sleep(POLL_S)

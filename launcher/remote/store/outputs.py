@@ -199,6 +199,18 @@ def _entries(descriptor: int) -> Iterator[Any]:
         yield from entries
 
 
+def is_cache_folder(path: str) -> bool:
+    """Whether a folder calls itself a cache, or is a virtual environment; one that cannot be opened is none."""
+    try:
+        descriptor = os.open(path, _FOLDER)
+    except OSError:
+        return False
+    try:
+        return _is_cache(descriptor, set(os.listdir(descriptor)))
+    finally:
+        os.close(descriptor)
+
+
 def _is_cache(descriptor: int, names: set[str]) -> bool:
     """Whether a folder calls itself a cache, or is a virtual environment."""
     if ENVIRONMENT_TAG in names:

@@ -130,6 +130,15 @@ def find(pid: int) -> Process | None:
     return Process(pid, int(fields[1]), fields[19], fields[0], name, is_exiting=is_exiting)
 
 
+def age_s(start: str) -> float | None:
+    """Return the age in seconds, by the boot clock, of a process that started this many ticks after the boot; None except on Linux."""
+    try:
+        began_s = int(start) / os.sysconf("SC_CLK_TCK")
+        return round(max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s), 1)
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
 def table() -> list[Process]:
     """Return all visible processes of this host."""
     if IS_LINUX:

@@ -1,0 +1,252 @@
+"""Whether a segment's machine is fit for its run: its cards, its torch, its packages. What is lacking is installed if it can be."""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import re
+import select
+import subprocess
+import sys
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from ..cards import nvidia
+from ..making import torch_check
+from ..record import strict_json
+from ..system import deadline, process
+from . import requirements_check
+from .orders import AllowedCards, Orders, TorchWheel
+
+WRONG_CARD = "wrong-card"
+NO_KERNEL_IMAGE = "no-kernel-image"
+MISSING = "missing-dependency"
+IMPORT_S = 300.0
+LOOK_S = 0.5
+MOST_CHARS = 400
+_ARCHITECTURE = re.compile(r"(sm|compute)_([0-9]+)([0-9])([a-z]?)")
+
+Say = Callable[[str], None]
+
+
+class UnfitError(Exception):
+    """Raised for a machine that the run cannot train on: the reason of its end, and the evidence."""
+
+    def __init__(self, reason: str, line: str, why: str, mend: str) -> None:
+        """Hold the reason of the end, what was seen, why that is wrong, and what a person can do."""
+        super().__init__(line)
+        self.reason = reason
+        self.evidence = {"class": reason, "line": line[:MOST_CHARS], "why": why, "mend": mend}
+
+
+class Came(NamedTuple):
+    """The cards that came: which of those that were allowed, and the UUIDs and the capability of those that are used."""
+
+    allowed: AllowedCards
+    gpus: List[str]
+    capability: Optional[str]
+
+
+# the cards
+
+
+def choose_cards(root: str, allowed: Sequence[AllowedCards]) -> Optional[Came]:
+    """Return the first of the allowed cards that are here; None for a run without a card. Raises UnfitError."""
+    if not allowed:
+        return None
+    report = nvidia.look(root)
+    for one in allowed:
+        found = [gpu for gpu in report["gpus"] if _is_one_of(gpu, one)]
+        if len(found) >= one.number > 0:
+            used = found[: one.number]
+            return Came(one, [gpu["uuid"] for gpu in used], used[0]["capability"])
+    raise UnfitError(
+        WRONG_CARD,
+        "the session has %s" % _words(report),
+        "the plan was made for %s" % " or ".join(one.title for one in allowed),
+        "launch again: the service may give what was asked for, or allow the other card too",
+    )
+
+
+def _is_one_of(gpu: Dict[str, Any], allowed: AllowedCards) -> bool:
+    if gpu["name"].casefold() not in {name.casefold() for name in allowed.names}:
+        return False
+    if allowed.memory_mib is None:
+        return True
+    low, high = allowed.memory_mib
+    return gpu["memory_mib"] is not None and low <= gpu["memory_mib"] <= high
+
+
+def _words(report: Dict[str, Any]) -> str:
+    """Name the cards of a report, e.g. `1 x Tesla P100-PCIE-16GB (16280 MiB)`."""
+    kinds: Dict[str, int] = {}
+    for gpu in report["gpus"]:
+        memory = "" if gpu["memory_mib"] is None else " (%d MiB)" % gpu["memory_mib"]
+        kinds[gpu["name"] + memory] = kinds.get(gpu["name"] + memory, 0) + 1
+    words = ", ".join("%d x %s" % (count, name) for name, count in kinds.items()) or "no card"
+    return "%s: %s" % (words, report["gpu_error"]) if report["gpu_error"] else words
+
+
+# torch
+
+
+def check_torch(came: Came, orders: Orders, due_s: float, say: Say) -> Optional[str]:
+    """Return the version of the torch that trains, None without one; one that lacks the card's architecture is replaced.
+
+    Installing ends at `due_s`, by the monotonic clock. Raises UnfitError.
+    """
+    found = _import_torch()
+    if _is_fit(found, came):
+        return _version(found)
+    wheel = next((one for one in orders.torch if one.capability == came.capability), None)
+    if wheel is None and found["torch"] is None:
+        return None  # the job may need none
+    lacks = "torch %s has code for %s" % (found["torch"], " ".join(found["architectures"]) or "no card")
+    if wheel is None:
+        raise _no_kernel(came, lacks, "use another card, or another version of torch")
+    if not orders.internet:
+        raise _no_kernel(
+            came, lacks, "allow the job internet, so that %s can be installed" % wheel.requirement
+        )
+    say("%s, not for the card's %s: installing %s" % (lacks, came.capability, wheel.requirement))
+    return _replace_torch(wheel, came, due_s, say)
+
+
+def _replace_torch(wheel: TorchWheel, came: Came, due_s: float, say: Say) -> Optional[str]:
+    code, last = _pip(["--index-url", wheel.url, wheel.requirement], due_s, say)
+    if code != 0:
+        raise _no_kernel(came, last, "pip cannot install %s" % wheel.requirement)
+    found = _import_torch()
+    if not _is_fit(found, came):
+        words = found["error"] or "torch %s has code for %s" % (found["torch"], found["architectures"])
+        raise _no_kernel(came, words, "%s was installed" % wheel.requirement)
+    return _version(found)
+
+
+def _no_kernel(came: Came, line: str, mend: str) -> UnfitError:
+    why = "this torch has no code for %s, capability %s" % (came.allowed.title, came.capability)
+    return UnfitError(NO_KERNEL_IMAGE, line, why, mend)
+
+
+def _is_fit(found: Dict[str, Any], came: Came) -> bool:
+    """Whether torch has code for the card; where the card's capability is not known, the training will show it."""
+    if found["torch"] is None:
+        return False
+    return came.capability is None or has_code_for(found["architectures"], came.capability)
+
+
+def _version(found: Dict[str, Any]) -> Optional[str]:
+    return None if found["torch"] is None else str(found["torch"])
+
+
+def has_code_for(architectures: Sequence[str], capability: str) -> bool:
+    """Whether code for these architectures runs on a card: `sm_75` on 7.5 and later ones of 7, `compute_75` on all later ones.
+
+    Code for `sm_90a` runs on 9.0 alone.
+    """
+    major, _, minor = capability.partition(".")
+    card = (int(major), int(minor or 0))
+    for kind, high, low, special in _ARCHITECTURE.findall(" ".join(architectures)):
+        code = (int(high), int(low))
+        if code == card or (not special and code < card and (kind == "compute" or code[0] == card[0])):
+            return True
+    return False
+
+
+def _import_torch() -> Dict[str, Any]:
+    """Return the report of torch_check.py; its `torch` is None if there is none, or if it cannot be imported."""
+    text = (pkgutil.get_data(torch_check.__package__ or "", "torch_check.py") or b"").decode()
+    report = _ask(text, [torch_check.WITHOUT_CONFLICTS], torch_check.MARK)
+    return report if isinstance(report, dict) else {"torch": None, "architectures": [], "error": None}
+
+
+# requirements
+
+
+def check_requirements(orders: Orders, torch: Optional[str], due_s: float, say: Say) -> None:
+    """Install the requirements that are lacking; the torch that fits the card stays. Raises UnfitError."""
+    lacking = _lacking(orders.requirements)
+    if not lacking:
+        return
+    words = ", ".join(lacking)
+    why = "the session's image lacks %s" % words
+    if not orders.internet:
+        mend = "allow the job internet, or bring the packages as an input"
+        raise UnfitError(MISSING, words, why, mend)
+    say("installing %s" % words)
+    kept = ["torch==%s" % torch] if torch is not None else []
+    code, last = _pip([*lacking, *kept], due_s, say)
+    if code != 0:
+        raise UnfitError(MISSING, last, why, "pip cannot install them: the log of the session says why")
+
+
+def _lacking(requirements: Sequence[str]) -> List[str]:
+    if not requirements:
+        return []
+    text = (pkgutil.get_data(requirements_check.__package__ or "", "requirements_check.py") or b"").decode()
+    lacking = _ask(text, list(requirements), requirements_check.MARK)
+    return lacking if isinstance(lacking, list) else list(requirements)
+
+
+# programs
+
+
+def _ask(text: str, words: List[str], mark: str) -> Any:
+    """Run a program with the run's interpreter; return what it reports behind a mark, None if it reports nothing."""
+    try:
+        _, out, _ = deadline.run([sys.executable, "-c", text, *words], IMPORT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    reports = [line[len(mark) :] for line in out.splitlines() if line.startswith(mark)]
+    try:
+        return strict_json.decode(reports[-1]) if reports else None
+    except ValueError:
+        return None
+
+
+def _pip(words: List[str], due_s: float, say: Say) -> Tuple[Optional[int], str]:
+    """Run `pip install`, and print what it prints; return its exit status, None if it was ended, and its last error."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("LAUNCH_")}
+    variables.update(
+        PIP_DISABLE_PIP_VERSION_CHECK="1",
+        PIP_NO_INPUT="1",
+        PIP_PROGRESS_BAR="off",
+        PIP_BREAK_SYSTEM_PACKAGES="1",
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "pip", "install", *words],
+        cwd="/",
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as pip:
+        last = _print_lines(pip, due_s, say)
+        if pip.poll() is None and time.monotonic() >= due_s:
+            process.end(lambda: _family(pip.pid), "child", 0.0)
+            return None, "pip was ended: the session has no more time"
+    return pip.returncode, last
+
+
+def _family(pid: int) -> List[process.Process]:
+    found = process.find(pid)
+    return [*([found] if found is not None and found.letter != "Z" else []), *process.descendants(pid)]
+
+
+def _print_lines(pip: subprocess.Popen[bytes], due_s: float, say: Say) -> str:
+    """Print the lines of pip until it ends or time is up; return the last one that names an error, or else the last one."""
+    assert pip.stdout is not None  # noqa: S101 - asked for with PIPE
+    rest, last, error = b"", "", ""
+    while time.monotonic() < due_s:
+        if not select.select([pip.stdout], [], [], LOOK_S)[0]:
+            continue
+        piece = os.read(pip.stdout.fileno(), 1 << 16)
+        *lines, rest = (rest + (piece or b"\n")).split(b"\n")
+        for line in lines:
+            last = line.decode("utf-8", "replace").strip() or last
+            error = last if last.startswith("ERROR:") else error
+            say("pip: %s" % last[:MOST_CHARS])
+        if not piece:
+            break
+    return error or last

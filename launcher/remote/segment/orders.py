@@ -1,0 +1,110 @@
+"""The orders of a segment: `segment.json` of its payload, which the client has written."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from ..record import strict_json
+from ..record.rundir import RUN_ID
+from ..record.safe_open import read_regular
+
+MOST_BYTES = 16 << 20
+VERSION = 1
+
+
+class PayloadError(Exception):
+    """Raised for a payload that no segment can begin with."""
+
+
+class Tree(NamedTuple):
+    """An archive, a tar.gz of what lies in the run's work/, that is somewhere below the inputs: its name, its SHA-256."""
+
+    file: str
+    sha256: str
+
+
+class AllowedCards(NamedTuple):
+    """Cards that may come: so many of one of these names, whose memory is in a range if there is one.
+
+    `plan` has the values of the plan that are others with these cards.
+    """
+
+    names: Tuple[str, ...]
+    memory_mib: Optional[Tuple[float, float]]
+    number: int
+    title: str
+    plan: Dict[str, Any]
+
+
+class TorchWheel(NamedTuple):
+    """A torch for cards of one capability, e.g. `6.0`: its requirement for pip, and the index that has it."""
+
+    capability: str
+    requirement: str
+    url: str
+
+
+class Orders(NamedTuple):
+    """What a segment is to do. No `cards` means that the run uses none."""
+
+    run: str
+    segment: int
+    session_s: float
+    place_id: str
+    internet: bool
+    tree: Optional[Tree]
+    cards: Tuple[AllowedCards, ...]
+    requirements: Tuple[str, ...]
+    torch: Tuple[TorchWheel, ...]
+
+
+def read_orders(payload: str) -> Orders:
+    """Return the orders in a payload's folder. Raises PayloadError."""
+    path = os.path.join(payload, "segment.json")
+    try:
+        record = strict_json.decode(read_regular(path, MOST_BYTES))
+        orders = _orders(record)
+    except OSError as error:
+        raise PayloadError("%s: %s" % (path, error.strerror)) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PayloadError("%s: %s" % (path, error)) from None
+    if not RUN_ID.fullmatch(orders.run) or orders.session_s <= 0:
+        raise PayloadError("%s: it names no run, or no time" % path)
+    return orders
+
+
+def _orders(record: Dict[str, Any]) -> Orders:
+    """Raises ValueError, KeyError, TypeError or AttributeError for a record of another shape."""
+    if record["version"] != VERSION:
+        raise ValueError("version %r is not known to this agent" % record["version"])
+    tree = record["tree"]
+    return Orders(
+        run=str(record["run"]),
+        segment=int(record["segment"]),
+        session_s=float(record["session_s"]),
+        place_id=str(record["place_id"]),
+        internet=record["internet"] is True,
+        tree=None if tree is None else Tree(os.path.basename(tree["file"]), str(tree["sha256"])),
+        cards=tuple(map(_cards, record["cards"])),
+        requirements=_texts(record["requirements"]),
+        torch=tuple(
+            TorchWheel(str(one["capability"]), str(one["requirement"]), str(one["index"]))
+            for one in record["torch"]
+        ),
+    )
+
+
+def _cards(record: Dict[str, Any]) -> AllowedCards:
+    memory = record.get("memory_mib")
+    return AllowedCards(
+        names=_texts(record["names"]),
+        memory_mib=None if memory is None else (float(memory[0]), float(memory[1])),
+        number=int(record["count"]),
+        title=str(record["title"]),
+        plan=dict(record.get("plan") or {}),
+    )
+
+
+def _texts(values: List[Any]) -> Tuple[str, ...]:
+    return tuple(str(value) for value in values)
