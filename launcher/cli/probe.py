@@ -29,6 +29,7 @@ def probe(
     """
     from launcher.errors import UnknownNameError
     from launcher.runs import resolve
+    from launcher.runs.kaggle_account import quota_or_why
     from launcher.runs.probing import choose_profile
     from launcher.runs.probing import probe as ask
     from launcher.runs.run_desk import connect
@@ -36,6 +37,7 @@ def probe(
     place = resolve.host(host)
     with connect(place) as desk:
         facts = ask(desk, place)
+    hours = quota_or_why(place.kaggle) if place.kaggle is not None else None
     problem: list[str] = []
     try:
         chosen, why = choose_profile((), facts)
@@ -46,15 +48,33 @@ def probe(
         from launcher.cli import json_shapes
         from launcher.cli.answer import answer
 
-        answer(json_shapes.Probe(host=place.name, profile=profile, **dict(facts)))
+        answer(json_shapes.Probe(host=place.name, profile=profile, quota=hours, **dict(facts)))
         return
     lines = [
         ("host", f"{place.name}   ({facts.user}@{facts.hostname}, {facts.platform} {facts.machine})"),
         ("ids", f"host {facts.host_id}, boot {facts.boot_id}"),
         ("profile", f"{profile or '-'}{f'   {why}' if why else ''}"),
-        *rows(facts),
+        *(rows(facts) if hours is None else _expected_rows(facts, hours)),
     ]
     say(*(f"{name:<8} {value}" for name, value in lines), *problem)
+
+
+def _expected_rows(facts: Facts, hours: str) -> Iterator[tuple[str, str]]:
+    """Yield what is expected of a machine of Kaggle's, and its account's hours: nothing can be probed before a session."""
+    from launcher.planning.kaggle_machines import DATE, IMAGE
+    from launcher.runs.kaggle_account import UNTRIED
+
+    yield "expected", f"nothing can be probed before a session: this is what was read until {DATE}"
+    yield "cpus", f"{facts.cpus}, {facts.memory_gb} GB"
+    yield "root", f"{facts.root}   {facts.room_title}"
+    torch = f"torch {IMAGE.torch} (as of {IMAGE.torch_date})" if IMAGE.torch is not None else "torch unknown"
+    yield "env", f"Python {IMAGE.python} (as of {IMAGE.date}), {torch}"
+    for gpu in facts.gpus:
+        yield f"gpu {gpu.index}", f"{gpu.name}, capability {gpu.capability}, {gpu.memory_mib or 0:,.0f} MiB"
+    if not facts.gpus:
+        yield "gpu", "none"
+    yield "hours", hours
+    yield "", UNTRIED
 
 
 def rows(facts: Facts) -> Iterator[tuple[str, str]]:
