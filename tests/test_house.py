@@ -48,6 +48,8 @@ VARIABLES = {
     "LAUNCH_RUNS",
     "LAUNCH_UMASK",
     "LAUNCH_CORE_LIMIT",
+    "LAUNCH_KAGGLE_INPUT",
+    "LAUNCH_KAGGLE_WORKING",
 }
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))

@@ -20,7 +20,6 @@ DATE = "2026-11-22"
 NO_ACCELERATOR = "None"
 """Kaggle's name for a session on a CPU."""
 DEFAULT = "NvidiaTeslaT4"
-PREFIX = "kaggle-"
 
 
 class Machine(NamedTuple):
@@ -72,6 +71,11 @@ RETIRED = (
     Retired("TpuV2256", NO_ACCELERATOR, (), _TPU),
 )
 TPUS = ("TpuV5E8", "TpuV6E8")
+_FOR_EVERYONE = (
+    *(name for one in MACHINES if one.open_to == "everyone" and one.cards for name in one.profiles),
+    *(name for one in RETIRED for name in one.profiles),
+)
+"""The profiles of the cards that any account may get, or could until they were retired."""
 
 
 class Image(NamedTuple):
@@ -116,19 +120,27 @@ def choose_machine(
 ) -> MachineChoice:
     """Return the machine for an account's settings and the profiles that were named, of which there may be none.
 
-    A rehearsal gets a session without an accelerator, whose hours are not counted. Raises RefusedError, with the next
-    command, for what the service does not give, UnknownNameError for an accelerator that it does not have.
+    With `allow_substitute` other cards may come than those that were named: what comes instead of retired ones is planned,
+    and the profiles of all that the service gives, or gave, to everyone follow. A rehearsal gets a session without an
+    accelerator, whose hours are not counted. Raises RefusedError, with the next command, for what the service does not
+    give, UnknownNameError for an accelerator that it does not have.
     """
     if rehearses:
         return MachineChoice(_machine(NO_ACCELERATOR), (*named, known["cpu"])[:1])
     if settings.accelerator is not None:
-        machine, notes = _by_shape(host, settings.accelerator, allow_substitute=allow_substitute)
+        machine, retired = _by_shape(host, settings.accelerator)
     elif named:
-        machine, notes = _by_profile(host, named, allow_substitute=allow_substitute)
+        machine, retired = _by_profile(host, named)
     else:
-        machine, notes = _machine(DEFAULT), ()
+        machine, retired = _machine(DEFAULT), None
+    if retired is not None and not allow_substitute:
+        raise RefusedError(
+            f"{host}: {retired.why}\n"
+            f"  plan for that   launch --host {host} --profile {machine.profiles[0]}\n"
+            "  or the same by  --allow-substitute"
+        )
     fitting = _profiles_of(machine, known.values())
-    if named and not notes:
+    if named and retired is None:
         fitting = tuple(profile for profile in named if fits(profile, machine))
         if not fitting:
             raise _mismatch(host, settings, named[0], machine)
@@ -139,7 +151,10 @@ def choose_machine(
             f'  write profiles/NAME.toml with count = {machine.cards} and probe_names = ["{machine.names[0]}"]; '
             "`launch profile show t4x2` is an example"
         )
-    return MachineChoice(machine, fitting, (*notes, *_not_for_all(host, machine)))
+    notes = [*_substituted(host, machine, retired), *_not_for_all(host, machine)]
+    if allow_substitute and machine.cards:
+        fitting += tuple(known[name] for name in _FOR_EVERYONE if known[name] not in fitting)
+    return MachineChoice(machine, fitting, tuple(notes))
 
 
 def fits(profile: Profile, machine: Machine) -> bool:
@@ -156,34 +171,32 @@ def shape_for(profile: Profile) -> str | None:
     return next((machine.shape for machine in MACHINES if fits(profile, machine)), None)
 
 
-def place_id(account: str) -> str:
-    """Return the id of the place in which an account's runs are kept."""
-    return f"{PREFIX}{account}"
-
-
 def expected_facts(
-    account: str, machine: Machine, profile: Profile, evidence: tuple[PrecisionEvidence, ...] = ()
+    place: str, machine: Machine, profile: Profile, evidence: tuple[PrecisionEvidence, ...] = ()
 ) -> Facts:
     """Return what a session is expected to find, for a plan and its checks; the kernel looks again.
 
-    The cards are those of the profile. `evidence` is what earlier runs of the account showed about precisions.
+    `place` is the id of the account's runs. The cards are those of the profile. `evidence` is what earlier runs there
+    showed about precisions.
     """
     gpus = [
         Gpu(
             index=index,
             uuid=f"expected-{index}",
-            name=next(name for name in machine.names if name in profile.probe_names),
+            name=next(
+                (name for name in machine.names if name in profile.probe_names), profile.probe_names[0]
+            ),
             capability=profile.capability,
             memory_mib=profile.memory_gb * 1024 if profile.memory_gb is not None else None,
         )
-        for index in range(machine.cards)
+        for index in range(profile.count if machine.cards else 0)
     ]
     packages = {"torch": IMAGE.torch} if IMAGE.torch is not None else {}
     return Facts(
-        host_id=place_id(account),
+        host_id=place,
         boot_id="",
         hostname="kaggle",
-        user=account,
+        user="root",
         platform="linux",
         machine="x86_64",
         cpus=IMAGE.cpus,
@@ -209,28 +222,27 @@ def _offered() -> str:
     )
 
 
-def _by_shape(host: str, shape: str, *, allow_substitute: bool) -> tuple[Machine, tuple[Finding, ...]]:
-    """Return the machine of an accelerator's name, and the note if another one comes instead."""
-    if retired := next((one for one in RETIRED if one.shape == shape), None):
-        return _substitute(host, retired, allow_substitute=allow_substitute)
-    if shape in TPUS:
+def _by_shape(host: str, shape: str) -> tuple[Machine, Retired | None]:
+    """Return the machine of an accelerator's name, and the retired one that it comes instead of."""
+    retired = next((one for one in RETIRED if one.shape == shape), None)
+    if shape in TPUS or (retired is not None and retired.why == _TPU):
         raise RefusedError(f"{host}: accelerator {shape}: {_TPU}\n  what it offers   {_offered()}")
+    if retired is not None:
+        return _machine(retired.instead), retired
     names = [machine.shape for machine in MACHINES]
     if shape not in names:
         raise unknown_name("accelerator", shape, names, looked_in=f"Kaggle's as of {DATE}")
-    return _machine(shape), ()
+    return _machine(shape), None
 
 
-def _by_profile(
-    host: str, named: Sequence[Profile], *, allow_substitute: bool
-) -> tuple[Machine, tuple[Finding, ...]]:
-    """Return the first machine that has the cards of a named profile."""
+def _by_profile(host: str, named: Sequence[Profile]) -> tuple[Machine, Retired | None]:
+    """Return the first machine that has the cards of a named profile, or that comes instead of retired ones."""
     for machine in MACHINES:
         if any(fits(profile, machine) for profile in named):
-            return machine, ()
+            return machine, None
     first = named[0]
     if retired := next((one for one in RETIRED if first.name in one.profiles), None):
-        return _substitute(host, retired, allow_substitute=allow_substitute)
+        return _machine(retired.instead), retired
     alike = next((one for one in MACHINES if {*first.probe_names} & {*one.names}), None)
     if alike is not None and alike.profiles:
         words = f"{host} gives {alike.cards} x {alike.names[0]} or none, not {first.title}"
@@ -238,22 +250,13 @@ def _by_profile(
     raise RefusedError(f"{host} has no {first.title}\n  what it offers   {_offered()}")
 
 
-def _substitute(
-    host: str, retired: Retired, *, allow_substitute: bool
-) -> tuple[Machine, tuple[Finding, ...]]:
-    """Return the machine that comes instead of a retired one, and the note. Raises RefusedError if that was not allowed."""
-    machine = next((one for one in MACHINES if one.shape == retired.instead), None)
-    if machine is None or retired.why == _TPU:
-        raise RefusedError(f"{host}: accelerator {retired.shape}: {_TPU}\n  what it offers   {_offered()}")
-    profile = machine.profiles[0]
-    if not allow_substitute:
-        raise RefusedError(
-            f"{host}: {retired.why}\n"
-            f"  plan for that   launch --host {host} --profile {profile}\n"
-            "  or the same by  --allow-substitute"
-        )
-    message = f"{host}: {retired.why}: {retired.shape} is replaced by {machine.shape}, and the plan is for {profile}"
-    return machine, (Finding(level="note", code="card-substituted", message=message),)
+def _substituted(host: str, machine: Machine, retired: Retired | None) -> tuple[Finding, ...]:
+    if retired is None:
+        return ()
+    message = (
+        f"{host}: {retired.why}: {machine.shape} is asked for, and the plan is for {machine.profiles[0]}"
+    )
+    return (Finding(level="note", code="card-substituted", message=message),)
 
 
 def _profiles_of(machine: Machine, known: Iterable[Profile]) -> tuple[Profile, ...]:

@@ -36,7 +36,7 @@ def refusal(*names, **more):
 
 def plan_of(chosen, job=JOB, asked="auto", host=KAGGLE):
     profile = chosen.profiles[0]
-    facts = expected_facts("alice", chosen.machine, profile)
+    facts = expected_facts("kaggle-alice", chosen.machine, profile)
     return plan(
         profile, host, job, asked, runtime(profile, host, job, facts), platform=facts.for_precision
     ), facts
@@ -99,6 +99,12 @@ def test_a_substitute_that_is_allowed_is_planned_and_said(asked):
     assert "the plan is for t4x2" in chosen.notes[0].message
 
 
+@pytest.mark.parametrize("name", ["t4x2", "p100"])
+def test_where_a_substitute_is_allowed_there_is_a_plan_for_each_card_that_may_come(name):
+    assert [one.name for one in choice(name, allow_substitute=True).profiles] == ["t4x2", "p100"]
+    assert [one.name for one in choice("cpu", allow_substitute=True).profiles] == ["cpu"]
+
+
 @pytest.mark.parametrize(
     ("names", "accelerator", "words"),
     [
@@ -140,7 +146,7 @@ def test_a_rehearsal_has_a_session_without_cards(name):
     """It costs none of the week's hours, and may imitate any card."""
     chosen = choice(name, rehearses=True)
     assert (chosen.machine.shape, chosen.profiles[0].name) == ("None", name)
-    assert expected_facts("alice", chosen.machine, chosen.profiles[0]).gpus == ()
+    assert expected_facts("kaggle-alice", chosen.machine, chosen.profiles[0]).gpus == ()
 
 
 @pytest.mark.parametrize(
@@ -148,7 +154,7 @@ def test_a_rehearsal_has_a_session_without_cards(name):
 )
 def test_the_expected_cards_are_those_of_the_profile(machine):
     for name in machine.profiles:
-        facts = expected_facts("alice", machine, KNOWN[name])
+        facts = expected_facts("kaggle-alice", machine, KNOWN[name])
         assert facts.host_id == "kaggle-alice"
         assert len(choose_gpus(KNOWN[name], facts, 99)) == machine.cards
         assert facts.room_gb == 20
@@ -168,7 +174,7 @@ def test_a_precision_that_the_card_excludes_is_refused_by_the_ladder_as_elsewher
 
 def test_the_plan_for_another_card_is_refused_by_the_gate_as_elsewhere():
     made, _ = plan_of(choice("h100"))
-    facts = expected_facts("alice", SHAPES["NvidiaTeslaT4"], KNOWN["t4x2"])
+    facts = expected_facts("kaggle-alice", SHAPES["NvidiaTeslaT4"], KNOWN["t4x2"])
     assert "card-mismatch" in {
         one.code for one in check(made, facts, KAGGLE, wheels()) if one.level == "refuse"
     }
@@ -177,7 +183,7 @@ def test_the_plan_for_another_card_is_refused_by_the_gate_as_elsewhere():
 def test_the_torch_of_the_image_would_be_refused_for_a_p100():
     """Which is what people met in 2026: the card was there, and the first operation failed."""
     retired = SHAPES["NvidiaTeslaT4"]._replace(names=("Tesla P100-PCIE-16GB",), cards=1, capability="6.0")
-    facts = expected_facts("alice", retired, KNOWN["p100"])
+    facts = expected_facts("kaggle-alice", retired, KNOWN["p100"])
     made = plan(KNOWN["p100"], KAGGLE, JOB, runtime="kaggle")
     assert "torch-unfit" in {
         one.code for one in check(made, facts, KAGGLE, wheels()) if one.level == "refuse"
