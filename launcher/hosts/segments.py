@@ -373,12 +373,10 @@ class Segments:
                 self.service.delete(record.ref)
             self._write(run, _over(record, "it was deleted, to stop it", "deleted"))
 
-    def delete_all(self, run: str) -> None:
-        """Delete what the service still has of a run that has ended."""
-        record = self.record(run)
-        if record is not None:
-            for ref in dict.fromkeys((*record.earlier, *filter(None, (record.source, record.ref)))):
-                self.service.delete(ref)
+    def delete_all(self, record: SegmentRecord) -> None:
+        """Delete what the service still has of a run that was removed."""
+        for ref in dict.fromkeys((*record.earlier, *filter(None, (record.source, record.ref)))):
+            self.service.delete(ref)
 
     # the record
 

@@ -192,8 +192,11 @@ class SpooledRuns(AgentRuns):
     def remove(self, run: str, held: Mapping[str, str], lose: Loss, heard: Heard) -> Freed:
         if lose != "all":
             self._desk.bring_home(run, heard)
-        self._desk.segments.delete_all(run)
-        return super().remove(run, held, lose, heard)
+        record = self._desk.segments.record(run)
+        freed = super().remove(run, held, lose, heard)
+        if record is not None:
+            self._desk.segments.delete_all(record)
+        return freed
 
 
 class SpooledPreparation(AgentPreparation):
