@@ -37,7 +37,7 @@ def _below(path: Path, name: str) -> Iterator[Member]:
     """Yield what lies at a path. A link of the tree's own stays one; one into the spool's store is followed."""
     is_link = path.is_symlink()
     if is_link and not os.path.isabs(target := os.readlink(path)):
-        yield Member(name, 0, path.open, link=target)
+        yield Member(name, 0, lambda: path.open("rb"), link=target)
     elif path.is_dir():
         for inner in sorted(os.listdir(path)):
             yield from _below(path / inner, f"{name}/{inner}")

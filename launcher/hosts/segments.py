@@ -248,13 +248,11 @@ class Segments:
     def bring_records(self, run: str) -> SegmentRecord:
         """Bring the record of a segment that has ended home, and call it over. The caller holds the feed's lock."""
         record = self._known(run)
-        spool = Spool(self.run(run).path, record.segment)
         problem = ""
         try:
-            outputs = [
-                file for file in self.service.outputs(record.ref, run) if file.path.startswith("record/")
-            ]
-            spool.settle(outputs)
+            listed = self.service.outputs(record.ref, run)
+            recorded = (file for file in listed if file.path.startswith("record/"))
+            problem = _differing(Spool(Path(self.run(run).path), record.segment).settle(recorded))
         except ServiceError as error:
             if error.reason not in GONE:
                 raise
@@ -338,11 +336,11 @@ class Segments:
         runs = self._root / "runs"
         runs.mkdir(exist_ok=True, mode=0o700)
         known = {self.service.reference(run.name, 1).rpartition("-")[0] for run in runs.iterdir()}
-        newest: dict[str, str] = {}
+        newest: dict[str, int] = {}
         for name in self.service.names(words):
             stem, _, number = name.rpartition("-")
-            if stem not in known and number.isdecimal() and int(number) > int(newest.get(stem, "0")):
-                newest[stem] = number
+            if stem not in known and number.isdecimal() and int(number) > newest.get(stem, 0):
+                newest[stem] = int(number)
         return [run for stem, number in newest.items() if (run := self._adopt(f"{stem}-{number}"))]
 
     def _adopt(self, ref: str) -> str | None:
@@ -375,12 +373,10 @@ class Segments:
                 self.service.delete(record.ref)
             self._write(run, _over(record, "it was deleted, to stop it", "deleted"))
 
-    def delete_all(self, run: str) -> None:
-        """Delete what the service still has of a run that has ended."""
-        record = self.record(run)
-        if record is not None:
-            for ref in dict.fromkeys((*record.earlier, *filter(None, (record.source, record.ref)))):
-                self.service.delete(ref)
+    def delete_all(self, record: SegmentRecord) -> None:
+        """Delete what the service still has of a run that was removed."""
+        for ref in dict.fromkeys((*record.earlier, *filter(None, (record.source, record.ref)))):
+            self.service.delete(ref)
 
     # the record
 

@@ -7,14 +7,13 @@ fed, and before its files are, they have come home.
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from launcher.errors import LackingError, ServiceUnreachableError
+from launcher.errors import LackingError
 from launcher.hosts.agent_desk import AgentDesk, AgentPreparation, AgentRuns, AgentUpkeep
 from launcher.hosts.channel import Channel, Incoming, Reply, Socket
 from launcher.hosts.company import Keyboard
@@ -46,6 +45,11 @@ class SpooledDesk(AgentDesk):
         self.runs = SpooledRuns(self._channel, self)
         self.preparation = SpooledPreparation(self._channel, self)
         self.upkeep = SpooledUpkeep(self._channel)
+
+    @property
+    def about(self) -> str:
+        """The account behind the spool and its quota, which the service is asked for."""
+        return self.segments.service.about
 
     def feeder(self, run: str) -> Feeder | None:
         """Return what feeds a run; `None` if nothing of it is still to come. Raises what ended the last one."""
@@ -124,7 +128,8 @@ class SpooledRuns(AgentRuns):
         found = super().summaries(*runs, like=like, states=states, most=most)
         if self._has_adopted(found, runs, like):
             found = super().summaries(*runs, like=like, states=states, most=most)
-        if not any([self._has_changed(run) for run in _live(found)]):
+        changed = [run for run in _live(found) if self._has_changed(run)]
+        if not changed:
             return found
         return super().summaries(*runs, like=like, states=states, most=most)
 
@@ -133,7 +138,7 @@ class SpooledRuns(AgentRuns):
         if not runs and not like:
             return bool(self._desk.segments.adopt())
         missing = {*runs} - {summary.run for summary in found} if runs else {like} if not found else set()
-        return any([self._desk.segments.adopt(words or "") for words in missing])
+        return bool([run for words in missing for run in self._desk.segments.adopt(words or "")])
 
     def _has_changed(self, run: str) -> bool:
         """Ask the service about a live run, and bring the record of one that has ended; return whether that changed anything."""
@@ -187,8 +192,11 @@ class SpooledRuns(AgentRuns):
     def remove(self, run: str, held: Mapping[str, str], lose: Loss, heard: Heard) -> Freed:
         if lose != "all":
             self._desk.bring_home(run, heard)
-        self._desk.segments.delete_all(run)
-        return super().remove(run, held, lose, heard)
+        record = self._desk.segments.record(run)
+        freed = super().remove(run, held, lose, heard)
+        if record is not None:
+            self._desk.segments.delete_all(record)
+        return freed
 
 
 class SpooledPreparation(AgentPreparation):

@@ -20,7 +20,7 @@ class SegmentRecord(Record):
 
     `is_home`: its outputs are in the spool. `source` is an earlier segment whose outputs the next one needs, `earlier` are
     segments that were not deleted yet. `retry_at` is when a `waiting` one is pushed again, for the `tries`th time.
-    `checkpoint` is the newest checkpoint that came home; `fruitless` segments in a row have brought none.
+    `checkpoint` is the step of the newest checkpoint that came home; `fruitless` segments in a row have brought none.
     """
 
     version: Literal[1] = 1
@@ -38,7 +38,7 @@ class SegmentRecord(Record):
     datasets: tuple[str, ...] = ()
     retry_at: float | None = None
     tries: int = 0
-    checkpoint: str | None = None
+    checkpoint: int | None = None
     fruitless: int = 0
 
     @property

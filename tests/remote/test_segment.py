@@ -181,6 +181,13 @@ def cards(tmp_path):
     made.close()
 
 
+@pytest.fixture
+def python(tmp_path):
+    """A Python of its own, into which a segment may install."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    return str(tmp_path / "venv" / "bin" / "python")
+
+
 def variables(cards):
     return {"PATH": f"{cards.folder}{os.pathsep}{os.environ['PATH']}"}
 
@@ -228,7 +235,7 @@ def test_cards_that_cannot_be_read_are_none(segments, cards):
     assert "Driver/library version mismatch" in state["evidence"]["line"]
 
 
-def test_the_cards_that_came_change_the_plan(segments, cards):
+def test_the_cards_that_came_change_the_plan(segments, cards, python):
     """The first that is allowed and here; the run is on record with its cards, and sees no others."""
     segments.code["train.py"] += b"\nprint('sees', os.environ['CUDA_VISIBLE_DEVICES'])\n"
     cards.put("t4", "t4", "p100")
@@ -241,7 +248,7 @@ def test_the_cards_that_came_change_the_plan(segments, cards):
     }
     segments.prepare()
     segments.payload(1, cards=[{**T4, "count": 3}, p100])
-    assert segments.session(1, variables(cards)) == 0
+    assert segments.start(1, variables(cards), python).wait(120) == 0
     assert segments.ledger() == [1, 2, 3]
     uuid = "GPU-00000002-0000-4000-8000-000000000000"
     attempt = json.loads(Path(segments.kernel(1).folder(2).attempt).read_text())
@@ -257,13 +264,6 @@ def test_a_requirement_that_is_lacking_needs_internet(segments):
     )
     assert (state["state"], state["reason"]) == ("failed", "missing-dependency")
     assert state["evidence"]["line"] == "no-such-package-of-ours==1.0"
-
-
-@pytest.fixture
-def python(tmp_path):
-    """A Python of its own, into which a segment may install."""
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
-    return str(tmp_path / "venv" / "bin" / "python")
 
 
 TORCH = """

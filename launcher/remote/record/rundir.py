@@ -216,7 +216,8 @@ class Run:
     def cards(self) -> list[str]:
         """Return the UUIDs of the run's latest cards: those it was prepared with, or has moved to since.
 
-        It can only move to those that it was prepared for, whatever its folders say.
+        It can only move to those that it was prepared for, whatever its folders say. In a service it is prepared anew
+        for those that came.
         """
         prepared = self.prepared().get("runtime") or {}
         first = prepared.get("gpus") or []
@@ -225,7 +226,7 @@ class Run:
             runtime = folder.read_attempt().get("runtime")
             if runtime is not None:
                 latest = runtime.get("gpus") or []
-                return list(latest if possible.issuperset(latest) else first)
+                return list(latest if latest and possible.issuperset(latest) else first)
         return list(first)
 
     def place_id(self) -> str | None:
