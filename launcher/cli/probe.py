@@ -21,7 +21,7 @@ def probe(
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show what a host has: cards, space, engines, interpreters.
+    """Show what a host has: cards, space, engines, interpreters; of an account of Kaggle's what is expected there, and its hours.
 
     Examples:
         launch probe --host lab
@@ -30,7 +30,7 @@ def probe(
     from launcher.errors import UnknownNameError
     from launcher.runs import resolve
     from launcher.runs.kaggle_account import quota_or_why
-    from launcher.runs.probing import choose_profile
+    from launcher.runs.probing import choose_profile, expected_choice
     from launcher.runs.probing import probe as ask
     from launcher.runs.run_desk import connect
 
@@ -40,7 +40,8 @@ def probe(
     hours = quota_or_why(place.kaggle) if place.kaggle is not None else None
     problem: list[str] = []
     try:
-        chosen, why = choose_profile((), facts)
+        known = expected_choice(place, place.kaggle).profiles[:1] if place.kaggle is not None else ()
+        chosen, why = choose_profile(known, facts)
         profile: str | None = chosen.name
     except UnknownNameError as error:
         profile, why, problem = None, "", str(error).split("\n")
@@ -50,9 +51,13 @@ def probe(
 
         answer(json_shapes.Probe(host=place.name, profile=profile, quota=hours, **dict(facts)))
         return
+    where = f"({facts.user}@{facts.hostname}, {facts.platform} {facts.machine})"
+    ids = f"host {facts.host_id}, boot {facts.boot_id}"
+    if hours is not None:
+        where, ids = "(an account of Kaggle's)", f"place {facts.host_id}"
     lines = [
-        ("host", f"{place.name}   ({facts.user}@{facts.hostname}, {facts.platform} {facts.machine})"),
-        ("ids", f"host {facts.host_id}, boot {facts.boot_id}"),
+        ("host", f"{place.name}   {where}"),
+        ("ids", ids),
         ("profile", f"{profile or '-'}{f'   {why}' if why else ''}"),
         *(rows(facts) if hours is None else _expected_rows(facts, hours)),
     ]

@@ -62,8 +62,7 @@ def probe(desk: Desk, host: Host, job: Job | None = None, choice: MachineChoice 
 
 def _expected(desk: Desk, host: Host, settings: KaggleSettings, choice: MachineChoice | None) -> Facts:
     """Return what is expected of a machine, with the evidence of earlier runs, which is with the account's spool."""
-    known = resolve.profiles()
-    machine, profiles, _ = choice or choose_machine(host.name, settings, _named(host), known)
+    machine, profiles, _ = choice or expected_choice(host, settings)
     spool = desk.probe(environment=None, packages=[], engine=None, model=None, model_keys=())
     return expected_facts(spool.host_id, machine, profiles[0], spool.precision_evidence)
 
@@ -155,14 +154,16 @@ def _probe_alone(host: Host) -> Probed:
 
 def _probe_account(host: Host, settings: KaggleSettings) -> Probed:
     """Ask for an account's hours; its spool is not needed for that. Raises LaunchError."""
-    choice = choose_machine(host.name, settings, _named(host), resolve.profiles())
+    choice = expected_choice(host, settings)
     user, quota = account_hours(settings)
     facts = expected_facts(f"kaggle-{user}", choice.machine, choice.profiles[0])
     return Probed(host, facts, choice.profiles[0].name, quota=quota_words(quota))
 
 
-def _named(host: Host) -> tuple[Profile, ...]:
-    return resolve.profiles_meant(host.profile) if host.profile is not None else ()
+def expected_choice(host: Host, settings: KaggleSettings) -> MachineChoice:
+    """Return the machine that an account's table asks for. Raises RefusedError, UnknownNameError."""
+    named = resolve.profiles_meant(host.profile) if host.profile is not None else ()
+    return choose_machine(host.name, settings, named, resolve.profiles())
 
 
 def choose_profile(profiles: Sequence[Profile], facts: Facts) -> tuple[Profile, str]:

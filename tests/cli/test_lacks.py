@@ -21,6 +21,7 @@ SAID = {
     "image show --host kaggle --profile t4x2": ("Kaggle's own image", "launch probe --host kaggle"),
     "image list --host kaggle": ("Kaggle's own image", "launch probe --host kaggle"),
     "image prune --host kaggle": ("Kaggle's own image", "launch probe --host kaggle"),
+    "init --host kaggle": ("needs no table", "launch --host kaggle -- python train.py"),
     "drill --host kaggle": ("a drill hurts a run", "launch drill --host local"),
     "verify --host kaggle --profile t4x2": ("gone with it", "launch verify --rehearse"),
 }
