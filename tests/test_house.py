@@ -367,6 +367,7 @@ OPENING = {
     "store/tree_files.py": "the store",
     "store/uploads.py": "the store",
     "store/worker_folder.py": "the agent's own folder",
+    "segment/inputs.py": "what the service gave to the session",
     "system/mounts.py": "/proc",
     "system/process.py": "/proc",
 }

@@ -285,7 +285,8 @@ class Spool:
             else:
                 settling.refuse(str(of_record), staged, why)
         settled = settling.settled()
-        self._holes = [hole for hole in self._holes if hole.path not in (*settled.filled, *settled.replaced)]
+        whole = {None, *(str(of_record) for of_record, _ in waiting)} - settled.refused.keys()
+        self._holes = [hole for hole in self._holes if hole.path not in whole]
         self.save()
         return settled
 

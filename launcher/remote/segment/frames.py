@@ -52,7 +52,8 @@ class RecordFeed:
         self._tokens = float(ROUND_BYTES)
         self._counted_s = time.monotonic()
         self._round_s = _NEVER
-        self._heartbeat_s = _NEVER
+        self._beaten_s: Dict[int, float] = {}
+        self._is_last_round = False
         self._sequence = 0
         self._marks: Dict[RecordPath, Tuple[int, int, int]] = {}
         self._printed: Dict[RecordPath, int] = {}
@@ -66,7 +67,7 @@ class RecordFeed:
 
     def finish(self) -> None:
         """Print the last round. Raises OSError."""
-        self._heartbeat_s = _NEVER
+        self._is_last_round = True
         self._round(LAST_BYTES)
 
     def _has_urgent(self) -> bool:
@@ -87,13 +88,15 @@ class RecordFeed:
         numbers = [number for number in self._run.numbers() if number > self._after]
         for number in numbers:
             if number not in self._done:
-                allowance -= self._print_folder(number, allowance)
-                if number != numbers[-1] and not self._backlog(number):
+                is_over = self._is_last_round or number != numbers[-1]
+                allowance -= self._print_folder(number, allowance, is_over=is_over)
+                if number < numbers[-1] - 1 and not self._backlog(number):
                     self._done.add(number)
 
-    def _print_folder(self, number: int, allowance: int) -> int:
+    def _print_folder(self, number: int, allowance: int, *, is_over: bool) -> int:
         """Print what is new in a folder; return how many bytes of files that grow were printed."""
-        after = [(RecordPath(number, name), self._read_new(RecordPath(number, name))) for name in AFTER]
+        paths = [RecordPath(number, name) for name in AFTER if is_over or self._is_due(number, name)]
+        after = [(path, self._read_new(path)) for path in paths]
         for name in BEFORE:
             path = RecordPath(number, name)
             self._replace(path, self._read_new(path))
@@ -118,15 +121,21 @@ class RecordFeed:
         mark = self._mark_of(path)
         return mark is not None and mark != self._marks.get(path)
 
+    def _is_due(self, number: int, name: str) -> bool:
+        """Whether a file may be printed again: heartbeats of a running attempt are not worth much."""
+        if name != "heartbeat":
+            return True
+        now_s = time.monotonic()
+        if now_s - self._beaten_s.get(number, _NEVER) < HEARTBEAT_S:
+            return False
+        self._beaten_s[number] = now_s
+        return True
+
     def _read_new(self, path: RecordPath) -> bytes | None:
         """Return the contents of a small file that has changed since it was printed; None for any other."""
         mark = self._mark_of(path)
         if mark is None or mark == self._marks.get(path):
             return None
-        if path.name == "heartbeat":
-            if time.monotonic() - self._heartbeat_s < HEARTBEAT_S:
-                return None
-            self._heartbeat_s = time.monotonic()
         self._marks[path] = mark
         try:
             return read_regular(self._path_of(path), MOST_BYTES)
