@@ -1,6 +1,7 @@
 """What a person reads of Kaggle before anything runs there: the dry run, the hosts, a probe, the first launch."""
 
 import json
+import sys
 
 import pytest
 from testbed.kaggle_service import KaggleService as StandIn
@@ -176,3 +177,19 @@ def test_a_probe_shows_what_is_expected_and_the_hours(person, account):
 def test_the_probe_of_an_account_can_be_saved_for_a_dry_run(person, account):
     (person.project / "probe.json").write_text(person.ok("probe", "--host", "k", "--json"))
     assert "2 x T4 16 GB" in dry(person, "--probe", "probe.json", host="k").stdout
+
+
+def test_the_first_launch_says_that_nothing_was_tried_there_and_each_shows_the_hours(person, account):
+    """Said once; the hours are shown before each push, of which there is one for each launch."""
+    account.habits.python = sys.executable
+    table = (person.project / "launch.toml").read_text()
+    person.script(f'{table}accelerator = "None"\n', "launch.toml")
+    said = []
+    for _ in range(2):
+        done = person.run("--host", "k", "--", "python", "train.py")
+        assert done.returncode == 0, done.stdout + done.stderr
+        said.append(done.stdout + done.stderr)
+    assert [UNTRIED in text for text in said] == [True, False]
+    assert all("hours" in text and QUOTA in text for text in said)
+    assert all("a session lasts 8.5 h at most" in text for text in said)
+    assert len(account.calls("SaveKernel")) == 2
