@@ -35,5 +35,5 @@ def follow_sessions(host: Host, mirror: Mirror, view: View, desk: Desk | None) -
 
 def _has_a_next(mirror: Mirror, state: RunState) -> bool:
     """Whether a run was interrupted only by the end of its session."""
-    is_interrupted = state.state == State.INTERRUPTED and state.reason == Reason.HOST_SHUTDOWN
+    is_interrupted = state.state == State.INTERRUPTED and state.reason == Reason.SESSION_LIMIT
     return is_interrupted and load(mirror.whole_plan().runtime).has_sessions
