@@ -73,6 +73,10 @@ LACKS = {
         "sessions run in Kaggle's own image, and what a job lacks is installed there each time",
         "what is expected there   launch probe --host {host}",
     ),
+    "init": (
+        "the account of your credentials needs no table, and nothing there can be probed",
+        'a job there   launch --host {host} -- python train.py     the default   host = "{host}" in launch.toml',
+    ),
     "drill": (
         "a drill hurts a run on its machine, and nothing leads into a session of Kaggle's",
         "the same on this machine   launch drill --host local",

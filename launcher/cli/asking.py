@@ -38,3 +38,19 @@ def check_last(word: str, mirror: Mirror, verb: str, *, yes: bool) -> None:
         )
     if not is_meant:
         raise typer.Exit(1)
+
+
+def check_loss(mirror: Mirror) -> None:
+    """Have the person confirm that a session on Kaggle is deleted, which is the only way to end it.
+
+    Raises UsageError without a terminal, and Exit with code 1 if the person declines.
+    """
+    words = (
+        f"{mirror.run}: Kaggle ends a session only by deleting it: what it has printed is here and stays, "
+        "what it has written, checkpoints too, is lost"
+    )
+    is_meant = agrees(words)
+    if is_meant is None:
+        raise UsageError(f"{words}\n  if that is meant   launch stop --now {mirror.short}")
+    if not is_meant:
+        raise typer.Exit(1)

@@ -32,7 +32,8 @@ def hosts(
     """Probe the configured hosts and list what they have.
 
     These are this machine, the hosts of launch.toml and ~/.config/launch/hosts.toml, and the aliases of ~/.ssh/config that
-    a run of this client is on. All are probed at once.
+    a run of this client is on. All are probed at once. An account of Kaggle's shows the machine that is expected there, and
+    its hours; `kaggle` is one if there are credentials for it here.
 
     Examples:
         launch hosts
@@ -40,10 +41,11 @@ def hosts(
     """
     from launcher.cli.wrapping import say_wrapped
     from launcher.runs import resolve
-    from launcher.runs.probing import aliases_in_use, probe_all
+    from launcher.runs.probing import aliases_in_use, kaggle_in_use, probe_all
 
     configured = resolve.hosts()
     configured |= aliases_in_use(configured)
+    configured |= kaggle_in_use(configured)
     aliases = [name for name in resolve.aliases() if name not in configured] if every else []
     rows: list[Probed] = []
     with _report_slow_hosts(rows, list(configured)):
@@ -83,7 +85,9 @@ def _report_slow_hosts(rows: list[Probed], names: list[str]) -> Iterator[None]:
 def _shape(row: Probed) -> HostRow:
     from launcher.cli.json_shapes import HostRow
 
-    return HostRow(host=row.host.name, profile=row.profile, problem=row.problem, facts=row.facts)
+    return HostRow(
+        host=row.host.name, profile=row.profile, problem=row.problem, facts=row.facts, quota=row.quota
+    )
 
 
 def _show(rows: list[Probed]) -> None:
@@ -99,6 +103,11 @@ def _show(rows: list[Probed]) -> None:
         Column("", 30, wraps=True),
     )
     print_columns(columns, [(row.host.name, *_cells(row)) for row in rows])
+    if accounts := [row.host.name for row in rows if row.host.kaggle is not None]:
+        from launcher.cli.wrapping import say_wrapped
+        from launcher.runs.kaggle_account import UNTRIED
+
+        say_wrapped(f"{', '.join(accounts)}: {UNTRIED}")
 
 
 def _cells(row: Probed) -> tuple[str, ...]:
@@ -112,5 +121,5 @@ def _cells(row: Probed) -> tuple[str, ...]:
         (facts.gpus[0].driver if facts.gpus else None) or "-",
         f"{facts.memory_gb:.0f} GB" if facts.memory_gb is not None else "-",
         f"{facts.room_gb:,.0f} GB" if facts.room_gb is not None else "-",
-        row.problem or facts.gpu_error or facts.holders_error or facts.file_system.error or "",
+        row.problem or row.quota or facts.gpu_error or facts.holders_error or facts.file_system.error or "",
     )

@@ -47,11 +47,13 @@ def init(
     from launcher.runs.probing import NO_JOB, describe, probe
     from launcher.runs.proposing import propose, write
     from launcher.runs.run_desk import connect
+    from launcher.values.lacking import check_has
 
     path = resolve.PROJECT_FILE
     if path.exists():
         raise UsageError(f"{path} is there already, and stays as it is\n  look   launch hosts")
     place = resolve.host(host or _asked())
+    check_has(place, "init")
     if environment is not None:
         place = place.model_copy(update={"environment": environment})
     view = make_view(as_json)

@@ -64,12 +64,13 @@ class Runs(Shape):
 
 
 class HostRow(Part):
-    """A host. Without an answer `facts` is null, and `problem` says why."""
+    """A host. Without an answer `facts` is null, and `problem` says why. `quota` are the hours of an account of Kaggle's."""
 
     host: str
     profile: str | None
     problem: str | None
     facts: Facts | None
+    quota: str | None
 
 
 class Hosts(Shape):
@@ -81,12 +82,16 @@ class Hosts(Shape):
 
 
 class Probe(Facts):
-    """`launch probe`: the facts of a host, and the profile that its card has."""
+    """`launch probe`: the facts of a host, and the profile that its card has.
+
+    Those of an account of Kaggle's are expectations, and `quota` are its hours.
+    """
 
     version: Literal[1] = 1
     kind: Literal["probe"] = "probe"
     host: str
     profile: str | None
+    quota: str | None = None
 
 
 class Profiles(Shape):
@@ -217,14 +222,36 @@ class CargoWithPaths(CargoShown):
     paths: list[str]
 
 
+class ScriptSizes(Part):
+    """The bytes of a session's script, as text, and of its parts. `tree` is null if `archived` bytes go into a dataset."""
+
+    total: int
+    most: int
+    stub: int
+    agent: int
+    records: int
+    tree: int | None
+    archived: int
+
+
+class SessionShown(Part):
+    """The first session of a run on Kaggle: what is asked for, for how many hours, and with what script."""
+
+    machine: str
+    hours: float
+    script: ScriptSizes
+    quota: str
+
+
 class Preview(Shape):
-    """`launch --dry-run`."""
+    """`launch --dry-run`; `session` is null for a host that has none."""
 
     kind: Literal["preview"] = "preview"
     plan: Plan
     digest: str
     findings: list[Finding]
     cargo: CargoWithPaths
+    session: SessionShown | None
 
 
 class Proposed(Shape):

@@ -127,6 +127,14 @@ def launch(
             help="With --dry-run: use this output of `launch probe --json` instead of asking the host.",
         ),
     ] = None,
+    allow_substitute: Annotated[
+        bool,
+        typer.Option(
+            "--allow-substitute",
+            help="Plan for the cards that Kaggle gives instead of those that it has retired.",
+            rich_help_panel=WHERE,
+        ),
+    ] = False,
     sure: SureFlag = False,
     quiet: QuietFlag = False,
     _color: ColorOption = None,
@@ -175,6 +183,7 @@ def launch(
         seconds(wait),
         outputs or (),
         sure,
+        allows_substitute=allow_substitute,
     )
     if dry_run:
         _preview(request, probe, as_json)
@@ -188,10 +197,11 @@ def launch(
 
 
 def _preview(request: Request, probe: Path | None, as_json: bool) -> None:
+    from launcher.cli.session_text import session_shape, show_session
     from launcher.runs.previewing import preview
     from launcher.runs.probing import saved_probe
 
-    plan, findings, cargo = preview(request, saved_probe(probe) if probe else None)
+    plan, findings, cargo, session = preview(request, saved_probe(probe) if probe else None)
     if as_json:
         import json
 
@@ -199,7 +209,8 @@ def _preview(request: Request, probe: Path | None, as_json: bool) -> None:
         from launcher.cli.json_shapes import CargoWithPaths, Preview
 
         shown = CargoWithPaths(**cargo.to_json(), paths=sorted(cargo.paths))
-        values = plain(Preview(plan=plan, digest=plan.digest, findings=list(findings), cargo=shown))
+        found = {"findings": list(findings), "cargo": shown, "session": session_shape(session)}
+        values = plain(Preview(plan=plan, digest=plan.digest, **found))
         ordered = json.loads(json.dumps(values, sort_keys=True))  # the same plan gives the same bytes
         first = {name: ordered.pop(name) for name in ("version", "kind")}
         print(json.dumps({**first, **ordered}, separators=(",", ":")))
@@ -209,6 +220,8 @@ def _preview(request: Request, probe: Path | None, as_json: bool) -> None:
 
     show_plan(plan, findings)
     show_cargo(cargo)
+    if session is not None:
+        show_session(session)
     if plan.secrets:
         say(f"  secrets    {', '.join(plan.secrets)}   (their values are read at launch)")
     show_findings(findings)

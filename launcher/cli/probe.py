@@ -21,7 +21,7 @@ def probe(
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show what a host has: cards, space, engines, interpreters.
+    """Show what a host has: cards, space, engines, interpreters; of an account of Kaggle's what is expected there, and its hours.
 
     Examples:
         launch probe --host lab
@@ -29,16 +29,19 @@ def probe(
     """
     from launcher.errors import UnknownNameError
     from launcher.runs import resolve
-    from launcher.runs.probing import choose_profile
+    from launcher.runs.kaggle_account import quota_or_why
+    from launcher.runs.probing import choose_profile, expected_choice
     from launcher.runs.probing import probe as ask
     from launcher.runs.run_desk import connect
 
     place = resolve.host(host)
     with connect(place) as desk:
         facts = ask(desk, place)
+    hours = quota_or_why(place.kaggle) if place.kaggle is not None else None
     problem: list[str] = []
     try:
-        chosen, why = choose_profile((), facts)
+        known = expected_choice(place, place.kaggle).profiles[:1] if place.kaggle is not None else ()
+        chosen, why = choose_profile(known, facts)
         profile: str | None = chosen.name
     except UnknownNameError as error:
         profile, why, problem = None, "", str(error).split("\n")
@@ -46,15 +49,37 @@ def probe(
         from launcher.cli import json_shapes
         from launcher.cli.answer import answer
 
-        answer(json_shapes.Probe(host=place.name, profile=profile, **dict(facts)))
+        answer(json_shapes.Probe(host=place.name, profile=profile, quota=hours, **dict(facts)))
         return
+    where = f"({facts.user}@{facts.hostname}, {facts.platform} {facts.machine})"
+    ids = f"host {facts.host_id}, boot {facts.boot_id}"
+    if hours is not None:
+        where, ids = "(an account of Kaggle's)", f"place {facts.host_id}"
     lines = [
-        ("host", f"{place.name}   ({facts.user}@{facts.hostname}, {facts.platform} {facts.machine})"),
-        ("ids", f"host {facts.host_id}, boot {facts.boot_id}"),
+        ("host", f"{place.name}   {where}"),
+        ("ids", ids),
         ("profile", f"{profile or '-'}{f'   {why}' if why else ''}"),
-        *rows(facts),
+        *(rows(facts) if hours is None else _expected_rows(facts, hours)),
     ]
     say(*(f"{name:<8} {value}" for name, value in lines), *problem)
+
+
+def _expected_rows(facts: Facts, hours: str) -> Iterator[tuple[str, str]]:
+    """Yield what is expected of a machine of Kaggle's, and its account's hours: nothing can be probed before a session."""
+    from launcher.planning.kaggle_machines import DATE, IMAGE
+    from launcher.runs.kaggle_account import UNTRIED
+
+    yield "expected", f"nothing can be probed before a session: this is what was read until {DATE}"
+    yield "cpus", f"{facts.cpus}, {facts.memory_gb} GB"
+    yield "root", f"{facts.root}   {facts.room_title}"
+    torch = f"torch {IMAGE.torch} (as of {IMAGE.torch_date})" if IMAGE.torch is not None else "torch unknown"
+    yield "env", f"Python {IMAGE.python} (as of {IMAGE.date}), {torch}"
+    for gpu in facts.gpus:
+        yield f"gpu {gpu.index}", f"{gpu.name}, capability {gpu.capability}, {gpu.memory_mib or 0:,.0f} MiB"
+    if not facts.gpus:
+        yield "gpu", "none"
+    yield "hours", hours
+    yield "", UNTRIED
 
 
 def rows(facts: Facts) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.asking import YesFlag, check_last
+from launcher.cli.asking import YesFlag, check_last, check_loss
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
 from launcher.cli.say import say
 from launcher.cli.signals import spinner
@@ -24,6 +24,8 @@ def stop(
 ) -> None:
     """Stop a run: it saves a checkpoint if it can, then ends. Wait until it has ended.
 
+    Kaggle can only delete a session, with its outputs: without --now that is asked first.
+
     Examples:
         launch stop w8q2
         launch stop --now w8q2
@@ -36,6 +38,8 @@ def stop(
 
     place, mirror = locate_live(run, host, "stop")
     check_last(run, mirror, "stop", yes=yes)
+    if place.kaggle is not None and not now:
+        check_loss(mirror)
     from launcher.cli.streams import console
 
     grace_s = mirror.plan().stop_grace_s

@@ -12,7 +12,8 @@ from launcher.planning.environment_plan import (
 )
 from launcher.planning.gate import check, distribution
 from launcher.planning.image_plan import Sources, context, image, torch_for
-from launcher.planning.kaggle_machines import MachineChoice, choose_machine, expected_facts
+from launcher.planning.kaggle_machines import MachineChoice, choose_machine, expected_facts, planned_machine
+from launcher.planning.kaggle_session import session
 from launcher.planning.ladder import Excluded, Ladder, LadderInputs, PrecisionRequest, ladder
 from launcher.planning.placement import (
     best_card,
@@ -95,11 +96,13 @@ __all__ = [
     "match_profile",
     "objection",
     "plan",
+    "planned_machine",
     "release_advice",
     "requested_gpus",
     "requested_processes",
     "runtime",
     "script_of",
+    "session",
     "site",
     "source",
     "split",

@@ -14,6 +14,7 @@ from typing import Literal
 from launcher.errors import RefusedError
 from launcher.planning.image_plan import torch_for
 from launcher.planning.installed_packages import unmet
+from launcher.planning.kaggle_gate import kaggle_findings
 from launcher.planning.ladder import FAILED_BEFORE
 from launcher.planning.memory import Training, usable_gb, usable_words, weights_gb
 from launcher.planning.placement import (
@@ -64,6 +65,8 @@ def check(
         *_model_room(plan),
         *_packages(plan),
     ]
+    if host.kaggle is not None:
+        found += kaggle_findings(plan, host.kaggle, facts)
     if facts is not None:
         found += [*_card(plan, facts), *_how(plan, facts, host), *_room(facts)]
         if wheels is not None:
@@ -340,9 +343,14 @@ def _environment_room(plan: Plan, facts: Facts) -> list[Finding]:
 
 
 def _how(plan: Plan, facts: Facts, host: Host) -> list[Finding]:
-    """Return the findings for the runtime: a container needs an engine, a native run needs the job's packages."""
+    """Return the findings for the runtime: a container needs an engine, a native run needs the job's packages.
+
+    A kernel of Kaggle's gets them in each session.
+    """
     if plan.runtime == "docker":
         return [*_engine(plan, facts, host), *_image_room(plan, facts)]
+    if host.kaggle is not None:
+        return []
     return [*_environment(plan, facts), *_environment_room(plan, facts), *_logout(plan, facts)]
 
 

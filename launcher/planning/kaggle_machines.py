@@ -13,7 +13,7 @@ from launcher.errors import RefusedError
 from launcher.values.facts import Facts, FileSystem, Gpu, Interpreter, PrecisionEvidence
 from launcher.values.kaggle_settings import KaggleSettings
 from launcher.values.parsing import unknown_name
-from launcher.values.plan import Finding
+from launcher.values.plan import Finding, Plan
 from launcher.values.profile import Profile
 
 DATE = "2026-11-22"
@@ -169,6 +169,14 @@ def fits(profile: Profile, machine: Machine) -> bool:
 def shape_for(profile: Profile) -> str | None:
     """Return the accelerator to ask for so that a profile's cards come; None if the service has none."""
     return next((machine.shape for machine in MACHINES if fits(profile, machine)), None)
+
+
+def planned_machine(plan: Plan) -> MachineChoice | None:
+    """Return the machine that the sessions of a recorded plan are given; None for a plan without sessions."""
+    machine = next(
+        (one for one in MACHINES if plan.session is not None and one.shape == plan.session.machine), None
+    )
+    return MachineChoice(machine, (plan.profile,)) if machine is not None else None
 
 
 def expected_facts(

@@ -14,6 +14,7 @@ import io
 import lzma
 import re
 import tarfile
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, NamedTuple
 
@@ -67,13 +68,14 @@ _TEXT = re.compile(r'^PAYLOAD = """\s*\n(.*?)\n"""\s*$', re.MULTILINE | re.DOTAL
 
 
 class Member(NamedTuple):
-    """A file of a run's folder, or a link: its path below the folder, its size in bytes, and a way to open its contents."""
+    """A file of a run's folder, a link or an empty folder: its path, its size in bytes, and a way to open its contents."""
 
     path: str
     size: int
     open: Callable[[], IO[bytes]]
     is_executable: bool = False
     link: str | None = None
+    is_folder: bool = False
 
     @classmethod
     def of(cls, path: str, data: bytes, *, is_executable: bool = False) -> Member:
@@ -103,11 +105,28 @@ class ScriptParts(NamedTuple):
 def payload(agent: bytes, settings: SegmentSettings, run: Iterable[Member]) -> bytes:
     """Return the payload of a segment: a compressed archive of the agent, the settings, and the run's folder."""
     members = [
-        Member.of(AGENT, agent),
+        Member.of(AGENT, stored(agent)),
         Member.of(SETTINGS, settings.to_file()),
         *(member._replace(path=RUN + member.path) for member in run),
     ]
     return _compressed(members)
+
+
+def stored(agent: bytes) -> bytes:
+    """Return a zipapp whose files are not compressed one by one: all together they take half of that.
+
+    What is no zip file is returned as it is.
+    """
+    if not zipfile.is_zipfile(io.BytesIO(agent)):
+        return agent
+    buffer = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(agent)) as source,
+        zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as target,
+    ):
+        for name in source.namelist():
+            target.writestr(zipfile.ZipInfo(name), source.read(name))
+    return buffer.getvalue()
 
 
 def _compressed(members: Iterable[Member]) -> bytes:
@@ -191,7 +210,7 @@ def parts(agent: bytes, settings: SegmentSettings, run: Iterable[Member]) -> Scr
     small = ScriptParts(
         total=len(script(payload(agent, settings, records))),
         stub=len(script(b"")),
-        agent=_text_bytes([Member.of(AGENT, agent)]),
+        agent=_text_bytes([Member.of(AGENT, stored(agent))]),
         records=_text_bytes([Member.of(SETTINGS, settings.to_file()), *records]),
         tree=None,
         archived=sum(member.size for member in tree),
@@ -232,6 +251,10 @@ def _write_tar(target: IO[bytes] | gzip.GzipFile, members: Iterable[Member]) -> 
             entry.mode = 0o755 if member.is_executable else 0o644
             if member.link is not None:
                 entry.type, entry.linkname = tarfile.SYMTYPE, member.link
+                archive.addfile(entry)
+                continue
+            if member.is_folder:
+                entry.type, entry.mode = tarfile.DIRTYPE, 0o755
                 archive.addfile(entry)
                 continue
             entry.size = member.size

@@ -19,7 +19,8 @@ def session(
     choice: MachineChoice, others: Sequence[Plan], requirements: Sequence[str], wheels: WheelTable
 ) -> Session:
     """Return what a run's sessions are given: `others` are its plans for the choice's profiles after the first."""
-    torch = (_wheel(profile, requirements, wheels) for profile in choice.profiles if profile.kind == "cuda")
+    cards = choice.profiles if choice.machine.cards else ()
+    torch = (_wheel(profile, requirements, wheels) for profile in cards)
     return Session(
         machine=choice.machine.shape,
         others=tuple(

@@ -73,6 +73,16 @@ def findings(asked: str | None, plan: Plan, facts: Facts | None) -> list[Finding
         return [
             Finding(level="refuse", code="no-such-card", message=message, mend="launch it without --gpus")
         ]
+    if plan.allocation.how == "given" and not plan.rehearsed:
+        count = requested_gpus(asked, plan.split.ranks)[0]
+        if not named and count == plan.split.ranks:
+            return []
+        message = (
+            f"--gpus {asked}: a session of {plan.host} has {plan.profile.title}, all of them for its run"
+        )
+        return [
+            Finding(level="refuse", code="no-such-card", message=message, mend="launch it without --gpus")
+        ]
     if facts is None or not named:
         return []
     there = {gpu.uuid: gpu for gpu in (() if plan.rehearsed else cards_of(plan.profile, facts))}

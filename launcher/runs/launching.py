@@ -23,9 +23,13 @@ from launcher.errors import (
 )
 from launcher.hosts import Desk
 from launcher.planning import (
+    MachineChoice,
     PrecisionRequest,
+    choose_machine,
     environment,
+    expected_facts,
     requested_gpus,
+    session,
     site,
     starts_python,
     verification,
@@ -52,6 +56,7 @@ from launcher.runs.contact import Contact, look_at_cards, pass_gate, pass_gate_w
 from launcher.runs.env_file import HiddenValues
 from launcher.runs.held_interrupts import HeldInterrupts
 from launcher.runs.hook_note import hook_note
+from launcher.runs.kaggle_account import say_before_push
 from launcher.runs.loading import Load, load
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import choose_profile, describe, probe
@@ -85,7 +90,7 @@ class Resolved(NamedTuple):
     """The request as values. The probe decides between several `profiles`, or between all that are known if none is named.
 
     `model` is what is known here of the job's; `rehearsed_on` the CPU that a card's plan is tried on. `values` are those
-    secrets of the job that --env-file gave.
+    secrets of the job that --env-file gave. `machine` is what an account of Kaggle's is asked for.
     """
 
     host: Host
@@ -97,6 +102,7 @@ class Resolved(NamedTuple):
     gpus: str | None
     values: HiddenValues = secret_values.NO_VALUES
     teacher: Model | None = None
+    machine: MachineChoice | None = None
 
     @property
     def job(self) -> Job:
@@ -123,10 +129,30 @@ def understand(request: Request) -> Resolved:
         )
     rehearsed_on = resolve.profile("cpu") if request.rehearses else None
     requested_gpus(request.gpus, 1)
+    machine = _machine(host, profiles, request)
+    profiles = machine.profiles if machine is not None else profiles
     model, teacher = models.read_here(task), models.read_teacher(task)
     return Resolved(
-        host, profiles, task, request.precision, model, rehearsed_on, request.gpus, values, teacher
+        host, profiles, task, request.precision, model, rehearsed_on, request.gpus, values, teacher, machine
     )
+
+
+def _machine(host: Host, named: Sequence[Profile], request: Request) -> MachineChoice | None:
+    """Return what an account of Kaggle's is asked for; None for a machine, whose probe decides. Raises RefusedError."""
+    if host.kaggle is not None:
+        return choose_machine(
+            host.name,
+            host.kaggle,
+            named,
+            resolve.profiles(),
+            allow_substitute=request.allows_substitute,
+            rehearses=request.rehearses,
+        )
+    if request.allows_substitute:
+        raise UsageError(
+            f"--allow-substitute: {host.name} has the cards that its probe finds\n  next   launch it without"
+        )
+    return None
 
 
 class Started(NamedTuple):
@@ -154,6 +180,7 @@ def launch(request: Request, view: View) -> Started:
     if task.said:
         view.note(task.said)
     settle([*job_check.findings(task), *secret_values.findings(resolved.values)], view)
+    settle(resolved.machine.notes if resolved.machine is not None else (), view)
     runs_folder()  # raises if it cannot be made, before anything is asked of the host
     loaded = _load(task, request.env_files, view)
     before = ShippedBefore(task.code, host)
@@ -174,6 +201,7 @@ def launch(request: Request, view: View) -> Started:
         deadline = time.monotonic() + request.wait_s
         contact = Contact(host, desk, resolved.job, facts, view, resolved.gpus, deadline)
         contact = pass_gate_when_free(contact, plan)
+        say_before_push(host, view)
         build = build_settings.read(host, os.environ)
         with open_for_plan(desk, host, plan, contact.facts, build) as runtime:
             shipments: list[Shipment] = []
@@ -312,9 +340,10 @@ def _with_images(host: Host) -> Host:
 def _look(desk: Desk, resolved: Resolved, view: View) -> tuple[Facts, Profile]:
     """Probe a host; return its facts and the profile that they decide on. Raises HostError or UnknownNameError."""
     with view.stage("probe") as stage:
-        facts = probe(desk, resolved.host, resolved.job)
+        facts = probe(desk, resolved.host, resolved.job, resolved.machine)
         profile, why = choose_profile(resolved.profiles, facts)
-        stage.text = "; ".join(filter(None, (describe(facts), why)))
+        words = describe(facts) if resolved.machine is None else f"expected: {describe(facts)}"
+        stage.text = "; ".join(filter(None, (words, why)))
     return facts, profile
 
 
@@ -326,10 +355,44 @@ def plan_of(profile: Profile, resolved: Resolved, facts: Facts | None) -> Plan:
 def plan_with(
     profile: Profile, resolved: Resolved, facts: Facts | None, takes: tuple[PlanValue, ...] | None
 ) -> Plan:
-    """Return the plan of a job whose script takes these values from it."""
+    """Return the plan of a job whose script takes these values from it.
+
+    For sessions of Kaggle's it has the plans for the other cards that may come.
+    """
+    plan = _plan_for(profile, resolved, facts, takes)
+    if resolved.machine is None or facts is None:
+        return plan
+    others = [
+        _plan_of_other(other, resolved, resolved.machine, facts, takes)
+        for other in resolved.machine.profiles[1:]
+    ]
+    known = [other for other in others if other is not None]
+    given = session(resolved.machine, known, resolved.job.requirements, resolve.wheels())
+    return plan.model_copy(update={"session": given})
+
+
+def _plan_of_other(
+    profile: Profile,
+    resolved: Resolved,
+    machine: MachineChoice,
+    facts: Facts,
+    takes: tuple[PlanValue, ...] | None,
+) -> Plan | None:
+    """Return the plan for another card that may come; None if the job cannot run on it as it was asked for."""
+    expected = expected_facts(facts.host_id, machine.machine, profile, facts.precision_evidence)
+    try:
+        return _plan_for(profile, resolved, expected, takes)
+    except RefusedError:
+        return None
+
+
+def _plan_for(
+    profile: Profile, resolved: Resolved, facts: Facts | None, takes: tuple[PlanValue, ...] | None
+) -> Plan:
     if resolved.rehearsed_on is not None and not takes and not _can_imitate(profile, resolved.job):
         profile, resolved = resolved.rehearsed_on, resolved._replace(rehearsed_on=None)
-    profile = cards.profile_for(resolved.gpus, profile)
+    if resolved.machine is None or resolved.rehearsed_on is not None:
+        profile = cards.profile_for(resolved.gpus, profile)
     on = resolved.rehearsed_on or profile
     kind = load_runtime(choose_runtime(on, resolved.host, resolved.job, facts) if facts else WITHOUT_FACTS)
     sources = resolve.image_sources() if kind.has_images else None

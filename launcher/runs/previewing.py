@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from launcher.errors import HostError, RefusedError
-from launcher.planning import Ladder, LadderInputs, check, ladder, ladder_inputs
+from launcher.planning import Ladder, LadderInputs, check, expected_facts, ladder, ladder_inputs
 from launcher.runs import cards, job_check, resolve, script_check, secret_values
 from launcher.runs.adapting import suggestion
+from launcher.runs.kaggle_preview import SessionPreview, preview_session
 from launcher.runs.launching import AUTO, Resolved, known_of, plan_of, understand
 from launcher.runs.loading import load
 from launcher.runs.probing import choose_profile, probe
@@ -22,11 +23,12 @@ from launcher.values.plan import Finding, Plan, PlanValue
 
 
 class Preview(NamedTuple):
-    """A plan, what the gate would say, and what would travel."""
+    """A plan, what the gate would say, and what would travel; of sessions on Kaggle, what the first one would be."""
 
     plan: Plan
     findings: tuple[Finding, ...]
     cargo: Cargo
+    session: SessionPreview | None = None
 
 
 def preview(request: Request, facts: Facts | None = None) -> Preview:
@@ -43,11 +45,12 @@ def preview(request: Request, facts: Facts | None = None) -> Preview:
     if facts is None:
         try:
             with connect(host) as desk:
-                facts = probe(desk, host, resolved.job)
+                facts = probe(desk, host, resolved.job, resolved.machine)
         except HostError as error:
             if not profiles:
                 raise
-            if len(profiles) > 1:
+            facts = expected_of(resolved)
+            if facts is None and len(profiles) > 1:
                 choices = " or ".join(profile.name for profile in profiles)
                 words = f"{error}\n  without its probe the profile is not clear: name {choices}"
                 raise HostError(error.host, words) from error
@@ -65,10 +68,12 @@ def preview(request: Request, facts: Facts | None = None) -> Preview:
     against = [*refused, *of_job, *loaded.cargo.findings, *of_script]
     if question is not None:
         against.append(question)
+    against += resolved.machine.notes if resolved.machine is not None else ()
     against += suggestion(plan)
     against += script_check.without_effect(plan, resolved.asked, rehearses=request.rehearses)
     findings = (*against, *unreached, *asked, *check(plan, facts, host, resolve.wheels()))
-    return Preview(plan, findings, loaded.cargo)
+    place = facts.host_id if facts is not None else host.name
+    return Preview(plan, findings, loaded.cargo, preview_session(plan, host, place, loaded.tree))
 
 
 class Explanation(NamedTuple):
@@ -90,6 +95,8 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     Raises RefusedError when the precision that is asked for is excluded.
     """
     resolved = understand(request)
+    if facts is None:
+        facts = expected_of(resolved)
     if facts is None and len(resolved.profiles) != 1:
         with connect(resolved.host) as desk:
             facts = probe(desk, resolved.host, resolved.job)
@@ -100,6 +107,14 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     takes = plan_values_of(resolved.job, resolved.task.code)
     findings = job_check.findings(resolved.task)
     return Explanation(case, ladder(case, resolved.asked), findings, resolved.job, takes)
+
+
+def expected_of(resolved: Resolved) -> Facts | None:
+    """Return what is expected of a machine of Kaggle's without asking anybody; None for a host that can be probed."""
+    settings, choice = resolved.host.kaggle, resolved.machine
+    if settings is None or choice is None:
+        return None
+    return expected_facts(f"kaggle-{settings.account or 'unknown'}", choice.machine, choice.profiles[0])
 
 
 def _with_nothing_asked(resolved: Resolved) -> Resolved:

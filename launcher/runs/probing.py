@@ -7,19 +7,31 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from launcher.errors import BadFileError, LaunchError, RunError
 from launcher.hosts import Desk
-from launcher.planning import best_card, card_choice_reason, distribution, match_profile, source
+from launcher.hosts.kaggle_hours import account_hours, has_credentials
+from launcher.planning import (
+    MachineChoice,
+    best_card,
+    card_choice_reason,
+    choose_machine,
+    distribution,
+    expected_facts,
+    match_profile,
+    source,
+)
 from launcher.runs import resolve
+from launcher.runs.kaggle_account import quota_words
 from launcher.runs.mirror import mirrors
 from launcher.runs.run_desk import connect
 from launcher.values.facts import Facts
-from launcher.values.host import Host
+from launcher.values.host import KAGGLE, Host
 from launcher.values.job import Job
+from launcher.values.kaggle_settings import KaggleSettings
 from launcher.values.model import CONFIG_KEYS
 from launcher.values.parsing import build
 from launcher.values.profile import Profile
@@ -31,11 +43,13 @@ PROBE_DEADLINE_S = 20.0
 MOST_HOSTS_AT_ONCE = 32
 
 
-def probe(desk: Desk, host: Host, job: Job | None = None) -> Facts:
+def probe(desk: Desk, host: Host, job: Job | None = None, choice: MachineChoice | None = None) -> Facts:
     """Ask a host for its facts, and for the packages and the model of a job; without a job, for its other interpreters.
 
-    Raises HostError.
+    Of an account of Kaggle's the facts are what is expected of the chosen machine. Raises HostError.
     """
+    if host.kaggle is not None:
+        return _expected(desk, host, host.kaggle, choice)
     model = source(job.model).model_dump() if job is not None and job.model is not None else None
     return desk.probe(
         environment=host.environment,
@@ -44,6 +58,13 @@ def probe(desk: Desk, host: Host, job: Job | None = None) -> Facts:
         model=model,
         model_keys=CONFIG_KEYS,
     )
+
+
+def _expected(desk: Desk, host: Host, settings: KaggleSettings, choice: MachineChoice | None) -> Facts:
+    """Return what is expected of a machine, with the evidence of earlier runs, which is with the account's spool."""
+    machine, profiles, _ = choice or expected_choice(host, settings)
+    spool = desk.probe(environment=None, packages=[], engine=None, model=None, model_keys=())
+    return expected_facts(spool.host_id, machine, profiles[0], spool.precision_evidence)
 
 
 def saved_probe(path: Path) -> Facts:
@@ -75,13 +96,24 @@ def aliases_in_use(configured: Container[str]) -> dict[str, Host]:
     return dict(sorted(found.items()))
 
 
+def kaggle_in_use(configured: Mapping[str, Host]) -> dict[str, Host]:
+    """Return the account of Kaggle's that needs no table, if there are credentials and no other host has its name."""
+    is_free = KAGGLE.name not in configured and KAGGLE.name not in resolve.aliases()
+    has_table = any(host.kaggle is not None for host in configured.values())
+    return {KAGGLE.name: KAGGLE} if is_free and not has_table and has_credentials() else {}
+
+
 class Probed(NamedTuple):
-    """What one of several hosts answered: its facts and the profile of its best card, or why not."""
+    """What one of several hosts answered: its facts and the profile of its best card, or why not.
+
+    The facts of an account of Kaggle's are expectations, and `quota` are its hours in words.
+    """
 
     host: Host
     facts: Facts | None = None
     profile: str | None = None
     problem: str | None = None
+    quota: str | None = None
 
 
 def probe_all(hosts: Sequence[Host], deadline_s: float = PROBE_DEADLINE_S) -> Iterator[Probed]:
@@ -111,11 +143,27 @@ def probe_all(hosts: Sequence[Host], deadline_s: float = PROBE_DEADLINE_S) -> It
 def _probe_alone(host: Host) -> Probed:
     facts: Facts | None = None
     try:
+        if host.kaggle is not None:
+            return _probe_account(host, host.kaggle)
         with connect(host) as desk:
             facts = probe(desk, host, NO_JOB)
         return Probed(host, facts, match_profile(facts, resolve.profiles().values()).name)
     except LaunchError as error:
         return Probed(host, facts, problem=str(error).splitlines()[0])
+
+
+def _probe_account(host: Host, settings: KaggleSettings) -> Probed:
+    """Ask for an account's hours; its spool is not needed for that. Raises LaunchError."""
+    choice = expected_choice(host, settings)
+    user, quota = account_hours(settings)
+    facts = expected_facts(f"kaggle-{user}", choice.machine, choice.profiles[0])
+    return Probed(host, facts, choice.profiles[0].name, quota=quota_words(quota))
+
+
+def expected_choice(host: Host, settings: KaggleSettings) -> MachineChoice:
+    """Return the machine that an account's table asks for. Raises RefusedError, UnknownNameError."""
+    named = resolve.profiles_meant(host.profile) if host.profile is not None else ()
+    return choose_machine(host.name, settings, named, resolve.profiles())
 
 
 def choose_profile(profiles: Sequence[Profile], facts: Facts) -> tuple[Profile, str]:
@@ -136,7 +184,8 @@ def choose_profile(profiles: Sequence[Profile], facts: Facts) -> tuple[Profile, 
 def describe(facts: Facts) -> str:
     """Return a host's facts in one line."""
     if facts.gpus:
-        card = f"{facts.cards_with_held}, driver {facts.gpus[0].driver}"
+        driver = facts.gpus[0].driver
+        card = facts.cards_with_held + (f", driver {driver}" if driver else "")
     else:
         card = "Apple GPU" if facts.has_apple_gpu else f"no GPU, {facts.cpus} CPUs"
     version = facts.interpreter.version if facts.interpreter else None

@@ -42,6 +42,7 @@ class Request(NamedTuple):
     outputs: Sequence[str] = ()
     is_sure: bool = False
     verifies: bool = False
+    allows_substitute: bool = False
 
 
 def remember(mirror: Mirror, request: Request) -> None:

@@ -19,7 +19,7 @@ from launcher.errors import (
     UsageError,
 )
 from launcher.hosts import Desk
-from launcher.planning import changed, job_of
+from launcher.planning import changed, job_of, planned_machine
 from launcher.runs import (
     build_settings,
     departures,
@@ -110,7 +110,7 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
         secrets = secret_values.values(job_of(plan), given)
         there = host.model_copy(update={"environment": plan.host_environment})
         with view.stage("probe") as stage:
-            facts = probe(desk, there, job_of(plan))
+            facts = probe(desk, there, job_of(plan), planned_machine(plan))
             stage.text = describe(facts)
         view.head(plan)
         deadline = time.monotonic() + request.wait_s

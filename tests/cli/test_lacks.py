@@ -21,6 +21,7 @@ SAID = {
     "image show --host kaggle --profile t4x2": ("Kaggle's own image", "launch probe --host kaggle"),
     "image list --host kaggle": ("Kaggle's own image", "launch probe --host kaggle"),
     "image prune --host kaggle": ("Kaggle's own image", "launch probe --host kaggle"),
+    "init --host kaggle": ("needs no table", "launch --host kaggle -- python train.py"),
     "drill --host kaggle": ("a drill hurts a run", "launch drill --host local"),
     "verify --host kaggle --profile t4x2": ("gone with it", "launch verify --rehearse"),
 }
@@ -42,6 +43,17 @@ def test_a_verb_that_the_place_lacks_says_why_and_what_to_type(desk, line):
     assert why in done.stderr
     assert command in done.stderr.splitlines()[-1]
     assert done.stdout == ""
+
+
+def test_stop_says_that_a_sessions_outputs_are_lost_and_asks(desk):
+    """Without a terminal to ask at, nothing is asked of the service, and --now is what to type."""
+    done = desk.run("stop", "aaaa11")
+    assert done.returncode == 2
+    assert "only by deleting it" in done.stderr
+    assert done.stderr.splitlines()[-1].strip() == "if that is meant   launch stop --now aaaa11"
+    meant = desk.run("stop", "--now", "aaaa11")
+    assert "deleting" not in meant.stderr
+    assert "no credentials here" in meant.stderr
 
 
 def test_every_lack_is_said_by_a_verb():

@@ -27,6 +27,7 @@ from launcher.planning.kaggle_script import (
     payload,
     payload_of,
     script,
+    stored,
     unpacked,
     write_tree,
 )
@@ -44,6 +45,7 @@ FILES = [
     Member.of("control/plan.json", b"{}\n"),
     Member.of("work/code/names äöü \\ ' \"/x.txt", b""),
     Member("work/code/link", 0, io.BytesIO, link="train.py"),
+    Member("work/code/empty", 0, io.BytesIO, is_folder=True),
 ]
 AGENT = """
 import json, os, sys
@@ -78,8 +80,9 @@ def test_the_script_unpacks_itself_and_becomes_the_agent(tmp_path):
     verb, folder, *places = said["words"]
     assert (verb, places, said["isolated"], said["pid"]) == ("segment", ["/w", "/i"], 1, process.pid)
     assert said["files"].pop("agent.pyz") is False
-    names = {"segment.json": False, **{f"run/{file.path}": file.is_executable for file in FILES}}
+    names = {"segment.json": False, **{f"run/{file.path}": file.is_executable for file in FILES[:-1]}}
     assert said["files"] == names
+    assert os.listdir(os.path.join(folder, "run/work/code/empty")) == []
     assert os.readlink(os.path.join(folder, "run/work/code/link")) == "train.py"
 
 
@@ -102,10 +105,25 @@ def test_a_script_that_was_damaged_says_so_and_starts_nothing(tmp_path):
     assert done.stdout == ""
 
 
-def test_the_agent_and_a_small_run_leave_most_of_the_room(tmp_path):
-    """Two thirds of what may be pushed are for the code and the data."""
+def test_the_agent_is_the_same_program_when_it_is_stored(tmp_path):
+    """Compressed together its files take much less than one by one, and it still starts."""
+    path = tmp_path / "agent.pyz"
+    said = []
+    for data in (agent_file().data, stored(agent_file().data)):
+        path.write_bytes(data)
+        done = subprocess.run(
+            [sys.executable, "-I", path, "no-such-verb"], capture_output=True, text=True, check=False
+        )
+        said.append((done.returncode, done.stdout, done.stderr))
+    assert said[0] == said[1]
+    assert said[0][2].startswith("usage: agent")
+    assert stored(AGENT.encode()) == AGENT.encode()
+
+
+def test_the_agent_and_a_small_run_leave_most_of_the_room():
+    """More than half of what may be pushed is for the code and the data."""
     text = script(payload(agent_file().data, SETTINGS, FILES))
-    assert len(text.encode()) < MOST_BYTES * 2 / 3
+    assert len(text.encode()) < MOST_BYTES / 2
     assert max(map(len, text.splitlines())) <= LINE + 10
     assert text.isascii()
 

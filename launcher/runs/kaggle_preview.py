@@ -1,0 +1,74 @@
+"""A dry run's view of a session on Kaggle: what its script would be made of, and how long it may last. Nothing is sent."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import IO, NamedTuple
+
+from launcher.errors import UsageError
+from launcher.hosts.agent_file import agent_file
+from launcher.planning.kaggle_script import MOST_BYTES, Member, ScriptParts, parts
+from launcher.planning.kaggle_session import segment_cards
+from launcher.runs.kaggle_account import quota_or_why
+from launcher.runs.tree import CodeTree
+from launcher.values.host import Host
+from launcher.values.plan import Plan
+from launcher.values.segment_settings import SegmentSettings
+
+RUN = "000000-dry-run-000000"
+
+
+class SessionPreview(NamedTuple):
+    """What is asked of the service, how many hours a session may last, what its script is made of, and the account's hours."""
+
+    machine: str
+    hours: float
+    parts: ScriptParts
+    quota: str
+    most_bytes: int = MOST_BYTES
+
+
+def preview_session(plan: Plan, host: Host, place: str, tree: CodeTree) -> SessionPreview | None:
+    """Return what the first session of a plan would be; None for a plan without sessions.
+
+    Raises UsageError for a file that cannot be read.
+    """
+    settings = host.kaggle
+    if plan.session is None or settings is None:
+        return None
+    told = SegmentSettings(
+        run=RUN,
+        segment=1,
+        session_s=settings.session_hours * 3600,
+        place_id=place,
+        internet=settings.internet,
+        cards=segment_cards(plan),
+        requirements=plan.requirements,
+        torch=plan.session.torch,
+    )
+    run = [Member.of("control/plan.json", plan.to_file()), *_members(tree)]
+    try:
+        made_of = parts(agent_file().data, told, run)
+    except OSError as error:
+        raise UsageError(f"{error.filename or 'a file'} cannot be read: {error.strerror or error}") from error
+    return SessionPreview(plan.session.machine, settings.session_hours, made_of, quota_or_why(settings))
+
+
+def _members(tree: CodeTree) -> list[Member]:
+    """Return the files of the code and the data as they would lie in the run's folder."""
+    return [
+        Member(
+            f"work/{entry.path}",
+            0 if entry.link is not None else entry.size,
+            functools.partial(_open, entry.source),
+            is_executable=entry.is_file and os.access(entry.source, os.X_OK),
+            link=entry.link,
+            is_folder=entry.folder is not None,
+        )
+        for entry in tree.entries
+    ]
+
+
+def _open(path: str) -> IO[bytes]:
+    return open(path, "rb")
