@@ -19,6 +19,8 @@ from testbed.cache import demo_parts, wheelhouse
 from testbed.cards import Cards
 from testbed.client import IS_REQUIRED, REPOSITORY, Client, kill_all_of, missing
 from testbed.engine import Engine, RootlessEngine, engine_in_a_machine
+from testbed.kaggle_account import KaggleAccount, habits
+from testbed.kaggle_service import KaggleService
 from testbed.machine import Machine, remove_bridge
 from testbed.sshd import MissingPartError, SshHost
 from testbed.toy import Toy
@@ -171,6 +173,13 @@ def lab(client: Client, ssh_host: SshHost) -> SshHost:
     """The SSH host, named `A` in the client's project."""
     (client.project / "launch.toml").write_text(ssh_host.table())
     return ssh_host
+
+
+@pytest.fixture
+def kaggle_account(client: Client, tmp_path: Path) -> Iterator[KaggleAccount]:
+    """An account of Kaggle's stand-in, and a project that trains there; see KaggleAccount."""
+    with KaggleService(tmp_path / "service", habits()) as service:
+        yield KaggleAccount(client, service, tmp_path)
 
 
 @pytest.fixture

@@ -84,10 +84,10 @@ class AgentDesk:
     def __init__(self, channel: Channel) -> None:
         """Speak over this channel, and close it at the end."""
         self._channel = channel
-        self.runs: Runs = AgentRuns(channel)
-        self.preparation: Preparation = AgentPreparation(channel)
+        self.runs: Runs = _Runs(channel)
+        self.preparation: Preparation = _Preparation(channel)
         self.making: Making = _Making(channel)
-        self.upkeep: Upkeep = AgentUpkeep(channel)
+        self.upkeep: Upkeep = _Upkeep(channel)
 
     @property
     def host(self) -> str:
@@ -217,7 +217,7 @@ class _Part:
         )
 
 
-class AgentRuns(_Part):
+class _Runs(_Part):
     """The runs of a host, by its agent."""
 
     def summaries(
@@ -362,7 +362,7 @@ class _LineTooLongError(Exception):
     """Raised for a line without end."""
 
 
-class AgentPreparation(_Part):
+class _Preparation(_Part):
     """A run that is being prepared, by the agent."""
 
     def create(
@@ -510,7 +510,7 @@ class _Making(_Part):
         self._channel.call("seal_environment", name=name, deadline_s=DISK_S)
 
 
-class AgentUpkeep(_Part):
+class _Upkeep(_Part):
     """Sweeping and garbage collection, by the agent."""
 
     def sweep(self, runs: Collection[str], *, dry_run: bool) -> Sweep:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from launcher.errors import LackingError
-from launcher.hosts.agent_desk import AgentDesk, AgentPreparation, AgentRuns, AgentUpkeep
+from launcher.hosts.agent_desk import AgentDesk, _Preparation, _Runs, _Upkeep
 from launcher.hosts.channel import Channel, Incoming, Reply, Socket
 from launcher.hosts.company import Keyboard
 from launcher.hosts.desk import Heard, Printed
@@ -42,9 +42,9 @@ class SpooledDesk(AgentDesk):
         super().__init__(Channel(host.name, LocalLink(spool, {"LAUNCH_HOST_ID": place})))
         self.segments = segments
         self._feeders: dict[str, Feeder] = {}
-        self.runs = SpooledRuns(self._channel, self)
-        self.preparation = SpooledPreparation(self._channel, self)
-        self.upkeep = SpooledUpkeep(self._channel)
+        self.runs = _SpooledRuns(self._channel, self)
+        self.preparation = _SpooledPreparation(self._channel, self)
+        self.upkeep = _SpooledUpkeep(self._channel)
 
     @property
     def about(self) -> str:
@@ -115,7 +115,7 @@ class SpooledDesk(AgentDesk):
         self.close()
 
 
-class SpooledRuns(AgentRuns):
+class _SpooledRuns(_Runs):
     """The runs of a spool."""
 
     def __init__(self, channel: Channel, desk: SpooledDesk) -> None:
@@ -199,7 +199,7 @@ class SpooledRuns(AgentRuns):
         return freed
 
 
-class SpooledPreparation(AgentPreparation):
+class _SpooledPreparation(_Preparation):
     """A run that is being prepared in the spool."""
 
     def __init__(self, channel: Channel, desk: SpooledDesk) -> None:
@@ -211,7 +211,7 @@ class SpooledPreparation(AgentPreparation):
         return super().inherit(run, parent, requested_keys)
 
 
-class SpooledUpkeep(AgentUpkeep):
+class _SpooledUpkeep(_Upkeep):
     """Upkeep of a spool: no process of a run is on this machine."""
 
     def sweep(self, runs: Iterable[str], *, dry_run: bool) -> Sweep:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from launcher.errors import UnreachableError
 from launcher.hosts import Desk
-from launcher.runs.following import follow
+from launcher.runs.following import follow, pause
 from launcher.runs.mirror import Mirror
 from launcher.runs.recovering import recover_to_follow
 from launcher.runs.run_desk import open_desk
@@ -19,21 +20,35 @@ def follow_sessions(host: Host, mirror: Mirror, view: View, desk: Desk | None) -
         state = follow(host, mirror, view, desk)
         if not _has_a_next(mirror, state):
             return state
-        desk = open_desk(host, mirror)
+        desk = _with_next_session(host, mirror, view)
+        if desk is None:
+            return state
+
+
+def _with_next_session(host: Host, mirror: Mirror, view: View) -> Desk | None:
+    """Begin the next session of a run; return the open desk, or `None` if it does not go on. A lost link is opened again."""
+    tries = 0
+    while True:
         try:
-            goes_on = recover_to_follow(desk, mirror, view)
-        except BaseException:
-            desk.close()
-            raise
+            desk = open_desk(host, mirror)
+            try:
+                goes_on = recover_to_follow(desk, mirror, view)
+            except BaseException:
+                desk.close()
+                raise
+        except UnreachableError as error:
+            tries += 1
+            pause(view, error, tries)
+            continue
         if not goes_on:
             desk.close()
-            return state
-        view.note(
-            f"{mirror.run}: its session has ended at its limit; the next one goes on from its checkpoint"
-        )
+            return None
+        words = "its session has ended at its limit; the next one goes on from its checkpoint"
+        view.note(f"{mirror.run}: {words}")
+        return desk
 
 
 def _has_a_next(mirror: Mirror, state: RunState) -> bool:
     """Whether a run was interrupted only by the end of its session."""
-    is_interrupted = state.state == State.INTERRUPTED and state.reason == Reason.HOST_SHUTDOWN
+    is_interrupted = state.state == State.INTERRUPTED and state.reason == Reason.SESSION_LIMIT
     return is_interrupted and load(mirror.whole_plan().runtime).has_sessions

@@ -49,6 +49,7 @@ class Reason(StrEnum):
     ATTEMPTS_EXHAUSTED = "attempts-exhausted"
     NOT_RESTARTABLE = "not-restartable"
     HOST_SHUTDOWN = "host-shutdown"
+    SESSION_LIMIT = "session-limit"
     CARD = "card"
     IMAGE = "image"
     SECRET = "secret"  # noqa: S105
