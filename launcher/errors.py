@@ -3,7 +3,8 @@
 LaunchError                    exit 1
 ├── UsageError                 exit 2   yours: a command line or a file that you wrote
 │   ├── BadFileError                    a key or value in it
-│   └── UnknownNameError                an unknown host, profile, job or run
+│   ├── UnknownNameError                an unknown host, profile, job or run
+│   └── LackingError                    a verb that a host's kind of place cannot offer
 ├── RefusedError               exit 3   the gate: this plan cannot work there
 │   └── CardBusyError                   others hold its cards just now: wait for them
 ├── HostError                  exit 4   the host, or the way to it
@@ -49,6 +50,48 @@ class BadFileError(UsageError):
 
 class UnknownNameError(UsageError):
     """Raised when a command names an unknown host, profile, job or run."""
+
+
+LACKS = {
+    "exec": (
+        "nothing leads into a session of Kaggle's while it runs",
+        "what it prints   launch logs {run}     its files, once the session is over   launch ls {run}",
+    ),
+    "shell": (
+        "nothing leads into a session of Kaggle's while it runs",
+        "what it prints   launch logs {run}     its files, once the session is over   launch ls {run}",
+    ),
+    "forward": (
+        "no port of a session of Kaggle's can be reached from outside",
+        "its curves   launch plot {run}     its measurements   launch metrics {run}",
+    ),
+    "sweep": (
+        "no process of a run is on a machine of yours, and Kaggle ends those of a session",
+        "what its account still holds   launch gc --host {host} --dry-run",
+    ),
+    "image": (
+        "sessions run in Kaggle's own image, and what a job lacks is installed there each time",
+        "what is expected there   launch probe --host {host}",
+    ),
+    "drill": (
+        "a drill hurts a run on its machine, and nothing leads into a session of Kaggle's",
+        "the same on this machine   launch drill --host local",
+    ),
+    "verify": (
+        "what it measures is kept on the machine for later launches, and a session's is gone with it",
+        "its plan on this machine's CPU   launch verify --rehearse --profile t4x2 --job …",
+    ),
+}
+"""What an account of Kaggle's cannot do, by the verb: why, and what to type instead."""
+
+
+class LackingError(UsageError):
+    """Raised for a verb that a host cannot offer, because of the kind of place that it is; see LACKS."""
+
+    def __init__(self, host: str, verb: str, run: str = "RUN") -> None:
+        why, mend = LACKS[verb]
+        super().__init__(f"{verb}: not on {host}: {why}\n  {mend.format(host=host, run=run)}")
+        self.host, self.verb = host, verb
 
 
 class SeveralRunsError(UsageError):

@@ -48,6 +48,9 @@ VARIABLES = {
     "LAUNCH_RUNS",
     "LAUNCH_UMASK",
     "LAUNCH_CORE_LIMIT",
+    "LAUNCH_SEGMENT",
+    "LAUNCH_KAGGLE_INPUT",
+    "LAUNCH_KAGGLE_WORKING",
 }
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -378,8 +381,9 @@ SAME_NAME = {
     "contact.py": "a host that answers; what a client's contact does to a run",
     "shipping.py": "the client sends files; the agent's streams",
     "probing.py": "the client asks hosts; the agent's verbs about itself",
+    "kaggle.py": "the account as a place; its runs; what becomes of one",
 }
-"""File names outside cli/ that occur twice, and what each of the two is."""
+"""File names outside cli/ that occur more than once, and what each of them is."""
 
 
 def compares_with_docker(path):

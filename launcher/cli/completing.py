@@ -11,8 +11,9 @@ from launcher.errors import LaunchError
 
 def _host_names() -> list[str]:
     from launcher.runs import resolve
+    from launcher.values.host import KAGGLE
 
-    return [*resolve.hosts(), *resolve.aliases()]
+    return [*dict.fromkeys([*resolve.hosts(), *resolve.aliases(), KAGGLE.name])]
 
 
 def _profile_names() -> list[str]:

@@ -65,8 +65,10 @@ def execute(
     from launcher.runs.control import execute as run_there
     from launcher.runs.control import locate
     from launcher.runs.run_desk import open_desk
+    from launcher.values.lacking import check_has
 
     place, mirror = locate(run, host)
+    check_has(place, "exec", mirror.short)
     try:
         with open_desk(place, mirror) as desk, shown_output() as show:
             code = run_there(desk, mirror.run, words, show)

@@ -12,8 +12,9 @@ import typer
 from launcher.cli.signals import Terminated
 from launcher.hosts import Desk
 from launcher.runs.evidence import doubt
-from launcher.runs.following import finish, follow
+from launcher.runs.following import finish
 from launcher.runs.mirror import Mirror
+from launcher.runs.sessions import follow_sessions
 from launcher.runs.view import View
 from launcher.values.host import Host
 from launcher.values.record import State, is_terminal
@@ -45,7 +46,7 @@ def follow_to_end(host: Host, mirror: Mirror, view: View, desk: Desk | None) -> 
     """Follow a run to its end and exit with its code. Ctrl-C detaches and exits with 0, SIGTERM with 143."""
     with contextlib.closing(view):
         try:
-            state = follow(host, mirror, view, desk)
+            state = follow_sessions(host, mirror, view, desk)
         except (KeyboardInterrupt, Terminated) as error:
             view.note(_detached(mirror))
             raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 0) from None

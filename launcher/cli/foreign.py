@@ -103,8 +103,9 @@ def _named(word: str) -> Iterable[str]:
     from launcher.runs import resolve
     from launcher.runs.catalogue import files
     from launcher.runs.mirror import run_ids
+    from launcher.values.host import KAGGLE
 
-    if word in resolve.hosts() or word in resolve.aliases():
+    if word in (*resolve.hosts(), *resolve.aliases(), KAGGLE.name):
         yield f"launch --host {word}"
     if word in files("profiles"):
         yield f"launch --profile {word}"

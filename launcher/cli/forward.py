@@ -49,8 +49,10 @@ def forward(
     from launcher.cli.say import complain, say
     from launcher.runs.control import execute, locate
     from launcher.runs.forwarding import LOOPBACK, Door, forwarded
+    from launcher.values.lacking import check_has
 
     place, mirror = locate(run, host)
+    check_has(place, "forward", mirror.short)
     words: list[str] = ctx.obj or []
     code = 0
     with contextlib.closing(Door(place, mirror, there)) as door, forwarded(door, here, complain) as local:

@@ -58,8 +58,10 @@ def show(
     from launcher.cli.wrapping import say_wrapped
     from launcher.planning import TorchTarget, image, torch_for
     from launcher.runs import package_sources, resolve
+    from launcher.values.lacking import check_has
 
     place = resolve.host(host)
+    check_has(place, "image")
     profile_name = profile or place.profile or resolve.project().profile or "auto"
     if profile_name == "auto":
         raise UsageError("an image depends on the card, and no profile is set\n  next   launch image show --profile PROFILE")  # fmt: skip
@@ -134,8 +136,10 @@ def listing(
     from launcher.runs import resolve
     from launcher.runs.cleaning import images_of
     from launcher.runs.run_desk import connect
+    from launcher.values.lacking import check_has
 
     place = resolve.host(host)
+    check_has(place, "image")
     with connect(place) as desk:
         images = images_of(desk, place)
     if as_json:
@@ -184,9 +188,11 @@ def prune(
     from launcher.runs import resolve
     from launcher.runs.cleaning import prune_images
     from launcher.runs.run_desk import connect
+    from launcher.values.lacking import check_has
     from launcher.values.text import printable
 
     place = resolve.host(host)
+    check_has(place, "image")
     with connect(place) as desk:
         items = prune_images(desk, place, dry_run=dry_run)
     total = sum(item.bytes for item in items)

@@ -36,9 +36,11 @@ def shell(
     from launcher.cli.say import complain
     from launcher.runs.control import interact, locate
     from launcher.runs.run_desk import open_desk
+    from launcher.values.lacking import check_has
 
-    keyboard = Keyboard()
     place, mirror = locate(run, host)
+    check_has(place, "shell", mirror.short)
+    keyboard = Keyboard()
     with open_desk(place, mirror) as desk:
         complain(f"{mirror.short} on {place.name}   exit or Ctrl-D leaves; the run is not affected")
         try:

@@ -35,8 +35,10 @@ def sweep(
     from launcher.runs.run_desk import connect
     from launcher.runs.sweeping import strangers
     from launcher.runs.sweeping import sweep as clean
+    from launcher.values.lacking import check_has
 
     place = resolve.host(host)
+    check_has(place, "sweep")
     with connect(place) as desk, open_runtimes(desk, place) as runtimes:
         ours = clean(desk, runtimes, dry_run=dry_run)
         facts = probe(desk, place, NO_JOB)

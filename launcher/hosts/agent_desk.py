@@ -218,6 +218,8 @@ class _Part:
 
 
 class _Runs(_Part):
+    """The runs of a host, by its agent."""
+
     def summaries(
         self, *runs: str, like: str | None = None, states: Sequence[str] = (), most: int | None = None
     ) -> list[Summary]:
@@ -361,6 +363,8 @@ class _LineTooLongError(Exception):
 
 
 class _Preparation(_Part):
+    """A run that is being prepared, by the agent."""
+
     def create(
         self,
         run: str,
@@ -507,6 +511,8 @@ class _Making(_Part):
 
 
 class _Upkeep(_Part):
+    """Sweeping and garbage collection, by the agent."""
+
     def sweep(self, runs: Collection[str], *, dry_run: bool) -> Sweep:
         return self._ask(Sweep, "sweep", dry_run=dry_run, runs=sorted(runs), deadline_s=SWEEP_S)
 

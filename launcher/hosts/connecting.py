@@ -19,9 +19,17 @@ def connect(host: Host) -> Desk:
     Raises HostError that says what to do.
     """
     began = time.monotonic()
-    desk = AgentDesk(Channel(host.name, _link(host)))
+    desk = _open(host)
     _LOG.debug("%s: connected in %.3f s", host.name, time.monotonic() - began)
     return desk
+
+
+def _open(host: Host) -> Desk:
+    if host.kaggle is not None:
+        from launcher.hosts.kaggle import open_account  # few runs are there
+
+        return open_account(host, host.kaggle)
+    return AgentDesk(Channel(host.name, _link(host)))
 
 
 def _link(host: Host) -> Link:

@@ -28,6 +28,7 @@ from launcher.values.kaggle_kernel import (
     DatasetStatus,
     FreshToken,
     Kernel,
+    KernelPage,
     KernelRef,
     NewKernel,
     OutputFile,
@@ -45,6 +46,7 @@ BASE = "https://api.kaggle.com/v1"
 HOST = "kaggle"
 SETTINGS = "https://www.kaggle.com/settings"
 PAGE = 200
+LIST_PAGE, MOST_PAGES = 100, 10
 SKEW_S = 300.0
 """A clock that differs more than this from the service's is named when a call is refused."""
 EXPIRED = (400, 401, 403, 404, 410)
@@ -150,6 +152,17 @@ class KaggleService:
             elif error.reason != Reason.NOT_FOUND:
                 raise
             return None
+
+    def kernels(self, words: str) -> Iterator[KernelRef]:
+        """Yield the kernels of this account whose titles have some words, as Kaggle searches for them."""
+        for number in range(1, MOST_PAGES + 1):
+            body = {"group": "PROFILE", "search": words, "page": number, "pageSize": LIST_PAGE}
+            page = self._ask(KernelPage, "kernels.KernelsApiService/ListKernels", body, "listing kernels")
+            for listed in page.kernels:
+                if listed.where is not None and listed.where.owner == self.user:
+                    yield listed.where
+            if len(page.kernels) < LIST_PAGE:
+                return
 
     def status(self, ref: KernelRef) -> SessionStatus:
         """Return the status of a kernel's latest session."""

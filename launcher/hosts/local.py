@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from launcher.errors import HostError, NobodyListensError, RefusedStreamError
 from launcher.hosts.agent_file import boot_command
@@ -20,8 +20,8 @@ LEAVE_S = 5
 class LocalLink:
     """An agent in a process of its own, in a session of its own: Ctrl-C here is not its affair."""
 
-    def __init__(self, host: Host) -> None:
-        """Start the agent, with the variables that its runs may have."""
+    def __init__(self, host: Host, variables: Mapping[str, str] | None = None) -> None:
+        """Start the agent, with the variables that its runs may have, and with these."""
         self.about = "this machine"
         self._name = host.name
         self._programs: list[subprocess.Popen[bytes]] = []
@@ -32,7 +32,7 @@ class LocalLink:
                 boot_command(host.python or sys.executable, host.root),
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
-                env=of_local_runs(host, os.environ),
+                env={**of_local_runs(host, os.environ), **(variables or {})},
                 start_new_session=True,
             )
         self.settimeout = ours.settimeout

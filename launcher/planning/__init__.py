@@ -12,6 +12,7 @@ from launcher.planning.environment_plan import (
 )
 from launcher.planning.gate import check, distribution
 from launcher.planning.image_plan import Sources, context, image, torch_for
+from launcher.planning.kaggle_machines import MachineChoice, choose_machine, expected_facts
 from launcher.planning.ladder import Excluded, Ladder, LadderInputs, PrecisionRequest, ladder
 from launcher.planning.placement import (
     best_card,
@@ -52,6 +53,7 @@ __all__ = [
     "Indexes",
     "Ladder",
     "LadderInputs",
+    "MachineChoice",
     "PrecisionRequest",
     "Recipe",
     "Site",
@@ -68,6 +70,7 @@ __all__ = [
     "check",
     "choose",
     "choose_gpus",
+    "choose_machine",
     "classic",
     "complete",
     "context",
@@ -76,6 +79,7 @@ __all__ = [
     "engine",
     "environment",
     "environment_files",
+    "expected_facts",
     "failed_before",
     "has_no_index",
     "image",

@@ -14,10 +14,15 @@ def nodes(split: Split) -> tuple[Node, ...]:
     return (Node(ranks=split.ranks),)
 
 
-def allocation(profile: Profile, *, is_rehearsed: bool) -> Allocation:
-    """Return how a run gets its cards. CUDA cards are leased; a CPU or an Apple GPU is given, and so is a rehearsal's CPU."""
+def allocation(profile: Profile, *, is_rehearsed: bool, is_exclusive: bool = False) -> Allocation:
+    """Return how a run gets its cards. CUDA cards are leased; a CPU or an Apple GPU is given, and so is a rehearsal's CPU.
+
+    `is_exclusive`: the place makes a machine for the run alone, whose cards are given to it.
+    """
     if profile.kind != "cuda" or is_rehearsed:
         return Allocation(how="given", cards=0, kind=profile.name)
+    if is_exclusive:
+        return Allocation(how="given", cards=profile.count, kind=profile.name)
     return Allocation(how="leased", cards=profile.count, kind=profile.name)
 
 

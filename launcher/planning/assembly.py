@@ -90,7 +90,9 @@ def plan(
         ladder=rungs,
         split=batch,
         nodes=nodes(batch),
-        allocation=allocation(profile, is_rehearsed=rehearsed_on is not None),
+        allocation=allocation(
+            profile, is_rehearsed=rehearsed_on is not None, is_exclusive=host.kaggle is not None
+        ),
         attempts=job.attempts,
         restart=job.restart,
         hang_minutes=job.hang_minutes,

@@ -156,9 +156,11 @@ def card_choice_reason(profile: Profile, facts: Facts) -> str:
 def runtime(profile: Profile, host: Host, job: Job, facts: Facts) -> str:
     """Return the runtime of a job on a host: the host's setting; for `auto`, a container if the host has a usable engine.
 
-    With `auto` these run natively: this machine, Apple's GPU, a host with an `environment`, and a job without
+    An account of Kaggle's has one runtime. With `auto` these run natively: this machine, Apple's GPU, a host with an `environment`, and a job without
     requirements. A job with its own image runs in a container except on Apple's GPU.
     """
+    if host.kaggle is not None:
+        return "kaggle"
     if host.runtime != "auto":
         return host.runtime
     if profile.kind == "mps":

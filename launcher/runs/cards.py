@@ -53,9 +53,9 @@ def profile_for(asked: str | None, profile: Profile) -> Profile:
 
 
 def card_choice(asked: str | None, plan: Plan, facts: Facts) -> CardChoice:
-    """Return the cards that a plan may have: those of its profile, or those of them that `--gpus` names."""
+    """Return the cards that a plan may have: those of its profile, or those of them that `--gpus` names; none if they are given."""
     _, named = requested_gpus(asked, plan.split.ranks)
-    by_profile = () if plan.rehearsed else choose_gpus(plan.profile, facts, len(facts.gpus))
+    by_profile = () if plan.allocation.how == "given" else choose_gpus(plan.profile, facts, len(facts.gpus))
     any_of = tuple(gpu for gpu in by_profile if not named or gpu in named)
     taken = {gpu.uuid for gpu in facts.gpus if is_unavailable(gpu, facts)}
     gpus = tuple(gpu for gpu in any_of if gpu not in taken)

@@ -43,6 +43,7 @@ from launcher.runs.runs_folder import runs_folder
 from launcher.runs.silent_view import SilentView
 from launcher.runs.view import SilentStage
 from launcher.values.drill import By, Drill, Fault, Planned, Result, Row
+from launcher.values.lacking import check_has
 from launcher.values.plan import Finding
 from launcher.values.record import RunState, is_terminal
 
@@ -85,6 +86,7 @@ class Prepared(NamedTuple):
 def prepared(request: DrillRequest, view: View) -> Iterator[Prepared]:
     """Connect to the host and see what can be done there; nothing is sent. Raises UsageError and HostError."""
     resolved = understand(_job(request, "", Planned(Fault("none", "", By.JOB))))
+    check_has(resolved.host, "drill")
     with view.stage("connect") as stage:
         desk = connect(resolved.host)
         stage.text = desk.about

@@ -69,6 +69,7 @@ from launcher.runtimes import load as load_runtime
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job
+from launcher.values.lacking import check_has
 from launcher.values.model import Model
 from launcher.values.plan import Finding, Plan, PlanValue
 from launcher.values.precision import Platform
@@ -107,8 +108,7 @@ def understand(request: Request) -> Resolved:
     """Turn names and files into values; nothing is sent. Raises UsageError and its kin."""
     host = resolve.host(request.host)
     if request.runtime is not None:
-        resolve.check_runtime(request.runtime, "--runtime")
-        host = host.model_copy(update={"runtime": request.runtime})
+        host = resolve.with_runtime(host, request.runtime)
     name = request.profile or host.profile or resolve.project().profile or AUTO
     profiles = () if name == AUTO else resolve.profiles_meant(name)
     variables = job_variables.assigned(request.variables)
@@ -148,6 +148,8 @@ def launch(request: Request, view: View) -> Started:
     """
     resolved = understand(request)
     host, task = resolved.host, resolved.task
+    if request.verifies:
+        check_has(host, "verify")
     secrets = secret_values.values(task.job, resolved.values)
     if task.said:
         view.note(task.said)
@@ -296,6 +298,7 @@ def build_image(request: Request, view: View) -> None:
 
 def _with_images(host: Host) -> Host:
     """Return a host whose runtime runs images. Raises UsageError if its own does not."""
+    check_has(host, "image")
     if host.runtime == AUTO:
         name = next(name for name in names() if load_runtime(name).has_images)
         return host.model_copy(update={"runtime": name})

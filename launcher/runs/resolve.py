@@ -17,7 +17,8 @@ from launcher.runs import local_paths
 from launcher.runs.catalogue import file as catalogued
 from launcher.runs.catalogue import files, user_folder, user_folder_text
 from launcher.runtimes import names as runtime_names
-from launcher.values.host import LOCAL, Host
+from launcher.values.host import KAGGLE, LOCAL, Host, runtime_objection
+from launcher.values.host_table import read_host
 from launcher.values.image import Build
 from launcher.values.job import Job
 from launcher.values.parsing import build, nearest, unknown_name
@@ -86,7 +87,7 @@ def project() -> Project:
 
 
 def hosts() -> dict[str, Host]:
-    """Return every host of the files, and `local`."""
+    """Return every host of the files, and `local`; not `kaggle`, which is one without any file."""
     found = {"local": LOCAL}
     for path, (data, text) in (
         (user_folder() / "hosts.toml", _tables(user_folder() / "hosts.toml", {"hosts"})),
@@ -98,13 +99,9 @@ def hosts() -> dict[str, Host]:
         for name, written in tables.items():
             if not isinstance(written, dict):
                 raise BadFileError(f"{path}: hosts.{name}: expected a table [hosts.{name}]")
-            if "name" in written:
-                raise BadFileError(f"{path}: unknown key 'hosts.{name}.name': the table's name is the host's")
-            alias = (
-                {} if name == "local" else {"address": name}
-            )  # without an address, the name is an alias of ~/.ssh/config
-            table = {"name": name, **alias, **written}
-            one = build(Host, table, file=str(path), text=text, prefix=f"hosts.{name}.")
+            one = read_host(name, written, is_here=name == "local", file=str(path), text=text)
+            if path == PROJECT_FILE and one.kaggle is not None and not one.kaggle.is_kaggles_own:
+                raise BadFileError(_not_your_own(name, path))
             check_runtime(one.runtime, f'{path}: hosts.{name}.runtime = "{one.runtime}"')
             found[name] = one.model_copy(
                 update={"environment": _environment(one, path), "build": _build(one.build, path)}
@@ -113,7 +110,7 @@ def hosts() -> dict[str, Host]:
 
 
 def host(name: str | None) -> Host:
-    """Return the host of this name: from a file, an alias of ~/.ssh/config, or an address like user@machine:port.
+    """Return the host of this name: from a file, an alias of ~/.ssh/config, `kaggle`, or an address like user@machine:port.
 
     None means the project's default, else this machine. Raises UnknownNameError with the nearest name.
     """
@@ -125,6 +122,8 @@ def host(name: str | None) -> Host:
     is_plain = not re.search(r"[*?!]", wanted)
     if wanted in names or (is_plain and any(fnmatch.fnmatchcase(wanted, one) for one in patterns)):
         return build(Host, {"name": wanted, "address": wanted}, file="--host")
+    if wanted == KAGGLE.name:
+        return KAGGLE
     if found := _ADDRESS.fullmatch(wanted):
         table = {"name": wanted, "address": found["address"].strip("[]"), "user": found["user"]}
         port = int(found["port"]) if found["port"] else None
@@ -132,7 +131,7 @@ def host(name: str | None) -> Host:
     raise unknown_name(
         "host",
         wanted,
-        [*known, *names],
+        [*known, *names, KAGGLE.name],
         looked_in=f"launch.toml, {user_folder_text()}/hosts.toml, ~/.ssh/config",
     )
 
@@ -143,6 +142,14 @@ def check_runtime(name: str, where: str) -> None:
     if name not in known:
         given = "" if name in where else f" {name}"
         raise BadFileError(f"{where}{given}: expected {', '.join(known)}{nearest(name, known)}")
+
+
+def with_runtime(host: Host, name: str) -> Host:
+    """Return a host with the runtime of a command line. Raises BadFileError for one that it cannot have."""
+    check_runtime(name, "--runtime")
+    if objection := runtime_objection(host.kind, name):
+        raise BadFileError(f"--runtime {name}: {objection}")
+    return host.model_copy(update={"runtime": name})
 
 
 def aliases() -> list[str]:
@@ -270,6 +277,14 @@ def checked_name(name: str) -> str:
     if not re.fullmatch(NAME, name):
         raise UsageError(f"--name '{name}': expected small letters, digits, and . _ - between, 48 at most")
     return name
+
+
+def _not_your_own(name: str, file: Path) -> str:
+    """Say why a project's file may not name the service: it may come from someone else, and credentials go there."""
+    own = f"{user_folder_text()}/hosts.toml"
+    return (
+        f"{file}: hosts.{name}.api: your credentials for Kaggle would go there: write this table into {own}"
+    )
 
 
 def _environment(host: Host, file: Path) -> str | None:

@@ -85,6 +85,8 @@ class Runtime(ABC):
     """Whether a plan for this runtime has an image."""
     has_own_loopback: ClassVar[bool] = False
     """Whether a run's ports are others than those of its host."""
+    has_sessions: ClassVar[bool] = False
+    """Whether the place ends a run's session at a limit, after which a client has the run go on."""
     makes_environments: ClassVar[bool] = False
     """Whether a plan for this runtime may have an environment that is made on the host."""
 

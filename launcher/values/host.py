@@ -6,10 +6,23 @@ import json
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from launcher.values.base import Written
 from launcher.values.image import Build
+from launcher.values.kaggle_settings import KaggleSettings
+
+KAGGLE_RUNTIMES = ("auto", "kaggle")
+"""The runtimes of a host of kind `kaggle`; no machine has the second."""
 
 # OpenSSH's rules, ssh_valid_hostname and ssh_valid_ruser in its readconf.c: a ProxyCommand's shell reads both.
 _NO_ADDRESS = re.compile(r"""^-|^\Z|['`"$\\;&<>|(){},\s\x00-\x1f\x7f]""")
@@ -43,9 +56,9 @@ def _root(written: str) -> str:
 
 
 class Host(Written):
-    """A machine, as written in its `[hosts.NAME]` table.
+    """A machine, as written in its `[hosts.NAME]` table, or an account of Kaggle's, whose settings are in `kaggle`.
 
-    `address` None means this machine. An alias of ~/.ssh/config is a host whose address is the alias. `python` is the
+    `address` None means this machine, if it is one. An alias of ~/.ssh/config is a host whose address is the alias. `python` is the
     agent's interpreter; `environment` is the job's: an environment's folder, or its interpreter. `runtime` is the name of a
     module of launcher/runtimes, or `auto`: a container if another machine has a usable engine. `engine` is docker or the
     path of a socket; `sudo` means that it is reached with `sudo -n`. `variables`: which of this process's variables a run on
@@ -53,6 +66,8 @@ class Host(Written):
     """
 
     name: Annotated[str, Field(min_length=1)]
+    kind: Literal["machine", "kaggle"] = "machine"
+    kaggle: KaggleSettings | None = None
     address: Annotated[str, AfterValidator(_address)] | None = None
     user: Annotated[str, AfterValidator(_user)] | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
@@ -82,11 +97,41 @@ class Host(Written):
             raise ValueError("`env` is the old name of `environment`: remove `env`")
         return table
 
+    @model_validator(mode="after")
+    def _has_what_its_kind_has(self) -> Host:
+        if (self.kind == "kaggle") != (self.kaggle is not None):
+            raise ValueError("the settings of Kaggle are for kind 'kaggle', and only there")
+        if self.kaggle is not None and (self.address is not None or self.environment is not None):
+            raise ValueError("a host of kind 'kaggle' has no address and no environment")
+        if objection := runtime_objection(self.kind, self.runtime):
+            raise ValueError(objection)
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_before_for_machines(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write a machine without the keys that older versions would refuse in a run's record."""
+        values: dict[str, Any] = write(self)
+        if self.kaggle is None:
+            del values["kind"], values["kaggle"]
+        return values
+
     @property
     def is_local(self) -> bool:
         """Whether this is the machine that `launch` itself runs on."""
-        return self.address is None
+        return self.kaggle is None and self.address is None
+
+
+def runtime_objection(kind: Literal["machine", "kaggle"], runtime: str) -> str | None:
+    """Return why a host of this kind cannot have a runtime; None if it can."""
+    if kind == "kaggle" and runtime not in KAGGLE_RUNTIMES:
+        return f"a kernel is Kaggle's own container: expected {' or '.join(KAGGLE_RUNTIMES)}"
+    if kind == "machine" and runtime == "kaggle":
+        return 'runtime kaggle is for a host with kind = "kaggle"'
+    return None
 
 
 LOCAL = Host(name="local")
 """This machine, which needs no entry in a file."""
+
+KAGGLE = Host(name="kaggle", kind="kaggle", kaggle=KaggleSettings())
+"""The account of Kaggle's that this person has credentials for; it needs no entry in a file either."""

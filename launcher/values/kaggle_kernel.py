@@ -6,7 +6,7 @@ Names and defaults of fields are those of kagglesdk 0.1.38. Nothing here has bee
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple, Self
 
@@ -149,6 +149,24 @@ class Pushed(_Answer):
         )
 
 
+class ListedKernel(_Answer):
+    """A kernel in a list: its `ref` is `owner/slug`."""
+
+    ref: str = ""
+
+    @property
+    def where(self) -> KernelRef | None:
+        """Its owner and slug; None if they cannot be read."""
+        owner, _, slug = self.ref.partition("/")
+        return KernelRef(owner, slug) if owner and SLUG.fullmatch(slug) else None
+
+
+class KernelPage(_Answer):
+    """Some of an account's kernels."""
+
+    kernels: list[ListedKernel] = []
+
+
 class KernelAbout(_Answer):
     """What GetKernel says of a kernel. `machine_shape` is the accelerator."""
 
@@ -248,6 +266,18 @@ class Quota(_Answer):
     quota_refresh_time: str | None = None
     gpu_quota: Hours | None = None
     tpu_quota: Hours | None = None
+
+    @property
+    def title(self) -> str:
+        """The hours on a GPU, e.g. `GPU hours: 12.5 used, 0.5 reserved, 17.0 left, refilled 2026-11-28 00:00 UTC`."""
+        hours = self.gpu_quota
+        if hours is None:
+            return "GPU hours unknown"
+        figures = {"used": hours.used_s, "reserved": hours.reserved_s, "left": hours.left_s}
+        words = [f"{seconds / 3600:.1f} {what}" for what, seconds in figures.items()]
+        if (refill := self.refill) is not None:
+            words.append(f"refilled {refill.astimezone(UTC):%Y-%m-%d %H:%M} UTC")
+        return f"GPU hours: {', '.join(words)}"
 
     @property
     def refill(self) -> datetime | None:

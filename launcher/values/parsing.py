@@ -26,6 +26,9 @@ _WORDS = {
     "model_attributes_type": "a table",
 }
 
+_NOT_IN_TABLES = ("name", "kaggle")
+"""What a value has besides the keys of its table: the table's name, and what is derived from its keys."""
+
 
 def build(
     model: type[Model], data: Mapping[str, Any], *, file: str, text: str = "", prefix: str = ""
@@ -62,7 +65,9 @@ def _explain(error: Any, model: type[BaseModel], *, file: str, text: str, prefix
     line = _line_of(key, text)
     place = f"   (line {line})" if line else ""
     if error["type"] == "extra_forbidden":
-        allowed = [name for name in _allowed_keys(model, where[:-1]) if not (prefix and name == "name")]
+        allowed = [
+            name for name in _allowed_keys(model, where[:-1]) if not (prefix and name in _NOT_IN_TABLES)
+        ]
         return f"{file}: unknown key '{key}'{nearest(where[-1], allowed)}{place}\n  allowed: {', '.join(allowed)}"
     if error["type"] == "missing":
         return f"{file}: '{key}' is missing"

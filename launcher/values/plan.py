@@ -13,7 +13,7 @@ from launcher.values.image import Image
 from launcher.values.job import Count, Minutes, Pattern, PullLimit, Scalar
 from launcher.values.model import Model
 from launcher.values.notice import OnEnd
-from launcher.values.precision import Precision
+from launcher.values.precision import Capability, Precision
 from launcher.values.profile import Name, Profile
 from launcher.values.variable import VariableName, VariableText
 
@@ -63,6 +63,36 @@ class Allocation(Written):
     kind: Name
 
 
+class CardPlan(Written):
+    """What takes the place of a plan's values if other cards come than those that it was made for."""
+
+    profile: Profile
+    ladder: Annotated[tuple[Precision, ...], Field(min_length=1)]
+    split: Split
+    nodes: Annotated[tuple[Node, ...], Field(min_length=1)]
+    allocation: Allocation
+
+
+class TorchWheel(Written):
+    """A torch for cards of one capability: its requirement for pip, and the URL of the index that has it."""
+
+    capability: Capability
+    requirement: str
+    index: str
+
+
+class Session(Written):
+    """What a cloud service is asked for, by its own name for the machine, and what may come.
+
+    `others` are for the cards that may come besides the plan's own. `torch` is installed where the one that is there has no
+    code for the card. Example: Kaggle's NvidiaTeslaT4, which is two T4.
+    """
+
+    machine: str
+    others: tuple[CardPlan, ...] = ()
+    torch: tuple[TorchWheel, ...] = ()
+
+
 class Source(Written):
     """Where a model or a file comes from: `local` is sent with the run, `host` is on the host, `name` is left to the script."""
 
@@ -93,7 +123,7 @@ class Plan(Written):
     packages. `packages_from` says where requirements are from that the job does not name. `rehearsed`: the card's precision
     and split are tried on a CPU; speed and kernels are not. `inject`: the start-up hook observes the Python processes of
     the training. `adapt`: the hook gives them the values that the plan `takes`. `verification`: this is a plan of
-    `launch verify`, which trains nothing to the end.
+    `launch verify`, which trains nothing to the end. `session`: this is what the sessions of a cloud service are given.
     """
 
     version: Literal[1] = 1
@@ -130,6 +160,7 @@ class Plan(Written):
     split: Split
     nodes: Annotated[tuple[Node, ...], Field(min_length=1)]
     allocation: Allocation
+    session: Session | None = None
     attempts: Count
     restart: bool
     hang_minutes: Minutes | None = None

@@ -94,6 +94,12 @@ class Profile(Written):
         """
         if name not in self.probe_names:
             return False
-        if memory_mib is None or self.memory_gb is None:
-            return True
-        return 0.8 <= memory_mib / 1024 / self.memory_gb <= 1.1
+        limits = self.memory_limits_mib
+        return memory_mib is None or limits is None or limits[0] <= memory_mib <= limits[1]
+
+    @property
+    def memory_limits_mib(self) -> tuple[float, float] | None:
+        """The least and the most memory with which a driver reports this card, in MiB; None for a card without its own."""
+        return (
+            (0.8 * 1024 * self.memory_gb, 1.1 * 1024 * self.memory_gb) if self.memory_gb is not None else None
+        )

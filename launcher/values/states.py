@@ -49,6 +49,7 @@ class Reason(StrEnum):
     ATTEMPTS_EXHAUSTED = "attempts-exhausted"
     NOT_RESTARTABLE = "not-restartable"
     HOST_SHUTDOWN = "host-shutdown"
+    SESSION_LIMIT = "session-limit"
     CARD = "card"
     IMAGE = "image"
     SECRET = "secret"  # noqa: S105
@@ -59,6 +60,7 @@ class Reason(StrEnum):
     AGENT_LOST = "agent-lost"
     SUPERSEDED = "superseded"
     NEVER_STARTED = "never-started"
+    NO_PROGRESS = "no-progress"
     PROCESSES_REMAIN = "processes-remain"
     ENGINE_SILENT = "engine-silent"
     NAN_DIVERGENCE = "nan-divergence"

@@ -86,8 +86,8 @@ MISTAKES = {
     "--name Große -- true": (2, "expected small letters", ""),
     "--job my.toml -- python x": (2, "are two jobs", ""),
     # names and paths
-    "--host lambada": (2, "did you mean 'lambda'?", "known: lab, lambda, local"),
-    "ps --host lambada": (2, "did you mean 'lambda'?", "known: lab, lambda, local"),
+    "--host lambada": (2, "did you mean 'lambda'?", "known: kaggle, lab, lambda, local"),
+    "ps --host lambada": (2, "did you mean 'lambda'?", "known: kaggle, lab, lambda, local"),
     "--host me@lab.invalid:99999": (2, "port = 99999", ""),
     "--profile titan_rx": (2, "did you mean 'titan_rtx'?", "known: a100_40gb"),
     "--job sfft": (2, "did you mean 'sft'?", "known: distill, drill, sft"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import compileall
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,12 @@ from pathlib import Path
 import pytest
 from testbed.client import REPOSITORY, Client, processes_of
 from testbed.engine import BASE, Engine
+from testbed.kaggle_service import KaggleService
+from testbed.kaggle_state import Habits
 from testbed.sshd import SshHost
+
+from launcher.hosts.kaggle import Account
+from launcher.values.kaggle_settings import KaggleSettings
 
 HERE = Path(__file__).parent
 TESTBED = pytest.mark.testbed
@@ -24,8 +30,14 @@ PLACES = (
     pytest.param("ssh_native", marks=TESTBED),
     pytest.param("ssh_docker", marks=TESTBED),
     pytest.param("toy"),
+    pytest.param("kaggle", marks=TESTBED),
 )
 """The names of the fixtures below; `place` of test_contract.py takes each in turn."""
+
+
+def _no_sums(run: str) -> dict[str, str]:
+    del run
+    return {}
 
 
 @dataclass
@@ -50,11 +62,15 @@ class Place:
     """Further words of `launch`, e.g. `--runtime toy`."""
     cannot: Mapping[str, str] = field(default_factory=dict)
     """What this place cannot do, by the name of the test after `test_`, and why."""
+    left: Callable[[str], dict[str, str]] = _no_sums
+    """Returns the same of what the run itself has left elsewhere, of which `root` has only copies."""
+    ledger: str = ""
+    """Where the training writes its ledger, if not in the cache below `root`."""
 
     def sums(self, run: str) -> dict[str, str]:
         """Return the SHA-256 of each file in a run's folder on the host, by the host's own sha256sum."""
         script = f"cd {self.root}/runs/{run} && find . -type f -exec sha256sum {{}} +"
-        return _by_path(self.on_host("sh", "-c", script))
+        return {**_by_path(self.on_host("sh", "-c", script)), **self.left(run)}
 
     def mirrored_sums(self, run: str) -> dict[str, str]:
         """Return the SHA-256 of each file in the client's copy of a run."""
@@ -156,3 +172,48 @@ def ssh_docker(client: Client, engine: Engine) -> Iterator[Place]:
     for container in engine.docker("ps", "-aq").split():
         engine.docker("rm", "-f", container)
     engine.machine.ssh("rm", "-rf", ".launch/runs")
+
+
+@pytest.fixture
+def kaggle(client: Client, tmp_path: Path) -> Iterator[Place]:
+    """An account of Kaggle's stand-in, which runs each pushed script in a root of its own. What it left is the witness."""
+    habits = Habits(python=sys.executable)
+    with KaggleService(tmp_path / "service", habits) as service:
+        service.account()
+        client.variables |= {"KAGGLE_USERNAME": "alice", "KAGGLE_KEY": "key-of-alice"}
+        settings = KaggleSettings(api=service.base)
+        (client.project / "launch.toml").write_text(
+            f'[hosts.k]\nkind = "kaggle"\napi = "{service.base}"\naccelerator = "None"\nkeep_kernels = true\n'
+        )
+
+        def alive(run: str) -> list[str]:
+            sessions = [kernel.versions[-1].session for kernel in service.state.kernels.values()]
+            return [session.folder.name for session in sessions if not session.is_over]
+
+        def left(run: str) -> dict[str, str]:
+            """Return the SHA-256 of each file of a run that its sessions have left, a later one over an earlier one."""
+            sums = {}
+            for kernel in service.state.kernels.values():
+                folder = kernel.versions[-1].session.folder / "working" / "launch" / "runs" / run
+                if folder.is_dir():
+                    sums |= _by_path(
+                        _here("sh", "-c", f"cd {folder} && find . -type f -exec sha256sum {{}} +")
+                    )
+            return sums
+
+        spool = client.home / ".local" / "share" / "launch" / "spool" / Account(settings, "alice").place
+        yield Place(
+            client=client,
+            host="k",
+            root=str(spool),
+            on_host=_here,
+            alive=alive,
+            kept=lambda run: [name for name in service.state.kernels if run in name],
+            ledger=str(tmp_path / "ledger"),
+            left=left,
+            cannot={
+                "stop_lets_the_training_save": "a session of Kaggle's can only be deleted, with what it has saved",
+                "stop_now_does_not_wait": "likewise",
+                "resume_makes_a_child_that_continues": "likewise: nothing is left of a stopped run to continue from",
+            },
+        )

@@ -49,10 +49,12 @@ def place(request):
     project = chosen.client.project
     shutil.copy(HERE / "train.py", project)
     (project / "fails.py").write_text(FAILS)
-    (project / "counts.toml").write_text(JOB)
+    named = chosen.ledger or LEDGER
+    chosen.ledger = chosen.ledger or f"{chosen.root}/cache/{LEDGER}"
+    (project / "counts.toml").write_text(JOB.replace(f'"{LEDGER}"', f'"{named}"'))
     (project / "fails.toml").write_text('name = "fails"\ncommand = ["python", "fails.py"]\n')
     yield chosen
-    chosen.on_host("sh", "-c", f"rm -f {chosen.root}/cache/{LEDGER}*")
+    chosen.on_host("sh", "-c", f"rm -f {chosen.ledger}*")
 
 
 def words(place, job="counts", **settings):
@@ -67,7 +69,7 @@ def detached(place, **settings):
 
 def ledger(place):
     """The steps in the order in which they were trained."""
-    return [int(line) for line in place.on_host("cat", f"{place.root}/cache/{LEDGER}", check=False).split()]
+    return [int(line) for line in place.on_host("cat", place.ledger, check=False).split()]
 
 
 def until_step(place, step):
@@ -75,7 +77,7 @@ def until_step(place, step):
 
 
 def go_on(place):
-    place.on_host("touch", f"{place.root}/cache/{LEDGER}.go")
+    place.on_host("touch", f"{place.ledger}.go")
 
 
 def ended(place, run):

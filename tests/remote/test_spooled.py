@@ -31,18 +31,25 @@ def test_a_run_whose_session_is_alive_is_as_it_is_recorded(tmp_path, recorded, s
     assert RunState.model_validate(state)
 
 
-@pytest.mark.parametrize("status", ["over", "deleted"])
+def test_a_run_that_waits_for_room_is_reserved(tmp_path):
+    """What the service said is shown."""
+    state = run_state.state_of(spooled(tmp_path, "preparing", "waiting", words="two sessions run"))
+    assert (state["state"], state["evidence"]) == ("reserved", {"service": "two sessions run"})
+
+
+@pytest.mark.parametrize("status", ["over", "deleted", None])
 def test_a_run_whose_session_is_over_before_its_end_is_interrupted(tmp_path, status):
     """Or stopped, by its user's wish; what the service said is its evidence."""
     run = spooled(tmp_path, "running", status, words="it ended in an error")
     state = run_state.state_of(run)
     assert (state["state"], state["fate"]) == ("interrupted", "gone")
-    assert state["evidence"] == {"service": "it ended in an error"}
+    words = "it ended in an error" if status else "it has no session"
+    assert state["evidence"] == {"service": words}
     run.write_wish("stop")
     assert (run_state.state_of(run)["state"], run_state.state_of(run)["reason"]) == ("stopped", "by-user")
 
 
-@pytest.mark.parametrize("status", ["lost", "unknown", "a word of tomorrow", None])
+@pytest.mark.parametrize("status", ["unsettled", "a word of tomorrow"])
 def test_a_run_that_the_service_does_not_know_is_in_doubt(tmp_path, status):
     """It may still train: it is neither ended nor started again."""
     run = spooled(tmp_path, "running", status)
@@ -64,3 +71,11 @@ def test_no_silence_is_waited_for_where_the_service_says_that_a_session_is_over(
     write_durably(run.folder(1).attempt, json.dumps({**attempt, "device": 1}))
     Path(run.folder(1).lock).unlink()
     assert predecessor.needs_silence(run) is None
+
+
+@pytest.mark.parametrize(("fruitless", "reason"), [(0, None), (1, None), (2, "no-progress")])
+def test_a_run_whose_sessions_leave_no_checkpoint_is_given_up(tmp_path, fruitless, reason):
+    """The second one in a row without a checkpoint is the last."""
+    run = spooled(tmp_path, "running", "over", fruitless=fruitless)
+    hopeless = run_state.fate_of(run).hopeless(run)
+    assert (hopeless and hopeless[0]) == reason

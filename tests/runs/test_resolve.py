@@ -121,7 +121,7 @@ def test_an_unknown_host_is_named_with_the_nearest_and_all_known(person, word):
     person("~/.ssh/config", "Host box\n")
     said = complaint(UnknownNameError, resolve.host, word)
     assert f"unknown host '{word}'" in said
-    assert "known: box, lambda, local" in said
+    assert "known: box, kaggle, lambda, local" in said
     assert ("did you mean 'lambda'?" in said) == (word == "lbmda")
 
 
@@ -435,3 +435,41 @@ def test_a_users_own_template_comes_first(person):
     assert resolve.template() == ("FROM own", own)
     person("images/Dockerfile", "FROM here")
     assert resolve.template()[0] == "FROM here"
+
+
+def test_kaggle_needs_no_table(person):
+    """The account is that of the credentials; nothing is asked of it here."""
+    host = resolve.host("kaggle")
+    assert host.kaggle is not None
+    assert not host.is_local
+    assert "kaggle" not in resolve.hosts()
+
+
+def test_an_alias_or_a_table_that_is_called_kaggle_stays_what_it_is(person):
+    person("~/.ssh/config", "Host kaggle\n  HostName gpu.example.org\n")
+    assert resolve.host("kaggle").address == "kaggle"
+    person("launch.toml", '[hosts.kaggle]\nkind = "kaggle"\naccount = "alice"\n')
+    assert resolve.host("kaggle").kaggle.account == "alice"
+    person("launch.toml", '[hosts.kaggle]\naddress = "elsewhere"\n')
+    assert resolve.host("kaggle").address == "elsewhere"
+
+
+def test_a_runtime_of_machines_is_not_for_kaggle(person):
+    """It is the same mistake in a file and on a command line."""
+    said = complaint(BadFileError, resolve.with_runtime, resolve.host("kaggle"), "docker")
+    assert "--runtime docker" in said
+    assert "auto or kaggle" in said
+
+
+def test_a_projects_file_sends_nobodys_credentials_to_another_service(person):
+    """A launch.toml may come from someone else; this machine's own ports are a stand-in's."""
+    table = '[hosts.k]\nkind = "kaggle"\napi = "https://example.org/v1"\n'
+    person("launch.toml", table)
+    said = complaint(BadFileError, resolve.hosts)
+    assert "hosts.k.api" in said
+    assert "~/.config/launch/hosts.toml" in said
+    person("launch.toml", table.replace("https://example.org", "http://127.0.0.1:8080"))
+    assert resolve.host("k").kaggle.api == "http://127.0.0.1:8080/v1"
+    person("launch.toml", "")
+    person("~/.config/launch/hosts.toml", table)
+    assert resolve.host("k").kaggle.api == "https://example.org/v1"

@@ -21,7 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from testbed.kaggle_session import Session
 from testbed.kaggle_state import Account, Body, Habits, RefusalError, State, persisted_log
@@ -31,7 +31,7 @@ HTML = b"<html><head><title>Error</title></head><body><h1>Something went wrong</
 SERVICES = {
     "kernels.KernelsApiService": (
         *("SaveKernel", "GetKernel", "GetKernelSessionStatus", "ListKernelSessionOutput", "ListKernelFiles"),
-        *("DeleteKernel", "GetAcceleratorQuotaStatistics"),
+        *("DeleteKernel", "ListKernels", "GetAcceleratorQuotaStatistics"),
     ),
     "datasets.DatasetApiService": (
         *("CreateDataset", "CreateDatasetVersion", "GetDatasetStatus", "GetDataset", "ListDatasetFiles"),
@@ -156,6 +156,7 @@ class KaggleService:
         return path if until > time.monotonic() else None
 
     def _sign(self, path: str) -> str:
+        path = quote(path)
         key = f"{len(self._links)}{abs(hash(path)):x}"
         with self._lock:
             self._links[key] = (path, time.monotonic() + self.habits.link_life_s)

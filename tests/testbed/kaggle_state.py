@@ -208,6 +208,19 @@ class State:
         }
         return {"metadata": metadata, "blob": {**blob, "slug": kernel.slug}}
 
+    def list_kernels(self, who: Account, body: Body) -> Body:
+        """Answer a page of the caller's own kernels whose titles have some text. How the real search works is unverified."""
+        size, page = int(body.get("pageSize", 20)), int(body.get("page", 1))
+        own = [kernel for kernel in self.kernels.values() if kernel.owner == who.name]
+        found = [kernel for kernel in own if body.get("search", "") in kernel.title]
+        listed = found[(page - 1) * size : page * size]
+        return {
+            "kernels": [
+                {"id": one.id, "ref": f"{one.owner}/{one.slug}", "title": one.title, "author": one.owner}
+                for one in listed
+            ]
+        }
+
     def get_kernel_session_status(self, who: Account, body: Body) -> Body:
         """Answer a session's status, with the reason of a failure."""
         session = self._version(who, body)[1].session

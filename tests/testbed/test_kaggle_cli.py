@@ -74,6 +74,7 @@ def test_a_dataset_and_a_kernel_from_push_to_delete(version, login, service, tmp
     files = {path.name: path.read_bytes() for path in (tmp_path / "out" / "deep").iterdir()}
     assert files == {f"{number}.bin": bytes([number]) * 100_000 for number in range(25)}
     assert "deep/0.bin" in cli.run("kernels", "files", "alice/launch-toy-1")
+    assert "alice/launch-toy-1" in cli.run("kernels", "list", "--mine", "--search", "launch-toy")
     assert "30.00h" in cli.run("quota")
     cli.run("kernels", "delete", "alice/launch-toy-1", "--yes")
     cli.run("datasets", "delete", "alice/some-rows", "--yes")

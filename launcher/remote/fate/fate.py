@@ -20,7 +20,7 @@ from __future__ import annotations
 import importlib
 import re
 from abc import ABC, abstractmethod
-from typing import Any, Dict, NamedTuple, Optional, Sequence
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from ..record.rundir import Run
 
@@ -42,12 +42,13 @@ class Verdict(NamedTuple):
     """What becomes of one run.
 
     `evidence` is recorded and shown beside the run's state, None if there is nothing to add. `words` says in one clause
-    what is left, e.g. "its container is running".
+    what is left, e.g. "its container is running". `state` is shown instead of the recorded one of a run that is not gone.
     """
 
     fate: str
     evidence: Optional[Dict[str, Any]] = None
     words: str = ""
+    state: str = ""
 
 
 class Fate(ABC):
@@ -82,6 +83,11 @@ class Fate(ABC):
         """Whether somebody has paused what keeps a run, processes and all."""
         del run
         return False
+
+    def hopeless(self, run: Run) -> Optional[Tuple[str, Dict[str, Any]]]:
+        """Return why a run that is gone must not start again, as a reason and its evidence; None if it may."""
+        del run
+        return None
 
     def standstill(self, run: Run) -> str:  # most kinds cannot tell
         """Say in one clause why the agent of a run does not move; empty if that is not known."""

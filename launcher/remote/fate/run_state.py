@@ -135,7 +135,8 @@ def _judged(unheld: _Unheld, verdict: fate.Verdict) -> State | None:
         evidence = {**state["evidence"], **(evidence or {})}
     more = {} if evidence is None else {"evidence": evidence}
     if verdict.fate != fate.GONE:
-        derived = {"state": "resuming"} if fate_of(run).sees_lock else {}
+        shown = verdict.state or ("resuming" if fate_of(run).sees_lock else "")
+        derived = {"state": shown} if shown else {}
         return {**state, **derived, "fate": verdict.fate, **more}
     reason = WISHES[run.read_wish()]
     if reason is None:

@@ -5,13 +5,18 @@ The run's folder here is a spool, a copy that grows from what the run sends. The
 
 from __future__ import annotations
 
-from typing import Dict, Sequence
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 from ..record.files import read_json
 from ..record.rundir import Run
 from .fate import ALIVE, GONE, SILENT, Fate, Verdict
 
-_FATES = {"sent": ALIVE, "queued": ALIVE, "running": ALIVE, "over": GONE, "deleted": GONE}
+MOST_FRUITLESS = 2
+NO_PROGRESS = "no-progress"
+_FATES = {
+    **dict.fromkeys(("waiting", "sent", "queued", "running"), ALIVE),
+    **dict.fromkeys(("over", "deleted", "none"), GONE),
+}
 """The fate of a session by its status in `service.json`; with any other, the service knows nothing of it for now."""
 
 
@@ -26,13 +31,22 @@ class Spooled(Fate):
     sees_lock = False
 
     def judge(self, runs: Sequence[Run]) -> Dict[str, Verdict]:
-        """Read each run's record of its session. Without a record the run is in doubt: it may have been sent."""
+        """Read each run's record of its session, which is written before one is asked for: without it there is none."""
         return {run.id: _verdict(run) for run in runs}
+
+    def hopeless(self, run: Run) -> Optional[Tuple[str, Dict[str, Any]]]:
+        """Give up a run whose last sessions have left no checkpoint: another one would end as they did."""
+        fruitless = int(read_json(run.service).get("fruitless") or 0)
+        if fruitless < MOST_FRUITLESS:
+            return None
+        return NO_PROGRESS, {"service": "%d sessions in a row left no new checkpoint" % fruitless}
 
 
 def _verdict(run: Run) -> Verdict:
     record = read_json(run.service)
-    status = str(record.get("status") or "unknown")
-    words = str(record.get("words") or "its session is %s" % status)
+    status = str(record.get("status") or "none")
+    said = record.get("words")
+    words = str(said or ("it has no session" if status == "none" else "its session is %s" % status))
     fate = _FATES.get(status, SILENT)
-    return Verdict(fate, None if fate == ALIVE else {"service": words}, words)
+    evidence = {"service": words} if said or fate != ALIVE else None
+    return Verdict(fate, evidence, words, "reserved" if status == "waiting" else "")

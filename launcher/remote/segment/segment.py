@@ -25,6 +25,7 @@ from ..serving import contact
 from ..serving.requests import RequestError
 from ..store import worker_folder
 from ..system import login_umask, process
+from ..training.judging import OF_SEGMENT
 from . import fitness, inputs, pruning
 from .frames import FramePrinter, line_of, write_line
 from .orders import Orders, PayloadError, read_orders
@@ -66,7 +67,7 @@ def main(arguments: List[str]) -> int:
     os.chdir("/")
     try:
         orders = read_orders(payload)
-        os.environ["LAUNCH_HOST_ID"] = orders.place_id
+        os.environ.update({"LAUNCH_HOST_ID": orders.place_id, OF_SEGMENT: str(orders.segment)})
         run = inputs.lay_out(payload, working, orders.run)
         worker_folder.unpack(sys.argv[0])
     except (PayloadError, OSError) as error:

@@ -154,6 +154,10 @@ def _restart(session: Session, run: Run, judged: run_state.State, by: Optional[s
     if not os.path.isdir(run.code):
         contact.settle(run, "failed", "never-started").release()
         return Reply({"state": run_state.state_of(run)["state"]})
+    hopeless = run_state.fate_of(run).hopeless(run)
+    if hopeless is not None:
+        contact.settle(run, "failed", hopeless[0], evidence=hopeless[1]).release()
+        return Reply({"state": run_state.state_of(run)["state"]})
     missing = sorted(set(read_json(run.plan).get("secrets") or ()) - set(secret.read(run)))
     if missing:
         if waited_for is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional
 
 from ..diagnosis.remedy import Failure
@@ -10,7 +11,9 @@ from .stopping import reason_of
 if TYPE_CHECKING:
     from ..diagnosis.good_exit import Doubt
 
-SHUTDOWN = "host-shutdown"
+SHUTDOWN, SESSION_LIMIT = "host-shutdown", "session-limit"
+OF_SEGMENT = "LAUNCH_SEGMENT"
+"""Set where the agent runs in one session of a service."""
 NOTHING_ON_CARD = "nothing that the command ran was on the card, so the rehearsal shows nothing about it"
 
 
@@ -85,6 +88,11 @@ def suspect(outcome: Outcome, steps: Optional[int], since: int, log: Callable[[]
     )
 
 
+def shutdown_reason() -> str:
+    """Return why this agent is asked to leave without a wish: its host shuts down, or the session of a service has a limit."""
+    return SESSION_LIMIT if OF_SEGMENT in os.environ else SHUTDOWN
+
+
 class Judgement(NamedTuple):
     """How an attempt ended. A `failed` one with a failure may be followed by another attempt, if there is a remedy."""
 
@@ -111,7 +119,7 @@ def judge(
     if failure is not None:
         return Judgement("failed", failure.name, evidence)
     if outcome.is_stop_asked:
-        return Judgement("resuming", SHUTDOWN, evidence)
+        return Judgement("resuming", shutdown_reason(), evidence)
     if outcome.uses_worker:
         return Judgement("failed", "no-completion-marker", {**evidence, "marker": outcome.marker})
     if doubt is not None:

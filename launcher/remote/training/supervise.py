@@ -30,7 +30,7 @@ from .fence import Fence
 from .history import describe_previous, read_history, taken_knobs
 from .hook_parts import hook_parts, imitates_card
 from .host_watch import make_watch
-from .judging import SHUTDOWN, Outcome, judge, suspect
+from .judging import Outcome, judge, shutdown_reason, suspect
 from .mending import Mending
 from .progress import Progress
 from .proofs import Proofs
@@ -204,7 +204,7 @@ class Supervisor:
         if wish != "run":
             return self._end("stopped", reason_of(wish), {})
         if self.terminations:
-            self.account.say("resuming", SHUTDOWN)
+            self.account.say("resuming", shutdown_reason())
             return RESTART
         if verdict is not None and verdict.remedy is None:
             failure = self.mending.in_force.failure

@@ -1,0 +1,131 @@
+"""Feeds a run's folder in the spool from its segment: the log while it runs, the outputs once it is over.
+
+One thread of one process feeds a run, under a lock. Others read the folder, and take over when that process ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+
+from launcher.errors import ServiceError, ServiceUnreachableError
+from launcher.hosts.segments import GONE, Segments
+from launcher.hosts.spool import Spool
+from launcher.values.segment_record import SegmentRecord
+
+POLL_S = (1.0, 2.0, 4.0, 8.0, 15.0)
+"""How long to wait before the service is asked again for a segment that it queues, or whose log cannot be followed."""
+RETRY_S = 5.0
+QUIET_S = 1.0
+"""A log that has brought nothing for so long is read up to now."""
+CATCH_UP_S = 20.0
+_LOG = logging.getLogger(__name__)
+
+
+class Feeder:
+    """Feeds one run in a thread of its own until it is closed, or until its segment is over and at home."""
+
+    def __init__(self, segments: Segments, run: str) -> None:
+        """Start the thread."""
+        self._segments = segments
+        self._run = run
+        self._is_closed = threading.Event()
+        self._is_current = threading.Event()
+        self._took = time.monotonic()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._work, name=f"feed {run}", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_working(self) -> bool:
+        """Whether the thread is still there."""
+        return self._thread.is_alive()
+
+    def check(self) -> None:
+        """Raise what ended the thread, once."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def catch_up(self, wait_s: float = CATCH_UP_S) -> None:
+        """Wait until the folder has what the segment has sent by now, or another process feeds it."""
+        until = time.monotonic() + wait_s
+        while self.is_working and time.monotonic() < until:
+            if self._is_current.is_set() and time.monotonic() - self._took > QUIET_S:
+                return
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        """Let the thread end at its next piece; nothing that it wrote is lost."""
+        self._is_closed.set()
+
+    def _work(self) -> None:
+        try:
+            while not self._is_closed.is_set():
+                lock = self._segments.try_to_feed(self._run)
+                if lock is None:  # another process feeds it
+                    self._is_current.set()
+                    self._is_closed.wait(1.0)
+                    continue
+                try:
+                    self._feed()
+                    return
+                finally:
+                    lock.release()
+        except Exception as error:  # noqa: BLE001 - it is raised where the run is read
+            self._error = error
+        finally:
+            self._is_current.set()
+
+    def _feed(self) -> None:
+        """Feed the run until its segment is over and at home."""
+        tries = 0
+        while not self._is_closed.is_set():
+            record = self._segments.look(self._run)
+            if record is None:
+                return
+            if record.status == "waiting":
+                self._is_current.set()
+                if time.time() >= (record.retry_at or 0.0):
+                    self._segments.push(self._run)
+                else:
+                    self._is_closed.wait(1.0)
+                continue
+            if not record.is_live:
+                self._segments.bring_home(self._run, _unheard)
+                return
+            if self._segments.has_ended(record):
+                self._segments.bring_records(self._run)
+                continue
+            has_followed = record.status == "running" and self._follow(record)
+            tries = 0 if has_followed else tries + 1
+            self._is_current.set()
+            self._is_closed.wait(POLL_S[min(tries, len(POLL_S) - 1)])
+
+    def _follow(self, record: SegmentRecord) -> bool:
+        """Take what the log brings until its end; return whether it brought anything."""
+        spool = Spool(Path(self._segments.run(self._run).path), record.segment)
+        before = spool.position
+        try:
+            for piece in self._segments.service.follow(record.ref, spool.position):
+                if piece is not None:
+                    spool.take(piece.text, piece.stream)
+                    self._took = time.monotonic()
+                    self._is_current.set()
+                if self._is_closed.is_set():
+                    break
+        except ServiceUnreachableError:
+            raise
+        except ServiceError as error:  # no live view: its record comes with its outputs
+            if error.reason not in GONE:
+                _LOG.info("no live view of %s: %s", record.ref, error)
+            self._segments.note(self._run, f"no live view: {str(error).splitlines()[0]}")
+        finally:
+            spool.save()
+        return spool.position > before
+
+
+def _unheard(_count: int) -> None:
+    pass

@@ -1,0 +1,362 @@
+"""Kaggle as a place for runs: each segment of a run is a kernel, and what it prints and leaves grows into a spool.
+
+All that is Kaggle's own of it is here and in the `kaggle_*` modules: names, machines, what a push carries, quota. Nothing
+has been tried against the real service; the stand-in of our tests answers as its own client expects.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from platformdirs.unix import Unix
+from pydantic import ValidationError
+from rich.filesize import decimal
+
+from launcher.errors import BadFileError, ServiceAuthError, ServiceError
+from launcher.hosts import kaggle_log
+from launcher.hosts.agent_file import agent_file
+from launcher.hosts.kaggle_credentials import logins
+from launcher.hosts.kaggle_service import HOST, KaggleService, log_in
+from launcher.hosts.segment_files import record_files, work_files
+from launcher.hosts.segments import Look, Output, Packed, Segments
+from launcher.hosts.spooled_desk import SpooledDesk
+from launcher.planning.kaggle_machines import NO_ACCELERATOR
+from launcher.planning.kaggle_script import (
+    RUN,
+    SETTINGS,
+    fits,
+    parts,
+    payload,
+    payload_of,
+    script,
+    unpacked,
+    write_tree,
+)
+from launcher.planning.kaggle_session import segment_cards
+from launcher.remote.record.rundir import Run
+from launcher.values.host import Host
+from launcher.values.kaggle_kernel import SLUG_CHARACTERS, KernelRef, LogPiece, NewKernel, OutputFile
+from launcher.values.kaggle_kernel import KaggleReason as Reason
+from launcher.values.kaggle_settings import API, KaggleSettings
+from launcher.values.plan import Plan
+from launcher.values.segment_record import SegmentRecord, SegmentStatus
+from launcher.values.segment_settings import TREE_SUFFIX, SegmentSettings, SegmentTree
+from launcher.values.text import printable
+
+STATUSES: dict[str, SegmentStatus] = {
+    "QUEUED": "queued",
+    "RUNNING": "running",
+    "CANCEL_REQUESTED": "running",
+    "COMPLETE": "over",
+    "ERROR": "over",
+    "CANCEL_ACKNOWLEDGED": "over",
+}
+"""Ours for each status of a session. Any other leaves it running: a later version's word is no end."""
+WORDS = {"COMPLETE": "its session is complete", "ERROR": "its session ended in an error"}
+OUTPUT_ROOT = "launch/runs"
+"""Where a kernel keeps runs, below its working folder, which is its output."""
+TREE = "tree.json"
+LEAST_S = 600.0
+"""A session on a GPU is not begun with less than this left of the quota: it would end before it has saved anything."""
+DATASET_S, DATASET_POLL_S = 1800.0, 3.0
+MISSING = (Reason.NOT_FOUND, Reason.FORBIDDEN)
+
+
+def open_account(host: Host, settings: KaggleSettings) -> SpooledDesk:
+    """Return the desk of an account: its spool, and the service behind it, which is not asked yet.
+
+    Raises ServiceAuthError without credentials, HostError.
+    """
+    account = Account(settings, settings.account or _account_here(settings))
+    return account.desk(host)
+
+
+class Account:
+    """An account of Kaggle's, as the service behind its spool."""
+
+    name = HOST
+
+    def __init__(self, settings: KaggleSettings, name: str) -> None:
+        """Nothing is asked of the service yet."""
+        self._settings = settings
+        self.user = name
+        suffix = "" if settings.api == API else "-" + hashlib.sha256(settings.api.encode()).hexdigest()[:8]
+        self.place = f"{HOST}-{name}{suffix}"
+
+    def desk(self, host: Host) -> SpooledDesk:
+        """Return the desk of the account's spool. Raises HostError."""
+        segments = Segments(self, self.spool, keeps_kernels=self._settings.keep_kernels)
+        return SpooledDesk(host, self.spool, self.place, segments)
+
+    @property
+    def spool(self) -> Path:
+        """The folder of the spool, in this user's data."""
+        return Unix("launch").user_data_path / "spool" / self.place
+
+    @functools.cached_property
+    def service(self) -> KaggleService:
+        """The service, logged in. Raises ServiceAuthError, BadFileError or ServiceUnreachableError."""
+        service = log_in(os.environ, Path.home(), self._settings.api)
+        if service.user != self.user:
+            words = (
+                f"{HOST}: the credentials here are {service.user}'s, but the host is of account {self.user}"
+            )
+            raise ServiceAuthError(
+                HOST,
+                Reason.UNAUTHORIZED,
+                f'{words}\n  set account = "{service.user}", or log in as {self.user}',
+            )
+        return service
+
+    @property
+    def about(self) -> str:
+        """The account, and what is left of the week's hours on a GPU. Raises ServiceError."""
+        return f"Kaggle as {self.user}, {self.service.quota().title}"
+
+    # what a run works on
+
+    def send_tree(self, run: Run, say: Callable[[str], None], *, only_shipped: bool = False) -> str:
+        """Make sure that a segment can be packed: what is too large for a script becomes a dataset, named by its content.
+
+        Return what was done. Raises ServiceError.
+        """
+        say("packing")
+        work = [*work_files(run, only_shipped=only_shipped)]
+        settings = self._settings_of(run, 1, 1.0)
+        sizes = parts(agent_file().data, settings, [*record_files(run), *work])
+        if sizes.tree is not None:
+            return f"{decimal(sizes.total)} in one script"
+        control = Path(run.control)
+        part = control / ".tree"
+        try:
+            with part.open("wb") as file:
+                tree = write_tree(file, work)
+            words = f"{decimal(part.stat().st_size)} in the private dataset {self.user}/{tree.dataset}"
+            has = self._has_dataset(tree.dataset)
+            if not has:
+                self._upload(part.rename(control / tree.file), tree.dataset, say)
+            (control / TREE).write_text(tree.model_dump_json() + "\n")
+            return f"{words}, which was there" if has else words
+        finally:
+            for left in (part, *control.glob(f"launch-*{TREE_SUFFIX}")):
+                left.unlink(missing_ok=True)
+
+    def _upload(self, archive: Path, slug: str, say: Callable[[str], None]) -> None:
+        say(f"uploading {decimal(archive.stat().st_size)}")
+        self.service.create_dataset(slug, [self.service.upload(archive)])
+        until = time.monotonic() + DATASET_S
+        while not self._has_dataset(slug):
+            if time.monotonic() > until:
+                words = f"{HOST}: the dataset {self.user}/{slug} is not ready after {DATASET_S / 60:.0f} min"
+                raise ServiceError(HOST, Reason.SILENT, f"{words}\n  the same command again")
+            say("waiting until Kaggle has taken it in")
+            time.sleep(DATASET_POLL_S)
+
+    def _has_dataset(self, slug: str) -> bool:
+        try:
+            return self.service.dataset_status(slug).is_ready
+        except ServiceError as error:
+            if error.reason not in MISSING:
+                raise
+            return False
+
+    # segments
+
+    def reference(self, run: str, segment: int) -> str:
+        """Return `account/launch-RUN-SEGMENT`; the name in a run's id is cut where that would be too long for Kaggle."""
+        number = str(segment)
+        room = SLUG_CHARACTERS.stop - 1 - len(f"launch--{number}")
+        if len(run) > room:
+            head, _, tail = run.rpartition("-")
+            run = f"{head[: room - len(tail) - 1]}-{tail}"
+        slug = re.sub(r"[^a-z0-9]+", "-", f"launch-{run}-{number}")
+        return str(KernelRef(self.user, slug))
+
+    def pack(self, run: Run, record: SegmentRecord) -> Packed:
+        """Return a segment's script: the agent, the run's record, and what it works on unless that is in a dataset.
+
+        Without the outputs of an earlier segment it takes all that is in the spool. Raises ServiceError, also if too little
+        of the quota is left.
+        """
+        only_shipped = record.source is not None
+        members = [*record_files(run)]
+        if self._tree_of(run) is None:
+            members += work_files(run, only_shipped=only_shipped)
+        machine = machine_of(self._plan_of(run))
+        session_s = self._session_s(machine)
+        text = script(payload(agent_file().data, self._settings_of(run, record.segment, session_s), members))
+        if not fits(text):
+            self.send_tree(run, _unheard, only_shipped=only_shipped)
+            return self.pack(run, record)
+        tree = self._tree_of(run)
+        return Packed(text, machine, session_s, () if tree is None else (tree.dataset,))
+
+    def _settings_of(self, run: Run, segment: int, session_s: float) -> SegmentSettings:
+        plan = self._plan_of(run)
+        return SegmentSettings(
+            run=run.id,
+            segment=segment,
+            session_s=session_s,
+            place_id=self.place,
+            internet=self._settings.internet,
+            tree=self._tree_of(run),
+            cards=segment_cards(plan),
+            requirements=plan.requirements,
+            torch=plan.session.torch if plan.session is not None else (),
+        )
+
+    def _tree_of(self, run: Run) -> SegmentTree | None:
+        """Return the archive that holds what a run works on; None if its scripts do."""
+        try:
+            return SegmentTree.model_validate_json(Path(run.control, TREE).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    @staticmethod
+    def _plan_of(run: Run) -> Plan:
+        return Plan.model_validate_json(Path(run.plan).read_bytes())
+
+    def _session_s(self, machine: str) -> float:
+        """Return how long a session may last: as the host says, but no longer than what is left of the quota."""
+        limit_s = self._settings.session_hours * 3600
+        if machine == NO_ACCELERATOR:
+            return limit_s
+        quota = self.service.quota()
+        left_s = limit_s if quota.gpu_quota is None else quota.gpu_quota.left_s
+        if left_s < LEAST_S:
+            words = f"{HOST}: {left_s / 60:.0f} min are left of the week's hours on a GPU"
+            raise ServiceError(HOST, Reason.QUOTA, f"{words}\n  {quota.title}")
+        return min(limit_s, left_s)
+
+    def push(self, record: SegmentRecord, packed: Packed) -> None:
+        """Push a segment's script, once."""
+        kernel = NewKernel(
+            ref=_ref(record.ref),
+            source=packed.script,
+            machine=packed.machine,
+            timeout_s=max(1, round(packed.session_s)),
+            has_internet=self._settings.internet,
+            datasets=tuple(f"{self.user}/{slug}" for slug in packed.datasets),
+            kernels=(record.source,) if record.source else (),
+        )
+        pushed = self.service.push(kernel)
+        if pushed.landed != kernel.ref:
+            words = f"{HOST}: {kernel.ref} was pushed, and landed at {pushed.landed}"
+            self._undo(pushed.landed or kernel.ref)
+            raise ServiceError(HOST, Reason.CONFLICT, words)
+        if pushed.dropped:
+            self._undo(kernel.ref)
+            words = f"{HOST}: {kernel.ref} would run without {', '.join(pushed.dropped)}, and was deleted"
+            raise ServiceError(HOST, Reason.INVALID_SOURCES, f"{words}\n  were they deleted on kaggle.com?")
+
+    def _undo(self, ref: KernelRef) -> None:
+        self.delete(str(ref))
+
+    def is_full(self, error: ServiceError) -> bool:
+        """Whether a push was refused only because too many sessions run."""
+        return error.reason == Reason.SESSION_LIMIT
+
+    def exists(self, ref: str) -> bool:
+        """Whether the account has a kernel."""
+        return self.service.find(_ref(ref)) is not None
+
+    def look(self, ref: str) -> Look:
+        """Return what the service says of a kernel's session."""
+        try:
+            said = self.service.status(_ref(ref))
+        except ServiceError as error:
+            if error.reason in MISSING and not self.exists(ref):
+                return Look("deleted", "its kernel is gone from kaggle.com")
+            raise
+        words = WORDS.get(said.status, "")
+        if said.failure_message:
+            words = f"{words or said.status.lower()}: {printable(said.failure_message[:200])}"
+        return Look(STATUSES.get(said.status, "running"), words)
+
+    def follow(self, ref: str, position: int) -> Iterator[LogPiece | None]:
+        """Yield the pieces of a session's log."""
+        return kaggle_log.follow(self.service, _ref(ref), position)
+
+    def outputs(self, ref: str, run: str) -> Iterator[Output]:
+        """Yield the files of a run's folder that a session has left."""
+        prefix = f"{OUTPUT_ROOT}/{run}/"
+        for file in self.service.outputs(_ref(ref)):
+            path = file.file_name.removeprefix(prefix)
+            if path != file.file_name:
+                yield Output(path, self._pieces(ref, file))
+
+    def _pieces(self, ref: str, file: OutputFile) -> Iterator[bytes]:
+        """Yield the bytes of a file; a link that has expired by its turn is asked for again."""
+        try:
+            yield from self.service.download(file)
+        except ServiceError as error:
+            if error.reason != Reason.LINK_EXPIRED:
+                raise
+            listed = (one for one in self.service.outputs(_ref(ref)) if one.file_name == file.file_name)
+            yield from self.service.download(next(listed, file))
+
+    def delete(self, ref: str) -> None:
+        """Delete a kernel with its outputs. One that is gone is no error."""
+        try:
+            self.service.delete(_ref(ref))
+        except ServiceError as error:
+            if error.reason not in (*MISSING, Reason.REFUSED) or self.exists(ref):
+                raise
+
+    def names(self, words: str) -> list[str]:
+        """Return the names of all kernels of launch that have some words in their names."""
+        ours = re.sub(r"[^a-z0-9]+", "-", f"launch-{words}".lower()).strip("-")
+        found = self.service.kernels(ours if words else "launch")
+        return [str(ref) for ref in found if ref.slug.startswith("launch-")]
+
+    def unpack(self, ref: str, folder: Path) -> SegmentRecord | None:
+        """Unpack what a kernel's script carries of its run into a folder; None if it is no script of ours."""
+        kernel = self.service.find(_ref(ref))
+        try:
+            files = unpacked(payload_of((kernel and kernel.blob.source) or ""))
+            settings = SegmentSettings.model_validate_json(files[SETTINGS])
+        except (BadFileError, KeyError, ValidationError):
+            return None
+        for name, data in files.items():
+            if name.startswith(RUN):
+                path = folder / name.removeprefix(RUN)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+        if settings.tree is not None:
+            (folder / "control" / TREE).write_text(settings.tree.model_dump_json() + "\n")
+        return SegmentRecord(
+            run=settings.run,
+            segment=settings.segment,
+            ref=ref,
+            status="sent",
+            time=time.time(),
+            session_s=settings.session_s,
+        )
+
+
+def machine_of(plan: Plan) -> str:
+    """Return the accelerator that a plan's sessions are asked for."""
+    return NO_ACCELERATOR if plan.session is None else plan.session.machine
+
+
+def _unheard(_words: str) -> None:
+    pass
+
+
+def _ref(text: str) -> KernelRef:
+    owner, _, slug = text.partition("/")
+    return KernelRef(owner, slug)
+
+
+def _account_here(settings: KaggleSettings) -> str:
+    """Return the account of the credentials here, which only the service knows for an access token. Raises ServiceAuthError."""
+    first = next(logins(os.environ, Path.home()), None)
+    if first is not None and first.user and first.kind != "token":
+        return first.user
+    return log_in(os.environ, Path.home(), settings.api).user

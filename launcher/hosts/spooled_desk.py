@@ -1,0 +1,237 @@
+"""The desk of a place without a wire: an agent of this machine over a spool, which is fed from the place's service.
+
+Runs are prepared in the spool as on any host, and read from it. What differs is here: before a run is read its folder is
+fed, and before its files are, they have come home.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from launcher.errors import LackingError
+from launcher.hosts.agent_desk import AgentDesk, _Preparation, _Runs, _Upkeep
+from launcher.hosts.channel import Channel, Incoming, Reply, Socket
+from launcher.hosts.company import Keyboard
+from launcher.hosts.desk import Heard, Printed
+from launcher.hosts.feeding import Feeder
+from launcher.hosts.local import LocalLink
+from launcher.hosts.segments import Segments
+from launcher.values.answers import CommandEnd, Freed, Inheritance, Outlook, Sweep
+from launcher.values.checkpoint import SealedCheckpoint
+from launcher.values.host import Host
+from launcher.values.output import Loss, Manifest, Outputs
+from launcher.values.record import Summary, is_terminal
+
+MOST_LOOKS = 20
+"""So many runs are asked about at once: each costs a call."""
+HOME_POLL_S = 1.0
+
+
+class SpooledDesk(AgentDesk):
+    """An agent over the spool at `root`. `place` is the id of the place, by which its runs and locks count as being here."""
+
+    def __init__(self, host: Host, root: Path, place: str, segments: Segments) -> None:
+        """Start the agent. Nothing is asked of the service."""
+        _make_root(root, place)
+        spool = Host(name=host.name, root=str(root))
+        super().__init__(Channel(host.name, LocalLink(spool, {"LAUNCH_HOST_ID": place})))
+        self.segments = segments
+        self._feeders: dict[str, Feeder] = {}
+        self.runs = _SpooledRuns(self._channel, self)
+        self.preparation = _SpooledPreparation(self._channel, self)
+        self.upkeep = _SpooledUpkeep(self._channel)
+
+    @property
+    def about(self) -> str:
+        """The account behind the spool and its quota, which the service is asked for."""
+        return self.segments.service.about
+
+    def feeder(self, run: str) -> Feeder | None:
+        """Return what feeds a run; `None` if nothing of it is still to come. Raises what ended the last one."""
+        feeder = self._feeders.get(run)
+        if feeder is not None:
+            feeder.check()
+            if feeder.is_working:
+                return feeder
+        record = self.segments.record(run)
+        if record is None or (not record.is_live and record.is_home):
+            return None
+        self._feeders[run] = Feeder(self.segments, run)
+        return self._feeders[run]
+
+    def bring_home(self, run: str, heard: Heard) -> None:
+        """Wait until a run's segment is over and what it left is in the spool. `heard` gets the bytes that have come."""
+        record = self.segments.record(run)
+        while record is not None and not record.is_home:
+            lock = None if record.is_live else self.segments.try_to_feed(run)
+            if lock is not None:
+                try:
+                    self.segments.bring_home(run, heard)
+                finally:
+                    lock.release()
+            else:
+                self.feeder(run)  # it brings the end of a live one
+                heard(0)
+                time.sleep(HOME_POLL_S)
+            record = self.segments.record(run)
+
+    def catch_up(self, run: str) -> None:
+        """Wait until the spool has what a run has sent by now."""
+        feeder = self.feeder(run)
+        if feeder is not None:
+            feeder.catch_up()
+            feeder.check()
+
+    def by_hand(self, command: str) -> str:
+        """Return the command as it is: the spool is on this machine."""
+        return command
+
+    def open_socket(self, path: str) -> Socket:
+        """Raise LackingError."""
+        raise LackingError(self.host, "forward")
+
+    def open_port(self, port: int) -> Socket:
+        """Raise LackingError."""
+        raise LackingError(self.host, "forward")
+
+    def open_program(self, words: Sequence[str]) -> Socket:
+        """Raise LackingError."""
+        raise LackingError(self.host, "exec")
+
+    def close(self) -> None:
+        """Close the connection; what feeds runs ends with it."""
+        for feeder in self._feeders.values():
+            feeder.close()
+        super().close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _SpooledRuns(_Runs):
+    """The runs of a spool."""
+
+    def __init__(self, channel: Channel, desk: SpooledDesk) -> None:
+        super().__init__(channel)
+        self._desk = desk
+
+    def summaries(
+        self, *runs: str, like: str | None = None, states: Sequence[str] = (), most: int | None = None
+    ) -> list[Summary]:
+        found = super().summaries(*runs, like=like, states=states, most=most)
+        if self._has_adopted(found, runs, like):
+            found = super().summaries(*runs, like=like, states=states, most=most)
+        changed = [run for run in _live(found) if self._has_changed(run)]
+        if not changed:
+            return found
+        return super().summaries(*runs, like=like, states=states, most=most)
+
+    def _has_adopted(self, found: Sequence[Summary], runs: Sequence[str], like: str | None) -> bool:
+        """Look at the service for runs that other clients began; return whether any came."""
+        if not runs and not like:
+            return bool(self._desk.segments.adopt())
+        missing = {*runs} - {summary.run for summary in found} if runs else {like} if not found else set()
+        return bool([run for words in missing for run in self._desk.segments.adopt(words or "")])
+
+    def _has_changed(self, run: str) -> bool:
+        """Ask the service about a live run, and bring the record of one that has ended; return whether that changed anything."""
+        segments = self._desk.segments
+        before = segments.record(run)
+        record = segments.look(run)
+        if record is not None and segments.has_ended(record):
+            lock = segments.try_to_feed(run)
+            if lock is not None:  # otherwise its feeder brings it
+                try:
+                    record = segments.bring_records(run)
+                finally:
+                    lock.release()
+        return (before and (before.status, before.words)) != (record and (record.status, record.words))
+
+    def read(self, run: str, request: Mapping[str, Any], wait_s: float | None = None) -> Reply:
+        if wait_s is None:
+            self._desk.catch_up(run)
+        else:
+            self._desk.feeder(run)
+        return super().read(run, request, wait_s)
+
+    def execute(
+        self, run: str, command: Sequence[str], take: Printed, is_enough: Callable[[], bool]
+    ) -> CommandEnd:
+        raise LackingError(self._desk.host, "exec")
+
+    def interact(self, run: str, command: Sequence[str], take: Printed, keyboard: Keyboard) -> CommandEnd:
+        raise LackingError(self._desk.host, "shell")
+
+    def outputs(self, run: str, heard: Heard, *, every_file: bool = False) -> Outputs:
+        self._desk.bring_home(run, heard)
+        return super().outputs(run, heard, every_file=every_file)
+
+    def manifest(self, run: str, paths: Sequence[str], heard: Heard) -> Manifest:
+        self._desk.bring_home(run, heard)
+        return super().manifest(run, paths, heard)
+
+    def checkpoint(self, run: str, which: str) -> SealedCheckpoint:
+        self._desk.bring_home(run, _unheard)
+        return super().checkpoint(run, which)
+
+    def outlook(self, run: str) -> Outlook:
+        self._desk.bring_home(run, _unheard)
+        return super().outlook(run)
+
+    def send(self, run: str, files: Sequence[tuple[str, int, int]], take: Callable[[Incoming], None]) -> None:
+        self._desk.bring_home(run, _unheard)
+        super().send(run, files, take)
+
+    def remove(self, run: str, held: Mapping[str, str], lose: Loss, heard: Heard) -> Freed:
+        if lose != "all":
+            self._desk.bring_home(run, heard)
+        record = self._desk.segments.record(run)
+        freed = super().remove(run, held, lose, heard)
+        if record is not None:
+            self._desk.segments.delete_all(record)
+        return freed
+
+
+class _SpooledPreparation(_Preparation):
+    """A run that is being prepared in the spool."""
+
+    def __init__(self, channel: Channel, desk: SpooledDesk) -> None:
+        super().__init__(channel)
+        self._desk = desk
+
+    def inherit(self, run: str, parent: str, requested_keys: Sequence[str]) -> Inheritance:
+        self._desk.bring_home(parent, _unheard)
+        return super().inherit(run, parent, requested_keys)
+
+
+class _SpooledUpkeep(_Upkeep):
+    """Upkeep of a spool: no process of a run is on this machine."""
+
+    def sweep(self, runs: Iterable[str], *, dry_run: bool) -> Sweep:
+        return Sweep(items=[])
+
+
+def _live(found: Sequence[Summary]) -> list[str]:
+    return [summary.run for summary in found if not is_terminal(summary.state)][:MOST_LOOKS]
+
+
+def _make_root(root: Path, place: str) -> None:
+    """Make a spool, and give it the same id on every machine: another client of the same account finds its runs in its own."""
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    mark = root / "root-id"
+    if not mark.is_symlink():
+        try:
+            mark.symlink_to(hashlib.sha256(place.encode()).hexdigest()[:32])
+        except FileExistsError:
+            pass
+
+
+def _unheard(_count: int) -> None:
+    pass

@@ -1,0 +1,63 @@
+"""What the sessions of a run are given by Kaggle: the machine, the plans for other cards that may come, torch for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher.errors import RefusedError
+from launcher.planning.image_plan import torch_for
+from launcher.planning.kaggle_machines import IMAGE, MachineChoice
+from launcher.planning.wheel_choice import CPU, UNKNOWN
+from launcher.values.plan import CardPlan, Plan, Session, TorchWheel
+from launcher.values.precision import numbers
+from launcher.values.profile import Profile
+from launcher.values.segment_settings import SegmentCards
+from launcher.values.wheels import WheelTable
+
+
+def session(
+    choice: MachineChoice, others: Sequence[Plan], requirements: Sequence[str], wheels: WheelTable
+) -> Session:
+    """Return what a run's sessions are given: `others` are its plans for the choice's profiles after the first."""
+    torch = (_wheel(profile, requirements, wheels) for profile in choice.profiles if profile.kind == "cuda")
+    return Session(
+        machine=choice.machine.shape,
+        others=tuple(
+            CardPlan(**{key: getattr(plan, key) for key in CardPlan.model_fields}) for plan in others
+        ),
+        torch=tuple(wheel for wheel in torch if wheel is not None),
+    )
+
+
+def _wheel(profile: Profile, requirements: Sequence[str], wheels: WheelTable) -> TorchWheel | None:
+    """Return the torch of the table for a card and the image's Python; None if what the job pins has none."""
+    major, minor = numbers(IMAGE.python)[:2]
+    try:
+        chosen = torch_for(requirements, UNKNOWN.with_card(profile, (major, minor)), wheels)
+    except RefusedError:
+        return None
+    if profile.capability is None or chosen.url is None or chosen.build in (None, CPU):
+        return None
+    return TorchWheel(
+        capability=profile.capability,
+        requirement=f"torch=={chosen.torch}+{chosen.build}",
+        index=chosen.url,
+    )
+
+
+def segment_cards(plan: Plan) -> tuple[SegmentCards, ...]:
+    """Return the cards that may come in a segment of a plan; empty for a plan that uses none."""
+    if plan.rehearsed or plan.profile.kind != "cuda":
+        return ()
+    others = plan.session.others if plan.session is not None else ()
+    return (_cards(plan.profile, None), *(_cards(other.profile, other) for other in others))
+
+
+def _cards(profile: Profile, plan: CardPlan | None) -> SegmentCards:
+    return SegmentCards(
+        names=profile.probe_names,
+        memory_mib=profile.memory_limits_mib,
+        count=profile.count,
+        title=profile.title,
+        plan=plan,
+    )

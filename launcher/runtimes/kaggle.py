@@ -1,0 +1,84 @@
+"""Kaggle: each segment of a run is a kernel of its own, a script that starts the agent and prints what it records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher.errors import HostError
+from launcher.hosts.spooled_desk import SpooledDesk
+from launcher.runtimes.runtime import Resumption, Runtime, Say
+from launcher.values.answers import ResumedRun
+from launcher.values.facts import Facts
+from launcher.values.host import Host
+from launcher.values.plan import Plan
+from launcher.values.record import RuntimeRecord
+
+LAST_WORDS_S = 5.0
+
+
+class Kaggle(Runtime):
+    """Runs as kernels of an account. The host's desk is a spool's."""
+
+    name = "kaggle"
+    has_sessions = True
+
+    @classmethod
+    def record_on(cls, host: Host, facts: Facts) -> RuntimeRecord | None:
+        """Return a record for an account of Kaggle; `None` for a machine."""
+        del facts
+        return RuntimeRecord(kind=cls.name) if host.kind == "kaggle" else None
+
+    def needs(self, plan: Plan) -> str | None:
+        """Return `tree`: code and data travel in the script, or in a dataset."""
+        del plan
+        return "tree"
+
+    def create(
+        self,
+        run: str,
+        plan: Plan,
+        gpus: Sequence[str],
+        count: int | None = None,
+        *,
+        any_of: Sequence[str] = (),
+        queues: bool = False,
+    ) -> tuple[str, ...]:
+        """Make the run's folder in the spool; its cards are given, and no card is leased."""
+        self._run = run
+        return super().create(run, plan, gpus, count, any_of=any_of, queues=queues)
+
+    def provide(self, plan: Plan, say: Say) -> str:
+        """Pack what the run works on; what is too large for a script is uploaded."""
+        del plan
+        return self._spool.segments.service.send_tree(self._spool.segments.run(self._run), say)
+
+    def start(self, run: str) -> None:
+        """Push the run's first kernel. It begins once the service has a machine for it."""
+        self.desk.preparation.hand_over(run)
+        self._spool.segments.push(run)
+
+    def resume(self, run: str, needs: Resumption) -> ResumedRun:
+        """Push the next kernel of a run whose last one is over, and whose outputs are at home."""
+        needs.wait("for what its last session has left")
+        self._spool.bring_home(run, lambda _count: None)
+        resumed = self.ask_to_resume(run, needs)
+        if resumed.place is not None:
+            self._spool.segments.push(run)
+        return resumed
+
+    def stop(self, run: str, grace_s: float) -> bool:
+        """Delete the run's kernel, which is the only way to end it. What it has printed by now is kept."""
+        feeder = self._spool.feeder(run)
+        if feeder is not None:
+            feeder.catch_up(LAST_WORDS_S)
+        self._spool.segments.end(run)
+        return True
+
+    @property
+    def _spool(self) -> SpooledDesk:
+        if not isinstance(self.desk, SpooledDesk):
+            raise HostError(self.desk.host, f"{self.desk.host}: only an account of Kaggle has kernels")
+        return self.desk
+
+
+RUNTIME = Kaggle

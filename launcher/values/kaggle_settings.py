@@ -1,0 +1,63 @@
+"""How runs are kept in an account of Kaggle's: the keys of a `[hosts.NAME]` table with `kind = "kaggle"`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+from launcher.values.base import Written
+from launcher.values.credential import credential_in
+
+API = "https://api.kaggle.com/v1"
+SESSION_HOURS = 8.5
+"""Kaggle's documents say 12 hours, an editor message of 2026 says 9: this is below both."""
+MOST_SESSION_HOURS = 12.0
+_OWN_MACHINE = ("127.0.0.1", "localhost", "::1")
+
+
+def _api(written: str) -> str:
+    if credential_in(written):
+        raise PydanticCustomError("credential", "holds a credential: set KAGGLE_API_TOKEN instead")
+    parts = urlsplit(written)
+    if parts.scheme == "http" and parts.hostname not in _OWN_MACHINE:
+        raise ValueError("credentials would be sent in the clear: expected https://…")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError(f"expected a URL such as {API}")
+    return written.rstrip("/")
+
+
+def _account(written: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,63}", written):
+        raise ValueError("expected the name in the address of your page: www.kaggle.com/NAME")
+    return written
+
+
+def _accelerator(written: str) -> str:
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]{1,39}", written):
+        raise ValueError('expected Kaggle\'s name of an accelerator, such as NvidiaTeslaT4, or "None"')
+    return written
+
+
+class KaggleSettings(Written):
+    """What a host of kind `kaggle` has instead of an address.
+
+    `account` None means that of the credentials. `accelerator` None leaves the choice to the profile; the text "None" is
+    Kaggle's own name for a session without one. `session_hours` is the length of one session; a longer run has several.
+    `keep_kernels`: do not delete a session's kernel once its outputs are here.
+    """
+
+    account: Annotated[str, AfterValidator(_account)] | None = None
+    api: Annotated[str, AfterValidator(_api)] = API
+    internet: bool = True
+    session_hours: Annotated[float, Field(gt=0, le=MOST_SESSION_HOURS)] = SESSION_HOURS
+    accelerator: Annotated[str, AfterValidator(_accelerator)] | None = None
+    keep_kernels: bool = False
+
+    @property
+    def is_kaggles_own(self) -> bool:
+        """Whether a person's credentials go to Kaggle itself, or stay on this machine."""
+        return self.api == API or urlsplit(self.api).hostname in _OWN_MACHINE

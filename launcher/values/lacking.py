@@ -1,0 +1,12 @@
+"""Whether a host's kind of place can do what a verb asks."""
+
+from __future__ import annotations
+
+from launcher.errors import LACKS, LackingError
+from launcher.values.host import Host
+
+
+def check_has(host: Host, verb: str, run: str = "RUN") -> None:
+    """Raise LackingError, before anything is asked of the host, if nothing there can do what a verb asks."""
+    if host.kaggle is not None and verb in LACKS:
+        raise LackingError(host.name, verb, run)

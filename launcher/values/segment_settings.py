@@ -1,0 +1,60 @@
+"""What one segment of a run is told: the `segment.json` of its payload, which the agent in the session reads."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from launcher.values.base import Written, canonical_json
+from launcher.values.plan import CardPlan, TorchWheel
+
+TREE_SUFFIX = ".tree"
+"""So named, Kaggle does not unpack an archive in a dataset."""
+
+
+class SegmentTree(Written):
+    """An archive of the run's work/, somewhere below the inputs of a session: its name, and its SHA-256 in hex."""
+
+    file: Annotated[str, Field(pattern=r"^launch-[0-9a-f]{16}\.tree$")]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+    @property
+    def dataset(self) -> str:
+        """The slug of the dataset that holds it, alone."""
+        return self.file.removesuffix(TREE_SUFFIX)
+
+
+class SegmentCards(Written):
+    """Cards that may come: `count` of one of these names, with a memory in MiB between two limits, or any.
+
+    `plan` has the values that take the place of those in plan.json; None if it was made for these cards.
+    """
+
+    names: tuple[str, ...]
+    memory_mib: tuple[float, float] | None = None
+    count: Annotated[int, Field(ge=1)]
+    title: str
+    plan: CardPlan | None = None
+
+
+class SegmentSettings(Written):
+    """A segment's settings. It must have ended `session_s` seconds after its script began. Without `cards` it uses none.
+
+    `requirements` are installed where the session's Python lacks them, `torch` where its torch has no code for the card.
+    """
+
+    version: Literal[1] = 1
+    run: str
+    segment: Annotated[int, Field(ge=1)]
+    session_s: Annotated[float, Field(gt=0)]
+    place_id: str
+    internet: bool
+    tree: SegmentTree | None = None
+    cards: tuple[SegmentCards, ...] = ()
+    requirements: tuple[str, ...] = ()
+    torch: tuple[TorchWheel, ...] = ()
+
+    def to_file(self) -> bytes:
+        """Return the content of segment.json: the same settings give the same bytes."""
+        return f"{canonical_json(self)}\n".encode()

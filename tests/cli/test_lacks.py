@@ -1,0 +1,60 @@
+"""What an account of Kaggle's cannot do: each verb says so at once, with what to type instead. Nothing is asked of a service."""
+
+import shlex
+import time
+
+import pytest
+from testbed.client import Client
+
+from launcher.errors import LACKS, LackingError, UsageError
+from launcher.runs.mirror import Mirror
+from launcher.values.host import KAGGLE, LOCAL, Host
+from launcher.values.lacking import check_has
+
+RUN = "261125-sft-aaaa11"
+SAID = {
+    "exec aaaa11 -- nvidia-smi": ("nothing leads into a session", "launch logs aaaa11"),
+    "shell aaaa11": ("nothing leads into a session", "launch ls aaaa11"),
+    "forward aaaa11 6006": ("no port of a session", "launch plot aaaa11"),
+    "sweep --host kaggle": ("no process of a run", "launch gc --host kaggle"),
+    "image build --host kaggle --job sft": ("Kaggle's own image", "launch probe --host kaggle"),
+    "image show --host kaggle --profile t4x2": ("Kaggle's own image", "launch probe --host kaggle"),
+    "image list --host kaggle": ("Kaggle's own image", "launch probe --host kaggle"),
+    "image prune --host kaggle": ("Kaggle's own image", "launch probe --host kaggle"),
+    "drill --host kaggle": ("a drill hurts a run", "launch drill --host local"),
+    "verify --host kaggle --profile t4x2": ("gone with it", "launch verify --rehearse"),
+}
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory):
+    """A project with a run in an account of Kaggle's, and no credentials."""
+    client = Client(tmp_path_factory.mktemp("lacks"))
+    Mirror(RUN, client.runs).bind_seen(KAGGLE, "", time.time())
+    return client
+
+
+@pytest.mark.parametrize("line", SAID)
+def test_a_verb_that_the_place_lacks_says_why_and_what_to_type(desk, line):
+    done = desk.run(*shlex.split(line))
+    why, command = SAID[line]
+    assert done.returncode == 2, done.stderr
+    assert why in done.stderr
+    assert command in done.stderr.splitlines()[-1]
+    assert done.stdout == ""
+
+
+def test_every_lack_is_said_by_a_verb():
+    """A word of the table that no verb says would be dead."""
+    assert {line.split()[0] for line in SAID} == LACKS.keys()
+
+
+@pytest.mark.parametrize("verb", LACKS)
+def test_a_machine_lacks_none_of_it(verb):
+    for host in (LOCAL, Host(name="lab", address="lab")):
+        check_has(host, verb)
+    with pytest.raises(LackingError) as caught:
+        check_has(KAGGLE, verb)
+    assert isinstance(caught.value, UsageError)
+    assert (caught.value.host, caught.value.verb, caught.value.exit_code) == ("kaggle", verb, 2)
+    assert "{" not in str(caught.value)
