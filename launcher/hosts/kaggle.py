@@ -128,7 +128,7 @@ class Account:
         """
         say("packing")
         work = [*work_files(run, only_shipped=only_shipped)]
-        settings = self._settings_of(run, 1, 1.0)
+        settings = self._settings_of(run, None, 1.0)
         sizes = parts(agent_file().data, settings, [*record_files(run), *work])
         if sizes.tree is not None:
             return f"{decimal(sizes.total)} in one script"
@@ -190,22 +190,23 @@ class Account:
             members += work_files(run, only_shipped=only_shipped)
         machine = machine_of(self._plan_of(run))
         session_s = self._session_s(machine)
-        text = script(payload(agent_file().data, self._settings_of(run, record.segment, session_s), members))
+        text = script(payload(agent_file().data, self._settings_of(run, record, session_s), members))
         if not fits(text):
             self.send_tree(run, _unheard, only_shipped=only_shipped)
             return self.pack(run, record)
         tree = self._tree_of(run)
         return Packed(text, machine, session_s, () if tree is None else (tree.dataset,))
 
-    def _settings_of(self, run: Run, segment: int, session_s: float) -> SegmentSettings:
+    def _settings_of(self, run: Run, record: SegmentRecord | None, session_s: float) -> SegmentSettings:
         plan = self._plan_of(run)
         return SegmentSettings(
             run=run.id,
-            segment=segment,
+            segment=1 if record is None else record.segment,
             session_s=session_s,
             place_id=self.place,
             internet=self._settings.internet,
             tree=self._tree_of(run),
+            earlier=record is not None and record.source is not None,
             cards=segment_cards(plan),
             requirements=plan.requirements,
             torch=plan.session.torch if plan.session is not None else (),

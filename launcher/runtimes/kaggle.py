@@ -59,7 +59,7 @@ class Kaggle(Runtime):
 
     def resume(self, run: str, needs: Resumption) -> ResumedRun:
         """Push the next kernel of a run whose last one is over, and whose outputs are at home."""
-        needs.wait("for what its last session has left")
+        needs.wait(f"for what its last session has left; {self._spool.about}")
         self._spool.bring_home(run, lambda _count: None)
         resumed = self.ask_to_resume(run, needs)
         if resumed.place is not None:
