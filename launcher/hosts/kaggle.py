@@ -23,12 +23,11 @@ from launcher.hosts import kaggle_log
 from launcher.hosts.agent_file import agent_file
 from launcher.hosts.kaggle_credentials import logins
 from launcher.hosts.kaggle_service import HOST, KaggleService, log_in
-from launcher.hosts.segment_files import record_files, work_files
+from launcher.hosts.segment_files import extract_run, record_files, work_files
 from launcher.hosts.segments import Look, Output, Packed, Segments
 from launcher.hosts.spooled_desk import SpooledDesk
 from launcher.planning.kaggle_machines import NO_ACCELERATOR
 from launcher.planning.kaggle_script import (
-    RUN,
     SETTINGS,
     fits,
     parts,
@@ -320,15 +319,11 @@ class Account:
         """Unpack what a kernel's script carries of its run into a folder; None if it is no script of ours."""
         kernel = self.service.find(_ref(ref))
         try:
-            files = unpacked(payload_of((kernel and kernel.blob.source) or ""))
-            settings = SegmentSettings.model_validate_json(files[SETTINGS])
+            carried = payload_of((kernel and kernel.blob.source) or "")
+            settings = SegmentSettings.model_validate_json(unpacked(carried)[SETTINGS])
         except (BadFileError, KeyError, ValidationError):
             return None
-        for name, data in files.items():
-            if name.startswith(RUN):
-                path = folder / name.removeprefix(RUN)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(data)
+        extract_run(carried, folder)
         if settings.tree is not None:
             (folder / "control" / TREE).write_text(settings.tree.model_dump_json() + "\n")
         return SegmentRecord(
