@@ -67,7 +67,9 @@ def killed_at_random(account, kills, dice):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_client_killed_ten_times_loses_nothing_and_pushes_nothing_twice(kaggle_account, seed, record_property):
+def test_a_client_killed_ten_times_loses_nothing_and_pushes_nothing_twice(
+    kaggle_account, seed, record_property
+):
     """Three sessions all the same; of an interval at most is trained again, and the model is that of an unbroken training."""
     kaggle_account.host(session_hours=SESSION_HOURS)
     kaggle_account.pause_at(5, 9)

@@ -65,7 +65,9 @@ class KaggleAccount:
         """Write the host's table, with these keys beside the usual ones."""
         table = {"kind": "kaggle", "api": self.service.base, "accelerator": "None", **keys}
         lines = [f"{key} = {json.dumps(value)}" for key, value in table.items()]
-        ((client or self.client).project / "launch.toml").write_text("\n".join([f"[hosts.{HOST}]", *lines, ""]))
+        ((client or self.client).project / "launch.toml").write_text(
+            "\n".join([f"[hosts.{HOST}]", *lines, ""])
+        )
 
     def job(self, steps: int = 12, *, every: int = EVERY, step_s: float = 0.0, hook: str = PAUSES) -> None:
         """Write the job and its training."""
@@ -110,7 +112,9 @@ class KaggleAccount:
 
     def segment(self, run: str, client: Client | None = None) -> dict[str, Any]:
         """What is on record of a run's latest segment."""
-        record: dict[str, Any] = json.loads((self.run_dir(run, client) / "control" / "service.json").read_text())
+        record: dict[str, Any] = json.loads(
+            (self.run_dir(run, client) / "control" / "service.json").read_text()
+        )
         return record
 
     def row(self, run: str, client: Client | None = None) -> dict[str, Any]:
