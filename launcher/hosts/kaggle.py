@@ -6,6 +6,7 @@ has been tried against the real service; the stand-in of our tests answers as it
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -291,12 +292,16 @@ class Account:
         if pushed.landed != kernel.ref:
             words = f"{HOST}: {kernel.ref} was pushed, and landed at {pushed.landed}"
             if pushed.landed is not None and pushed.version_number == 1:  # so it was not there before
-                self.delete(str(pushed.landed))
+                self._undo(pushed.landed)
             raise ServiceError(HOST, Reason.CONFLICT, words)
         if pushed.dropped:
-            self.delete(record.ref)
+            self._undo(kernel.ref)
             words = f"{HOST}: {kernel.ref} would run without {', '.join(pushed.dropped)}, and was deleted"
             raise ServiceError(HOST, Reason.INVALID_SOURCES, f"{words}\n  were they deleted on kaggle.com?")
+
+    def _undo(self, ref: KernelRef) -> None:
+        with contextlib.suppress(ServiceError):  # it is on record, and deleted at the next opportunity
+            self.delete(str(ref))
 
     def is_full(self, error: ServiceError) -> bool:
         """Whether a push was refused for now only: too many sessions run, or too many calls were made."""

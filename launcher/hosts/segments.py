@@ -218,10 +218,13 @@ class Segments:
             return _with(record, words=str(error).splitlines()[0])
         except ServiceError as error:
             words = str(error).splitlines()[0]
-            if not self.service.is_full(error):
-                self._write(run, _over(_without(record, record.ref), words))
-                raise
-            return _waiting(_without(record, record.ref), words, error.retry_s or 0.0)
+            refused = _without(record, record.ref)
+            if self.service.is_full(error):
+                return _waiting(refused, words, error.retry_s or 0.0)
+            if error.reason in UNDONE:
+                refused = _with(record, earlier=(*record.earlier, record.ref))
+            self._write(run, _over(refused, words))
+            raise
         return _sent(record)
 
     def _settle(self, record: SegmentRecord) -> SegmentRecord:
@@ -556,6 +559,8 @@ class Segments:
 
 GONE = ("not-found", "forbidden")
 """Why a service does not list the outputs of a segment that somebody has deleted."""
+UNDONE = ("invalid-sources", "conflict")
+"""Why a segment that the service has accepted is deleted at once."""
 _KEPT = ("source", "earlier", "lost", "checkpoint", "fruitless", "tries")
 """What a segment takes over from the one before it."""
 
