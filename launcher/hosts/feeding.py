@@ -1,4 +1,4 @@
-"""Feeds a run's folder in the spool from its segment: the log while it runs, the outputs once it is over.
+"""Feeds a run's folder in the spool from its segment: the log while it runs, and its record once it has ended.
 
 One thread of one process feeds a run, under a lock. Others read the folder, and take over when that process ends.
 """
@@ -11,21 +11,22 @@ import time
 from pathlib import Path
 
 from launcher.errors import ServiceError, ServiceUnreachableError
-from launcher.hosts.segments import GONE, Segments
+from launcher.hosts.segments import GONE, Segments, is_overdue
 from launcher.hosts.spool import Spool
 from launcher.values.segment_record import SegmentRecord
 
 POLL_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 """How long to wait before the service is asked again for a segment that it queues, or whose log cannot be followed."""
-RETRY_S = 5.0
 QUIET_S = 1.0
 """A log that has brought nothing for so long is read up to now."""
 CATCH_UP_S = 20.0
+ASK_S = 300.0
+"""While a lost push may still appear, the service is asked so often."""
 _LOG = logging.getLogger(__name__)
 
 
 class Feeder:
-    """Feeds one run in a thread of its own until it is closed, or until its segment is over and at home."""
+    """Feeds one run in a thread of its own until it is closed, or until its segment is over."""
 
     def __init__(self, segments: Segments, run: str) -> None:
         """Start the thread."""
@@ -80,11 +81,14 @@ class Feeder:
             self._is_current.set()
 
     def _feed(self) -> None:
-        """Feed the run until its segment is over and at home."""
+        """Feed the run until its segment is over."""
         tries = 0
         while not self._is_closed.is_set():
             record = self._segments.look(self._run)
-            if record is None:
+            if record is None or not record.is_live:
+                return
+            if record.status == "ended":
+                self._segments.bring_records(self._run)
                 return
             if record.status == "waiting":
                 self._is_current.set()
@@ -93,28 +97,23 @@ class Feeder:
                 else:
                     self._is_closed.wait(1.0)
                 continue
-            if not record.is_live:
-                self._segments.bring_home(self._run, _unheard)
-                return
-            if self._segments.has_ended(record):
-                self._segments.bring_records(self._run)
-                continue
             has_followed = record.status == "running" and self._follow(record)
             tries = 0 if has_followed else tries + 1
             self._is_current.set()
             self._is_closed.wait(POLL_S[min(tries, len(POLL_S) - 1)])
 
     def _follow(self, record: SegmentRecord) -> bool:
-        """Take what the log brings until its end; return whether it brought anything."""
+        """Take what the log brings until its end, or until the service is to be asked; return whether it brought anything."""
         spool = Spool(Path(self._segments.run(self._run).path), record.segment)
-        before = spool.position
+        before, ask_at = spool.position, time.monotonic() + ASK_S
         try:
             for piece in self._segments.service.follow(record.ref, spool.position):
                 if piece is not None:
                     spool.take(piece.text, piece.stream)
                     self._took = time.monotonic()
                     self._is_current.set()
-                if self._is_closed.is_set():
+                is_to_ask = is_overdue(record) or (record.lost and time.monotonic() > ask_at)
+                if is_to_ask or self._is_closed.is_set():
                     break
         except ServiceUnreachableError:
             raise
@@ -125,7 +124,3 @@ class Feeder:
         finally:
             spool.save()
         return spool.position > before
-
-
-def _unheard(_count: int) -> None:
-    pass

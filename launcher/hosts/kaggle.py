@@ -6,12 +6,13 @@ has been tried against the real service; the stand-in of our tests answers as it
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from platformdirs.unix import Unix
@@ -25,10 +26,12 @@ from launcher.hosts.kaggle_credentials import logins
 from launcher.hosts.kaggle_service import HOST, KaggleService, log_in
 from launcher.hosts.segment_files import extract_run, record_files, work_files
 from launcher.hosts.segments import Look, Output, Packed, Segments
+from launcher.hosts.spool_trees import KeptTree, SpoolTrees
 from launcher.hosts.spooled_desk import SpooledDesk
 from launcher.planning.kaggle_machines import NO_ACCELERATOR
 from launcher.planning.kaggle_script import (
     SETTINGS,
+    Member,
     fits,
     parts,
     payload,
@@ -45,7 +48,7 @@ from launcher.values.kaggle_kernel import KaggleReason as Reason
 from launcher.values.kaggle_settings import API, KaggleSettings
 from launcher.values.plan import Plan
 from launcher.values.segment_record import SegmentRecord, SegmentStatus
-from launcher.values.segment_settings import TREE_SUFFIX, SegmentSettings, SegmentTree
+from launcher.values.segment_settings import SegmentSettings, SegmentTree
 from launcher.values.text import printable
 
 STATUSES: dict[str, SegmentStatus] = {
@@ -61,6 +64,7 @@ WORDS = {"COMPLETE": "its session is complete", "ERROR": "its session ended in a
 OUTPUT_ROOT = "launch/runs"
 """Where a kernel keeps runs, below its working folder, which is its output."""
 TREE = "tree.json"
+SEGMENT_DIGITS = 3
 LEAST_S = 600.0
 """A session on a GPU is not begun with less than this left of the quota: it would end before it has saved anything."""
 DATASET_S, DATASET_POLL_S = 1800.0, 3.0
@@ -120,35 +124,41 @@ class Account:
 
     # what a run works on
 
-    def send_tree(self, run: Run, say: Callable[[str], None], *, only_shipped: bool = False) -> str:
+    def send_tree(self, run: Run, say: Callable[[str], None]) -> str:
         """Make sure that a segment can be packed: what is too large for a script becomes a dataset, named by its content.
 
         Return what was done. Raises ServiceError.
         """
         say("packing")
-        work = [*work_files(run, only_shipped=only_shipped)]
-        settings = self._settings_of(run, None, 1.0)
-        sizes = parts(agent_file().data, settings, [*record_files(run), *work])
+        work = [*work_files(run, only_shipped=False)]
+        sizes = parts(agent_file().data, self._settings_of(run, None, 1.0, None), [*record_files(run), *work])
         if sizes.tree is not None:
             return f"{decimal(sizes.total)} in one script"
-        control = Path(run.control)
-        part = control / ".tree"
+        return self._send_archive(work, Path(run.control) / TREE, say)
+
+    def _send_archive(self, work: Sequence[Member], record: Path, say: Callable[[str], None]) -> str:
+        """Make sure that a dataset holds an archive of these files, and record which; return what was done."""
+        part = record.with_name(".tree")
+        archive = part
         try:
             with part.open("wb") as file:
                 tree = write_tree(file, work)
             words = f"{decimal(part.stat().st_size)} in the private dataset {self.user}/{tree.dataset}"
+            self._trees.hold(tree.dataset)
             has = self._has_dataset(tree.dataset)
             if not has:
-                self._upload(part.rename(control / tree.file), tree.dataset, say)
-            (control / TREE).write_text(tree.model_dump_json() + "\n")
+                archive = part.rename(record.with_name(tree.file))
+                self._upload(archive, tree.dataset, say)
+            record.write_text(tree.model_dump_json() + "\n")
             return f"{words}, which was there" if has else words
         finally:
-            for left in (part, *control.glob(f"launch-*{TREE_SUFFIX}")):
-                left.unlink(missing_ok=True)
+            archive.unlink(missing_ok=True)
 
     def _upload(self, archive: Path, slug: str, say: Callable[[str], None]) -> None:
         say(f"uploading {decimal(archive.stat().st_size)}")
-        self.service.create_dataset(slug, [self.service.upload(archive)])
+        token = self.service.upload(archive)
+        with self._trees.making(slug, archive.stat().st_size):
+            self.service.create_dataset(slug, [token])
         until = time.monotonic() + DATASET_S
         while not self._has_dataset(slug):
             if time.monotonic() > until:
@@ -165,16 +175,34 @@ class Account:
                 raise
             return False
 
+    def trees(self) -> list[KeptTree]:
+        """Return the datasets that were made from this spool."""
+        return self._trees.kept()
+
+    def delete_tree(self, slug: str) -> bool:
+        """Delete a dataset that was made from this spool, unless a run needs it; return whether it is gone."""
+        with self._trees.unneeded(slug) as is_unneeded:
+            if is_unneeded:
+                try:
+                    self.service.delete_dataset(slug)
+                except ServiceError as error:
+                    if error.reason not in MISSING:
+                        raise
+            return is_unneeded
+
+    @functools.cached_property
+    def _trees(self) -> SpoolTrees:
+        return SpoolTrees(self.spool)
+
     # segments
 
     def reference(self, run: str, segment: int) -> str:
         """Return `account/launch-RUN-SEGMENT`; the name in a run's id is cut where that would be too long for Kaggle."""
-        number = str(segment)
-        room = SLUG_CHARACTERS.stop - 1 - len(f"launch--{number}")
+        room = SLUG_CHARACTERS.stop - 1 - len("launch--") - SEGMENT_DIGITS
         if len(run) > room:
             head, _, tail = run.rpartition("-")
             run = f"{head[: room - len(tail) - 1]}-{tail}"
-        slug = re.sub(r"[^a-z0-9]+", "-", f"launch-{run}-{number}")
+        slug = re.sub(r"[^a-z0-9]+", "-", f"launch-{run}-{segment}")
         return str(KernelRef(self.user, slug))
 
     def pack(self, run: Run, record: SegmentRecord) -> Packed:
@@ -183,20 +211,40 @@ class Account:
         Without the outputs of an earlier segment it takes all that is in the spool. Raises ServiceError, also if too little
         of the quota is left.
         """
-        only_shipped = record.source is not None
-        members = [*record_files(run)]
-        if self._tree_of(run) is None:
-            members += work_files(run, only_shipped=only_shipped)
         machine = machine_of(self._plan_of(run))
         session_s = self._session_s(machine)
-        text = script(payload(agent_file().data, self._settings_of(run, record, session_s), members))
-        if not fits(text):
-            self.send_tree(run, _unheard, only_shipped=only_shipped)
-            return self.pack(run, record)
+        shipped = [*work_files(run, only_shipped=True)]
         tree = self._tree_of(run)
+        if tree is not None and not self._has_dataset(tree.dataset):
+            self._send_archive(shipped, Path(run.control) / TREE, _unheard)  # somebody has deleted it
+        work = [] if tree is not None else shipped
+        if record.source is None:
+            sent = {member.path for member in shipped}
+            made = (member for member in work_files(run, only_shipped=False) if member.path not in sent)
+            work = [*work, *made]
+        text = self._script(run, record, session_s, tree, work)
+        if not fits(text):
+            path = Path(run.control) / f"tree-{record.segment}.json"
+            everything = [*work_files(run, only_shipped=record.source is not None)]
+            self._send_archive(everything, path, _unheard)
+            tree = SegmentTree.model_validate_json(path.read_bytes())
+            text = self._script(run, record, session_s, tree, [])
         return Packed(text, machine, session_s, () if tree is None else (tree.dataset,))
 
-    def _settings_of(self, run: Run, record: SegmentRecord | None, session_s: float) -> SegmentSettings:
+    def _script(
+        self,
+        run: Run,
+        record: SegmentRecord,
+        session_s: float,
+        tree: SegmentTree | None,
+        work: Iterable[Member],
+    ) -> str:
+        settings = self._settings_of(run, record, session_s, tree)
+        return script(payload(agent_file().data, settings, [*record_files(run), *work]))
+
+    def _settings_of(
+        self, run: Run, record: SegmentRecord | None, session_s: float, tree: SegmentTree | None
+    ) -> SegmentSettings:
         plan = self._plan_of(run)
         return SegmentSettings(
             run=run.id,
@@ -204,7 +252,7 @@ class Account:
             session_s=session_s,
             place_id=self.place,
             internet=self._settings.internet,
-            tree=self._tree_of(run),
+            tree=tree,
             earlier=record is not None and record.source is not None,
             cards=segment_cards(plan),
             requirements=plan.requirements,
@@ -212,7 +260,7 @@ class Account:
         )
 
     def _tree_of(self, run: Run) -> SegmentTree | None:
-        """Return the archive that holds what a run works on; None if its scripts do."""
+        """Return the archive of what was sent for a run; None if its scripts hold that."""
         try:
             return SegmentTree.model_validate_json(Path(run.control, TREE).read_bytes())
         except FileNotFoundError:
@@ -248,7 +296,8 @@ class Account:
         pushed = self.service.push(kernel)
         if pushed.landed != kernel.ref:
             words = f"{HOST}: {kernel.ref} was pushed, and landed at {pushed.landed}"
-            self._undo(pushed.landed or kernel.ref)
+            if pushed.landed is not None and pushed.version_number == 1:  # so it was not there before
+                self._undo(pushed.landed)
             raise ServiceError(HOST, Reason.CONFLICT, words)
         if pushed.dropped:
             self._undo(kernel.ref)
@@ -256,11 +305,12 @@ class Account:
             raise ServiceError(HOST, Reason.INVALID_SOURCES, f"{words}\n  were they deleted on kaggle.com?")
 
     def _undo(self, ref: KernelRef) -> None:
-        self.delete(str(ref))
+        with contextlib.suppress(ServiceError):  # it is on record, and deleted at the next opportunity
+            self.delete(str(ref))
 
     def is_full(self, error: ServiceError) -> bool:
-        """Whether a push was refused only because too many sessions run."""
-        return error.reason == Reason.SESSION_LIMIT
+        """Whether a push was refused for now only: too many sessions run, or too many calls were made."""
+        return error.reason in (Reason.SESSION_LIMIT, Reason.RATE_LIMIT)
 
     def exists(self, ref: str) -> bool:
         """Whether the account has a kernel."""
@@ -318,18 +368,22 @@ class Account:
     def unpack(self, ref: str, folder: Path) -> SegmentRecord | None:
         """Unpack what a kernel's script carries of its run into a folder; None if it is no script of ours."""
         kernel = self.service.find(_ref(ref))
+        if kernel is None:
+            return None
         try:
-            carried = payload_of((kernel and kernel.blob.source) or "")
+            carried = payload_of(kernel.blob.source or "")
             settings = SegmentSettings.model_validate_json(unpacked(carried)[SETTINGS])
         except (BadFileError, KeyError, ValidationError):
             return None
         extract_run(carried, folder)
         if settings.tree is not None:
             (folder / "control" / TREE).write_text(settings.tree.model_dump_json() + "\n")
+        sources = ["/".join(source.split("/")[:2]) for source in kernel.metadata.kernel_data_sources]
         return SegmentRecord(
             run=settings.run,
             segment=settings.segment,
             ref=ref,
+            source=next(iter(sources), None),
             status="sent",
             time=time.time(),
             session_s=settings.session_s,

@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from launcher.errors import HostError, RunError, ServiceError, UnsettledError
 from launcher.hosts.desk import Heard
 from launcher.hosts.spool import Settled, Spool
+from launcher.hosts.spool_trees import KeptTree
 from launcher.remote.record.locks import Lock
 from launcher.remote.record.rundir import TERMINAL, Run
 from launcher.remote.store import checkpoints
@@ -39,7 +40,11 @@ OVERDUE_S = 900.0
 """A session that the service calls running so long after its limit is deleted: others have seen such sessions (APIS of
 Kaggle, unsloth's tests, 2026-08)."""
 LOCK_S = 90.0
+ASKED = ("unsettled", "sent", "queued", "running")
+"""The statuses that may have changed at the service."""
 RECORD, LOCK, FEED_LOCK = "service.json", "service.lock", "feed.lock"
+LEFT = "left"
+"""The folder of the records of runs that were removed here, and not yet from the service."""
 
 
 class Look(NamedTuple):
@@ -65,6 +70,14 @@ class Output(NamedTuple):
     pieces: Iterator[bytes]
 
 
+class Kept(NamedTuple):
+    """A segment of a run that may still exist at the service, and whether something that is not here yet is in it."""
+
+    ref: str
+    run: str
+    is_needed: bool
+
+
 class Service(Protocol):
     """A cloud service that runs scripts, as far as segments need it. Every method may raise ServiceError."""
 
@@ -76,6 +89,12 @@ class Service(Protocol):
 
     def send_tree(self, run: Run, say: Callable[[str], None]) -> str:
         """Make ready what a run works on, so that segments can be packed; return what was done."""
+
+    def trees(self) -> Sequence[KeptTree]:
+        """Return what was uploaded from here for runs to work on."""
+
+    def delete_tree(self, slug: str) -> bool:
+        """Delete what was uploaded from here, unless a run needs it; return whether it is gone."""
 
     def reference(self, run: str, segment: int) -> str:
         """Return the name by which the service will know a segment."""
@@ -139,98 +158,123 @@ class Segments:
     # push
 
     def push(self, run: str) -> SegmentRecord:
-        """Push a run's next segment. If the service has no room for it, it is left `waiting`.
+        """Push a run's next segment, unless another client has. Return its record, which may be `waiting`: see `is_full`.
 
         Raises ServiceError, with the segment on record as over, if it is refused.
         """
-        with self._locked(run):
-            for _ in range(PUSHES):
-                record = self._push(run, self.record(run))
-                if record.status != "over":
-                    return record
-        raise HostError(self.service.name, f"{self.service.name}: {PUSHES} pushes of {run} were lost")
+        for _ in range(PUSHES):
+            record = self._push(run)
+            while record.status == "unsettled":
+                time.sleep(SETTLE_EVERY_S)
+                record = self.look(run) or record
+            if record.ref not in record.lost:
+                break
+        return record
 
-    def _push(self, run: str, before: SegmentRecord | None) -> SegmentRecord:
-        segment = 1 if before is None else before.segment + 1
+    def _push(self, run: str) -> SegmentRecord:
+        with self._locked(run):
+            before = self.record(run)
+            if before is not None and before.is_live and before.status != "waiting":
+                return before  # another process was faster
+            if before is not None and (taken := self._take_over(run, before)) is not None:
+                return taken
+            record = self._next(run, before)
+            packed = self.service.pack(self.run(run), record)
+            record = _with(record, session_s=packed.session_s, datasets=packed.datasets, time=time.time())
+            Spool(Path(self.run(run).path), record.segment)  # its folders are those after the ones here now
+            self._write(run, record)  # before the call: what may exist must be on record
+            return self._write(run, self._pushed(run, record, packed))
+
+    def _next(self, run: str, before: SegmentRecord | None) -> SegmentRecord:
+        """Return the record of the segment that is to be pushed. One that was refused for want of room keeps its name."""
+        kept: dict[str, object] = {}
+        segment = 1
+        if before is not None:
+            was_refused = before.status == "waiting" and before.ref not in before.lost
+            segment = before.segment if was_refused else before.segment + 1
+            kept = before.model_dump(include={*_KEPT})
+            if before.source is not None and not self.service.exists(before.source):
+                kept["source"] = None  # somebody has deleted it; what it left is here
         ref = self.service.reference(run, segment)
-        kept = {} if before is None else before.model_dump(include={*_KEPT})
-        record = SegmentRecord(
-            run=run,
-            segment=segment,
-            ref=ref,
-            status="unsettled",
-            words="it is being pushed",
-            time=time.time(),
-            **kept,
+        kept["pushed"] = (*(before.pushed if before is not None else ()), ref)
+        words = "it is being pushed"
+        return SegmentRecord.model_validate(
+            {
+                **kept,
+                "run": run,
+                "segment": segment,
+                "ref": ref,
+                "status": "unsettled",
+                "words": words,
+                "time": time.time(),
+            }
         )
-        packed = self.service.pack(self.run(run), record)
-        record = _with(record, session_s=packed.session_s, datasets=packed.datasets, time=time.time())
-        Spool(Path(self.run(run).path), segment)  # its folders are those after the ones that are here now
-        self._write(run, record)  # before the call: what may exist must be on record
+
+    def _pushed(self, run: str, record: SegmentRecord, packed: Packed) -> SegmentRecord:
+        """Push a segment that is on record; return what its record is then. Raises ServiceError."""
         try:
             self.service.push(record, packed)
-        except UnsettledError:
-            return self._settle(run, record)
+        except UnsettledError as error:
+            return _with(record, words=str(error).splitlines()[0])
         except ServiceError as error:
-            if not self.service.is_full(error):
-                self._write(run, _over(record, str(error).splitlines()[0]))
-                raise
-            wait_s = max(error.retry_s or 0.0, BACK_OFF_S[min(record.tries, len(BACK_OFF_S) - 1)])
             words = str(error).splitlines()[0]
-            record = _with(
-                record, status="waiting", words=words, retry_at=time.time() + wait_s, tries=record.tries + 1
-            )
-            return self._write(run, record)
-        return self._write(run, _with(record, status="sent", words="", tries=0))
+            refused = _without(record, record.ref)
+            if self.service.is_full(error):
+                return _waiting(refused, words, error.retry_s or 0.0)
+            if error.reason in UNDONE:
+                refused = _with(record, earlier=(*record.earlier, record.ref))
+            self._write(run, _over(refused, words))
+            raise
+        return _sent(record)
 
-    def _settle(self, run: str, record: SegmentRecord) -> SegmentRecord:
-        """Find out whether a push was accepted. One that never shows is over; it is deleted should it appear later."""
-        until = record.time + SETTLE_S
-        while not self.service.exists(record.ref):
-            if time.time() >= until:
-                lost = _over(record, "its push never arrived")
-                return self._write(run, _with(lost, earlier=(*record.earlier, record.ref)))
-            time.sleep(SETTLE_EVERY_S)
-        return self._write(run, _with(record, status="sent", words="", tries=0))
+    def _settle(self, record: SegmentRecord) -> SegmentRecord:
+        """Look whether a push was accepted. One that does not show for SETTLE_S is lost: it is to be pushed again."""
+        if self.service.exists(record.ref):
+            return _sent(record)
+        if time.time() < record.time + SETTLE_S:
+            return record
+        lost = _with(record, lost=(*record.lost, record.ref))
+        return _waiting(lost, "its push never arrived", 0.0)
+
+    def _chase(self, record: SegmentRecord) -> SegmentRecord:
+        """Delete what has appeared of a run's lost pushes."""
+        for ref in record.lost:
+            if ref != record.ref and self.service.exists(ref):
+                self.service.delete(ref)
+                record = _without(record, ref)
+        return record
 
     # watch
 
     def look(self, run: str) -> SegmentRecord | None:
         """Ask the service about a run's latest segment, unless it is over; return its record.
 
-        One that has ended is left as running until what it wrote has come home: see `bring_home`.
+        One that has ended is over once its record has come home: see `bring_records`.
         """
         record = self.record(run)
-        if record is None or not record.is_live or record.status == "waiting":
+        if record is None or record.status not in ASKED:
             return record
         with self._locked(run):
-            record = self.record(run)
-            if record is None or not record.is_live or record.status == "waiting":
+            record = self._known(run)
+            if record.status not in ASKED:
                 return record
-            if record.status == "unsettled":
-                return self._settle(run, record)
-            seen = self.service.look(record.ref)
-            if seen.status == "deleted":
-                return self._write(run, _over(record, seen.words, "deleted"))
-            now = time.time()
-            if seen.status == "over":
-                return self._write(run, _with(record, words=seen.words, time=now, began=record.began or now))
-            began = record.began or (now if seen.status == "running" else None)
-            record = _with(record, status=seen.status, words=seen.words, time=now, began=began)
-            if began is not None and now > began + record.session_s + _overdue_s(record.session_s):
-                self.service.delete(record.ref)
-                return self._write(
-                    run, _over(record, "it did not end at its limit, and was deleted", "deleted")
-                )
-            return self._write(run, record)
+            return self._write(run, self._looked(self._chase(record)))
 
-    def has_ended(self, record: SegmentRecord) -> bool:
-        """Whether the service says that a segment has ended, by asking it."""
-        return (
-            record.is_live
-            and record.status in ("sent", "queued", "running")
-            and self.service.look(record.ref).status in ("over", "deleted")
-        )
+    def _looked(self, record: SegmentRecord) -> SegmentRecord:
+        if record.status == "unsettled":
+            return self._settle(record)
+        seen, now = self.service.look(record.ref), time.time()
+        if seen.status == "deleted":
+            return _over(_without(record, record.ref), seen.words, "deleted")
+        status = "ended" if seen.status == "over" else seen.status
+        began = record.began or (now if status in ("running", "ended") else None)
+        record = _with(record, status=status, words=seen.words, time=now, began=began)
+        if status == "ended" or not is_overdue(record):
+            return record
+        if next(self.service.outputs(record.ref, record.run), None) is not None:
+            return _with(record, status="ended", words="it ended, though it is still called running")
+        self.service.delete(record.ref)
+        return _over(_without(record, record.ref), "it did not end at its limit, and was deleted", "deleted")
 
     def note(self, run: str, words: str) -> None:
         """Record what is to be shown of a segment that runs."""
@@ -286,14 +330,18 @@ class Segments:
             count += size
             heard(count)
 
+        problem = ""
         try:
             Spool(Path(folder.path), record.segment).settle(pending())
         except ServiceError as error:
             if error.reason not in GONE:
                 raise
+            problem = "its outputs are gone"
         with self._locked(run):
-            record = self._write(run, self._at_home(folder, self._known(run)))
-            return self._delete_earlier(run, record)
+            record = self._at_home(folder, self._known(run))
+            if problem and problem not in record.words:
+                record = _with(record, words="; ".join(filter(None, (record.words, problem))))
+            return self._delete_earlier(run, self._write(run, record))
 
     def _at_home(self, folder: Run, record: SegmentRecord) -> SegmentRecord:
         """Return the record of a segment whose outputs are home: what the next one needs, and what can be deleted."""
@@ -305,11 +353,12 @@ class Segments:
         if has_ended or not is_fruitful:
             no_longer.append(record.ref)
         source = record.ref if is_fruitful else record.source
+        own = (ref for ref in no_longer if ref in record.pushed)
         return _with(
             record,
             is_home=True,
             source=None if has_ended else source,
-            earlier=tuple(dict.fromkeys((*record.earlier, *no_longer))),
+            earlier=tuple(dict.fromkeys((*record.earlier, *own))),
             checkpoint=newest,
             fruitless=0 if is_fruitful or has_ended else record.fruitless + 1,
         )
@@ -318,15 +367,13 @@ class Segments:
         """Delete the segments that nothing needs any more, unless kernels are kept."""
         if self._keeps:
             return record
-        left = []
         for ref in record.earlier:
-            try:
+            with contextlib.suppress(ServiceError):  # the next segment's end, or `gc`, tries again
                 self.service.delete(ref)
-            except ServiceError:  # the next contact tries again
-                left.append(ref)
-        return self._write(run, _with(record, earlier=tuple(left)))
+                record = _without(record, ref)
+        return self._write(run, record)
 
-    # runs of other clients
+    # other clients of the account
 
     def adopt(self, words: str = "") -> list[str]:
         """Take runs into the spool that other clients of the account began; return their ids.
@@ -335,18 +382,16 @@ class Segments:
         """
         runs = self._root / "runs"
         runs.mkdir(exist_ok=True, mode=0o700)
-        known = {self.service.reference(run.name, 1).rpartition("-")[0] for run in runs.iterdir()}
+        known = {_stem(self.service.reference(run.name, 1)) for run in runs.iterdir()}
         newest: dict[str, int] = {}
         for name in self.service.names(words):
-            stem, _, number = name.rpartition("-")
-            if stem not in known and number.isdecimal() and int(number) > newest.get(stem, 0):
-                newest[stem] = int(number)
+            stem, number = _stem(name), _number(name)
+            if stem not in known and number > newest.get(stem, 0):
+                newest[stem] = number
         return [run for stem, number in newest.items() if (run := self._adopt(f"{stem}-{number}"))]
 
     def _adopt(self, ref: str) -> str | None:
-        folder = Path(tempfile.mkdtemp(prefix=".adopted-", dir=self._root))
-        try:
-            record = self.service.unpack(ref, folder)
+        with self._unpacked(ref) as (folder, record):
             if record is None:
                 return None
             run = Run(str(folder))
@@ -357,26 +402,118 @@ class Segments:
             with contextlib.suppress(OSError):  # another process was faster
                 folder.rename(self._root / "runs" / record.run)
             return record.run
+
+    def catch_up(self, run: str) -> bool:
+        """Whether another client has pushed a later segment of a run, which is taken over then."""
+        before = self.record(run)
+        if before is None or before.is_live:
+            return False
+        with self._locked(run):
+            before = self._known(run)
+            return not before.is_live and self._take_over(run, before) is not None
+
+    def _take_over(self, run: str, before: SegmentRecord) -> SegmentRecord | None:
+        """Take over a later segment of a run that another client has pushed; `None` if there is none.
+
+        What it goes on from comes with it. What was printed between is not here.
+        """
+        following = self.service.reference(run, before.segment + 1)
+        names = [name for name in self.service.names(run) if _stem(name) == _stem(following)]
+        later = max(names, key=_number, default=following)
+        if _number(later) <= before.segment or not (later in names or self.service.exists(later)):
+            return None
+        if later in before.lost:
+            return None  # our own, which has come late
+        with self._unpacked(later) as (folder, found):
+            if found is None or found.run != run or not Run(str(folder)).numbers():
+                return None
+            ours = self.run(run)
+            theirs = Run(str(folder)).numbers()
+            for number in theirs:
+                if number not in ours.numbers():
+                    os.rename(Run(str(folder)).folder(number).path, ours.folder(number).path)
+            for number in ours.numbers():
+                if number > theirs[-1] and ours.folder(number).read_attempt().get("kind") == "contact":
+                    shutil.rmtree(ours.folder(number).path)  # what we did meanwhile has come to nothing
+            Spool(Path(ours.path), found.segment, after=theirs[-1])
+        kept = before.model_dump(include={"pushed", "earlier", "lost"})
+        return self._write(run, _with(found, **kept))
+
+    @contextlib.contextmanager
+    def _unpacked(self, ref: str) -> Iterator[tuple[Path, SegmentRecord | None]]:
+        """Yield what a segment carries of its run in a folder for a while, and its record."""
+        folder = Path(tempfile.mkdtemp(prefix=".adopted-", dir=self._root))
+        try:
+            yield folder, self.service.unpack(ref, folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
     # end
 
     def end(self, run: str) -> None:
-        """End a run's segment by deleting it, which loses what it has not printed."""
+        """End a run's segment by deleting it, which loses what it has not printed. One that has ended is left alone."""
         record = self.look(run)
         if record is None or not record.is_live:
             return
         with self._locked(run):
             record = self._known(run)
+            if not record.is_live or record.status == "ended":
+                return
             if record.status != "waiting":
                 self.service.delete(record.ref)
+            lost = (*record.lost, record.ref) if record.status == "unsettled" else record.lost
+            record = _with(_without(record, record.ref), lost=lost)
             self._write(run, _over(record, "it was deleted, to stop it", "deleted"))
 
-    def delete_all(self, record: SegmentRecord) -> None:
-        """Delete what the service still has of a run that was removed."""
-        for ref in dict.fromkeys((*record.earlier, *filter(None, (record.source, record.ref)))):
-            self.service.delete(ref)
+    @contextlib.contextmanager
+    def removal(self, run: str) -> Iterator[None]:
+        """Keep on record beside the runs what the service has of one that is removed meanwhile; see `clear_away`."""
+        record = self.record(run)
+        if record is None:
+            yield
+            return
+        left = self._left(run)
+        left.parent.mkdir(exist_ok=True, mode=0o700)
+        everything = (*_refs(record), *filter(None, (record.source, record.ref)))
+        self._write_at(left, _with(record, pushed=tuple(dict.fromkeys(everything))))
+        try:
+            yield
+        finally:
+            if self._path(run, RECORD).exists():  # it was not removed
+                left.unlink()
+
+    def clear_away(self, run: str) -> None:
+        """Delete what the service has of a run that was removed here."""
+        for kept in self.kept():
+            if kept.run == run and not self._path(run, RECORD).exists():
+                self.discard(kept)
+
+    def kept(self) -> list[Kept]:
+        """Return the segments that this client has pushed and that may still exist."""
+        found = []
+        for path in sorted((self._root / "runs").glob(f"*/control/{RECORD}")):
+            record = self.record(path.parent.parent.name)
+            if record is None:
+                continue
+            needed = {record.source, *(() if record.is_home else (record.ref,))}
+            found += [Kept(ref, record.run, ref in needed) for ref in _refs(record)]
+        for path in sorted((self._root / LEFT).glob("*.json")):
+            with contextlib.suppress(OSError, ValidationError):
+                record = SegmentRecord.model_validate_json(path.read_text())
+                is_there = self._path(record.run, RECORD).exists()
+                found += [] if is_there else [Kept(ref, record.run, False) for ref in _refs(record)]
+        return found
+
+    def discard(self, kept: Kept) -> None:
+        """Delete a segment that nothing needs any more."""
+        self.service.delete(kept.ref)
+        left = self._left(kept.run)
+        if self._path(kept.run, RECORD).exists():
+            with self._locked(kept.run):
+                self._write(kept.run, _without(self._known(kept.run), kept.ref))
+        elif left.exists():
+            record = _without(SegmentRecord.model_validate_json(left.read_text()), kept.ref)
+            self._write_at(left, record) if _refs(record) else left.unlink()
 
     # the record
 
@@ -391,14 +528,19 @@ class Segments:
         return self._write_in(Path(self.run(run).control), record)
 
     def _write_in(self, control: Path, record: SegmentRecord) -> SegmentRecord:
-        path = control / RECORD
-        part = control / f".{RECORD}.{os.getpid()}"
+        return self._write_at(control / RECORD, record)
+
+    def _write_at(self, path: Path, record: SegmentRecord) -> SegmentRecord:
+        part = path.with_name(f".{path.name}.{os.getpid()}")
         with part.open("w") as file:
             file.write(record.model_dump_json() + "\n")
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
         return record
+
+    def _left(self, run: str) -> Path:
+        return self._root / LEFT / f"{run}.json"
 
     def _path(self, run: str, name: str) -> Path:
         return Path(self.run(run).control) / name
@@ -417,8 +559,31 @@ class Segments:
 
 GONE = ("not-found", "forbidden")
 """Why a service does not list the outputs of a segment that somebody has deleted."""
-_KEPT = ("source", "earlier", "checkpoint", "fruitless", "tries")
+UNDONE = ("invalid-sources", "conflict")
+"""Why a segment that the service has accepted is deleted at once."""
+_KEPT = ("source", "earlier", "lost", "checkpoint", "fruitless", "tries")
 """What a segment takes over from the one before it."""
+
+
+def is_overdue(record: SegmentRecord) -> bool:
+    """Whether a segment should have ended long ago."""
+    if record.began is None:
+        return False
+    return time.time() > record.began + record.session_s + min(OVERDUE_S, 60.0 + record.session_s / 4)
+
+
+def _refs(record: SegmentRecord) -> tuple[str, ...]:
+    """Return the segments of a run that this client has pushed and that may still exist."""
+    return tuple(dict.fromkeys((*record.pushed, *record.lost)))
+
+
+def _stem(name: str) -> str:
+    return name.rpartition("-")[0]
+
+
+def _number(name: str) -> int:
+    number = name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0
 
 
 class _Brought:
@@ -453,12 +618,28 @@ def _counted(pieces: Iterator[bytes], add: Heard) -> Iterator[bytes]:
         yield piece
 
 
-def _overdue_s(session_s: float) -> float:
-    return min(OVERDUE_S, 60.0 + session_s / 4)
-
-
 def _with(record: SegmentRecord, **changes: object) -> SegmentRecord:
     return record.model_copy(update=changes)
+
+
+def _without(record: SegmentRecord, gone: str) -> SegmentRecord:
+    """Return a record without a segment that does not exist any more."""
+    lists = {name: tuple(ref for ref in getattr(record, name) if ref != gone) for name in _LISTS}
+    return _with(record, **lists)
+
+
+_LISTS = ("pushed", "earlier", "lost")
+
+
+def _sent(record: SegmentRecord) -> SegmentRecord:
+    return _with(record, status="sent", words="", tries=0)
+
+
+def _waiting(record: SegmentRecord, words: str, least_s: float) -> SegmentRecord:
+    """Return the record of a segment that is pushed again, the later the more often it was tried."""
+    wait_s = max(least_s, BACK_OFF_S[min(record.tries, len(BACK_OFF_S) - 1)])
+    again = {"retry_at": time.time() + wait_s, "tries": record.tries + 1}
+    return _with(record, status="waiting", words=words, **again)
 
 
 def _over(record: SegmentRecord, words: str, status: SegmentStatus = "over") -> SegmentRecord:

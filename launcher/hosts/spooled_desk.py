@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from launcher.errors import LackingError
+from launcher.errors import LackingError, ServiceUnreachableError
 from launcher.hosts.agent_desk import AgentDesk, _Preparation, _Runs, _Upkeep
 from launcher.hosts.channel import Channel, Incoming, Reply, Socket
 from launcher.hosts.company import Keyboard
@@ -21,6 +21,7 @@ from launcher.hosts.desk import Heard, Printed
 from launcher.hosts.feeding import Feeder
 from launcher.hosts.local import LocalLink
 from launcher.hosts.segments import Segments
+from launcher.remote.record.rundir import TERMINAL
 from launcher.values.answers import CommandEnd, Freed, Inheritance, Outlook, Sweep
 from launcher.values.checkpoint import SealedCheckpoint
 from launcher.values.host import Host
@@ -52,22 +53,25 @@ class SpooledDesk(AgentDesk):
         return self.segments.service.about
 
     def feeder(self, run: str) -> Feeder | None:
-        """Return what feeds a run; `None` if nothing of it is still to come. Raises what ended the last one."""
+        """Return what feeds a run; `None` if it has no session. Raises what ended the last one."""
         feeder = self._feeders.get(run)
         if feeder is not None:
             feeder.check()
             if feeder.is_working:
                 return feeder
         record = self.segments.record(run)
-        if record is None or (not record.is_live and record.is_home):
+        if record is None or not record.is_live:
             return None
         self._feeders[run] = Feeder(self.segments, run)
         return self._feeders[run]
 
     def bring_home(self, run: str, heard: Heard) -> None:
-        """Wait until a run's segment is over and what it left is in the spool. `heard` gets the bytes that have come."""
+        """Bring what a run's sessions have left into the spool, once they are over. `heard` gets the bytes that have come.
+
+        A run that has ended is waited for: its session may last a moment longer. Of one that has not, nothing comes yet.
+        """
         record = self.segments.record(run)
-        while record is not None and not record.is_home:
+        while record is not None and not record.is_home and (not record.is_live or self.has_ended(run)):
             lock = None if record.is_live else self.segments.try_to_feed(run)
             if lock is not None:
                 try:
@@ -79,6 +83,11 @@ class SpooledDesk(AgentDesk):
                 heard(0)
                 time.sleep(HOME_POLL_S)
             record = self.segments.record(run)
+
+    def has_ended(self, run: str) -> bool:
+        """Whether a run has ended, by the record in the spool."""
+        last = self.segments.run(run).last()
+        return last is not None and last.read_state().get("state") in TERMINAL
 
     def catch_up(self, run: str) -> None:
         """Wait until the spool has what a run has sent by now."""
@@ -134,9 +143,17 @@ class _SpooledRuns(_Runs):
         return super().summaries(*runs, like=like, states=states, most=most)
 
     def _has_adopted(self, found: Sequence[Summary], runs: Sequence[str], like: str | None) -> bool:
-        """Look at the service for runs that other clients began; return whether any came."""
+        """Look at the service for runs that other clients began; return whether any came.
+
+        A list of runs that have all ended needs no service.
+        """
         if not runs and not like:
-            return bool(self._desk.segments.adopt())
+            try:
+                return bool(self._desk.segments.adopt())
+            except ServiceUnreachableError:
+                if _live(found) or not found:
+                    raise
+                return False
         missing = {*runs} - {summary.run for summary in found} if runs else {like} if not found else set()
         return bool([run for words in missing for run in self._desk.segments.adopt(words or "")])
 
@@ -144,15 +161,17 @@ class _SpooledRuns(_Runs):
         """Ask the service about a live run, and bring the record of one that has ended; return whether that changed anything."""
         segments = self._desk.segments
         before = segments.record(run)
-        record = segments.look(run)
-        if record is not None and segments.has_ended(record):
+        record = before
+        if before is None or before.is_live or segments.catch_up(run):
+            record = segments.look(run)
+        if record is not None and record.status == "ended":
             lock = segments.try_to_feed(run)
             if lock is not None:  # otherwise its feeder brings it
                 try:
                     record = segments.bring_records(run)
                 finally:
                     lock.release()
-        return (before and (before.status, before.words)) != (record and (record.status, record.words))
+        return before != record
 
     def read(self, run: str, request: Mapping[str, Any], wait_s: float | None = None) -> Reply:
         if wait_s is None:
@@ -192,11 +211,8 @@ class _SpooledRuns(_Runs):
     def remove(self, run: str, held: Mapping[str, str], lose: Loss, heard: Heard) -> Freed:
         if lose != "all":
             self._desk.bring_home(run, heard)
-        record = self._desk.segments.record(run)
-        freed = super().remove(run, held, lose, heard)
-        if record is not None:
-            self._desk.segments.delete_all(record)
-        return freed
+        with self._desk.segments.removal(run):
+            return super().remove(run, held, lose, heard)
 
 
 class _SpooledPreparation(_Preparation):

@@ -19,6 +19,7 @@ from launcher.errors import (
     EngineError,
     HostError,
     RefusedError,
+    ServiceError,
     UsageError,
 )
 from launcher.hosts import Desk
@@ -438,10 +439,15 @@ def _start(runtime: Runtime, mirror: Mirror) -> None:
     except ConnectionLostError as error:
         words = f"{error}\n  the run may have begun   launch attach {mirror.short}"
         raise ConnectionLostError(error.host, words) from error
-    except (AgentError, EngineError):
+    except (AgentError, EngineError, ServiceError) as error:
+        is_taken = False
         with contextlib.suppress(HostError):
-            if runtime.desk.preparation.take_back(mirror.run):
-                shutil.rmtree(mirror.folder, ignore_errors=True)
+            is_taken = runtime.desk.preparation.take_back(mirror.run)
+        if is_taken:
+            shutil.rmtree(mirror.folder, ignore_errors=True)
+        elif isinstance(error, ServiceError):
+            words = f"{error}\n  the run may have begun   launch attach {mirror.short}"
+            raise type(error)(error.host, error.reason, words, error.retry_s) from error
         raise
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.errors import HostError
+from launcher.errors import HostError, ServiceError
+from launcher.hosts.segments import Kept
 from launcher.hosts.spooled_desk import SpooledDesk
-from launcher.runtimes.runtime import Resumption, Runtime, Say
+from launcher.runtimes.runtime import Holding, Resumption, Runtime, Say, Supply
 from launcher.values.answers import ResumedRun
 from launcher.values.facts import Facts
 from launcher.values.host import Host
@@ -67,11 +68,48 @@ class Kaggle(Runtime):
         return resumed
 
     def stop(self, run: str, grace_s: float) -> bool:
-        """Delete the run's kernel, which is the only way to end it. What it has printed by now is kept."""
+        """Delete the run's kernel, which is the only way to end it. What it has printed by now is kept.
+
+        The kernel of a run that has ended is not deleted: what it has left may still be there alone.
+        """
         feeder = self._spool.feeder(run)
         if feeder is not None:
             feeder.catch_up(LAST_WORDS_S)
-        self._spool.segments.end(run)
+        if not self._spool.has_ended(run):
+            self._spool.segments.end(run)
+        return True
+
+    def remove(self, run: str) -> str | None:
+        """Delete the kernels of a run that was removed from the spool; return why not, and what to do."""
+        try:
+            self._spool.segments.clear_away(run)
+        except ServiceError as error:
+            host = self.desk.host
+            return f"its kernels stay for now: {str(error).splitlines()[0]}   launch gc --host {host}"
+        return None
+
+    # everything that it keeps in the account
+
+    def holdings(self) -> list[Holding]:
+        """Return the kernels that this spool has pushed, and whose outputs are here."""
+        root = self.desk.upkeep.root_label()
+        kept = [one for one in self._spool.segments.kept() if not one.is_needed]
+        return [Holding("kernel", one.ref, one.ref, one.run, root, is_up=False) for one in kept]
+
+    def supplies(self, root: str | None = None) -> list[Supply]:
+        """Return the datasets that this spool has made, each with the number of its runs that need it."""
+        del root  # another spool's are not known here
+        return [
+            Supply("dataset", name, size, 0.0, users)
+            for name, size, users in self._spool.segments.service.trees()
+        ]
+
+    def discard(self, thing: Holding | Supply) -> bool:
+        """Delete a kernel or a dataset; return whether it is gone."""
+        segments = self._spool.segments
+        if isinstance(thing, Supply):
+            return segments.service.delete_tree(thing.name)
+        segments.discard(Kept(thing.id, thing.run, is_needed=False))
         return True
 
     @property

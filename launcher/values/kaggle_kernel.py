@@ -168,12 +168,14 @@ class KernelPage(_Answer):
 
 
 class KernelAbout(_Answer):
-    """What GetKernel says of a kernel. `machine_shape` is the accelerator."""
+    """What GetKernel says of a kernel. `machine_shape` is the accelerator, sources are refs."""
 
     id: Count = 0
     title: str = ""
     current_version_number: Count | None = None
     machine_shape: str | None = None
+    kernel_data_sources: list[str] = []
+    dataset_data_sources: list[str] = []
 
 
 class KernelSource(_Answer):

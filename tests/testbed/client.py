@@ -61,6 +61,7 @@ class Client:
     """
 
     is_forked = True
+    program = LAUNCH
 
     def __init__(self, folder: Path) -> None:
         self.home = folder / "home"
@@ -83,7 +84,7 @@ class Client:
     def start(self, *words: str, **more: object) -> subprocess.Popen[str]:
         """Start `launch …` and return the process; it has no terminal unless `more` gives it one."""
         return subprocess.Popen(
-            [*LAUNCH, *words],
+            [*self.program, *words],
             cwd=self.project,
             env=self.env,
             stdin=subprocess.DEVNULL,

@@ -48,9 +48,8 @@ ANONYMOUS = ("IntrospectToken", "GenerateAccessToken")
 class Fault:
     """What goes wrong with the next calls of a method (`link` for links, `log` for the stream).
 
-    `kind` is `status` (with HTML, or JSON if `message`), `lost` (accepted, then cut off without an answer), `cut` (cut off
-    before it is accepted), `late` (cut off at once, and
-    accepted `wait_s` later), `half` (a link's file breaks off in its middle), `accepted` (accepted, then the status), `answer` (a good answer with these `values`), `broken`
+    `kind` is `status` (with HTML, or JSON if `message`), `lost` (accepted, then cut off without an answer), `held` (accepted,
+    and no answer for `wait_s`), `cut` (cut off before it is accepted), `late` (cut off at once, and accepted `wait_s` later), `half` (a link's file breaks off in its middle), `accepted` (accepted, then the status), `answer` (a good answer with these `values`), `broken`
     (a good status with JSON that is none), or `silent` (no answer for `wait_s`).
     """
 
@@ -353,7 +352,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault.kind in ("lost", "cut", "late"):
             self.server.service.record(line)
             self.close_connection = True
-        elif fault.kind == "silent":
+        elif fault.kind in ("silent", "held"):
             self.server.service.record(line)
             self.server.service.is_going.wait(fault.wait_s)
             self.close_connection = True

@@ -14,7 +14,7 @@ from .fate import ALIVE, GONE, SILENT, Fate, Verdict
 MOST_FRUITLESS = 2
 NO_PROGRESS = "no-progress"
 _FATES = {
-    **dict.fromkeys(("waiting", "sent", "queued", "running"), ALIVE),
+    **dict.fromkeys(("waiting", "sent", "queued", "running", "ended"), ALIVE),
     **dict.fromkeys(("over", "deleted", "none"), GONE),
 }
 """The fate of a session by its status in `service.json`; with any other, the service knows nothing of it for now."""
