@@ -1,7 +1,7 @@
 """Lambda Cloud's service: a typed method for each call that we make, and a named reason for each way to fail.
 
 Routes and bodies are those of its OpenAPI description 1.10.0. Nothing has been tried against the real service. Every call
-waits for its turn, see pace.py, and one that is refused with 429 has not been acted on, so it is made again, a few times.
+waits for its turn, see call_pace.py, and one that is refused with 429 has not been acted on, so it is made again, a few times.
 No other call is repeated here.
 
 A launch goes in two steps, since an answer may be lost: `launch`, and if that raises UnsettledError, look for it in
@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from launcher.errors import ServiceAuthError, ServiceError, ServiceUnreachableError, UnsettledError
+from launcher.hosts.call_pace import Pace, back_off_s
 from launcher.hosts.lambda_credentials import KEYS_PAGE, VARIABLE, LambdaKey, find_key, key_files
-from launcher.hosts.pace import Pace, back_off_s
 from launcher.hosts.service_wire import Failure, Reply, ServiceWire, WireError
 from launcher.values.base import Record
 from launcher.values.lambda_cloud import (
