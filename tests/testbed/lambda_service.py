@@ -64,8 +64,9 @@ class LambdaService:
         """Prepare it, at a clock."""
         self.state = State(clock)
         self.calls: list[dict[str, Any]] = []
-        self.before: Callable[[dict[str, Any]], None] = lambda _line: None  # called before a call is accepted
-        self.after: Callable[[dict[str, Any]], None] = lambda _line: None  # called before its answer is sent
+        # Called before a call is accepted, which it is not if that returns True, and before its answer is sent.
+        self.before: Callable[[dict[str, Any]], bool | None] = lambda _line: None
+        self.after: Callable[[dict[str, Any]], None] = lambda _line: None
         self.is_going = threading.Event()
         self._faults: dict[str, list[Fault]] = {}
         self._lock = threading.Lock()
@@ -178,7 +179,9 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError:
             line["body"] = None
         service.record(line)
-        service.before(line)
+        if service.before(line) is True:
+            self.close_connection = True
+            return
         fault = service.take_fault(call)
         try:
             who = self._who()
