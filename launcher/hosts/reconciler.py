@@ -7,6 +7,7 @@ end an instance twice is to end it, and each step of the ledger is made once.
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import NamedTuple
 
 from launcher.hosts.renter import POLL_S, Ending, Renter
@@ -15,20 +16,22 @@ from launcher.values.renting import RentalState
 
 
 class Reconciled(NamedTuple):
-    """What was ended, and the verdicts after that."""
+    """What was ended, the verdicts after that, and the files of the ledger that cannot be read, which are left alone."""
 
     ended: tuple[Ending, ...]
     judged: tuple[Judged, ...]
+    unreadable: tuple[Path, ...] = ()
 
     @property
     def is_anything_billed(self) -> bool:
         """Whether anything of ours may still cost something, wanted or not."""
-        return any(_is_billed(one) for one in self.judged)
+        return bool(self.unreadable) or any(_is_billed(one) for one in self.judged)
 
     @property
     def is_anything_left(self) -> bool:
         """Whether anything of ours may still cost something though nobody wants it."""
-        return any(_is_billed(one) and one.verdict is not Verdict.WANTED for one in self.judged)
+        unwanted = (one for one in self.judged if one.verdict is not Verdict.WANTED)
+        return bool(self.unreadable) or any(_is_billed(one) for one in unwanted)
 
 
 def survey(renter: Renter, wanted: Collection[str] = (), adopted: Collection[str] = ()) -> tuple[Judged, ...]:
@@ -70,7 +73,7 @@ def reconcile(
         if not waits or not any(one.verdict is Verdict.UNSETTLED for one in judged):
             break
         renter.clock.sleep(POLL_S)
-    return Reconciled(tuple(ended), survey(renter, wanted, adopted))
+    return Reconciled(tuple(ended), survey(renter, wanted, adopted), renter.ledger.unreadable())
 
 
 def _record(renter: Renter, judged: Judged) -> None:

@@ -87,10 +87,13 @@ class Ledger:
         return is_locked(str(self._lock(nonce)))
 
     def rentals(self) -> tuple[Rental, ...]:
-        """Return all rentals, the oldest first. Raises BadFileError for a file that holds no intent of ours."""
-        files = sorted(self._folder.glob("*.jsonl")) if self._folder.is_dir() else []
-        read = [rental for path in files if (rental := _read(path)) is not None]
+        """Return all rentals that can be read, the oldest first."""
+        read = [rental for path in self._files() if (rental := _read_or_none(path)) is not None]
         return tuple(sorted(read, key=lambda rental: (rental.intent.time, rental.nonce)))
+
+    def unreadable(self) -> tuple[Path, ...]:
+        """Return the files that hold no rental which this version can read: something of theirs may be billed."""
+        return tuple(path for path in self._files() if not _is_readable(path))
 
     def rental(self, nonce: str) -> Rental:
         """Return a rental. Raises BadFileError, FileNotFoundError."""
@@ -160,6 +163,9 @@ class Ledger:
         for path in missing:
             _sync_folder(path.parent)
 
+    def _files(self) -> list[Path]:
+        return sorted(self._folder.glob("*.jsonl")) if self._folder.is_dir() else []
+
     def _file(self, nonce: str) -> Path:
         return self._folder / f"{nonce}.jsonl"
 
@@ -203,6 +209,21 @@ def _read(path: Path) -> Rental | None:
         if _is_json(text):  # else a write was cut off
             rental = _after(rental, json.loads(text))
     return rental
+
+
+def _read_or_none(path: Path) -> Rental | None:
+    try:
+        return _read(path)
+    except (BadFileError, OSError):
+        return None
+
+
+def _is_readable(path: Path) -> bool:
+    try:
+        _read(path)
+    except (BadFileError, OSError):
+        return False
+    return True
 
 
 def _is_json(text: bytes) -> bool:

@@ -82,16 +82,19 @@ def test_a_line_that_was_cut_off_does_not_count_and_spoils_none_after_it(ledger,
 
 
 def test_an_intent_that_was_cut_off_was_never_acted_on(ledger, tmp_path):
-    """So it is no rental; a file of another kind is named, since something may be paid for."""
+    """So it is no rental. A file that this version cannot read is named: something may be paid for."""
     ledger.open(intent()).release()
     folder = tmp_path / "data" / "rentals"
     whole = (folder / "nonce-a.jsonl").read_bytes()
     for length in (0, 1, len(whole) // 2, len(whole) - 1):
         (folder / "nonce-a.jsonl").write_bytes(whole[:length])
-        assert ledger.rentals() == ()
+        assert ledger.rentals() == ledger.unreadable() == ()
     (folder / "nonce-a.jsonl").write_bytes(b'{"kind": "intent", "version": 99}\n')
+    ledger.open(intent("nonce-b")).release()
+    assert [one.nonce for one in ledger.rentals()] == ["nonce-b"]
+    assert ledger.unreadable() == (folder / "nonce-a.jsonl",)
     with pytest.raises(BadFileError, match="nonce-a"):
-        ledger.rentals()
+        ledger.rental("nonce-a")
 
 
 def test_a_later_version_s_lines_and_fields_are_read_over(ledger, tmp_path):

@@ -360,3 +360,15 @@ def test_another_key_of_this_user_does_not_settle_what_the_first_has_rented(rent
     assert done.is_anything_billed
     assert [one.id for one in lambda_service.alive()] == [rental.instance]
     assert not reconcile(renter).is_anything_billed
+
+
+def test_a_record_that_cannot_be_read_stops_no_reconcile(renter, lambda_service, tmp_path):
+    """The others' instances are ended; the exit tells that something may still be billed."""
+    _, lock = rent(renter)
+    lock.release()
+    unread = tmp_path / "rentals" / "zzz.jsonl"
+    unread.write_text("{}\n")
+    done = reconcile(renter)
+    assert lambda_service.alive() == []
+    assert done.unreadable == (unread,)
+    assert done.is_anything_left

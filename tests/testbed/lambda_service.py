@@ -179,13 +179,13 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError:
             line["body"] = None
         service.record(line)
-        if service.before(line) is True:
-            self.close_connection = True
-            return
-        fault = service.take_fault(call)
         try:
             who = self._who()
-            is_early = service.state.count(who, call)
+            is_early = service.state.count(who, call)  # as it arrives: what `before` does may move the clock
+            if service.before(line) is True:
+                self.close_connection = True
+                return
+            fault = service.take_fault(call)
             if is_early and service.state.habits.enforces_rates:
                 raise RefusalError(429, "global/rate-limited", "slow down")  # the code is unverified
             if not call:
