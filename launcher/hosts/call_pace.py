@@ -11,9 +11,12 @@ import fcntl
 import json
 import os
 import random
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from platformdirs.unix import Unix
 
 from launcher.values.clock import Clock
 
@@ -21,6 +24,15 @@ MOST_WAIT_S = 600.0
 """No mark makes a client wait longer: a clock that was set back would leave one far in the future."""
 FIRST_BACK_OFF_S, MOST_BACK_OFF_S = 10.0, 120.0
 """What SkyPilot waits after a first 429, and our largest wait."""
+
+
+def usual_pace(base: str, clock: Clock) -> Pace:
+    """Return the pace of a service that all clients of this user share.
+
+    It goes by the service, not by the key: two keys may be of one account.
+    """
+    name = re.sub(r"[^A-Za-z0-9.-]+", "-", base.partition("://")[2]).strip("-")
+    return Pace(Unix("launch").user_state_path / "pace", name, clock)
 
 
 class Pace:

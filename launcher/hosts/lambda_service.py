@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from launcher.errors import ServiceAuthError, ServiceError, ServiceUnreachableError, UnsettledError
-from launcher.hosts.call_pace import Pace, back_off_s
+from launcher.hosts.call_pace import MOST_WAIT_S, Pace, back_off_s
 from launcher.hosts.lambda_credentials import KEYS_PAGE, VARIABLE, LambdaKey, find_key, key_files
 from launcher.hosts.service_wire import Failure, Reply, ServiceWire, WireError
 from launcher.values.base import Record
@@ -201,6 +201,8 @@ class LambdaService:
                 if reply.status != 429:
                     return reply
                 turn.hold_off(back_off_s(refusals, reply.retry_s, self._draw))
+            if (reply.retry_s or 0.0) > MOST_WAIT_S:
+                break  # the caller says so, instead of a wait of hours
         return reply
 
     def _data(self, reply: Reply, what: str) -> Any:

@@ -16,7 +16,7 @@ from launcher.values.base import Record, Written
 
 NAME_START = "launch-"
 TAGS = ("launch:run", "launch:nonce", "launch:client", "launch:deadline")
-NAME_CHARACTERS = 64
+NAME_CHARACTERS, TAG_CHARACTERS = 64, 128
 Cents = Annotated[int, Field(ge=0)]
 
 
@@ -114,7 +114,8 @@ class Intent(Record):
     @property
     def tags(self) -> dict[str, str]:
         """The instance's tags."""
-        return dict(zip(TAGS, (self.run, self.nonce, self.client, f"{self.deadline:.0f}"), strict=True))
+        values = (self.run, self.nonce, self.client[:TAG_CHARACTERS], f"{self.deadline:.0f}")
+        return dict(zip(TAGS, values, strict=True))
 
 
 class RentalState(StrEnum):

@@ -11,7 +11,7 @@ import pytest
 from testbed import lambda_client
 from testbed.client import until
 
-from launcher.hosts.call_pace import MOST_WAIT_S, Pace, back_off_s
+from launcher.hosts.call_pace import MOST_WAIT_S, Pace, back_off_s, usual_pace
 from launcher.values.clock import SystemClock
 
 DRIVER = [sys.executable, lambda_client.__file__]
@@ -135,3 +135,13 @@ def test_this_machine_s_clock_tells_the_time():
     clock.sleep(0.001)
     assert before > 1.7e9
     assert clock.now() > before
+
+
+def test_the_usual_pace_lies_in_this_user_s_state(tmp_path, sim_clock, monkeypatch):
+    """One for each service, whichever key is used."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for base in ("https://cloud.lambda.ai/api/v1", "http://127.0.0.1:8080/api/v1"):
+        with usual_pace(base, sim_clock).turn():
+            pass
+    names = sorted(path.name for path in (tmp_path / "launch" / "pace").iterdir())
+    assert names == ["127.0.0.1-8080-api-v1.requests", "cloud.lambda.ai-api-v1.requests"]

@@ -277,6 +277,16 @@ def test_a_call_that_is_refused_for_its_rate_is_made_again_later(lambda_api, lam
     assert len(lambda_service.of("instances")) == 6
 
 
+def test_nobody_waits_for_hours_in_silence(lambda_api, lambda_service, sim_clock):
+    """A longer wait than ten minutes is an error that tells it."""
+    lambda_service.fail("instances", "status", status=429, headers={"Retry-After": "7200"})
+    began = sim_clock.now()
+    with pytest.raises(ServiceError) as caught:
+        lambda_api.instances()
+    assert (caught.value.reason, caught.value.retry_s) == (Reason.RATE_LIMIT, 7200)
+    assert sim_clock.now() - began < 1
+
+
 def test_back_offs_are_drawn(tmp_path, sim_clock, lambda_service, key):
     """Two machines that were refused together do not come back together."""
     times = []
