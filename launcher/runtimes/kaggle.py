@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Sequence
 
 from launcher.errors import HostError, ServiceError
@@ -15,6 +17,8 @@ from launcher.values.plan import Plan
 from launcher.values.record import RuntimeRecord
 
 LAST_WORDS_S = 5.0
+GO_FIRST_S = 10.0
+"""How long a client waits before it pushes a segment of a run that another client began."""
 
 
 class Kaggle(Runtime):
@@ -59,12 +63,22 @@ class Kaggle(Runtime):
         self._spool.segments.push(run)
 
     def resume(self, run: str, needs: Resumption) -> ResumedRun:
-        """Push the next kernel of a run whose last one is over, and whose outputs are at home."""
+        """Push the next kernel of a run whose last one is over, and whose outputs are at home, unless another client has.
+
+        The service has no lock: two pushes at once would both begin. So the client that began the run goes first.
+        """
         needs.wait("for what its last session has left")
         self._spool.bring_home(run, lambda _count: None)
+        segments = self._spool.segments
+        record = segments.record(run)
+        if record is not None and record.is_adopted:
+            needs.wait("for the client that began it, which goes first")
+            time.sleep(random.uniform(1.0, 1.5) * GO_FIRST_S)  # noqa: S311 - jitter
+        if not segments.catch_up(run):
+            segments.check_goes_on_here(run)
         resumed = self.ask_to_resume(run, needs)
         if resumed.place is not None:
-            self._spool.segments.push(run)
+            segments.push(run)
         return resumed
 
     def stop(self, run: str, grace_s: float) -> bool:
