@@ -1,20 +1,14 @@
-"""An account at Lambda Cloud before anything is rented: what it offers, what is tried in which order, its price, a yes to it.
+"""What is rented for a launch at Lambda Cloud: what will do, in which order it is tried, its price, and a yes to it.
 
-A launch takes these steps, none of which costs anything, and then rents what `candidates` names, in that order:
+`agree` of rental_agreement.py takes all steps before the rent, none of which costs anything, and returns a RentalChoice:
 
-    account = open_account(host)                     raises ServiceAuthError without a key; nothing is asked yet
-    offered = account.offers()                       one call; raises ServiceError
-    choice = choose(host, profiles, gpus, job, offered)
-                                                     raises RefusedError without a limit, or with one of a cent
-    …                                                the plan for `choice.first.profile`, and the gate, against
-                                                     `expected_facts(host, choice.first)`
-    say_price(choice, view)
-    confirm(choice, view, is_sure=request.is_sure)   raises RefusedError for no, and without a terminal
-    choice.candidates()                              raises CardBusyError if none is free: `choose` again, with new offers
+    choice = agree(resolved, request, view)     offers, plan and gate by what is expected, price, question
+    choice.candidates()                         what to try, in that order; raises CardBusyError if none is free
+    choice = choose(host, profiles, gpus, job, offers(host))
+                                                the same wish by new offers, after no capacity
 
-A candidate may be rented until `candidate.priced.limit_s` after its launch, and has the cards of `candidate.priced.profile`:
-the plan that counts is made for that profile from a probe of the machine. For another try on the same wish, after no capacity,
-ask for the offers again. Costs are in cents.
+A candidate may be rented until `limit_s` after its launch, and has the cards of its `profile`: the plan that counts is made
+for that profile from a probe of the machine. Costs are in cents.
 """
 
 from __future__ import annotations
@@ -87,11 +81,17 @@ def settings_of(host: Host) -> LambdaSettings:
     return host.lambda_cloud
 
 
-def open_account(host: Host, clock: Clock | None = None) -> LambdaProvider:
-    """Return the account of this person's key, which is not asked yet. Raises BadFileError, ServiceAuthError."""
+def offers(host: Host, clock: Clock | None = None) -> tuple[Offer, ...]:
+    """Ask for what a host's account can rent just now: one call, which costs nothing.
+
+    Raises BadFileError, ServiceAuthError without a key, ServiceError.
+    """
     api = settings_of(host).api
-    pace = usual_pace(api, clock or SystemClock())
-    return LambdaProvider(log_in(os.environ, Path.home(), pace, api))
+    service = log_in(os.environ, Path.home(), usual_pace(api, clock or SystemClock()), api)
+    try:
+        return LambdaProvider(service).offers()
+    finally:
+        service.close()
 
 
 def choose(
