@@ -29,6 +29,7 @@ from launcher.cli import (
     logs,
     ls,
     metrics,
+    offers,
     plot,
     probe,
     profile,
@@ -153,6 +154,7 @@ _TASKS: dict[str, dict[str, Any]] = {
     "End and clean up": {"stop": stop.stop, "rm": rm.rm, "gc": gc.gc, "sweep": sweep.sweep},
     "Hosts and cards": {
         "hosts": hosts.hosts,
+        "offers": offers.offers,
         "probe": probe.probe,
         "drill": drill.drill,
         "profile": profile.app,

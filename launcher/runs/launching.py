@@ -128,6 +128,10 @@ def understand(request: Request) -> Resolved:
         raise UsageError(
             "--rehearse tries a card's plan on a CPU: name the card   --profile titan_rtx --rehearse"
         )
+    if request.rehearses and host.lambda_cloud is not None:
+        raise UsageError(
+            f"--rehearse needs no card, and nothing is rented for it\n  on this machine   launch --host local --rehearse --profile {name}"
+        )
     rehearsed_on = resolve.profile("cpu") if request.rehearses else None
     requested_gpus(request.gpus, 1)
     machine = _machine(host, profiles, request)

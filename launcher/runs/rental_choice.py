@@ -94,6 +94,24 @@ def offers(host: Host, clock: Clock | None = None) -> tuple[Offer, ...]:
         service.close()
 
 
+def offering_host(name: str | None) -> Host:
+    """Return the host of this name, else the project's default, else the first one, where machines are rented.
+
+    Without any it is an account at Lambda Cloud itself, as it would be in a table without further keys. Raises UsageError
+    for a host where nothing is rented.
+    """
+    if name is not None and name != resolve.LAMBDA:
+        host = resolve.host(name)
+        settings_of(host)
+        return host
+    known = resolve.hosts()
+    first = [known[one] for one in (name, resolve.project().host) if one in known]
+    for host in [*first, *known.values()]:
+        if host.lambda_cloud is not None:
+            return host
+    return Host(name=resolve.LAMBDA, kind="lambda-cloud", lambda_cloud=LambdaSettings())
+
+
 def choose(
     host: Host,
     profiles: Sequence[Profile],
