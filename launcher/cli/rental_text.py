@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from launcher.cli.json_shapes import RentalOption, RentalShown
+    from launcher.cli.json_shapes import RentalOption, RentalRow, RentalShown
     from launcher.planning.offers import Priced
     from launcher.runs.open_rentals import OpenRental, OpenRentals
     from launcher.runs.rental_choice import RentalChoice

@@ -21,7 +21,10 @@ _DOING = {
 
 
 class OpenRental(NamedTuple):
-    """A rental that may cost something, whether a process here looks after it, and its cost so far in cents, at most."""
+    """A rental that may cost something, whether a process here looks after it, and its cost so far in cents, at most.
+
+    If nobody knows whether its launch made an instance, that is what the instance would have cost.
+    """
 
     rental: Rental
     is_held: bool
@@ -72,8 +75,12 @@ def open_rentals(now: float, ledger: Ledger | None = None) -> OpenRentals:
     """Return what may cost something, by the ledger."""
     book = ledger or Ledger(usual_folder())
     found = [
-        OpenRental(rental, book.is_held(rental.nonce), rental.cents_at(now), rental.is_past(now))
-        for rental in book.rentals()
-        if rental.is_open
+        _of(rental, now, is_held=book.is_held(rental.nonce)) for rental in book.rentals() if rental.is_open
     ]
     return OpenRentals(tuple(found), book.unreadable())
+
+
+def _of(rental: Rental, now: float, *, is_held: bool) -> OpenRental:
+    may_be_billed = rental.state is RentalState.INTENT
+    cost = rental.time_cents(now) if may_be_billed else rental.cents_at(now)
+    return OpenRental(rental, is_held, cost, rental.is_past(now))
