@@ -56,7 +56,7 @@ class Kaggle(Runtime):
     def start(self, run: str) -> None:
         """Push the run's first kernel. It begins once the service has a machine for it."""
         self.desk.preparation.hand_over(run)
-        self._spool.segments.push(run)
+        self._push(run)
 
     def resume(self, run: str, needs: Resumption) -> ResumedRun:
         """Push the next kernel of a run whose last one is over, and whose outputs are at home."""
@@ -64,8 +64,13 @@ class Kaggle(Runtime):
         self._spool.bring_home(run, lambda _count: None)
         resumed = self.ask_to_resume(run, needs)
         if resumed.place is not None:
-            self._spool.segments.push(run)
+            self._push(run)
         return resumed
+
+    def _push(self, run: str) -> None:
+        """Push the next kernel; from then on the service says how the run is, not the lock of its folder here."""
+        self._spool.segments.push(run)
+        self.desk.runs.await_agent(run, 0.0)
 
     def stop(self, run: str, grace_s: float) -> bool:
         """Delete the run's kernel, which is the only way to end it. What it has printed by now is kept.
