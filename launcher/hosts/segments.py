@@ -274,7 +274,7 @@ class Segments:
         if next(self.service.outputs(record.ref, record.run), None) is not None:
             return _with(record, status="ended", words="it ended, though it is still called running")
         self.service.delete(record.ref)
-        return _over(_without(record, record.ref), "it did not end at its limit, and was deleted", "deleted")
+        return _over(_without(record, record.ref), "it did not end at its limit, and was deleted")
 
     def note(self, run: str, words: str) -> None:
         """Record what is to be shown of a segment that runs."""
@@ -463,7 +463,7 @@ class Segments:
                 self.service.delete(record.ref)
             lost = (*record.lost, record.ref) if record.status == "unsettled" else record.lost
             record = _with(_without(record, record.ref), lost=lost)
-            self._write(run, _over(record, "it was deleted, to stop it", "deleted"))
+            self._write(run, _over(record, "it was deleted, to stop it"))
 
     @contextlib.contextmanager
     def removal(self, run: str) -> Iterator[None]:

@@ -6,7 +6,7 @@ from launcher.errors import UnreachableError
 from launcher.hosts import Desk
 from launcher.runs.following import follow, pause
 from launcher.runs.mirror import Mirror
-from launcher.runs.recovering import recover_to_follow
+from launcher.runs.recovering import Outcome, recover_to_follow
 from launcher.runs.run_desk import open_desk
 from launcher.runs.view import View
 from launcher.runtimes import load
@@ -32,7 +32,7 @@ def _with_next_session(host: Host, mirror: Mirror, view: View) -> Desk | None:
         try:
             desk = open_desk(host, mirror)
             try:
-                goes_on = recover_to_follow(desk, mirror, view)
+                outcome = recover_to_follow(desk, mirror, view)
             except BaseException:
                 desk.close()
                 raise
@@ -40,11 +40,13 @@ def _with_next_session(host: Host, mirror: Mirror, view: View) -> Desk | None:
             tries += 1
             pause(view, error, tries)
             continue
-        if not goes_on:
+        if outcome in (Outcome.WAITING, Outcome.FAILED):
             desk.close()
             return None
-        words = "its session has ended at its limit; the next one goes on from its checkpoint"
-        view.note(f"{mirror.run}: {words}")
+        by = "another client" if outcome == Outcome.BY_ANOTHER else "this client"
+        view.note(
+            f"{mirror.run}: its session has ended at its limit; {by} has the next one go on from its checkpoint"
+        )
         return desk
 
 

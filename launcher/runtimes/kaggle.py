@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from launcher.errors import HostError, ServiceError
@@ -15,6 +16,10 @@ from launcher.values.plan import Plan
 from launcher.values.record import RuntimeRecord
 
 LAST_WORDS_S = 5.0
+FIRST_S = 90.0
+"""How much earlier than others the client that pushed a run's last kernel may push the next one: two clients that follow a
+run both see its session end."""
+LOOK_S = 3.0
 
 
 class Kaggle(Runtime):
@@ -62,6 +67,8 @@ class Kaggle(Runtime):
         """Push the next kernel of a run whose last one is over, and whose outputs are at home."""
         needs.wait(f"for what its last session has left; {self._spool.about}")
         self._spool.bring_home(run, lambda _count: None)
+        if self._is_continued(run, needs):
+            return ResumedRun(state="running", is_ours=False, by="another client of the account")
         resumed = self.ask_to_resume(run, needs)
         if resumed.place is not None:
             self._push(run)
@@ -71,6 +78,20 @@ class Kaggle(Runtime):
         """Push the next kernel; from then on the service says how the run is, not the lock of its folder here."""
         self._spool.segments.push(run)
         self.desk.runs.await_agent(run, 0.0)
+
+    def _is_continued(self, run: str, needs: Resumption) -> bool:
+        """Whether another client has pushed the next kernel. The one that pushed the last is given time to do so."""
+        segments = self._spool.segments
+        record = segments.record(run)
+        first_s = 0.0 if record is None or not record.is_adopted else min(FIRST_S, 5 + record.session_s / 10)
+        until = time.monotonic() + first_s
+        while not segments.catch_up(run):
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                return False
+            needs.wait(f"for the client that pushed its last kernel, {left_s:.0f} s more")
+            time.sleep(LOOK_S)
+        return True
 
     def stop(self, run: str, grace_s: float) -> bool:
         """Delete the run's kernel, which is the only way to end it. What it has printed by now is kept.

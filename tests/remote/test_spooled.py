@@ -78,4 +78,10 @@ def test_a_run_whose_sessions_leave_no_checkpoint_is_given_up(tmp_path, fruitles
     """The second one in a row without a checkpoint is the last."""
     run = spooled(tmp_path, "running", "over", fruitless=fruitless)
     hopeless = run_state.fate_of(run).hopeless(run)
-    assert (hopeless and hopeless[0]) == reason
+    assert (hopeless and hopeless[:2]) == (reason and ("failed", reason))
+
+
+def test_a_run_whose_session_somebody_has_deleted_has_been_stopped(tmp_path):
+    """It is the only way to stop one on the service's page."""
+    run = spooled(tmp_path, "running", "deleted", words="its kernel is gone")
+    assert run_state.fate_of(run).hopeless(run) == ("stopped", "by-user", {"service": "its kernel is gone"})
