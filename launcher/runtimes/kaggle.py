@@ -35,9 +35,9 @@ class Kaggle(Runtime):
         return RuntimeRecord(kind=cls.name) if host.kind == "kaggle" else None
 
     def needs(self, plan: Plan) -> str | None:
-        """Return `tree`: code and data travel in the script, or in a dataset."""
+        """Return `pack`: code and data travel in the script, or in a dataset."""
         del plan
-        return "tree"
+        return "pack"
 
     def create(
         self,
@@ -65,7 +65,7 @@ class Kaggle(Runtime):
 
     def resume(self, run: str, needs: Resumption) -> ResumedRun:
         """Push the next kernel of a run whose last one is over, and whose outputs are at home."""
-        needs.wait(f"for what its last session has left; {self._spool.about}")
+        needs.wait(f"until what its last session has left is here; {self._spool.about}")
         self._spool.bring_home(run, lambda _count: None)
         if self._is_continued(run, needs):
             return ResumedRun(state="running", is_ours=False, by="another client of the account")
