@@ -180,6 +180,8 @@ def _why(row: Row) -> str:
     if run.state in ("waiting", "interrupted"):
         what = diagnosis(evidence).get("why") or ", ".join(words(evidence))
         return f"{what}   launch recover {run.short}".strip()
+    if run.state == "reserved":
+        return f"{', '.join(words(evidence))}   launch attach {run.short}".strip()
     if why := diagnosis(evidence).get("why") or doubt(evidence):
         return why
     if remedy and not evidence and _is_of_now(remedy, run.attempt):

@@ -392,7 +392,6 @@ class Account:
             status="sent",
             time=time.time(),
             session_s=settings.session_s,
-            is_adopted=True,
         )
 
 

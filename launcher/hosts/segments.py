@@ -350,7 +350,7 @@ class Segments:
         has_ended = last is not None and last.read_state().get("state") in TERMINAL
         is_fruitful = newest is not None and newest != record.checkpoint
         no_longer = [] if record.source is None or not (is_fruitful or has_ended) else [record.source]
-        if has_ended or not is_fruitful:
+        if (has_ended and not record.is_shared) or not (has_ended or is_fruitful):
             no_longer.append(record.ref)
         source = record.ref if is_fruitful else record.source
         own = (ref for ref in no_longer if ref in record.pushed)
@@ -397,7 +397,7 @@ class Segments:
             run = Run(str(folder))
             for path in (run.control, run.record, run.work, run.code):
                 os.makedirs(path, mode=0o755, exist_ok=True)
-            self._write_in(Path(run.control), record)
+            self._write_in(Path(run.control), _with(record, is_adopted=True, is_shared=True))
             folder.chmod(0o755)
             with contextlib.suppress(OSError):  # another process was faster
                 folder.rename(self._root / "runs" / record.run)
@@ -411,6 +411,21 @@ class Segments:
         with self._locked(run):
             before = self._known(run)
             return not before.is_live and self._take_over(run, before) is not None
+
+    def check_goes_on_here(self, run: str) -> None:
+        """Raise RunError if the client that began a run seems to have gone on with it, though nothing shows how far.
+
+        That one deletes the segments that it does not need any more.
+        """
+        record = self.record(run)
+        if record is None or not record.is_adopted or record.source is None or record.source in record.pushed:
+            return
+        if not self.service.exists(record.source):
+            short = run.rpartition("-")[2]
+            words = f"{run}: {record.source} is gone: the client that began the run has gone on with it, or somebody deleted it"
+            raise RunError(
+                f"{words}\n  from the checkpoint that is here   launch stop {short}   then   launch resume {short}"
+            )
 
     def _take_over(self, run: str, before: SegmentRecord) -> SegmentRecord | None:
         """Take over a later segment of a run that another client has pushed; `None` if there is none.
@@ -436,8 +451,8 @@ class Segments:
                 if number > theirs[-1] and ours.folder(number).read_attempt().get("kind") == "contact":
                     shutil.rmtree(ours.folder(number).path)  # what we did meanwhile has come to nothing
             Spool(Path(ours.path), found.segment, after=theirs[-1])
-        kept = before.model_dump(include={"pushed", "earlier", "lost"})
-        return self._write(run, _with(found, **kept))
+        kept = before.model_dump(include={"is_adopted", "pushed", "earlier", "lost"})
+        return self._write(run, _with(found, **kept, is_shared=True))
 
     @contextlib.contextmanager
     def _unpacked(self, ref: str) -> Iterator[tuple[Path, SegmentRecord | None]]:
@@ -561,7 +576,7 @@ GONE = ("not-found", "forbidden")
 """Why a service does not list the outputs of a segment that somebody has deleted."""
 UNDONE = ("invalid-sources", "conflict")
 """Why a segment that the service has accepted is deleted at once."""
-_KEPT = ("source", "earlier", "lost", "checkpoint", "fruitless", "tries")
+_KEPT = ("is_adopted", "is_shared", "source", "earlier", "lost", "checkpoint", "fruitless", "tries")
 """What a segment takes over from the one before it."""
 
 

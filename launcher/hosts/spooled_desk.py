@@ -161,17 +161,19 @@ class _SpooledRuns(_Runs):
         """Ask the service about a live run, and bring the record of one that has ended; return whether that changed anything."""
         segments = self._desk.segments
         before = segments.record(run)
-        record = before
-        if before is None or before.is_live or segments.catch_up(run):
+        while True:
             record = segments.look(run)
-        if record is not None and record.status == "ended":
-            lock = segments.try_to_feed(run)
-            if lock is not None:  # otherwise its feeder brings it
+            if record is not None and record.status == "ended":
+                lock = segments.try_to_feed(run)
+                if lock is None:  # its feeder brings it
+                    break
                 try:
                     record = segments.bring_records(run)
                 finally:
                     lock.release()
-        return before != record
+            if record is None or record.is_live or self._desk.has_ended(run) or not segments.catch_up(run):
+                break
+        return before != segments.record(run)
 
     def read(self, run: str, request: Mapping[str, Any], wait_s: float | None = None) -> Reply:
         if wait_s is None:

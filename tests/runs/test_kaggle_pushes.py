@@ -74,6 +74,7 @@ def test_a_service_without_room_is_asked_again(kaggle_account, fault, words):
     row = kaggle_account.row(run)
     assert (row["state"], row["reason"]) == ("reserved", None)
     assert words in str(row["evidence"])
+    assert f"launch attach {run[-6:]}" in kaggle_account.client.ok("ps")
     assert kaggle_account.pushes() == []
     assert "succeeded" in kaggle_account.client.seen("attach", run)
     kaggle_account.assert_pushed_once(run, 1)

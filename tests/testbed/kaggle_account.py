@@ -46,6 +46,8 @@ def train(step):
 
 IMPATIENT = """
 from launcher.hosts import segments
+from launcher.runtimes import kaggle
+kaggle.GO_FIRST_S = 2.0
 segments.SETTLE_S, segments.SETTLE_EVERY_S, segments.BACK_OFF_S = 1.0, 0.2, (0.5,)
 segments.OVERDUE_S = 0.0
 from launcher.cli import main
@@ -155,7 +157,8 @@ class KaggleAccount:
 
     def assert_pushed_once(self, run: str, segments: int) -> None:
         """Fail unless each of so many segments of a run was pushed, in order, and none twice."""
-        assert self.pushes() == [f"alice/launch-{run}-{number}/1" for number in range(1, segments + 1)]
+        expected = [f"alice/launch-{run}-{number}/1" for number in range(1, segments + 1)]
+        assert self.pushes() == expected, self.pushes()
 
     def session(self, run: str, segment: int = 1) -> Session:
         """The session of a segment, while its kernel is there."""
