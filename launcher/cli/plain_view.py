@@ -166,7 +166,7 @@ class PlainView:
         if (
             state != self._state
             and state[0] in ("resuming", "stopping", "waiting", "interrupted")
-            and news.state.reason != Reason.NEXT_TRIAL
+            and news.state.reason not in (Reason.NEXT_TRIAL, Reason.SESSION_LIMIT)
             and not has_remedy
         ):
             self.note(f"{state[0]} {silence or news.state.reason or ''}".rstrip())

@@ -129,7 +129,7 @@ class Account:
 
         Return what was done. Raises ServiceError.
         """
-        say("packing")
+        say("the agent, code and data into one script")
         work = [*work_files(run, only_shipped=False)]
         sizes = parts(agent_file().data, self._settings_of(run, None, 1.0, None), [*record_files(run), *work])
         if sizes.tree is not None:

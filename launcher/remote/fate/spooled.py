@@ -46,7 +46,14 @@ class Spooled(Fate):
             return "stopped", str(WISHES["stop"]), {"service": words}
         if fruitless < MOST_FRUITLESS:
             return None
-        return "failed", NO_PROGRESS, {"service": "%d sessions in a row left no new checkpoint" % fruitless}
+        evidence = {
+            "class": NO_PROGRESS,
+            "line": str(record.get("words") or "its session is over"),
+            "why": "%d sessions in a row left no new checkpoint: another one would end as they did"
+            % fruitless,
+            "mend": "what stopped them is in the log; a script saves within a session by worker.due, or `save_every_minutes`",
+        }
+        return "failed", NO_PROGRESS, evidence
 
 
 def _verdict(run: Run) -> Verdict:

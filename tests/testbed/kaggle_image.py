@@ -1,0 +1,34 @@
+"""What a session of the stand-in for Kaggle finds: two simulated T4, and a Python whose torch has code for them.
+
+The torch is a module that only names itself: it stands for the one of Kaggle's image, of which the client expects the same.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from testbed.cards import Cards
+from testbed.kaggle_session import PATH
+from testbed.kaggle_state import Habits
+
+TORCH = """\
+__version__ = "2.10.0+cu128"
+class version:
+    cuda = "12.8"
+class _C:
+    _cuda_getArchFlags = staticmethod(lambda: "sm_70 sm_75 sm_80 sm_86 sm_90 sm_100 sm_120 compute_120")
+"""
+
+
+def habits_with_two_t4(folder: Path) -> Habits:
+    """Return habits of sessions that have two T4; what they see of them is put into a folder."""
+    cards = Cards(folder / "cards")
+    cards.put("t4", "t4")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "image"], check=True)
+    (site,) = (folder / "image" / "lib").glob("python*/site-packages")
+    (site / "torch.py").write_text(TORCH)
+    path = os.pathsep.join([str(cards.folder), PATH])
+    return Habits(python=str(folder / "image" / "bin" / "python"), variables={"PATH": path})
