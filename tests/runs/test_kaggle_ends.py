@@ -1,4 +1,4 @@
-"""How a run at Kaggle ends that never trained: each end says why, and what to do, also to one who asks later."""
+"""What a run at Kaggle says that does not train, or not yet: each end says why, and what to do, also to one who asks later."""
 
 import json
 
@@ -45,3 +45,15 @@ def test_other_cards_than_planned_are_named_to_one_who_asks_later(kaggle_account
     assert (found["class"], found["line"]) == ("wrong-card", "the session has no card")
     assert "--allow-substitute" in client.run("diagnose", run).stdout
     assert kaggle_account.steps() == []
+
+
+def test_while_a_session_waits_for_a_machine_that_is_said(kaggle_account):
+    """In ps, and once to one who follows; then it trains as ever."""
+    kaggle_account.service.habits.queued_s = 6.0
+    run = kaggle_account.detached()
+    assert kaggle_account.row(run)["evidence"] == {"service": "its session waits for a machine"}
+    assert "its session waits for a machine" in kaggle_account.client.ok("ps")
+    said = kaggle_account.client.seen("attach", run)
+    assert said.count("its session waits for a machine") == 1
+    assert "succeeded" in said
+    assert "waits for a machine" not in kaggle_account.client.ok("ps")

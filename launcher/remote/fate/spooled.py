@@ -19,6 +19,12 @@ _FATES = {
 }
 """The fate of a session by its status in `service.json`; with any other, the service knows nothing of it for now."""
 
+_WORDS = {
+    **dict.fromkeys(("sent", "queued"), "its session waits for a machine"),
+    "unsettled": "the push of its session has no answer yet",
+    "none": "it has no session",
+}
+
 
 class Spooled(Fate):
     """What the client last heard from the service: `control/service.json`, written before a session is asked for.
@@ -59,8 +65,8 @@ class Spooled(Fate):
 def _verdict(run: Run) -> Verdict:
     record = read_json(run.service)
     status = str(record.get("status") or "none")
-    said = record.get("words")
-    words = str(said or ("it has no session" if status == "none" else "its session is %s" % status))
+    said = record.get("words") or _WORDS.get(status)
+    words = str(said or "its session is %s" % status)
     fate = _FATES.get(status, SILENT)
     evidence = {"service": words} if said or fate != ALIVE else None
     return Verdict(fate, evidence, words, "reserved" if status == "waiting" else "")
