@@ -32,7 +32,7 @@ def attach(
     from launcher.errors import UnreachableError
     from launcher.runs import departures
     from launcher.runs.control import locate
-    from launcher.runs.recovering import recover_to_follow
+    from launcher.runs.recovering import Outcome, recover_to_follow
     from launcher.runs.run_desk import open_desk
 
     view = make_view(as_json, is_quiet=quiet)
@@ -43,7 +43,7 @@ def attach(
         desk = open_desk(place, mirror)
         if elsewhere is not None:
             view.note(elsewhere)
-        elif recover_to_follow(desk, mirror, view):
+        elif recover_to_follow(desk, mirror, view) == Outcome.RECOVERED:
             view.note(
                 f"{mirror.run} was interrupted or waiting; its leftover processes have been ended, and it continues"
             )

@@ -24,13 +24,12 @@ from launcher.hosts import kaggle_log
 from launcher.hosts.agent_file import agent_file
 from launcher.hosts.kaggle_credentials import logins
 from launcher.hosts.kaggle_service import HOST, KaggleService, log_in
-from launcher.hosts.segment_files import record_files, work_files
+from launcher.hosts.segment_files import extract_run, record_files, work_files
 from launcher.hosts.segments import Look, Output, Packed, Segments
 from launcher.hosts.spool_trees import KeptTree, SpoolTrees
 from launcher.hosts.spooled_desk import SpooledDesk
 from launcher.planning.kaggle_machines import NO_ACCELERATOR
 from launcher.planning.kaggle_script import (
-    RUN,
     SETTINGS,
     Member,
     fits,
@@ -132,7 +131,7 @@ class Account:
         """
         say("packing")
         work = [*work_files(run, only_shipped=False)]
-        sizes = parts(agent_file().data, self._settings_of(run, 1, 1.0, None), [*record_files(run), *work])
+        sizes = parts(agent_file().data, self._settings_of(run, None, 1.0, None), [*record_files(run), *work])
         if sizes.tree is not None:
             return f"{decimal(sizes.total)} in one script"
         return self._send_archive(work, Path(run.control) / TREE, say)
@@ -223,32 +222,38 @@ class Account:
             sent = {member.path for member in shipped}
             made = (member for member in work_files(run, only_shipped=False) if member.path not in sent)
             work = [*work, *made]
-        text = self._script(run, record.segment, session_s, tree, work)
+        text = self._script(run, record, session_s, tree, work)
         if not fits(text):
             path = Path(run.control) / f"tree-{record.segment}.json"
             everything = [*work_files(run, only_shipped=record.source is not None)]
             self._send_archive(everything, path, _unheard)
             tree = SegmentTree.model_validate_json(path.read_bytes())
-            text = self._script(run, record.segment, session_s, tree, [])
+            text = self._script(run, record, session_s, tree, [])
         return Packed(text, machine, session_s, () if tree is None else (tree.dataset,))
 
     def _script(
-        self, run: Run, segment: int, session_s: float, tree: SegmentTree | None, work: Iterable[Member]
+        self,
+        run: Run,
+        record: SegmentRecord,
+        session_s: float,
+        tree: SegmentTree | None,
+        work: Iterable[Member],
     ) -> str:
-        settings = self._settings_of(run, segment, session_s, tree)
+        settings = self._settings_of(run, record, session_s, tree)
         return script(payload(agent_file().data, settings, [*record_files(run), *work]))
 
     def _settings_of(
-        self, run: Run, segment: int, session_s: float, tree: SegmentTree | None
+        self, run: Run, record: SegmentRecord | None, session_s: float, tree: SegmentTree | None
     ) -> SegmentSettings:
         plan = self._plan_of(run)
         return SegmentSettings(
             run=run.id,
-            segment=segment,
+            segment=1 if record is None else record.segment,
             session_s=session_s,
             place_id=self.place,
             internet=self._settings.internet,
             tree=tree,
+            earlier=record is not None and record.source is not None,
             cards=segment_cards(plan),
             requirements=plan.requirements,
             torch=plan.session.torch if plan.session is not None else (),
@@ -366,15 +371,11 @@ class Account:
         if kernel is None:
             return None
         try:
-            files = unpacked(payload_of(kernel.blob.source or ""))
-            settings = SegmentSettings.model_validate_json(files[SETTINGS])
+            carried = payload_of(kernel.blob.source or "")
+            settings = SegmentSettings.model_validate_json(unpacked(carried)[SETTINGS])
         except (BadFileError, KeyError, ValidationError):
             return None
-        for name, data in files.items():
-            if name.startswith(RUN):
-                path = folder / name.removeprefix(RUN)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(data)
+        extract_run(carried, folder)
         if settings.tree is not None:
             (folder / "control" / TREE).write_text(settings.tree.model_dump_json() + "\n")
         sources = ["/".join(source.split("/")[:2]) for source in kernel.metadata.kernel_data_sources]
@@ -386,6 +387,7 @@ class Account:
             status="sent",
             time=time.time(),
             session_s=settings.session_s,
+            is_adopted=True,
         )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import lzma
 import os
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.planning.kaggle_script import Member
+from launcher.planning.kaggle_script import RUN, Member
 from launcher.remote.record.files import read_json
 from launcher.remote.record.rundir import Run
 
@@ -33,13 +36,26 @@ def work_files(run: Run, *, only_shipped: bool) -> Iterator[Member]:
                 yield member
 
 
+def extract_run(payload: bytes, folder: Path) -> None:
+    """Put the run's folder of a payload, whose paths were checked, into a folder: files, links and modes as they were packed."""
+    with tarfile.open(fileobj=io.BytesIO(lzma.decompress(payload))) as archive:
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # not before Python 3.11.4
+        for member in archive:
+            if member.name.startswith(RUN):
+                member.name = member.name.removeprefix(RUN)
+                archive.extract(member, folder)
+
+
 def _below(path: Path, name: str) -> Iterator[Member]:
     """Yield what lies at a path. A link of the tree's own stays one; one into the spool's store is followed."""
     is_link = path.is_symlink()
     if is_link and not os.path.isabs(target := os.readlink(path)):
         yield Member(name, 0, lambda: path.open("rb"), link=target)
     elif path.is_dir():
-        for inner in sorted(os.listdir(path)):
+        names = sorted(os.listdir(path))
+        if not names:
+            yield Member(name, 0, io.BytesIO, is_folder=True)
+        for inner in names:
             yield from _below(path / inner, f"{name}/{inner}")
     elif path.is_file():
         about = path.stat()

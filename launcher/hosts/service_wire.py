@@ -89,12 +89,23 @@ class ServiceWire:
         self._session.trust_env = False  # it would read ~/.netrc, and let it win over our header
         self._session.headers["User-Agent"] = "launcher"
 
+    def ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, authorization: str = ""
+    ) -> Reply:
+        """Call a path below the base, with JSON if there is a body, and return the answer, whatever its status.
+
+        Raises WireError.
+        """
+        data, headers = None, {"Accept": "application/json", **_authorization(authorization)}
+        if body is not None:
+            data = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+            headers["Content-Type"] = "application/json"
+        with self._opened(method, f"{self._base}/{path}", headers, data, READ_S) as response:
+            return _reply(response)
+
     def post(self, path: str, body: Mapping[str, Any], authorization: str = "") -> Reply:
         """Send JSON and return the answer, whatever its status. Raises WireError."""
-        data = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-        headers = {"Content-Type": "application/json", **_authorization(authorization)}
-        with self._opened("POST", f"{self._base}/{path}", headers, data, READ_S) as response:
-            return _reply(response)
+        return self.ask("POST", path, body, authorization)
 
     def put(self, link: str, data: bytes | IO[bytes]) -> Reply:
         """Send the bytes of a file to a link, and return the answer. Raises WireError."""

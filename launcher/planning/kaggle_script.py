@@ -38,7 +38,7 @@ the code, unless that is in a dataset. Then the agent takes over: it trains, pri
 %launch-frame, and ends before the session's limit. What lies in the working folder then is the session's output.
 """
 
-import base64, hashlib, io, lzma, os, sys, tarfile, tempfile
+import base64, hashlib, io, lzma, os, subprocess, sys, tarfile, tempfile
 
 SHA256 = "{digest}"
 WORKING = os.environ.get("LAUNCH_KAGGLE_WORKING", "/kaggle/working")
@@ -54,7 +54,13 @@ def main():
         archive.extractall(folder, **({{"filter": "tar"}} if hasattr(tarfile, "tar_filter") else {{}}))
     sys.stdout.flush()
     agent = os.path.join(folder, "agent.pyz")
-    os.execv(sys.executable, [sys.executable, "-I", agent, "segment", folder, WORKING, INPUT])
+    words = [sys.executable, "-I", agent, "segment", folder, WORKING, INPUT]
+    # A process of its own, whose lines are printed here: a service may run this script inside a notebook's kernel.
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+        for line in io.TextIOWrapper(process.stdout, errors="replace"):
+            print(line, end="", flush=True)
+    if process.returncode:
+        sys.exit("launch: the session ended with %d" % process.returncode)
 
 
 PAYLOAD = """

@@ -57,7 +57,7 @@ from launcher.runs.contact import Contact, look_at_cards, pass_gate, pass_gate_w
 from launcher.runs.env_file import HiddenValues
 from launcher.runs.held_interrupts import HeldInterrupts
 from launcher.runs.hook_note import hook_note
-from launcher.runs.kaggle_account import say_before_push
+from launcher.runs.kaggle_account import say_if_new
 from launcher.runs.loading import Load, load
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import choose_profile, describe, probe
@@ -202,7 +202,7 @@ def launch(request: Request, view: View) -> Started:
         deadline = time.monotonic() + request.wait_s
         contact = Contact(host, desk, resolved.job, facts, view, resolved.gpus, deadline)
         contact = pass_gate_when_free(contact, plan)
-        say_before_push(host, view)
+        say_if_new(host, view)
         build = build_settings.read(host, os.environ)
         with open_for_plan(desk, host, plan, contact.facts, build) as runtime:
             shipments: list[Shipment] = []

@@ -25,7 +25,6 @@ from launcher.planning import (
     source,
 )
 from launcher.runs import resolve
-from launcher.runs.kaggle_account import quota_words
 from launcher.runs.mirror import mirrors
 from launcher.runs.run_desk import connect
 from launcher.values.facts import Facts
@@ -157,7 +156,7 @@ def _probe_account(host: Host, settings: KaggleSettings) -> Probed:
     choice = expected_choice(host, settings)
     user, quota = account_hours(settings)
     facts = expected_facts(f"kaggle-{user}", choice.machine, choice.profiles[0])
-    return Probed(host, facts, choice.profiles[0].name, quota=quota_words(quota))
+    return Probed(host, facts, choice.profiles[0].name, quota=quota.title)
 
 
 def expected_choice(host: Host, settings: KaggleSettings) -> MachineChoice:

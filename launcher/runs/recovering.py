@@ -94,12 +94,12 @@ def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> l
     return found
 
 
-def recover_to_follow(desk: Desk, mirror: Mirror, view: View) -> bool:
-    """Recover a run that is about to be followed, if it needs that; return whether this client has it go on."""
+def recover_to_follow(desk: Desk, mirror: Mirror, view: View) -> Outcome:
+    """Recover a run that is about to be followed, if it needs that; return what became of it."""
     summary = known_summary(desk, mirror.run)
     if summary.state not in TO_RECOVER:
-        return False
-    return _recover(desk, mirror, summary, RecoverRequest(), view).outcome == Outcome.RECOVERED
+        return Outcome.NOTHING_TO_DO
+    return _recover(desk, mirror, summary, RecoverRequest(), view).outcome
 
 
 def recover_on(desk: Desk, mirror: Mirror, request: RecoverRequest, view: View) -> Recovery:
@@ -120,7 +120,7 @@ def _recover(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverReque
     """Go on with a run that waits or was interrupted; return what became of it."""
     run, host = mirror.run, desk.host
     resumed = _resume(desk, mirror, summary, request, view)
-    if resumed.state in TO_RECOVER:
+    if resumed.state in TO_RECOVER and resumed.is_ours:
         return Recovery(run, host, Outcome.WAITING, resumed.state, _needs(summary_of(desk, run)))
     if not resumed.is_ours:
         by = f"by {resumed.by}" if resumed.by is not None else ""

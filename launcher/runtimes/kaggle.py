@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Sequence
 
@@ -17,8 +16,10 @@ from launcher.values.plan import Plan
 from launcher.values.record import RuntimeRecord
 
 LAST_WORDS_S = 5.0
-GO_FIRST_S = 10.0
-"""How long a client waits before it pushes a segment of a run that another client began."""
+FIRST_S = 90.0
+"""How much earlier than others the client that pushed a run's last kernel may push the next one: two clients that follow a
+run both see its session end."""
+LOOK_S = 3.0
 
 
 class Kaggle(Runtime):
@@ -63,23 +64,30 @@ class Kaggle(Runtime):
         self._spool.segments.push(run)
 
     def resume(self, run: str, needs: Resumption) -> ResumedRun:
-        """Push the next kernel of a run whose last one is over, and whose outputs are at home, unless another client has.
-
-        The service has no lock: two pushes at once would both begin. So the client that began the run goes first.
-        """
-        needs.wait("for what its last session has left")
+        """Push the next kernel of a run whose last one is over, and whose outputs are at home."""
+        needs.wait(f"for what its last session has left; {self._spool.about}")
         self._spool.bring_home(run, lambda _count: None)
-        segments = self._spool.segments
-        record = segments.record(run)
-        if record is not None and record.is_adopted:
-            needs.wait("for the client that began it, which goes first")
-            time.sleep(random.uniform(1.0, 1.5) * GO_FIRST_S)  # noqa: S311 - jitter
-        if not segments.catch_up(run):
-            segments.check_goes_on_here(run)
+        if self._is_continued(run, needs):
+            return ResumedRun(state="running", is_ours=False, by="another client of the account")
+        self._spool.segments.check_goes_on_here(run)
         resumed = self.ask_to_resume(run, needs)
         if resumed.place is not None:
-            segments.push(run)
+            self._spool.segments.push(run)
         return resumed
+
+    def _is_continued(self, run: str, needs: Resumption) -> bool:
+        """Whether another client has pushed the next kernel. The one that pushed the last is given time to do so."""
+        segments = self._spool.segments
+        record = segments.record(run)
+        first_s = 0.0 if record is None or not record.is_adopted else min(FIRST_S, 5 + record.session_s / 10)
+        until = time.monotonic() + first_s
+        while not segments.catch_up(run):
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                return False
+            needs.wait(f"for the client that pushed its last kernel, {left_s:.0f} s more")
+            time.sleep(LOOK_S)
+        return True
 
     def stop(self, run: str, grace_s: float) -> bool:
         """Delete the run's kernel, which is the only way to end it. What it has printed by now is kept.

@@ -257,6 +257,12 @@ class Hours(_Answer):
         return _seconds(self.time_reserved)
 
     @property
+    def title(self) -> str:
+        """The hours, e.g. `3.5 h used, 8.5 h reserved, 18 h left`."""
+        figures = {"used": self.used_s, "reserved": self.reserved_s, "left": self.left_s}
+        return ", ".join(f"{round(seconds / 3600, 1):g} h {what}" for what, seconds in figures.items())
+
+    @property
     def left_s(self) -> float:
         """What remains, in seconds."""
         return max(0.0, _seconds(self.total_time_allowed) - self.used_s - self.reserved_s)
@@ -271,15 +277,12 @@ class Quota(_Answer):
 
     @property
     def title(self) -> str:
-        """The hours on a GPU, e.g. `GPU hours: 12.5 used, 0.5 reserved, 17.0 left, refilled 2026-11-28 00:00 UTC`."""
-        hours = self.gpu_quota
-        if hours is None:
-            return "GPU hours unknown"
-        figures = {"used": hours.used_s, "reserved": hours.reserved_s, "left": hours.left_s}
-        words = [f"{seconds / 3600:.1f} {what}" for what, seconds in figures.items()]
-        if (refill := self.refill) is not None:
-            words.append(f"refilled {refill.astimezone(UTC):%Y-%m-%d %H:%M} UTC")
-        return f"GPU hours: {', '.join(words)}"
+        """The hours on GPUs, e.g. `GPU 3.5 h used, 8.5 h reserved, 18 h left, refill 28 Nov 00:00 UTC`."""
+        if self.gpu_quota is None:
+            return "Kaggle names no hours on GPUs"
+        words = f"GPU {self.gpu_quota.title}"
+        moment = self.refill
+        return words if moment is None else f"{words}, refill {moment.astimezone(UTC):%d %b %H:%M} UTC"
 
     @property
     def refill(self) -> datetime | None:

@@ -41,7 +41,7 @@ class SegmentCards(Written):
 class SegmentSettings(Written):
     """A segment's settings. It must have ended `session_s` seconds after its script began. Without `cards` it uses none.
 
-    `requirements` are installed where the session's Python lacks them, `torch` where its torch has no code for the card.
+    `earlier`: the outputs of an earlier segment must be among the inputs. `requirements` are installed where the session's Python lacks them, `torch` where its torch has no code for the card.
     """
 
     version: Literal[1] = 1
@@ -51,6 +51,7 @@ class SegmentSettings(Written):
     place_id: str
     internet: bool
     tree: SegmentTree | None = None
+    earlier: bool = False
     cards: tuple[SegmentCards, ...] = ()
     requirements: tuple[str, ...] = ()
     torch: tuple[TorchWheel, ...] = ()

@@ -74,7 +74,7 @@ MISTAKES = {
     "--gpus x": (2, "--gpus x", "--gpus 1"),
     "--color sometimes": (2, "--color sometimes: expected auto", ""),
     "--precision bf17": (2, "'bf17' is not one of 'auto', 'bf16'", "launch run --help"),
-    "--runtime magic": (2, "expected auto, docker, native", ""),
+    "--runtime magic": (2, "expected auto, docker, kaggle, native", ""),
     "--probe x.json": (2, "--probe needs --dry-run", "launch --dry-run --probe FILE"),
     "--dry-run --probe none.json": (2, "none.json: cannot be read", ""),
     "--env A -- true": (2, "expected NAME=VALUE", "-s A"),

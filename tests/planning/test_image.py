@@ -24,7 +24,8 @@ from launcher.values.parsing import build
 from launcher.values.profile import Profile
 
 REPOSITORY = Path(__file__).parents[2]
-CASES = sorted(path for path in (REPOSITORY / "tests" / "cases").iterdir() if path.is_dir())
+CASES = sorted(path for path in (REPOSITORY / "tests" / "cases").iterdir() if path.name != "sft_on_kaggle")
+"""All but the one whose host has an image of its own."""
 TEMPLATE = (data_folder("images") / "Dockerfile").read_text()
 WHEELS = wheels()
 SOURCES = Sources(TEMPLATE, WHEELS)

@@ -62,7 +62,7 @@ def members(count, size, seed=0):
     return [Member.of(f"work/code/{number}.bin", numbers.randbytes(size)) for number in range(count)]
 
 
-def test_the_script_unpacks_itself_and_becomes_the_agent(tmp_path):
+def test_the_script_unpacks_itself_and_runs_the_agent(tmp_path):
     """By a Python that has nothing of ours; the agent has its folder, the outputs' and the inputs'."""
     path = tmp_path / "script.py"
     path.write_text(script(payload(AGENT.encode(), SETTINGS, FILES)))
@@ -78,7 +78,7 @@ def test_the_script_unpacks_itself_and_becomes_the_agent(tmp_path):
         said = json.loads(process.communicate(timeout=60)[0])
     assert process.returncode == 0
     verb, folder, *places = said["words"]
-    assert (verb, places, said["isolated"], said["pid"]) == ("segment", ["/w", "/i"], 1, process.pid)
+    assert (verb, places, said["isolated"]) == ("segment", ["/w", "/i"], 1)
     assert said["files"].pop("agent.pyz") is False
     names = {"segment.json": False, **{f"run/{file.path}": file.is_executable for file in FILES[:-1]}}
     assert said["files"] == names
@@ -247,7 +247,7 @@ def test_the_settings_of_a_segment_are_written_as_its_reader_expects():
     )
     assert settings.to_file() == (
         b'{"cards":[{"count":2,"memory_mib":[13107.2,18022.4],"names":["Tesla T4"],"plan":null,"title":"2 x T4"}],'
-        b'"internet":true,"place_id":"kaggle-alice","requirements":["peft==0.19.1"],"run":"261125-sft-aaaa11",'
+        b'"earlier":false,"internet":true,"place_id":"kaggle-alice","requirements":["peft==0.19.1"],"run":"261125-sft-aaaa11",'
         b'"segment":1,"session_s":30600.0,"torch":[{"capability":"6.0","index":"https://x",'
         b'"requirement":"torch==2.7.1+cu126"}],'
         b'"tree":{"file":"launch-0123456789abcdef.tree","sha256":"' + b"0" * 64 + b'"},"version":1}\n'

@@ -13,17 +13,19 @@ from launcher.planning import (
     changed,
     check,
     choose_gpus,
+    choose_machine,
     job_of,
     match_profile,
     plan,
     requested_processes,
     runtime,
+    session,
     verification,
 )
 from launcher.planning.assembly import source
 from launcher.runs.resolve import image_sources, profile, profiles, wheels
 from launcher.values.facts import Facts
-from launcher.values.host import Host
+from launcher.values.host import KAGGLE, Host
 from launcher.values.job import Batch, Job
 from launcher.values.parsing import build
 from launcher.values.profile import Profile
@@ -45,9 +47,19 @@ def gpu(name, memory_mib=24576, capability="7.5", index=0):
     return {"index": index, "uuid": uuid, "name": name, "memory_mib": memory_mib, "capability": capability}
 
 
+def kaggle_plan(card, job):
+    """The plan of a job for an account of Kaggle's, with those for the cards that may come instead."""
+    choice = choose_machine(KAGGLE.name, KAGGLE.kaggle, [card], profiles(), allow_substitute=True)
+    first, *others = (plan(card, KAGGLE, job, runtime="kaggle") for card in choice.profiles)
+    given = session(choice, others, job.requirements, wheels())
+    return first.model_copy(update={"session": given})
+
+
 def case_plan(case):
     wanted = tomllib.loads((case / "case.toml").read_text())
     job = build(Job, wanted["job"], file=str(case / "case.toml"))
+    if wanted.get("host") == KAGGLE.name:
+        return kaggle_plan(profile(wanted["profile"]), job)
     return plan(
         profile(wanted["profile"]),
         Host(name="there", address="there"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from testbed.toy import recorded_run
 
-from launcher.remote.fate import run_state
+from launcher.remote.fate import predecessor, run_state
 from launcher.remote.record.files import write_durably
 from launcher.remote.record.rundir import Run
 from launcher.values.record import RunState
@@ -64,9 +64,24 @@ def test_an_end_on_record_counts_whatever_the_service_says(tmp_path):
     assert run_state.state_of(spooled(tmp_path, "succeeded", "running"))["state"] == "succeeded"
 
 
+def test_no_silence_is_waited_for_where_the_service_says_that_a_session_is_over(tmp_path):
+    """The lock of its folder was on another disk, and nothing of it is here."""
+    run = spooled(tmp_path, "running", "over")
+    attempt = json.loads(Path(run.folder(1).attempt).read_text())
+    write_durably(run.folder(1).attempt, json.dumps({**attempt, "device": 1}))
+    Path(run.folder(1).lock).unlink()
+    assert predecessor.needs_silence(run) is None
+
+
 @pytest.mark.parametrize(("fruitless", "reason"), [(0, None), (1, None), (2, "no-progress")])
 def test_a_run_whose_sessions_leave_no_checkpoint_is_given_up(tmp_path, fruitless, reason):
     """The second one in a row without a checkpoint is the last."""
     run = spooled(tmp_path, "running", "over", fruitless=fruitless)
     hopeless = run_state.fate_of(run).hopeless(run)
-    assert (hopeless and hopeless[0]) == reason
+    assert (hopeless and hopeless[:2]) == (reason and ("failed", reason))
+
+
+def test_a_run_whose_session_somebody_has_deleted_has_been_stopped(tmp_path):
+    """It is the only way to stop one on the service's page."""
+    run = spooled(tmp_path, "running", "deleted", words="its kernel is gone")
+    assert run_state.fate_of(run).hopeless(run) == ("stopped", "by-user", {"service": "its kernel is gone"})

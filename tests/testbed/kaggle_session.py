@@ -99,6 +99,10 @@ class Session:
         if self._thread is not None:
             self._thread.join()
 
+    def break_down(self) -> None:
+        """Kill all that it started, as if its machine had died: it ends in an error."""
+        self._kill()
+
     def _run(self, python: str, variables: dict[str, str], queued_s: float) -> None:
         if not self._is_cancelled.wait(queued_s):
             self.began = time.monotonic()

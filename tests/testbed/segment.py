@@ -86,7 +86,7 @@ class Segments:
         archived = self._archive(number) if tree else None
         record = {
             "version": 1, "run": RUN, "segment": number, "session_s": 600.0, "place_id": PLACE, "internet": False,
-            "tree": archived, "cards": [], "requirements": [], "torch": [],
+            "tree": archived, "earlier": number > 1, "cards": [], "requirements": [], "torch": [],
         }  # fmt: skip
         (payload / "segment.json").write_text(json.dumps({**record, **orders}))
 

@@ -84,8 +84,8 @@ class Fate(ABC):
         del run
         return False
 
-    def hopeless(self, run: Run) -> Optional[Tuple[str, Dict[str, Any]]]:
-        """Return why a run that is gone must not start again, as a reason and its evidence; None if it may."""
+    def hopeless(self, run: Run) -> Optional[Tuple[str, str, Dict[str, Any]]]:
+        """Return how a run that is gone has ended if it must not start again: state, reason and evidence; None if it may."""
         del run
         return None
 

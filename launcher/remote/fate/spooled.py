@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional, Sequence, Tuple
 
 from ..record.files import read_json
-from ..record.rundir import Run
+from ..record.rundir import WISHES, Run
 from .fate import ALIVE, GONE, SILENT, Fate, Verdict
 
 MOST_FRUITLESS = 2
@@ -34,12 +34,19 @@ class Spooled(Fate):
         """Read each run's record of its session, which is written before one is asked for: without it there is none."""
         return {run.id: _verdict(run) for run in runs}
 
-    def hopeless(self, run: Run) -> Optional[Tuple[str, Dict[str, Any]]]:
-        """Give up a run whose last sessions have left no checkpoint: another one would end as they did."""
-        fruitless = int(read_json(run.service).get("fruitless") or 0)
+    def hopeless(self, run: Run) -> Optional[Tuple[str, str, Dict[str, Any]]]:
+        """Give up a run whose last sessions have left no checkpoint, or whose session somebody has deleted.
+
+        Another session would end as those did; and to delete one is how a service lets a person stop it.
+        """
+        record = read_json(run.service)
+        fruitless = int(record.get("fruitless") or 0)
+        if record.get("status") == "deleted":
+            words = str(record.get("words") or "its session was deleted")
+            return "stopped", str(WISHES["stop"]), {"service": words}
         if fruitless < MOST_FRUITLESS:
             return None
-        return NO_PROGRESS, {"service": "%d sessions in a row left no new checkpoint" % fruitless}
+        return "failed", NO_PROGRESS, {"service": "%d sessions in a row left no new checkpoint" % fruitless}
 
 
 def _verdict(run: Run) -> Verdict:

@@ -48,6 +48,8 @@ HEARTBEAT_S = 5.0
 """How often an agent writes its heartbeat."""
 WISHES = {"run": None, "stop": "by-user", "cancel": "by-user-now"}
 """What a user may wish for a run, with the reason of the end that follows."""
+SESSION_LIMIT = "session-limit"
+"""Why a run is to go on whose session in a service has reached its limit."""
 SMALL_FILES = ("attempt.json", "state.json")
 GROWING_FILES = ("events.jsonl", "log.txt")
 

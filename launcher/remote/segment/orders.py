@@ -46,7 +46,7 @@ class TorchWheel(NamedTuple):
 
 
 class Orders(NamedTuple):
-    """What a segment is to do. No `cards` means that the run uses none."""
+    """What a segment is to do. No `cards` means that the run uses none; `earlier`: it goes on from outputs among the inputs."""
 
     run: str
     segment: int
@@ -54,6 +54,7 @@ class Orders(NamedTuple):
     place_id: str
     internet: bool
     tree: Optional[Tree]
+    earlier: bool
     cards: Tuple[AllowedCards, ...]
     requirements: Tuple[str, ...]
     torch: Tuple[TorchWheel, ...]
@@ -86,6 +87,7 @@ def _orders(record: Dict[str, Any]) -> Orders:
         place_id=str(record["place_id"]),
         internet=record["internet"] is True,
         tree=None if tree is None else Tree(os.path.basename(tree["file"]), str(tree["sha256"])),
+        earlier=record.get("earlier") is True,
         cards=tuple(map(_cards, record["cards"])),
         requirements=_texts(record["requirements"]),
         torch=tuple(

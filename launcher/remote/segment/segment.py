@@ -154,13 +154,12 @@ class _Segment:
             inputs.unpack(self._orders.tree, self._given, self._run)
         if not os.path.isdir(self._run.code):
             raise PayloadError("neither the payload nor the inputs have the run's code")
-        if self._orders.segment > 1:
+        if self._orders.earlier:
             earlier = inputs.find_earlier(self._given, self._run.id)
             if earlier is None:
-                self._printer.say("the inputs have no outputs of an earlier segment")
-            else:
-                count = inputs.lay_over(earlier, self._run)
-                self._printer.say("took %d files over from %s" % (count, earlier.path))
+                raise PayloadError("the inputs have no outputs of an earlier segment")
+            count = inputs.lay_over(earlier, self._run)
+            self._printer.say("took %d files over from %s" % (count, earlier.path))
 
     def _keep(self, keeper: subprocess.Popen[bytes]) -> None:
         """Wait for the end of a run under its keeper; ask it to save when it is time, and kill it when that is over."""

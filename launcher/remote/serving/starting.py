@@ -12,7 +12,7 @@ from ..cards import lease
 from ..fate import run_state
 from ..record import secret
 from ..record.files import read_json
-from ..record.rundir import Run
+from ..record.rundir import SESSION_LIMIT, Run
 from ..store import worker_folder
 from . import contact
 from .container_place import container_place
@@ -151,12 +151,14 @@ def _silence_left_s(session: Session, run: Run) -> Optional[float]:
 def _restart(session: Session, run: Run, judged: run_state.State, by: Optional[str]) -> Reply:
     """Give a run that nobody holds what it needs, and start it; or have it wait, and say what it needs."""
     waited_for = judged.get("reason") if judged["state"] == "waiting" else None
+    why = SESSION_LIMIT if judged.get("reason") == SESSION_LIMIT else "agent-lost"
     if not os.path.isdir(run.code):
         contact.settle(run, "failed", "never-started").release()
         return Reply({"state": run_state.state_of(run)["state"]})
     hopeless = run_state.fate_of(run).hopeless(run)
     if hopeless is not None:
-        contact.settle(run, "failed", hopeless[0], evidence=hopeless[1]).release()
+        state, reason, evidence = hopeless
+        contact.settle(run, state, reason, evidence=evidence).release()
         return Reply({"state": run_state.state_of(run)["state"]})
     missing = sorted(set(read_json(run.plan).get("secrets") or ()) - set(secret.read(run)))
     if missing:
@@ -173,7 +175,7 @@ def _restart(session: Session, run: Run, judged: run_state.State, by: Optional[s
     gpus = session.cards[run.id].gpus if run.id in session.cards else before
     runtime = {**run_state.runtime_of(run), "gpus": gpus}
     answer = _answer_failure(run, waited_for) if waited_for is not None else {}
-    folder = contact.settle(run, "resuming", waited_for or "agent-lost", by=by, runtime=runtime, **answer)
+    folder = contact.settle(run, "resuming", waited_for or why, by=by, runtime=runtime, **answer)
     if run_state.fate_of(run).is_started_by_client:
         session.handed_over[run.id] = folder
         is_new = gpus != before or waited_for in ("image", "client")

@@ -6,12 +6,13 @@ import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional
 
 from ..diagnosis.remedy import Failure
+from ..record.rundir import SESSION_LIMIT
 from .stopping import reason_of
 
 if TYPE_CHECKING:
     from ..diagnosis.good_exit import Doubt
 
-SHUTDOWN, SESSION_LIMIT = "host-shutdown", "session-limit"
+SHUTDOWN = "host-shutdown"
 OF_SEGMENT = "LAUNCH_SEGMENT"
 """Set where the agent runs in one session of a service."""
 NOTHING_ON_CARD = "nothing that the command ran was on the card, so the rehearsal shows nothing about it"

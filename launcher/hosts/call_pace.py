@@ -1,0 +1,120 @@
+"""The pace of calls to a service that counts them: all clients of this user on this machine share it, through two files.
+
+A client holds the lock of a file from before its call until after the answer, so whenever the service counts the call, it
+is later than the one before by the whole spacing. Files keep the time of the last call: a client that was killed in the
+middle of one leaves its mark there, and the next client waits as if that call were made now.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import random
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from platformdirs.unix import Unix
+
+from launcher.values.clock import Clock
+
+MOST_WAIT_S = 600.0
+"""No mark makes a client wait longer: a clock that was set back would leave one far in the future."""
+FIRST_BACK_OFF_S, MOST_BACK_OFF_S = 10.0, 120.0
+"""What SkyPilot waits after a first 429, and our largest wait."""
+
+
+def usual_pace(base: str, clock: Clock) -> Pace:
+    """Return the pace of a service that all clients of this user share.
+
+    It goes by the service, not by the key: two keys may be of one account.
+    """
+    name = re.sub(r"[^A-Za-z0-9.-]+", "-", base.partition("://")[2]).strip("-")
+    return Pace(Unix("launch").user_state_path / "pace", name, clock)
+
+
+class Pace:
+    """Lets calls through one at a time: `request_s` apart, and launches `launch_s` apart."""
+
+    def __init__(
+        self, folder: Path, name: str, clock: Clock, *, request_s: float = 1.0, launch_s: float = 12.0
+    ) -> None:
+        """Share the pace with all who name the same folder and name."""
+        self._folder, self._name, self._clock = folder, name, clock
+        self._request_s, self._launch_s = request_s, launch_s
+
+    @contextmanager
+    def turn(self, *, is_launch: bool = False) -> Iterator[Turn]:
+        """Wait for this call's turn; the call is made inside. Raises OSError if the files cannot be written."""
+        with ExitStack() as stack:
+            if is_launch:
+                stack.enter_context(self._gate("launches", self._launch_s))
+            yield stack.enter_context(self._gate("requests", self._request_s))
+
+    @contextmanager
+    def _gate(self, what: str, spacing_s: float) -> Iterator[Turn]:
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(self._folder / f"{self._name}.{what}", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            until = _Mark.read(descriptor).free_at(self._clock.now(), spacing_s)
+            while (wait_s := until - self._clock.now()) > 0:
+                self._clock.sleep(wait_s)
+            _Mark(self._clock.now(), 0.0, is_under_way=True).write(descriptor)
+            turn = Turn()
+            try:
+                yield turn
+            finally:
+                now = self._clock.now()
+                _Mark(now, now + turn.hold_s, is_under_way=False).write(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class Turn:
+    """One call's turn."""
+
+    hold_s = 0.0
+
+    def hold_off(self, seconds: float) -> None:
+        """Let no client call before so many seconds have passed."""
+        self.hold_s = seconds
+
+
+def back_off_s(refusals: int, asked_s: float | None, draw: random.Random) -> float:
+    """Return how long to wait after so many refusals in a row, at least as long as the service asks for.
+
+    It is drawn, so that clients on several machines do not come back at the same moment.
+    """
+    usual: float = min(FIRST_BACK_OFF_S * 2.0 ** (refusals - 1), MOST_BACK_OFF_S)
+    return max(asked_s or 0.0, usual * draw.uniform(0.5, 1.0)) + draw.uniform(0.0, 1.0)
+
+
+class _Mark:
+    """What the file of a gate says: when the last call was, until when none is wanted, and whether one is under way."""
+
+    def __init__(self, last: float, hold: float, *, is_under_way: bool) -> None:
+        self._last, self._hold, self._is_under_way = last, hold, is_under_way
+
+    @classmethod
+    def read(cls, descriptor: int) -> _Mark:
+        text = os.pread(descriptor, 4096, 0)
+        if not text:
+            return cls(float("-inf"), 0.0, is_under_way=False)
+        try:
+            last, hold, is_under_way = json.loads(text)
+            return cls(float(last), float(hold), is_under_way=is_under_way is True)
+        except (ValueError, TypeError):
+            return cls(0.0, 0.0, is_under_way=True)  # a write that was cut off: there was a call
+
+    def free_at(self, now: float, spacing_s: float) -> float:
+        """Return when the next call may be made."""
+        last = now if self._is_under_way else min(self._last, now)
+        return max(last + spacing_s, min(self._hold, now + MOST_WAIT_S))
+
+    def write(self, descriptor: int) -> None:
+        data = json.dumps([self._last, self._hold, self._is_under_way]).encode()
+        os.pwrite(descriptor, data, 0)
+        os.ftruncate(descriptor, len(data))

@@ -1,0 +1,95 @@
+"""Lambda Cloud as a provider of machines by the hour. Nothing has been tried against the real service."""
+
+from __future__ import annotations
+
+from launcher.errors import ServiceError
+from launcher.hosts.lambda_service import HOST, LambdaService
+from launcher.planning.offers import card_memory
+from launcher.values.lambda_cloud import LambdaInstance, NewInstance, TypeOffer
+from launcher.values.lambda_cloud import LambdaReason as Reason
+from launcher.values.renting import TAGS, Instance, InstanceState, Intent, Offer, Setup, nonce_in
+
+STATES = {
+    "booting": InstanceState.BOOTING,
+    "active": InstanceState.ACTIVE,
+    "unhealthy": InstanceState.UNHEALTHY,
+    "terminating": InstanceState.ENDING,
+    "terminated": InstanceState.GONE,
+    "preempted": InstanceState.PREEMPTED,
+}
+"""Ours for each status that is documented. Any other is UNKNOWN: still billed, and never ready."""
+NONCE_TAG = TAGS[1]
+
+
+class LambdaProvider:
+    """One account at Lambda Cloud."""
+
+    name = HOST
+
+    def __init__(self, service: LambdaService) -> None:
+        """Ask this service."""
+        self._service = service
+        self.account = f"{HOST}-{service.fingerprint}"
+
+    def offers(self) -> tuple[Offer, ...]:
+        """Return all types, with their prices and the regions that have one free."""
+        return tuple(_offer(found) for found in self._service.instance_types())
+
+    def launch(self, intent: Intent, setup: Setup) -> tuple[str, ...]:
+        """Launch an instance that carries the intent's nonce in its name and a tag."""
+        instance = NewInstance(
+            region=intent.region,
+            type=intent.type,
+            ssh_key=setup.ssh_key,
+            name=intent.name,
+            image=setup.image,
+            file_systems=setup.file_systems,
+            firewalls=setup.firewalls,
+            user_data=setup.user_data,
+            tags=intent.tags,
+        )
+        return tuple(self._service.launch(instance))
+
+    def instances(self) -> tuple[Instance, ...]:
+        """Return every instance of the account."""
+        return tuple(_instance(listed) for listed in self._service.instances())
+
+    def terminate(self, instance_id: str) -> None:
+        """Ask for the end of an instance; one that does not exist is no error."""
+        try:
+            self._service.terminate(instance_id)
+        except ServiceError as error:
+            if error.reason != Reason.NOT_FOUND:
+                raise
+
+
+def _offer(found: TypeOffer) -> Offer:
+    about = found.instance_type
+    card, memory_gb = card_memory(about.name, about.gpu_description)
+    return Offer(
+        type=about.name,
+        title=about.description or about.name,
+        card=card,
+        cards=about.specs.gpus,
+        memory_gb=memory_gb,
+        cents_per_hour=about.price_cents_per_hour,
+        regions=tuple(region.name for region in found.regions_with_capacity_available),
+        vcpus=about.specs.vcpus,
+        ram_gb=about.specs.memory_gib,
+        disk_gb=about.specs.storage_gib,
+    )
+
+
+def _instance(listed: LambdaInstance) -> Instance:
+    about = listed.instance_type
+    return Instance(
+        id=listed.id,
+        state=STATES.get(listed.status, InstanceState.UNKNOWN),
+        word=listed.status,
+        nonce=listed.tag(NONCE_TAG) or nonce_in(listed.name),
+        name=listed.name,
+        ip=listed.ip or None,
+        region=listed.region.name if listed.region is not None else "",
+        type=about.name if about is not None else "",
+        cents_per_hour=about.price_cents_per_hour if about is not None else None,
+    )

@@ -1,0 +1,100 @@
+"""Bring the ledger and what a provider lists into agreement, so that nothing of ours is paid for by mistake.
+
+Only instances whose nonce is in the ledger are ended, and those that the user named. Two of these at once do no harm: to
+end an instance twice is to end it, and each step of the ledger is made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.hosts.renter import POLL_S, Ending, Renter
+from launcher.planning.reconciling import ENDED, Judged, Verdict, judge
+from launcher.values.renting import RentalState
+
+
+class Reconciled(NamedTuple):
+    """What was ended, the verdicts after that, and the files of the ledger that cannot be read, which are left alone."""
+
+    ended: tuple[Ending, ...]
+    judged: tuple[Judged, ...]
+    unreadable: tuple[Path, ...] = ()
+
+    @property
+    def is_anything_billed(self) -> bool:
+        """Whether anything of ours may still cost something, wanted or not."""
+        return bool(self.unreadable) or any(_is_billed(one) for one in self.judged)
+
+    @property
+    def is_anything_left(self) -> bool:
+        """Whether anything of ours may still cost something though nobody wants it."""
+        unwanted = (one for one in self.judged if one.verdict is not Verdict.WANTED)
+        return bool(self.unreadable) or any(_is_billed(one) for one in unwanted)
+
+
+def survey(renter: Renter, wanted: Collection[str] = (), adopted: Collection[str] = ()) -> tuple[Judged, ...]:
+    """Return the verdict on each instance and rental, and change nothing. Raises ServiceError."""
+    # In this order: a rental that is opened meanwhile is not known here, and its instance counts as a stranger's.
+    rentals = renter.ledger.rentals()
+    held = {rental.nonce for rental in rentals if renter.ledger.is_held(rental.nonce)}
+    return judge(
+        rentals,
+        renter.provider.instances(),
+        account=renter.provider.account,
+        now=renter.clock.now(),
+        held=held,
+        wanted=wanted,
+        adopted=adopted,
+    )
+
+
+def reconcile(
+    renter: Renter, wanted: Collection[str] = (), adopted: Collection[str] = (), *, waits: bool = True
+) -> Reconciled:
+    """End what is due or an orphan, and settle launches that nobody looks after.
+
+    With `waits` it looks for their instances for as long as one may take to appear, which is minutes; without, a later call
+    goes on. Raises ServiceError.
+    """
+    ended: list[Ending] = []
+    while True:
+        judged = survey(renter, wanted, adopted)
+        endings = [
+            Ending(one.instance.id, one.why, one.rental)
+            for one in judged
+            if one.verdict in ENDED and one.instance is not None
+        ]
+        renter.end_all(endings)
+        ended += endings
+        for one in judged:
+            _record(renter, one)
+        if not waits or not any(one.verdict is Verdict.UNSETTLED for one in judged):
+            break
+        renter.clock.sleep(POLL_S)
+    return Reconciled(tuple(ended), survey(renter, wanted, adopted), renter.ledger.unreadable())
+
+
+def _record(renter: Renter, judged: Judged) -> None:
+    """Record in the ledger what the list says about a rental without an instance."""
+    rental, now = judged.rental, renter.clock.now()
+    if rental is None or judged.instance is not None:
+        return
+    if judged.verdict is Verdict.UNSETTLED:
+        renter.ledger.note_missing(rental.nonce, now)
+    if judged.verdict is Verdict.GONE:
+        if rental.state is RentalState.INTENT:
+            renter.ledger.step(rental.nonce, RentalState.UNSEEN, now, why=judged.why)
+        else:
+            cost = rental.time_cents(now)
+            renter.ledger.step(rental.nonce, RentalState.ENDED, now, cents=cost, why=judged.why)
+        for extra in rental.extras:
+            if extra.cents is None:
+                renter.ledger.note_extra(rental.nonce, extra.id, rental.time_cents(now))
+
+
+def _is_billed(judged: Judged) -> bool:
+    if judged.verdict in (Verdict.UNSETTLED, Verdict.ELSEWHERE):
+        return True
+    return judged.instance is not None and judged.verdict is not Verdict.STRANGER

@@ -1,0 +1,254 @@
+"""The ledger of rentals: what this user has asked providers for, on disk before each call, and what became of it.
+
+Each rental has a file of JSON lines that only grows: its intent, then one line a step. A line counts once it is whole and
+on the disk. Steps are made under the file's lock and only if they fit the rental's state, so two processes that do the same
+do it once. Beside it lies the lock of whoever looks after the rental, which ends with that process, however it dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from platformdirs.unix import Unix
+from pydantic import ValidationError
+
+from launcher.errors import BadFileError, RefusedError
+from launcher.remote.record.locks import Lock, is_locked
+from launcher.values.renting import OPEN, Extra, Intent, Rental, RentalState
+
+NONCE_CHARACTERS = "abcdefghijklmnopqrstuvwxyz234567"
+NONCE_LENGTH = 12
+FITTING = {
+    RentalState.LAUNCHED: (RentalState.INTENT,),
+    RentalState.READY: (RentalState.LAUNCHED,),
+    RentalState.ENDING: (RentalState.INTENT, RentalState.LAUNCHED, RentalState.READY),
+    RentalState.ENDED: OPEN,
+    RentalState.REFUSED: (RentalState.INTENT,),
+    RentalState.UNSEEN: (RentalState.INTENT,),
+}
+"""The states from which each may follow."""
+
+
+def new_nonce() -> str:
+    """Return a fresh mark of 60 random bits, which can stand in a name and a tag."""
+    return "".join(secrets.choice(NONCE_CHARACTERS) for _ in range(NONCE_LENGTH))
+
+
+def usual_folder() -> Path:
+    """Return the folder of this user's ledger."""
+    return Unix("launch").user_data_path / "rentals"
+
+
+class Ledger:
+    """The rentals below a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Use a folder, which is made when a rental is opened."""
+        self._folder = folder
+
+    def open(self, intent: Intent) -> Lock:
+        """Put an intent on the disk; return the lock that says that this process looks after it.
+
+        The lock is taken first: nobody sees a fresh rental without one. Raises RefusedError if it cannot be written.
+        """
+        try:
+            self._make_folder()
+            lock = Lock.take(str(self._lock(intent.nonce)))
+            if lock is None:
+                raise FileExistsError(f"{self._lock(intent.nonce)} is locked")
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND
+            descriptor = os.open(self._file(intent.nonce), flags, 0o600)
+            try:
+                _append(descriptor, {"kind": "intent", **intent.model_dump()})
+            finally:
+                os.close(descriptor)
+            _sync_folder(self._folder)
+        except OSError as error:
+            why = error.strerror or error
+            raise RefusedError(
+                f"{self._folder}: an instance is recorded here before it is rented, and that failed: {why}\n"
+                "  nothing was rented; make room or set the folder's permissions, then try again"
+            ) from error
+        return lock
+
+    def take(self, nonce: str) -> Lock | None:
+        """Look after a rental from now on; None if another process does."""
+        return Lock.take(str(self._lock(nonce)))
+
+    def is_held(self, nonce: str) -> bool:
+        """Whether a living process looks after a rental."""
+        return is_locked(str(self._lock(nonce)))
+
+    def rentals(self) -> tuple[Rental, ...]:
+        """Return all rentals that can be read, the oldest first."""
+        read = [rental for path in self._files() if (rental := _read_or_none(path)) is not None]
+        return tuple(sorted(read, key=lambda rental: (rental.intent.time, rental.nonce)))
+
+    def unreadable(self) -> tuple[Path, ...]:
+        """Return the files that hold no rental which this version can read: something of theirs may be billed."""
+        return tuple(path for path in self._files() if not _is_readable(path))
+
+    def rental(self, nonce: str) -> Rental:
+        """Return a rental. Raises BadFileError, FileNotFoundError."""
+        rental = _read(self._file(nonce))
+        if rental is None:
+            raise FileNotFoundError(self._file(nonce))
+        return rental
+
+    def step(
+        self,
+        nonce: str,
+        state: RentalState,
+        time: float,
+        *,
+        instance: str | None = None,
+        cents: int | None = None,
+        why: str = "",
+    ) -> Rental:
+        """Bring a rental into a state, if that fits the one that it is in; return it as it is then. Raises OSError."""
+        values = {"instance": instance, "cents": cents, "why": why or None}
+        line = {
+            "kind": state.value,
+            "time": time,
+            **{key: one for key, one in values.items() if one is not None},
+        }
+        with self._locked(nonce) as (descriptor, rental):
+            if rental.state not in FITTING[state]:
+                return rental
+            _append(descriptor, line)
+            return _after(rental, line)
+
+    def note_missing(self, nonce: str, time: float) -> Rental:
+        """Record that no instance of a rental was found, and no process that holds it. The first time counts."""
+        line = {"kind": "missing", "time": time}
+        with self._locked(nonce) as (descriptor, rental):
+            if rental.missing_since is not None:
+                return rental
+            _append(descriptor, line)
+            return _after(rental, line)
+
+    def note_extra(self, nonce: str, instance: str, cents: int | None = None) -> Rental:
+        """Record another instance of a rental, and what it has cost once it has gone."""
+        line = {"kind": "extra", "instance": instance, **({} if cents is None else {"cents": cents})}
+        with self._locked(nonce) as (descriptor, rental):
+            known = {extra.id: extra for extra in rental.extras}.get(instance)
+            if known is not None and (known.cents is not None or cents is None):
+                return rental
+            _append(descriptor, line)
+            return _after(rental, line)
+
+    @contextmanager
+    def _locked(self, nonce: str) -> Iterator[tuple[int, Rental]]:
+        descriptor = os.open(self._file(nonce), os.O_RDWR | os.O_APPEND)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            rental = _read(self._file(nonce))
+            if rental is None:
+                raise FileNotFoundError(self._file(nonce))
+            yield descriptor, rental
+        finally:
+            os.close(descriptor)
+
+    def _make_folder(self) -> None:
+        """Make the folder, and let every folder above it that is new reach the disk."""
+        missing = [path for path in (self._folder, *self._folder.parents) if not path.exists()]
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for path in missing:
+            _sync_folder(path.parent)
+
+    def _files(self) -> list[Path]:
+        return sorted(self._folder.glob("*.jsonl")) if self._folder.is_dir() else []
+
+    def _file(self, nonce: str) -> Path:
+        return self._folder / f"{nonce}.jsonl"
+
+    def _lock(self, nonce: str) -> Path:
+        return self._folder / f"{nonce}.lock"
+
+
+def _append(descriptor: int, line: dict[str, Any]) -> None:
+    """Add a line, and return once it is on the disk. What an earlier write left unfinished ends before it."""
+    size = os.fstat(descriptor).st_size
+    is_cut_off = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+    data = (b"\n" if is_cut_off else b"") + json.dumps(line, allow_nan=False).encode() + b"\n"
+    while data:
+        data = data[os.write(descriptor, data) :]
+    os.fsync(descriptor)
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read(path: Path) -> Rental | None:
+    """Read a rental; None if its intent was never whole, and so never acted on. Raises BadFileError, OSError."""
+    data = path.read_bytes()
+    head, *rest = data.split(b"\n")[:-1] or [b""]
+    if not head:
+        return None
+    try:
+        rental = Rental(intent=Intent.model_validate_json(head))
+    except ValidationError:
+        if not rest and not _is_json(head):
+            return None  # the machine lost power in the middle of the write
+        raise BadFileError(
+            f"{path} holds no rental: it may be a newer launcher's\n  its instance, if any, is in the provider's list"
+        ) from None
+    for text in rest:
+        if _is_json(text):  # else a write was cut off
+            rental = _after(rental, json.loads(text))
+    return rental
+
+
+def _read_or_none(path: Path) -> Rental | None:
+    try:
+        return _read(path)
+    except (BadFileError, OSError):
+        return None
+
+
+def _is_readable(path: Path) -> bool:
+    try:
+        _read(path)
+    except (BadFileError, OSError):
+        return False
+    return True
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+def _after(rental: Rental, line: dict[str, Any]) -> Rental:
+    """Return a rental after one more line. A kind of line that a later version writes changes nothing."""
+    kind, time = line.get("kind"), line.get("time", rental.intent.time)
+    if kind == "missing":
+        return rental.model_copy(update={"missing_since": time})
+    if kind == "extra":
+        known = {extra.id: extra for extra in rental.extras}
+        known[line["instance"]] = Extra(line["instance"], line.get("cents"))
+        return rental.model_copy(update={"extras": tuple(known.values())})
+    state = next((one for one in RentalState if one == kind), None)
+    if state is None:
+        return rental
+    changed: dict[str, Any] = {"state": state, "why": line.get("why") or rental.why}
+    changed["instance"] = line.get("instance") or rental.instance
+    if state in (RentalState.LAUNCHED, RentalState.READY, RentalState.ENDED):
+        changed[state.value] = time
+    if state is RentalState.ENDED:
+        changed["cents"] = line.get("cents", 0)
+    return rental.model_copy(update=changed)

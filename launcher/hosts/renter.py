@@ -1,0 +1,290 @@
+"""Rent an instance, wait until it is ready, end it: each step is in the ledger before the provider is asked for it.
+
+Whatever happens in between, to the answers or to this process, `reconcile` can tell from the ledger what is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from launcher.errors import ServiceError, UnsettledError
+from launcher.hosts.rental import Provider, is_passing
+from launcher.hosts.rental_ledger import Ledger, new_nonce
+from launcher.planning.reconciling import SETTLE_S, first_of, is_late
+from launcher.remote.record.locks import Lock
+from launcher.values.clock import Clock
+from launcher.values.renting import (
+    Instance,
+    InstanceState,
+    Intent,
+    Offer,
+    Rental,
+    RentalReason,
+    RentalState,
+    Setup,
+    dollars,
+)
+
+LAUNCHES = 3
+"""How many launches without an answer, and without an instance, are made for one rental."""
+POLL_S, BOOT_POLL_S = 5.0, 10.0
+END_S = 600.0
+"""How long an instance may be listed after its end was asked for."""
+
+
+class Rented(NamedTuple):
+    """A rental, and the lock that says that this process looks after it: another process may inherit it."""
+
+    rental: Rental
+    lock: Lock
+
+
+class Ending(NamedTuple):
+    """An instance to be ended. `rental` is None for one of another client's that the user named."""
+
+    instance: str
+    why: str
+    rental: Rental | None
+
+
+class Renter:
+    """Rents at one provider."""
+
+    def __init__(self, provider: Provider, ledger: Ledger, clock: Clock, client: str) -> None:
+        """`client` is what this machine is called in the tags of its instances."""
+        self.provider, self.ledger, self.clock = provider, ledger, clock
+        self._client = client
+
+    def rent(self, offer: Offer, region: str, run: str, deadline: float, setup: Setup) -> Rented:
+        """Launch an instance for a run, and return it as soon as the provider has accepted it.
+
+        Raises ServiceError if it was refused: then nothing is rented. Raises UnsettledError if that is not known, and
+        RefusedError if the ledger cannot be written.
+        """
+        for _ in range(LAUNCHES):
+            intent = Intent(
+                provider=self.provider.name,
+                account=self.provider.account,
+                run=run,
+                nonce=new_nonce(),
+                client=self._client,
+                type=offer.type,
+                region=region,
+                cents_per_hour=offer.cents_per_hour,
+                time=self.clock.now(),
+                deadline=deadline,
+            )
+            lock = self.ledger.open(intent)
+            try:
+                rental = self._launch(intent, setup)
+            except BaseException:
+                lock.release()
+                raise
+            if rental is not None:
+                return Rented(rental, lock)
+            lock.release()
+        words = (
+            f"{self.provider.name}: {LAUNCHES} launches of {offer.type} got no answer, and made no instance"
+        )
+        raise UnsettledError(
+            self.provider.name, RentalReason.GONE, f"{words}\n  look again in a while   launch reconcile"
+        )
+
+    def wait_until_ready(
+        self, rental: Rental, limit_s: float, report: Callable[[Rental, Instance | None], None]
+    ) -> Instance:
+        """Wait until an instance can be logged in to; `report` is called at each look.
+
+        One that is not ready in time, or is taken away, is ended. Raises ServiceError with what it has cost.
+        """
+        until = min(self.clock.now() + limit_s, rental.intent.deadline)
+        seen: Instance | None = None
+        while True:
+            now = self.clock.now()
+            instance = self._look_for(rental)
+            report(rental, instance)
+            if instance is not None and instance.is_ready:
+                self.ledger.step(rental.nonce, RentalState.READY, self.clock.now())
+                return instance
+            if instance is not None and instance.state is InstanceState.PREEMPTED:
+                raise self._given_up(rental, RentalReason.PREEMPTED, "the provider has taken it away")
+            if instance is None and (seen is not None or now >= rental.since + SETTLE_S):
+                raise self._given_up(rental, RentalReason.GONE, "the provider does not list it any more")
+            if now >= until:
+                word = "not listed yet" if instance is None else f"'{instance.word}'"
+                why = f"it is still {word} after {now - rental.since:.0f} s"
+                raise self._given_up(rental, RentalReason.BOOT_TIMEOUT, why)
+            seen = instance or seen
+            self.clock.sleep(min(BOOT_POLL_S, max(0.0, until - now)))
+
+    def end(self, rental: Rental, why: str) -> Rental:
+        """End the instances of a rental, and return once the provider does not list them any more.
+
+        Raises ServiceError if one is still billed.
+        """
+        recorded = self.ledger.rental(rental.nonce).instance or rental.instance
+        ids = dict.fromkeys([recorded] if recorded else [])
+        try:
+            listed = self.provider.instances()
+            ids |= dict.fromkeys(one.id for one in listed if one.nonce == rental.nonce and one.is_billed)
+        except ServiceError as error:
+            if not is_passing(error) or not ids:
+                raise
+        left = self.end_all([Ending(one, why, rental) for one in ids])
+        ended = self.ledger.rental(rental.nonce)
+        if left:
+            names = ", ".join(ending.instance for ending in left)
+            cost = dollars(ended.cents_at(self.clock.now()))
+            raise ServiceError(
+                self.provider.name,
+                RentalReason.STILL_BILLED,
+                f"{self.provider.name}: {names} was to be ended, and is still listed: {cost} so far\n"
+                "  try again   launch reconcile     or end it on the provider's page",
+            )
+        return ended
+
+    def end_all(self, endings: Iterable[Ending], limit_s: float = END_S) -> tuple[Ending, ...]:
+        """End some instances; return those that are still listed when the time is up.
+
+        An answer to a call is not believed: the list says when an instance has gone, and one that has not begun to end is
+        asked for again.
+        """
+        left = {ending.instance: self._begin(ending) for ending in endings}
+        until = self.clock.now() + limit_s
+        is_ending, is_known = set[str](), set[str]()
+        while left:
+            for instance_id in left.keys() - is_ending:
+                if self._terminate(instance_id):
+                    is_known.add(instance_id)
+            self.clock.sleep(POLL_S)
+            listed = self._listed()
+            if listed is not None:
+                billed = {one.id: one for one in listed if one.is_billed}
+                is_ending = {one.id for one in billed.values() if one.state is InstanceState.ENDING}
+                for instance_id in (left.keys() & is_known) - billed.keys():
+                    self._finish(left.pop(instance_id))
+            if self.clock.now() >= until:
+                break
+        return tuple(left.values())
+
+    def end_late(self, instances: Iterable[Instance], rentals: Iterable[Rental]) -> None:
+        """Ask for the end of instances whose launches were given up before they appeared."""
+        by_nonce = {rental.nonce: rental for rental in rentals}
+        for instance in instances:
+            rental = by_nonce.get(instance.nonce)
+            if (
+                rental is not None
+                and is_late(instance, rental)
+                and instance.state is not InstanceState.ENDING
+            ):
+                self._begin(Ending(instance.id, "it came after its launch was given up", rental))
+                self._terminate(instance.id)
+
+    def _launch(self, intent: Intent, setup: Setup) -> Rental | None:
+        """Make one launch, which is on disk; return None if it made no instance in the time that it had."""
+        try:
+            ids = self.provider.launch(intent, setup)
+        except UnsettledError as error:
+            return self._settle(intent, error)
+        except ServiceError as error:
+            self.ledger.step(intent.nonce, RentalState.REFUSED, self.clock.now(), why=error.reason)
+            raise
+        rental = self.ledger.step(intent.nonce, RentalState.LAUNCHED, self.clock.now(), instance=ids[0])
+        for other in ids[1:]:
+            self._end_extra(rental, other)
+        return rental
+
+    def _settle(self, intent: Intent, lost: UnsettledError) -> Rental | None:
+        """Look for the instance of a launch without an answer; return None once it has had its time.
+
+        Only a list that was read after that time settles it. Raises `lost` if there is none.
+        """
+        began = self.clock.now()
+        while True:
+            now = self.clock.now()
+            rental = self.ledger.rental(intent.nonce)
+            instances = self._listed()
+            if instances is not None and (first := first_of(rental, instances)) is not None:
+                rental = self.ledger.step(intent.nonce, RentalState.LAUNCHED, now, instance=first.id)
+                for other in instances:
+                    if other.nonce == intent.nonce and other.id != first.id and other.is_billed:
+                        self._end_extra(rental, other.id)
+                return rental
+            if instances is not None and now >= began + SETTLE_S:
+                self.ledger.step(intent.nonce, RentalState.UNSEEN, now, why=lost.reason)
+                return None
+            if now >= began + 2 * SETTLE_S:
+                raise lost
+            self.clock.sleep(POLL_S)
+
+    def _look_for(self, rental: Rental) -> Instance | None:
+        """Return a rental's instance as it is listed now; end others of its nonce, and late ones of other rentals."""
+        rentals = self.ledger.rentals()
+        while (instances := self._listed()) is None:
+            if self.clock.now() >= rental.intent.deadline:
+                return None
+            self.clock.sleep(POLL_S)
+        self.end_late(instances, rentals)
+        current = next(one for one in rentals if one.nonce == rental.nonce)
+        first = first_of(current, instances)
+        for other in instances:
+            is_other = other.nonce == rental.nonce and (first is None or other.id != first.id)
+            if is_other and other.is_billed and other.state is not InstanceState.ENDING:
+                self._end_extra(rental, other.id)
+        return first if first is None or first.is_billed else None
+
+    def _listed(self) -> tuple[Instance, ...] | None:
+        """Return the account's instances; None if the provider does not answer as it should just now."""
+        try:
+            return self.provider.instances()
+        except ServiceError as error:
+            if not is_passing(error):
+                raise
+            return None
+
+    def _terminate(self, instance_id: str) -> bool:
+        """Ask for the end of an instance; return whether the provider took it."""
+        try:
+            self.provider.terminate(instance_id)
+        except ServiceError as error:
+            if not is_passing(error):
+                raise
+            return False
+        return True
+
+    def _end_extra(self, rental: Rental, instance_id: str) -> None:
+        self.ledger.note_extra(rental.nonce, instance_id)
+        self._terminate(instance_id)
+
+    def _begin(self, ending: Ending) -> Ending:
+        """Record that an instance is to be ended."""
+        if ending.rental is None:
+            return ending
+        rental = self.ledger.step(
+            ending.rental.nonce,
+            RentalState.ENDING,
+            self.clock.now(),
+            instance=ending.rental.instance or ending.instance,
+            why=ending.why,
+        )
+        if rental.instance != ending.instance:
+            rental = self.ledger.note_extra(rental.nonce, ending.instance)
+        return ending._replace(rental=rental)
+
+    def _finish(self, ending: Ending) -> None:
+        """Record that an instance has gone, and what it has cost at most."""
+        rental, now = ending.rental, self.clock.now()
+        if rental is None:
+            return
+        if rental.instance == ending.instance:
+            self.ledger.step(rental.nonce, RentalState.ENDED, now, cents=rental.time_cents(now))
+        else:
+            self.ledger.note_extra(rental.nonce, ending.instance, rental.time_cents(now))
+
+    def _given_up(self, rental: Rental, reason: RentalReason, why: str) -> ServiceError:
+        """End a rental that came to nothing; return the error that says so."""
+        ended = self.end(rental, reason)
+        cost = dollars(ended.cents_at(self.clock.now()))
+        words = f"{self.provider.name}: {rental.intent.type} for {rental.intent.run}: {why}; it was ended, and cost at most {cost}"
+        return ServiceError(self.provider.name, reason, words)

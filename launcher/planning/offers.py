@@ -1,0 +1,203 @@
+"""Choose what to rent: which types fit a profile, in which order they are tried, and what they cost.
+
+Example: for the profile a100_40gb the types gpu_1x_a100 and gpu_1x_a100_sxm4 fit, both with 40 GB; the cheaper one comes
+first, in each region that has one free. With max_hours = 8 at $1.99 an hour, $15.92 is the largest cost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
+
+from launcher.errors import CardBusyError, RefusedError
+from launcher.values.base import Written
+from launcher.values.parsing import unknown_name
+from launcher.values.profile import Profile
+from launcher.values.renting import Offer, cents, dollars
+
+PROPOSED_HOURS = 8
+_DESCRIPTION = re.compile(r"\s*(?P<card>[^()]*?)\s*\((?P<memory>\d+(?:\.\d+)?)\s*GB\b.*")
+_TYPE = re.compile(r"gpu_\d+x_(?P<family>\w+)")
+_FAMILIES = {
+    "a10": ("A10", 24),
+    "a100": ("A100", 40),
+    "a100_sxm4": ("A100", 40),
+    "a100_80gb_sxm4": ("A100", 80),
+    "a6000": ("RTX A6000", 48),
+    "h100_pcie": ("H100", 80),
+    "h100_sxm5": ("H100", 80),
+    "rtx6000": ("Quadro RTX 6000", 24),
+    "v100": ("Tesla V100", 16),
+    "v100_n": ("Tesla V100", 16),
+}
+"""Card and memory in GB by the end of a type's name, for a description that does not tell: skypilot-catalog, 2026-08."""
+
+
+class Limits(Written):
+    """What a rental may take at most; one of them is needed."""
+
+    max_hours: Annotated[float, Field(gt=0, le=24 * 365)] | None = None
+    max_cents: Annotated[int, Field(gt=0)] | None = None
+
+
+class Candidate(NamedTuple):
+    """A type in a region, how long it may be rented, and its costs in cents. `expected` is None if nothing is expected.
+
+    The end itself takes minutes too, which are not in `largest`.
+    """
+
+    offer: Offer
+    region: str
+    limit_s: float
+    expected: int | None
+    largest: int
+
+
+def card_memory(type_name: str, description: str) -> tuple[str, float | None]:
+    """Return the card of a type and its memory in GB, None if it is not known; e.g. of `H100 (80 GB SXM5)`."""
+    if found := _DESCRIPTION.fullmatch(description):
+        return found["card"], float(found["memory"])
+    family = _TYPE.fullmatch(type_name)
+    known = _FAMILIES.get(family["family"]) if family else None
+    return (description or known[0], float(known[1])) if known else (description, None)
+
+
+def profile_of(offer: Offer, profiles: Iterable[Profile]) -> Profile | None:
+    """Return the profile of all cards of an offer; None if none names that card."""
+    known = [profile for profile in profiles if _is_card(offer, profile)]
+    exact = next((profile for profile in known if profile.count == offer.cards), None)
+    single = next((profile for profile in known if profile.count == 1), None)
+    return exact or (single.of_cards(offer.cards) if single is not None and offer.cards else None)
+
+
+def fits(offer: Offer, profile: Profile) -> bool:
+    """Whether an offer has exactly the cards of a profile."""
+    return offer.cards == profile.count and _is_card(offer, profile)
+
+
+def by_price(offers: Iterable[Offer]) -> tuple[Offer, ...]:
+    """Return offers with the cheapest first."""
+    return tuple(sorted(offers, key=lambda offer: (offer.cents_per_hour, offer.type)))
+
+
+def boot_limit_s(cards: int) -> float:
+    """Return how long an instance may take to boot: one with a single card is quicker."""
+    return 900.0 if cards <= 1 else 1800.0
+
+
+def candidates(
+    host: str,
+    offers: Iterable[Offer],
+    limits: Limits,
+    *,
+    profile: Profile | None = None,
+    types: Sequence[str] = (),
+    regions: Sequence[str] = (),
+    expected_hours: float | None = None,
+) -> tuple[Candidate, ...]:
+    """Return what to try, the first one first: types and regions in the given order, else the cheapest first.
+
+    Raises UnknownNameError for a type that is not offered, CardBusyError if all that fits is rented out just now, and
+    RefusedError, with what to write instead, if nothing fits or the limits are missing or too small.
+    """
+    fitting = _fitting(host, offers, profile, types)
+    if limits.max_hours is None and limits.max_cents is None:
+        raise _no_limit(host, fitting[0], expected_hours)
+    affordable = [offer for offer in fitting if _limit_s(offer, limits) >= boot_limit_s(offer.cards)]
+    if not affordable:
+        raise _too_small(host, fitting[0], limits)
+    found = [
+        _candidate(offer, region, limits, expected_hours)
+        for offer in affordable
+        for region in _regions(offer, regions)
+    ]
+    if not found:
+        raise _nothing_free(host, affordable, regions)
+    return tuple(found)
+
+
+def _is_card(offer: Offer, profile: Profile) -> bool:
+    """Whether an offer's card is a profile's: each word of its name is in one that a probe reports, and its memory is."""
+    limits = profile.memory_limits_mib
+    if profile.kind != "cuda" or offer.memory_gb is None or limits is None:
+        return False
+    words = _words(offer.card)
+    is_named = bool(words) and any(words <= _words(name) for name in profile.probe_names)
+    return is_named and limits[0] <= offer.memory_gb * 1024 <= limits[1]
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall(r"[A-Z0-9]+", name.upper()))
+
+
+def _fitting(
+    host: str, offers: Iterable[Offer], profile: Profile | None, types: Sequence[str]
+) -> Sequence[Offer]:
+    known = {offer.type: offer for offer in by_price(offers)}
+    for name in types:
+        if name not in known:
+            raise unknown_name("type", name, known, looked_in=f"what {host} offers")
+    listed = [known[name] for name in types] or [offer for offer in known.values() if offer.cards]
+    fitting = [offer for offer in listed if profile is None or fits(offer, profile)]
+    if fitting:
+        return fitting
+    if profile is not None and types:
+        shown = ", ".join(f"{offer.type} ({offer.title})" for offer in listed)
+        raise RefusedError(
+            f"{host}: {shown} is not {profile.title}\n  leave `type` out, or name one of   launch offers --profile {profile.name}"
+        )
+    what = profile.title if profile is not None else "a card"
+    raise RefusedError(f"{host}: no type has {what}\n  what it has   launch offers")
+
+
+def _regions(offer: Offer, preferred: Sequence[str]) -> Sequence[str]:
+    """Return the regions that have an offer free, in the order in which they are tried."""
+    return [name for name in preferred if name in offer.regions] if preferred else offer.regions
+
+
+def _limit_s(offer: Offer, limits: Limits) -> float:
+    """Return how long an offer may be rented: in whole minutes, as it is billed."""
+    hours = [] if limits.max_hours is None else [limits.max_hours]
+    if limits.max_cents is not None:
+        hours.append(limits.max_cents / offer.cents_per_hour)
+    return int(min(hours) * 60 + 1e-6) * 60.0
+
+
+def _candidate(offer: Offer, region: str, limits: Limits, expected_hours: float | None) -> Candidate:
+    limit_s = _limit_s(offer, limits)
+    price = offer.cents_per_hour
+    expected = None if expected_hours is None else cents(min(expected_hours * 3600, limit_s), price)
+    return Candidate(offer, region, limit_s, expected, cents(limit_s, price))
+
+
+def _no_limit(host: str, offer: Offer, expected_hours: float | None) -> RefusedError:
+    hours = PROPOSED_HOURS if expected_hours is None else max(1, -int(-expected_hours * 2 // 1))
+    cost = dollars(cents(hours * 3600, offer.cents_per_hour))
+    return RefusedError(
+        f"{host}: a rented machine costs money until it is ended, so max_hours or max_cost is needed\n"
+        f"  in its table   max_hours = {hours}      which is at most {cost} with {offer.type} at {offer.price}"
+    )
+
+
+def _too_small(host: str, offer: Offer, limits: Limits) -> RefusedError:
+    minutes, boots = _limit_s(offer, limits) / 60, boot_limit_s(offer.cards) / 60
+    written = [] if limits.max_hours is None else [f"max_hours = {limits.max_hours:g}"]
+    written += [] if limits.max_cents is None else [f"max_cost = {limits.max_cents / 100:g}"]
+    return RefusedError(
+        f"{host}: {' and '.join(written)} allows {minutes:.0f} minutes of {offer.type} at {offer.price}, "
+        f"which may take {boots:.0f} to boot\n  nothing was rented; raise the limit, or name a cheaper type: launch offers"
+    )
+
+
+def _nothing_free(host: str, offers: Sequence[Offer], regions: Sequence[str]) -> CardBusyError:
+    names = ", ".join(offer.type for offer in offers)
+    where = f" in {', '.join(regions)}" if regions else ""
+    others = sorted({name for offer in offers for name in offer.regions})
+    elsewhere = f"; free in {', '.join(others)}" if regions and others else ""
+    return CardBusyError(
+        f"{host}: none free of {names}{where}{elsewhere}\n  what is free   launch offers     or wait for one   --wait",
+        f"no capacity of {names}",
+    )

@@ -1,0 +1,150 @@
+"""What to do about each instance of an account and each rental of our ledger: a pure decision.
+
+Example: an instance whose nonce is in the ledger, while no process looks after the rental and no run needs it, is an
+orphan, and is ended; one without such a nonce is a stranger's, and is left alone whatever its name says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from launcher.values.renting import OPEN, Instance, InstanceState, Rental, RentalState
+
+SETTLE_S = 300.0
+"""How long an instance of a launch without an answer may take to appear in the list."""
+GRACE_S = 600.0
+"""How long beyond its deadline a rental is left to the process that looks after it: it may be bringing files home."""
+_FURTHER = (
+    InstanceState.ACTIVE,
+    InstanceState.UNHEALTHY,
+    InstanceState.BOOTING,
+    InstanceState.UNKNOWN,
+    InstanceState.PREEMPTED,
+    InstanceState.ENDING,
+)
+"""States from the one that was reached last to those that lead nowhere."""
+
+
+class Verdict(StrEnum):
+    """What an instance or a rental is to us."""
+
+    WANTED = "wanted"
+    DUE = "due"
+    ORPHAN = "orphan"
+    STRANGER = "stranger"
+    ADOPTED = "adopted"
+    UNSETTLED = "unsettled"
+    GONE = "gone"
+    ELSEWHERE = "elsewhere"
+
+
+ENDED = (Verdict.DUE, Verdict.ORPHAN, Verdict.ADOPTED)
+"""The verdicts whose instances are to be ended."""
+
+
+class Judged(NamedTuple):
+    """A verdict on an instance, a rental, or both, and why."""
+
+    verdict: Verdict
+    why: str
+    instance: Instance | None = None
+    rental: Rental | None = None
+
+
+def judge(
+    rentals: Sequence[Rental],
+    instances: Iterable[Instance],
+    *,
+    account: str,
+    now: float,
+    held: Collection[str] = (),
+    wanted: Collection[str] = (),
+    adopted: Collection[str] = (),
+) -> tuple[Judged, ...]:
+    """Return the verdict on each instance, then on each rental that has none and is not over.
+
+    `held` are the nonces that living processes look after, `wanted` the runs that still need their machine, `adopted` the
+    ids of strangers' instances that the user named to be ended.
+    """
+    by_nonce = {rental.nonce: rental for rental in rentals}
+    billed = [instance for instance in instances if instance.is_billed]
+    first = {nonce: first_of(rental, billed) for nonce, rental in by_nonce.items()}
+    found = []
+    for instance in billed:
+        rental = by_nonce.get(instance.nonce) if instance.nonce else None
+        if rental is None:
+            found.append(_stranger(instance, adopted))
+        elif first[rental.nonce] != instance:
+            found.append(Judged(Verdict.ORPHAN, "its launch made another instance too", instance, rental))
+        else:
+            found.append(_ours(instance, rental, now, rental.nonce in held, rental.intent.run in wanted))
+    missing = [rental for rental in rentals if rental.is_open and first[rental.nonce] is None]
+    found += [_missing(rental, account, now, rental.nonce in held) for rental in missing]
+    return tuple(found)
+
+
+def first_of(rental: Rental, instances: Iterable[Instance]) -> Instance | None:
+    """Return the one instance of a rental that is kept; None if there is none.
+
+    It is the recorded one. Without a record it is the older one: the provider does not tell when an instance was launched,
+    so that is the one that has come further, then the one with the lower id, which every client finds alike.
+    """
+    own = [
+        instance
+        for instance in instances
+        if instance.nonce == rental.nonce and not _is_extra(instance, rental)
+    ]
+    recorded = [instance for instance in own if instance.id == rental.instance]
+    if recorded or rental.instance is not None:
+        return next(iter(recorded), None)
+    return min(own, key=lambda one: (_FURTHER.index(one.state), one.ip is None, one.id), default=None)
+
+
+def is_late(instance: Instance, rental: Rental) -> bool:
+    """Whether an instance came after its rental was given up or had ended: nobody will use it."""
+    over = (RentalState.ENDED, RentalState.REFUSED, RentalState.UNSEEN)
+    return instance.is_billed and instance.nonce == rental.nonce and rental.state in over
+
+
+def _is_extra(instance: Instance, rental: Rental) -> bool:
+    return any(extra.id == instance.id for extra in rental.extras)
+
+
+def _stranger(instance: Instance, adopted: Collection[str]) -> Judged:
+    if instance.id in adopted:
+        return Judged(Verdict.ADOPTED, "named by you", instance)
+    why = "another client's" if instance.is_launchers else "not launcher's"
+    return Judged(Verdict.STRANGER, why, instance)
+
+
+def _ours(instance: Instance, rental: Rental, now: float, is_held: bool, is_wanted: bool) -> Judged:
+    """Judge the instance that belongs to a rental."""
+    limit = rental.intent.deadline + (GRACE_S if is_held else 0.0)
+    if is_late(instance, rental):
+        return Judged(Verdict.ORPHAN, "it came after its launch was given up", instance, rental)
+    if now >= limit:
+        return Judged(Verdict.DUE, "its time is up", instance, rental)
+    if is_held:
+        return Judged(Verdict.WANTED, "a process here looks after it", instance, rental)
+    if rental.state is RentalState.ENDING:
+        return Judged(Verdict.ORPHAN, "its end was begun", instance, rental)
+    if is_wanted and rental.state is RentalState.READY:
+        return Judged(Verdict.WANTED, f"run {rental.intent.run} needs it", instance, rental)
+    return Judged(Verdict.ORPHAN, "no process here looks after it", instance, rental)
+
+
+def _missing(rental: Rental, account: str, now: float, is_held: bool) -> Judged:
+    """Judge an open rental of which the list has no instance, or only extras."""
+    if rental.state not in OPEN:
+        return Judged(Verdict.GONE, "the provider does not list its other instance", None, rental)
+    if is_held:
+        return Judged(Verdict.WANTED, "a process here looks after it", None, rental)
+    if rental.intent.account != account:
+        return Judged(Verdict.ELSEWHERE, "it was rented with another key", None, rental)
+    has_appeared = rental.state in (RentalState.READY, RentalState.ENDING)
+    since = rental.missing_since
+    if has_appeared or (since is not None and now >= since + SETTLE_S):
+        return Judged(Verdict.GONE, "the provider does not list it", None, rental)
+    return Judged(Verdict.UNSETTLED, "its launch may still appear in the list", None, rental)

@@ -1,0 +1,109 @@
+"""Our client of the stand-in for Lambda Cloud, by a simulated clock; as a program, one that rents, waits and ends.
+
+    python lambda_client.py BASE KEY FOLDER [kill=before:N|after:N] rent | launch=COUNT | reconcile
+
+With `kill` it kills itself at its Nth wait for the disk, before or after that. Processes that share a folder share the
+clock, the pace and the ledger.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from testbed.sim_clock import SimClock
+
+from launcher.hosts.call_pace import Pace
+from launcher.hosts.lambda_provider import LambdaProvider
+from launcher.hosts.lambda_service import LambdaService, log_in
+from launcher.hosts.reconciler import reconcile
+from launcher.hosts.rental_ledger import Ledger
+from launcher.hosts.renter import Renter
+from launcher.values.lambda_cloud import NewInstance
+from launcher.values.renting import Offer, Setup
+
+RUN = "261122-sft-k3f9w2"
+SETUP = Setup(ssh_key="ours")
+REGION = "us-east-1"
+
+
+def service(base: str, key: str, folder: Path, clock: SimClock | None = None) -> LambdaService:
+    """Return our client; its pace is in a folder."""
+    clock = clock or SimClock(folder / "clock")
+    return log_in({"LAMBDA_API_KEY": key}, folder, Pace(folder / "pace", "lambda", clock), base)
+
+
+def renter(base: str, key: str, folder: Path) -> Renter:
+    """Return a renter whose ledger is in a folder."""
+    clock = SimClock(folder / "clock")
+    provider = LambdaProvider(service(base, key, folder, clock))
+    return Renter(provider, Ledger(folder / "rentals"), clock, "laptop")
+
+
+def offer(name: str = "gpu_1x_a10", cents_per_hour: int = 129) -> Offer:
+    """Return an offer of one card."""
+    return Offer(
+        type=name,
+        title="1x A10",
+        card="A10",
+        cards=1,
+        memory_gb=24,
+        cents_per_hour=cents_per_hour,
+        regions=(REGION,),
+    )
+
+
+def rent_and_end(at: Renter, run: str = RUN) -> None:
+    """Rent an instance, wait until it is ready, and end it."""
+    rental, lock = at.rent(offer(), REGION, run, at.clock.now() + 8 * 3600, SETUP)
+    at.wait_until_ready(rental, 900, lambda *_: None)
+    at.end(rental, "done")
+    lock.release()
+
+
+def launch_many(at: LambdaService, count: int) -> None:
+    """Launch some instances, each by a thread of its own."""
+    new = NewInstance(region=REGION, type="gpu_1x_a10", ssh_key="ours", name="many")
+    threads = [threading.Thread(target=at.launch, args=(new,)) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def kill_at(spec: str) -> None:
+    """Kill this process at its Nth wait for the disk."""
+    when, _, number = spec.partition(":")
+    sync, counted = os.fsync, [0]
+
+    def counting(descriptor: int) -> None:
+        counted[0] += 1
+        if counted[0] == int(number) and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        sync(descriptor)
+        if counted[0] == int(number):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.fsync = counting
+
+
+def main() -> None:
+    """Do what the words say."""
+    base, key, folder, *words = sys.argv[1:]
+    for word in words:
+        verb, _, value = word.partition("=")
+        if verb == "kill":
+            kill_at(value)
+        elif verb == "launch":
+            launch_many(service(base, key, Path(folder)), int(value))
+        elif verb == "reconcile":
+            print(reconcile(renter(base, key, Path(folder))).is_anything_billed)
+        else:
+            rent_and_end(renter(base, key, Path(folder)))
+
+
+if __name__ == "__main__":
+    main()
