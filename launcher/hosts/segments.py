@@ -265,7 +265,7 @@ class Segments:
             return self._settle(record)
         seen, now = self.service.look(record.ref), time.time()
         if seen.status == "deleted":
-            return _over(_without(record, record.ref), seen.words, "deleted")
+            return _with(_over(_without(record, record.ref), seen.words, "deleted"), are_gone=True)
         status = "ended" if seen.status == "over" else seen.status
         began = record.began or (now if status in ("running", "ended") else None)
         record = _with(record, status=status, words=seen.words, time=now, began=began)
@@ -274,7 +274,8 @@ class Segments:
         if next(self.service.outputs(record.ref, record.run), None) is not None:
             return _with(record, status="ended", words="it ended, though it is still called running")
         self.service.delete(record.ref)
-        return _over(_without(record, record.ref), "it did not end at its limit, and was deleted")
+        words = "it did not end at its limit, and was deleted"
+        return _with(_over(_without(record, record.ref), words), are_gone=True)
 
     def note(self, run: str, words: str) -> None:
         """Record what is to be shown of a segment that runs."""
@@ -339,8 +340,9 @@ class Segments:
             problem = "its outputs are gone"
         with self._locked(run):
             record = self._at_home(folder, self._known(run))
-            if problem and problem not in record.words:
-                record = _with(record, words="; ".join(filter(None, (record.words, problem))))
+            if problem:
+                words = [record.words, *([] if problem in record.words else [problem])]
+                record = _with(record, words="; ".join(filter(None, words)), are_gone=True)
             return self._delete_earlier(run, self._write(run, record))
 
     def _at_home(self, folder: Run, record: SegmentRecord) -> SegmentRecord:
@@ -481,7 +483,7 @@ class Segments:
                 self.service.delete(record.ref)
             lost = (*record.lost, record.ref) if record.status == "unsettled" else record.lost
             record = _with(_without(record, record.ref), lost=lost)
-            self._write(run, _over(record, "it was deleted, to stop it"))
+            self._write(run, _with(_over(record, "it was deleted, to stop it"), are_gone=True))
 
     @contextlib.contextmanager
     def removal(self, run: str) -> Iterator[None]:

@@ -61,7 +61,7 @@ class Kaggle(Runtime):
     def start(self, run: str) -> None:
         """Push the run's first kernel. It begins once the service has a machine for it."""
         self.desk.preparation.hand_over(run)
-        self._spool.segments.push(run)
+        self._push(run)
 
     def resume(self, run: str, needs: Resumption) -> ResumedRun:
         """Push the next kernel of a run whose last one is over, and whose outputs are at home."""
@@ -72,8 +72,13 @@ class Kaggle(Runtime):
         self._spool.segments.check_goes_on_here(run)
         resumed = self.ask_to_resume(run, needs)
         if resumed.place is not None:
-            self._spool.segments.push(run)
+            self._push(run)
         return resumed
+
+    def _push(self, run: str) -> None:
+        """Push the run's next kernel; from then on the service keeps the run, and not this client."""
+        self._spool.segments.push(run)
+        self.desk.runs.await_agent(run, 0.0)
 
     def _is_continued(self, run: str, needs: Resumption) -> bool:
         """Whether another client has pushed the next kernel. The one that pushed the last is given time to do so."""
