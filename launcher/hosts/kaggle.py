@@ -392,6 +392,7 @@ class Account:
             status="sent",
             time=time.time(),
             session_s=settings.session_s,
+            is_adopted=True,
         )
 
 

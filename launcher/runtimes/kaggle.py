@@ -18,7 +18,7 @@ from launcher.values.record import RuntimeRecord
 
 LAST_WORDS_S = 5.0
 FIRST_S = 60.0
-"""How long a client waits at most before it pushes a segment of a run that another client began."""
+"""How long a client waits at most before it pushes a segment after one that another client has pushed."""
 LOOK_S = 3.0
 
 
@@ -66,7 +66,7 @@ class Kaggle(Runtime):
     def resume(self, run: str, needs: Resumption) -> ResumedRun:
         """Push the next kernel of a run whose last one is over, and whose outputs are at home, unless another client has.
 
-        The service has no lock: two pushes at once would both begin. So the client that began the run goes first.
+        The service has no lock: two pushes at once would both begin. So the client that pushed the last one goes first.
         """
         needs.wait(f"until what its last session has left is here; {self._spool.about}")
         self._spool.bring_home(run, lambda _count: None)
@@ -85,7 +85,7 @@ class Kaggle(Runtime):
         self.desk.runs.await_agent(run, 0.0)
 
     def _is_continued(self, run: str, needs: Resumption) -> bool:
-        """Whether another client has pushed the next kernel. The one that began the run is given time to do so."""
+        """Whether another client has pushed the next kernel. The one that pushed the last is given time to do so."""
         segments = self._spool.segments
         record = segments.record(run)
         first_s = 0.0
@@ -96,7 +96,7 @@ class Kaggle(Runtime):
             left_s = until - time.monotonic()
             if left_s <= 0:
                 return False
-            needs.wait(f"for the client that began it, which goes first, {left_s:.0f} s more")
+            needs.wait(f"for the client that pushed its last session, {left_s:.0f} s more")
             time.sleep(min(LOOK_S, left_s))
         return True
 
