@@ -34,15 +34,19 @@ def attach(
     from launcher.runs.control import locate
     from launcher.runs.recovering import Outcome, recover_to_follow
     from launcher.runs.run_desk import open_desk
+    from launcher.runs.tenancies import tenant_for
 
     view = make_view(as_json, is_quiet=quiet)
     place, mirror = locate(run, host)
+    tenant = tenant_for(mirror, view)
     desk = None
     elsewhere = departures.elsewhere(mirror)
     try:
         desk = open_desk(place, mirror)
         if elsewhere is not None:
             view.note(elsewhere)
+        elif tenant is not None and tenant.is_past:
+            pass  # its files are brought home; it would not go on
         elif recover_to_follow(desk, mirror, view) == Outcome.RECOVERED:
             view.note(
                 f"{mirror.run} was interrupted or waiting; its leftover processes have been ended, and it continues"
@@ -51,4 +55,4 @@ def attach(
         if elsewhere is not None:
             raise UnreachableError(error.host, f"{error}\n  {elsewhere}") from error
         view.lost(error, 1, 0.0)  # following retries for as long as it takes
-    follow_to_end(place, mirror, view, desk)
+    follow_to_end(place, mirror, view, desk, tenant)

@@ -18,6 +18,8 @@ PIECE = 1 << 16
 MOST_OUTPUT = 1 << 20
 MOST_WAIT_S = 1800.0
 """How long a script on the machine may take."""
+RENTED = "rented.json"
+"""The file below a machine's root that says until when it is rented: its agents stop their runs then."""
 
 NEW_HOST_KEY = """\
 set -e
@@ -59,7 +61,11 @@ class Login:
 
     def as_root(self, script: str) -> Said:
         """Run a shell script with `sudo -n`. Raises UnreachableError if it takes too long or the link is lost."""
-        command = f"exec sudo -n sh -c {shlex.quote(script)} 2>&1"
+        return self.run(f"exec sudo -n sh -c {shlex.quote(script)}")
+
+    def run(self, script: str) -> Said:
+        """Run a shell script. Raises UnreachableError as above."""
+        command = f"exec 2>&1; {script}"
         channel = self._link.open_program(["sh", "-c", command])
         text, until = b"", time.monotonic() + MOST_WAIT_S
         try:
@@ -83,6 +89,19 @@ class Login:
             why = printable_end(said.text) or f"exit code {said.code}"
             raise HostError(name, f"{name}: its host key could not be replaced: {why}")
         return " ".join(words[:2])
+
+    def note_end(self, left_s: float) -> None:
+        """Write below the machine's root when its rent ends, by the machine's own clock. Raises HostError."""
+        root = self.host.root
+        folder = f'"$HOME"/{shlex.quote(root[2:])}' if root.startswith("~/") else shlex.quote(root)
+        script = (
+            f"umask 077; mkdir -p {folder} && now=$(date +%s) && "
+            f'echo "{{\\"until\\": $((now + {max(0.0, left_s):.0f}))}}" >{folder}/{RENTED}'
+        )
+        said = self.run(script)
+        if said.code != 0:
+            name = self.host.name
+            raise HostError(name, f"{name}: {root} cannot be written there: {printable_end(said.text)}")
 
     def close(self) -> None:
         """Log out."""

@@ -79,10 +79,13 @@ class Ledger:
         return lock
 
     def take(self, nonce: str) -> Lock | None:
-        """Look after a rental from now on; None if another process does. A lock that this process inherited is its own."""
-        path = self._lock(nonce)
-        descriptor = _inherited(path)
-        return Lock.take(str(path)) if descriptor is None else Lock(descriptor)
+        """Look after a rental from now on; None if another process does."""
+        return Lock.take(str(self._lock(nonce)))
+
+    def inherited(self, nonce: str) -> Lock | None:
+        """Return the lock of a rental that this process was started with; None without one. It is returned once."""
+        descriptor = _inherited(self._lock(nonce))
+        return None if descriptor is None else Lock(descriptor)
 
     def is_held(self, nonce: str) -> bool:
         """Whether a living process looks after a rental."""

@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import ValidationError
 
@@ -80,6 +80,9 @@ from launcher.values.model import Model
 from launcher.values.plan import Finding, Plan, PlanValue
 from launcher.values.precision import Platform
 from launcher.values.profile import Profile
+
+if TYPE_CHECKING:
+    from launcher.runs.tenant import Tenant
 
 AUTO: Literal["auto"] = "auto"
 ID_TRIES = 5
@@ -164,6 +167,8 @@ class Started(NamedTuple):
     desk: Desk
     interrupts: HeldInterrupts
     """Ctrl-C and SIGTERM since the start, for the caller to release: from here on they do not end the run."""
+    tenant: Tenant | None = None
+    """Our hold on the machine, if it is rented: the caller ends the rent, or hands it over."""
 
 
 def launch(request: Request, view: View) -> Started:
@@ -187,6 +192,28 @@ def launch(request: Request, view: View) -> Started:
     before = ShippedBefore(task.code, host)
     if not request.is_sure:
         _ask(before.question(loaded), view)
+    ready = _Ready(request, secrets, loaded, before)
+    if host.lambda_cloud is None:
+        return _launch_on(resolved, ready, view)
+    from launcher.runs.rented_launch import on_rented_machine  # few launches rent
+
+    return on_rented_machine(
+        resolved, request, view, lambda machine, run: _launch_on(machine, ready, view, run)
+    )
+
+
+class _Ready(NamedTuple):
+    """What a launch has at hand before it connects."""
+
+    request: Request
+    secrets: Mapping[str, str]
+    loaded: Load
+    before: ShippedBefore
+
+
+def _launch_on(resolved: Resolved, ready: _Ready, view: View, run_id: str | None = None) -> Started:
+    """Start a run on the machine of a request, under a new id unless one is given."""
+    host, (request, secrets, loaded, before) = resolved.host, ready
     with view.stage("connect") as stage:
         desk = connect(host)
         stage.text = desk.about
@@ -207,7 +234,7 @@ def launch(request: Request, view: View) -> Started:
         with open_for_plan(desk, host, plan, contact.facts, build) as runtime:
             shipments: list[Shipment] = []
             fill = functools.partial(_ship, desk, loaded, before, shipments)
-            started = begin(contact, runtime, plan, secrets, Filling("ship", fill))
+            started = begin(contact, runtime, plan, secrets, Filling("ship", fill), run_id)
         # On a full disk here, only an explanation, `rerun` and `recover --abandon` are lost.
         with contextlib.suppress(OSError):
             not_sent.remember(started.mirror.folder, loaded.cargo)

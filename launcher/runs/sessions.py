@@ -7,7 +7,7 @@ import time
 from launcher.errors import UnreachableError
 from launcher.hosts import Desk
 from launcher.runs.control import known_summary
-from launcher.runs.following import follow, pause
+from launcher.runs.following import Watch, follow, no_watch, pause
 from launcher.runs.mirror import Mirror
 from launcher.runs.recovering import Outcome, RecoverRequest, recover_on
 from launcher.runs.run_desk import open_desk
@@ -20,14 +20,16 @@ ANOTHER_S = 1.0
 """How long to wait for another client that is about to have the run go on."""
 
 
-def follow_sessions(host: Host, mirror: Mirror, view: View, desk: Desk | None) -> RunState:
+def follow_sessions(
+    host: Host, mirror: Mirror, view: View, desk: Desk | None, watch: Watch = no_watch
+) -> RunState:
     """Follow a run as `follow` does, and go on with it each time that its session has ended at the place's limit.
 
     Another client may be faster: then what it has begun is followed.
     """
     losses = 0
     while True:
-        state = follow(host, mirror, view, desk)
+        state = follow(host, mirror, view, desk, watch=watch)
         if not _has_a_next(mirror, state):
             return state
         desk = None
