@@ -34,7 +34,7 @@ def bring_home(desk: Desk, mirror: Mirror, state: str, view: View) -> None:
     with view.stage("home") as stage:
         pulled = pull(desk, mirror, Choice(NO_LIMIT), stage)
         if pulled.left_out:
-            path, why = sorted(pulled.left_out.items())[0]
+            path, why = min(pulled.left_out.items())
             more = f", and {len(pulled.left_out) - 1} more" if len(pulled.left_out) > 1 else ""
             raise RunError(f"{mirror.run}: {shown_path(path)} cannot be brought home: {why}{more}")
         words = [came(pulled)]
