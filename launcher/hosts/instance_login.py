@@ -83,8 +83,9 @@ class Login:
     def replace_host_key(self) -> str:
         """Give the machine a fresh host key; return its public part. Raises HostError."""
         said = self.as_root(NEW_HOST_KEY)
-        words = said.text.split()
-        if said.code != 0 or words[:1] != ["ssh-ed25519"] or len(words) < 2:
+        lines = [line.split() for line in said.text.splitlines()]  # sudo may have said something too
+        words = next((line for line in lines if line[:1] == ["ssh-ed25519"] and len(line) > 1), [])
+        if said.code != 0 or not words:
             name = self.host.name
             why = printable_end(said.text) or f"exit code {said.code}"
             raise HostError(name, f"{name}: its host key could not be replaced: {why}")

@@ -12,11 +12,8 @@ from launcher.errors import ServiceError
 from launcher.hosts.instance_login import Login, printable_end
 from launcher.runs.view import Stage
 from launcher.runs.whole_file import write_whole
-from launcher.values.host import Host
-from launcher.values.job import Job
 
 FAILED = "setup-failed"
-DONE = "nothing to do"
 SCRIPT = r"""
 set -e
 export DEBIAN_FRONTEND=noninteractive
@@ -54,13 +51,6 @@ fi
 docker version --format 'docker {{.Server.Version}}'
 echo "done: ${changed:-nothing to do}"
 """
-
-
-def needs_engine(host: Host, job: Job) -> bool:
-    """Whether a job on a rented machine would run in a container, as far as is known before the machine is there."""
-    if host.runtime != "auto":
-        return host.runtime == "docker"
-    return job.image is not None or (bool(job.requirements) and host.environment is None)
 
 
 def set_up(login: Login, log: Path, stage: Stage) -> None:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from launcher.errors import RefusedError
-from launcher.hosts.lambda_account import open_account
-from launcher.planning.offers import Candidate, Limits, candidates
-from launcher.runs import tenancies
+from launcher.planning import check
+from launcher.planning.lambda_machines import expected_facts
+from launcher.runs import resolve, tenancies
+from launcher.runs.contact import settle
+from launcher.runs.lambda_account import RentalChoice, choose, confirm, open_account, say_price, settings_of
 from launcher.runs.renting import Order, rent
 from launcher.runs.run_id import new_run_id
+from launcher.runtimes import load
 
 if TYPE_CHECKING:
     from launcher.runs.launching import Resolved, Started
     from launcher.runs.request import Request
     from launcher.runs.tenant import Tenant
     from launcher.runs.view import View
-    from launcher.values.lambda_settings import LambdaSettings
 
 
 def on_rented_machine(
@@ -28,37 +29,53 @@ def on_rented_machine(
 
     Whatever fails before the run begins ends the rent. A run that may have begun is left to a process in the background.
     """
-    settings = resolved.host.lambda_cloud
-    if settings is None or request.verifies:
+    host, job = resolved.host, resolved.job
+    if request.verifies:
         raise RefusedError(
-            f"{resolved.host.name}: a verification keeps what it measures on its machine, and this one would be gone"
+            f"{host.name}: a verification keeps what it measures on its machine, and a rented one is gone after it"
         )
-    find = functools.partial(_find, resolved, settings)
-    run = new_run_id(resolved.job.name)
-    order = Order(resolved.host, settings, resolved.job, run, find(), find, request.wait_s)
+    account = open_account(host)
+
+    def choose_now() -> RentalChoice:
+        return choose(host, resolved.profiles, resolved.gpus, job, account.offers())
+
+    choice = choose_now()
+    needs_engine = _check(resolved, choice, view)
+    say_price(choice, view)
+    confirm(choice, view, is_sure=request.is_sure)
+    order = Order(
+        host,
+        settings_of(host),
+        new_run_id(job.name),
+        () if request.wait_s > 0 and not _is_free(choice) else choice.candidates(),
+        lambda: choose_now().candidates(),
+        request.wait_s,
+        needs_engine,
+    )
     tenant = rent(order, view)
     try:
-        started = start(resolved._replace(host=tenant.host), run)
+        started = start(resolved._replace(host=tenant.host), order.run)
     except BaseException:
         _leave(tenant, view)
         raise
     return started._replace(tenant=tenant)
 
 
-def _find(resolved: Resolved, settings: LambdaSettings) -> tuple[Candidate, ...]:
-    """Return what may be rented for a request, by what is offered just now. Raises CardBusyError, RefusedError, HostError."""
-    account = open_account(settings)
-    try:
-        return candidates(
-            resolved.host.name,
-            account.renter.provider.offers(),
-            Limits(max_hours=settings.max_hours, max_cents=settings.max_cents),
-            profile=next(iter(resolved.profiles), None),
-            types=settings.type,
-            regions=settings.region,
-        )
-    finally:
-        account.close()
+def _is_free(choice: RentalChoice) -> bool:
+    return any(choice.regions_of(one) for one in choice.found)
+
+
+def _check(resolved: Resolved, choice: RentalChoice, view: View) -> bool:
+    """Pass the gate with what is expected of the machine; return whether the run would be in a container.
+
+    Raises RefusedError: then nothing was rented.
+    """
+    from launcher.runs.launching import plan_of
+
+    facts = expected_facts(resolved.host, choice.first)
+    plan = plan_of(choice.first.profile, resolved, facts)
+    settle(check(plan, facts, resolved.host, resolve.wheels()), view)
+    return load(plan.runtime).has_images
 
 
 def _leave(tenant: Tenant, view: View) -> None:

@@ -25,7 +25,6 @@ from launcher.runs.tenant import Tenant
 from launcher.runs.view import Stage, View
 from launcher.runs.whole_file import write_durably
 from launcher.values.host import Host, MachineKeys
-from launcher.values.job import Job
 from launcher.values.lambda_cloud import LambdaReason
 from launcher.values.lambda_settings import USER, LambdaSettings
 from launcher.values.renting import Instance, Rental, Setup, dollars
@@ -43,11 +42,11 @@ class Order(NamedTuple):
 
     host: Host
     settings: LambdaSettings
-    job: Job
     run: str
     candidates: tuple[Candidate, ...]
     find_again: Callable[[], tuple[Candidate, ...]]
     wait_s: float = 0.0
+    needs_engine: bool = False
 
 
 def rent(order: Order, view: View) -> Tenant:
@@ -80,7 +79,7 @@ class _Renting:
             with self._view.stage("boot") as stage:
                 instance = self._boot(held.rental, candidate, stage)
             tenant.tenancy = self._tenancy(held.rental, instance)
-            self._prepare(tenant, held.rental.since + boot_limit_s(candidate.offer.cards))
+            self._prepare(tenant, held.rental.since + boot_limit_s(candidate.priced.offer.cards))
         except BaseException:
             tenant.give_up(self._view)
             tenant.release()
@@ -96,7 +95,7 @@ class _Renting:
         candidates, busy = self._order.candidates, None
         while True:
             for candidate in candidates:
-                stage.progress(f"{candidate.offer.type} in {candidate.region}")
+                stage.progress(f"{candidate.priced.offer.type} in {candidate.region}")
                 try:
                     return self._try(candidate, setup), candidate
                 except ServiceError as error:
@@ -119,17 +118,21 @@ class _Renting:
     def _nothing_free(
         self, candidates: tuple[Candidate, ...], busy: ServiceError | None
     ) -> CardBusyError | ServiceError:
-        names = ", ".join(dict.fromkeys(one.offer.type for one in candidates or self._order.candidates))
+        names = ", ".join(
+            dict.fromkeys(one.priced.offer.type for one in candidates or self._order.candidates)
+        )
         why = str(busy).splitlines()[0] if busy is not None else f"{self._order.host.name}: none is free"
         words = f"{why}\n  what is free   launch offers     or wait for one   --wait"
         return CardBusyError(words, f"no capacity of {names}")
 
     def _try(self, candidate: Candidate, setup: Setup) -> Rented:
         """Launch one candidate. If this is interrupted, what it may have made is ended."""
-        deadline = self._clock.now() + candidate.limit_s
+        deadline = self._clock.now() + candidate.priced.limit_s
         before = {rental.nonce for rental in self._renter.ledger.rentals()}
         try:
-            return self._renter.rent(candidate.offer, candidate.region, self._order.run, deadline, setup)
+            return self._renter.rent(
+                candidate.priced.offer, candidate.region, self._order.run, deadline, setup
+            )
         except HostError:
             raise
         except BaseException:
@@ -159,8 +162,8 @@ class _Renting:
         )
 
     def _words(self, rental: Rental, candidate: Candidate) -> str:
-        where = f"{candidate.offer.type} in {candidate.region}, instance {rental.instance}"
-        return f"{where}; {candidate.offer.price}, at most {dollars(candidate.largest)}"
+        where = f"{candidate.priced.offer.type} in {candidate.region}, instance {rental.instance}"
+        return f"{where}; {candidate.priced.offer.price}, at most {dollars(candidate.priced.largest)}"
 
     # boot
 
@@ -170,7 +173,7 @@ class _Renting:
             word = "not listed yet" if instance is None else instance.word
             stage.progress(f"{word}, {now - rental.since:.0f} s, {dollars(rental.cents_at(now))}")
 
-        limit_s = boot_limit_s(candidate.offer.cards)
+        limit_s = boot_limit_s(candidate.priced.offer.cards)
         instance = self._renter.wait_until_ready(rental, limit_s, report)
         now = self._clock.now()
         stage.text = f"{now - rental.since:.0f} s, {dollars(rental.cents_at(now))} so far; {instance.ip}"
@@ -193,7 +196,7 @@ class _Renting:
                 "address": "0.0.0.0" if instance is None else instance.ip,  # noqa: S104 - until it has booted
                 "user": host.user or USER,
                 "known_hosts": str(place / tenancies.KNOWN_HOSTS),
-                "sudo": host.sudo or rental_setup.needs_engine(host, self._order.job),
+                "sudo": host.sudo or self._order.needs_engine,
             }
         )
         return Tenancy(
@@ -223,7 +226,7 @@ class _Renting:
             self._expect(place, tenant.host, own_key)
             login.note_end(tenant.rental.intent.deadline - self._clock.now())
             stage.text = f"{login.about}, which has another host key now"
-        if rental_setup.needs_engine(self._order.host, self._order.job):
+        if self._order.needs_engine:
             with self._view.stage("setup") as stage, contextlib.closing(Login(tenant.host)) as login:
                 rental_setup.set_up(login, place / tenancies.SETUP_LOG, stage)
 
