@@ -236,7 +236,16 @@ def copy_demo(demo: Path) -> Callable[[Path], None]:
     return put
 
 
-_TESTBED = {"ssh_host", "machines", "engine", "rootless_engine", "wheels", "ssh_native", "ssh_docker", "lambda_cloud"}
+_TESTBED = {
+    "ssh_host",
+    "machines",
+    "engine",
+    "rootless_engine",
+    "wheels",
+    "ssh_native",
+    "ssh_docker",
+    "lambda_cloud",
+}
 _TRAINING = {"demo"}
 """Fixtures that mark each test that uses them as `testbed` or `training`."""
 _BRIDGED = {"machines", "pair", "engine", "wheels"}

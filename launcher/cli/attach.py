@@ -27,17 +27,19 @@ def attach(
     Examples:
         launch attach last
     """
-    from launcher.cli.follow import follow_to_end
+    from launcher.cli.follow import follow_to_end, show_end
     from launcher.cli.screens import make_view
     from launcher.errors import UnreachableError
     from launcher.runs import departures
     from launcher.runs.control import locate
     from launcher.runs.recovering import Outcome, recover_to_follow
     from launcher.runs.run_desk import open_desk
-    from launcher.runs.tenancies import tenant_for
+    from launcher.runs.tenancies import gone, tenant_for
 
     view = make_view(as_json, is_quiet=quiet)
     place, mirror = locate(run, host)
+    if words := gone(mirror):
+        show_end(mirror, view, words)
     tenant = tenant_for(mirror, view)
     desk = None
     elsewhere = departures.elsewhere(mirror)

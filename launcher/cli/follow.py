@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from launcher.cli.signals import Terminated
+from launcher.errors import RunError
 from launcher.hosts import Desk
 from launcher.runs.evidence import doubt
 from launcher.runs.following import Watch, finish, no_watch
@@ -18,7 +19,7 @@ from launcher.runs.mirror import Mirror
 from launcher.runs.sessions import follow_sessions
 from launcher.runs.view import View
 from launcher.values.host import Host
-from launcher.values.record import State, is_terminal
+from launcher.values.record import RunState, State, is_terminal
 
 if TYPE_CHECKING:
     from launcher.runs.launching import Started
@@ -72,6 +73,25 @@ def follow_to_end(
             view.note(_detached(mirror))
             raise
         finish(mirror, state, view)
+    _leave(state)
+
+
+def show_end(mirror: Mirror, view: View, why_gone: str) -> None:
+    """Show how a run ended whose machine is gone, from what is here, and exit with its code.
+
+    Raises RunError if its end is not here: it had not ended when the machine went.
+    """
+    state = mirror.state()
+    if state is None or not is_terminal(state.state):
+        raise RunError(why_gone)
+    with contextlib.closing(view):
+        finish(mirror, state, view)
+    _leave(state)
+    raise typer.Exit(0)
+
+
+def _leave(state: RunState) -> None:
+    """Exit with the code of a run's end, if that is not 0."""
     code = 1 if doubt(state.evidence) else _EXIT.get(state.state, 1)
     if code:
         raise typer.Exit(code)

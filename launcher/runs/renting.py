@@ -14,8 +14,8 @@ from typing import NamedTuple
 from launcher.errors import CardBusyError, HostError, HostKeyError, ServiceError
 from launcher.hosts.instance_keys import login_key, new_key, user_data
 from launcher.hosts.instance_login import Login, log_in
-from launcher.hosts.lambda_account import LambdaAccount, open_account, registered_key
 from launcher.hosts.new_keys import NEW_KEYS
+from launcher.hosts.rental_account import LambdaAccount, open_account, registered_key
 from launcher.hosts.rental_ledger import usual_folder
 from launcher.hosts.renter import Rented
 from launcher.planning.offers import Candidate, boot_limit_s
@@ -152,6 +152,7 @@ class _Renting:
     def _setup(self) -> Setup:
         """Return what an instance is made with; our login key is in the account from here on."""
         settings = self._order.settings
+        tenancies.remember_service(settings.api)
         name = settings.key or registered_key(self._account.service).name
         return Setup(
             ssh_key=name,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ValidationError
 
-from launcher.errors import RunError
 from launcher.hosts.rental_ledger import Ledger, usual_folder
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
 TENANCY = "tenancy.json"
 KNOWN_HOSTS = "known_hosts"
+SERVICES = "services"
 SETUP_LOG, KEEPER_LOG = "setup.log", "keeper.log"
 
 
@@ -50,6 +50,20 @@ def write(place: Path, tenancy: Tenancy) -> None:
     write_durably(place / TENANCY, f"{tenancy.model_dump_json()}\n".encode())
 
 
+def remember_service(api: str) -> None:
+    """Note that something may be rented at a service, so that a later command looks there. Raises OSError."""
+    if api not in services():
+        write_durably(usual_folder() / SERVICES, "".join(f"{one}\n" for one in [*services(), api]).encode())
+
+
+def services() -> list[str]:
+    """Return the addresses of the services at which this user has rented."""
+    try:
+        return (usual_folder() / SERVICES).read_text().split()
+    except FileNotFoundError:
+        return []
+
+
 def rented() -> Iterator[RentedMachine]:
     """Yield the rentals that have a tenancy, the oldest first."""
     book = ledger()
@@ -68,13 +82,11 @@ def rented_for(run: str) -> RentedMachine | None:
 def tenant_for(mirror: Mirror, view: View) -> Tenant | None:
     """Look after the rented machine of a run from now on; None if it has none, or another process looks after it.
 
-    Raises RunError if the machine is gone, and BadFileError or ServiceAuthError without a key for its account.
+    Raises BadFileError or ServiceAuthError without a key for its account.
     """
     found = rented_for(mirror.run)
-    if found is None:
+    if found is None or not found.rental.is_open:
         return None
-    if not found.rental.is_open:
-        raise RunError(gone(found))
     from launcher.runs.tenant import take
 
     tenant = take(found)
@@ -85,8 +97,11 @@ def tenant_for(mirror: Mirror, view: View) -> Tenant | None:
     return tenant
 
 
-def gone(found: RentedMachine) -> str:
-    """Return what became of a run's machine that is rented no more, what it cost, and what can be done."""
+def gone(mirror: Mirror) -> str | None:
+    """Return what became of a run's machine if that is rented no more, what it cost, and what can be done; else None."""
+    found = rented_for(mirror.run)
+    if found is None or found.rental.is_open:
+        return None
     rental, short = found.rental, found.tenancy.run.rpartition("-")[2]
     cost = dollars(rental.cents_at(rental.ended or rental.since))
     words = f"{found.tenancy.run}: its machine was rented, and is gone: {rental.why or 'ended'}; it cost at most {cost}"

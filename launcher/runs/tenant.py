@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -10,8 +9,8 @@ import time
 from typing import NamedTuple
 
 from launcher.errors import HostError, ServiceError, UnreachableError
-from launcher.hosts.lambda_account import LambdaAccount, open_account
 from launcher.hosts.rental import is_passing
+from launcher.hosts.rental_account import LambdaAccount, open_account
 from launcher.hosts.renter import Rented, Renter
 from launcher.planning.reconciling import GRACE_S, first_of
 from launcher.runs import tenancies
@@ -46,6 +45,7 @@ class Tenant:
         self.is_keeper = is_keeper
         self.nonce, self.tenancy = held.rental.nonce, tenancy
         self._said: set[str] = set()
+        self._is_released = False
 
     @property
     def host(self) -> Host:
@@ -184,10 +184,11 @@ class Tenant:
         return Keeper(process.pid, str(log))
 
     def release(self) -> None:
-        """Look after it no more."""
-        with contextlib.suppress(OSError):
+        """Look after it no more. Once is enough."""
+        if not self._is_released:
+            self._is_released = True
             self._lock.release()
-        self._account.close()
+            self._account.close()
 
 
 def take(found: tenancies.RentedMachine) -> Tenant | None:

@@ -7,7 +7,7 @@ an hour costs. What runs on a machine runs by this machine's own clock.
 from __future__ import annotations
 
 import json
-import time
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +47,16 @@ class LambdaCloud:
         """Return what is in it."""
         return self.ledger.rentals()
 
+    def started(self, *words: str) -> subprocess.Popen[str]:
+        """Launch a run on a rented machine, and return the client that follows it, once its script has printed a line."""
+        process = self.client.start("--host", "rented", "--profile", "a100_40gb", *words)
+        until(lambda: any(self.client.runs.glob("2*/*/log.txt")), "the run's first line", timeout=90)
+        return process
+
+    def go(self) -> None:
+        """Let the scripts on the newest machine, which wait for a file, end."""
+        self.instances.newest.enter("touch", "/home/ubuntu/go")
+
     def until_gone(self) -> None:
         """Wait until no instance lives that a client of ours launched, by the stand-in's own account."""
         until(lambda: not self.ours(), "the end of the rent", timeout=60)
@@ -54,11 +64,6 @@ class LambdaCloud:
     def ours(self) -> list[str]:
         """Return the ids of instances that live and carry a nonce."""
         return [one.id for one in self.service.alive() if one.tag("launch:nonce")]
-
-    def pass_time(self, seconds: float) -> None:
-        """Move the clock of the client and of the stand-in."""
-        self.clock.sleep(seconds)
-        time.sleep(0)
 
 
 @contextmanager

@@ -42,11 +42,6 @@ class RentedMachine(Machine):
         """Where cloud-init puts it."""
         return HOST_KEY
 
-    @property
-    def client_key(self) -> Path:
-        """A key that nobody has."""
-        return self.folder / "client_key"
-
     def _connect(self) -> None:
         """Do nothing: it has this machine's network."""
 
@@ -79,6 +74,13 @@ class RentedMachine(Machine):
         """Return the public part of the host key that it has now."""
         path = self.folder / f"{str(HOST_KEY).lstrip('/')}.pub"
         return " ".join(path.read_text().split()[:2])
+
+    def served_host_keys(self) -> set[str]:
+        """Return the host keys that its sshd shows, by ssh-keyscan."""
+        said = subprocess.run(
+            ["ssh-keyscan", "-T", "5", self.address], capture_output=True, text=True, check=True
+        )
+        return {line.split()[2] for line in said.stdout.splitlines() if not line.startswith("#")}
 
 
 def read_user_data(text: str) -> dict[str, Any]:
@@ -128,9 +130,7 @@ class Instances:
         account = next(who for who in self.service.state.accounts if who.name == one.account)
         names = one.body["ssh_key_names"]
         keys = [key["public_key"] for key in account.keys.values() if key["name"] in names]
-        commands = machine.apply(
-            one.body.get("user_data", ""), keys, honours_host_key=self.honours_host_key
-        )
+        commands = machine.apply(one.body.get("user_data", ""), keys, honours_host_key=self.honours_host_key)
         rc = machine.homes / USER / ".bashrc"
         rc.write_text(f'export PATH="{self._cards.folder}:$PATH"\n')
         self._thread.submit(machine.up).result()
@@ -142,6 +142,10 @@ class Instances:
         """Let the machine of an instance die, as a terminated one does."""
         if one.id in self.machines:
             self.machines[one.id].kill()
+
+    def put_card(self, kind: str) -> None:
+        """Let all of them have one card of another kind from now on."""
+        self._cards.put(kind)
 
     @property
     def newest(self) -> RentedMachine:
