@@ -628,6 +628,26 @@ class Leftovers(Shape):
     items: list[Swept]
 
 
+class RentedThing(Part):
+    """An instance of an account or a rental of ours: what was done with it (`ended`), or what it is to us, and why."""
+
+    account: str
+    verdict: str
+    why: str
+    instance: str | None
+    run: str | None
+    type: str | None
+
+
+class Reconciliation(Shape):
+    """`launch reconcile`; `unreadable` are files of the ledger that no rental could be read from."""
+
+    kind: Literal["reconciled"] = "reconciled"
+    dry_run: bool
+    things: list[RentedThing]
+    unreadable: list[str]
+
+
 # the lines of a run that is followed: `launch --json`, `attach`, `resume`, `rerun`
 
 
@@ -805,6 +825,7 @@ SHAPES: tuple[type[BaseModel], ...] = (
     *(
         GarbageShown,
         Leftovers,
+        Reconciliation,
         Metric,
         LogLine,
         PlanLine,

@@ -5,6 +5,8 @@ All of this comes before anything is rented, and costs nothing.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from launcher.planning import check
 from launcher.planning.lambda_machines import expected_facts
 from launcher.runs import cards, resolve
@@ -13,9 +15,17 @@ from launcher.runs.launching import Resolved, plan_of
 from launcher.runs.rental_choice import RentalChoice, choose, confirm, offers, say_price
 from launcher.runs.request import Request
 from launcher.runs.view import View
+from launcher.values.plan import Plan
 
 
-def agree(resolved: Resolved, request: Request, view: View) -> RentalChoice:
+class Agreement(NamedTuple):
+    """What may be rented, and the plan that is expected for it."""
+
+    choice: RentalChoice
+    plan: Plan
+
+
+def agree(resolved: Resolved, request: Request, view: View) -> Agreement:
     """Return what will do for a launch, once it has passed the gate and its cost is agreed to.
 
     Raises RefusedError for a plan that cannot work, a limit that is missing or too small, and for no; HostError if the
@@ -34,4 +44,4 @@ def agree(resolved: Resolved, request: Request, view: View) -> RentalChoice:
     settle(found, view)
     say_price(choice, view)
     confirm(choice, view, is_sure=request.is_sure)
-    return choice
+    return Agreement(choice, plan)

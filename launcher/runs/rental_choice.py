@@ -1,11 +1,11 @@
 """What is rented for a launch at Lambda Cloud: what will do, in which order it is tried, its price, and a yes to it.
 
-`agree` of rental_agreement.py takes all steps before the rent, none of which costs anything, and returns a RentalChoice:
+`agree` of rental_agreement.py takes all steps before the rent, none of which costs anything:
 
-    choice = agree(resolved, request, view)     offers, plan and gate by what is expected, price, question
+    choice = agree(resolved, request, view).choice
+                                                offers, plan and gate by what is expected, price, question
     choice.candidates()                         what to try, in that order; raises CardBusyError if none is free
-    choice = choose(host, profiles, gpus, job, offers(host))
-                                                the same wish by new offers, after no capacity
+    choice.renewed(offers(host))                the same by new offers, after no capacity; never what costs more
 
 A candidate may be rented until `limit_s` after its launch, and has the cards of its `profile`: the plan that counts is made
 for that profile from a probe of the machine. Costs are in cents.
@@ -14,7 +14,7 @@ for that profile from a probe of the machine. Costs are in cents.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,9 +62,23 @@ class RentalChoice(NamedTuple):
         """The most that this launch may cost, whichever of them is rented."""
         return max(one.largest for one in self.found)
 
+    @property
+    def is_any_free(self) -> bool:
+        """Whether `candidates` would find any."""
+        return any(self.regions_of(one) for one in self.found)
+
     def candidates(self) -> tuple[Candidate, ...]:
         """Return what to try, in that order, in each region that has one free. Raises CardBusyError if none has."""
         return candidates(self.host, self.found, self.settings.region)
+
+    def profile_of(self, type_name: str) -> Profile:
+        """Return the profile of a type's cards. Raises StopIteration for a type that will not do."""
+        return next(one.profile for one in self.found if one.offer.type == type_name)
+
+    def renewed(self, offered: Iterable[Offer]) -> RentalChoice:
+        """Return the same by new offers: where a type is free now. One that costs more than was agreed to is free nowhere."""
+        now = {offer.type: offer for offer in offered}
+        return self._replace(found=tuple(one._replace(offer=_renewed(one.offer, now)) for one in self.found))
 
     def regions_of(self, one: Priced) -> Sequence[str]:
         """Return the regions that have one free, in the order in which they are tried."""
@@ -211,6 +225,13 @@ def hours_text(seconds: float) -> str:
     """Return a length of time as a price is for it, e.g. `8 h` or `45 min`."""
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 120 and minutes % 60 else f"{minutes / 60:.3g} h"
+
+
+def _renewed(offer: Offer, offered: Mapping[str, Offer]) -> Offer:
+    now = offered.get(offer.type)
+    if now is None or now.cents_per_hour > offer.cents_per_hour:
+        return offer.model_copy(update={"regions": ()})
+    return now
 
 
 def _seconds(mirror: Mirror, job: str, profile: Profile) -> float | None:

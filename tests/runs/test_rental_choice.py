@@ -140,6 +140,20 @@ def test_how_long_it_takes_is_learnt_from_the_last_run_on_that_card(client, monk
     assert earlier_run("other", cpu) is None
 
 
+def test_a_later_offer_is_taken_only_at_the_price_that_was_agreed_to():
+    """A type that has become dearer, or is offered no more, is free nowhere; one that has become free is taken."""
+    choice = chosen("a100_40gb")
+    later = choice.renewed([one("gpu_1x_a100", 200, WEST), one("gpu_1x_a100_sxm4", 228, WEST, EAST)])
+    assert [(found.offer.type, found.region) for found in later.candidates()] == [
+        ("gpu_1x_a100_sxm4", WEST),
+        ("gpu_1x_a100_sxm4", EAST),
+    ]
+    assert later.largest == choice.largest
+    assert later.profile_of("gpu_1x_a100_sxm4") == A100
+    with pytest.raises(CardBusyError):
+        choice.renewed([one("gpu_1x_a10", 1, EAST)]).candidates()
+
+
 @pytest.mark.parametrize(("gpus", "types"), [("1", ["gpu_1x_a100"]), ("8", ["gpu_8x_a100"])])
 def test_the_number_of_cards_chooses_the_type(gpus, types):
     offered = (*OFFERS[:1], one("gpu_8x_a100", 1592, EAST, cards=8))
@@ -212,7 +226,7 @@ def account(tmp_path, monkeypatch):
 
 def agreed(view, **values):
     request = Request("r", words=["python", "train.py"], **values)
-    return agree(understand(request), request, view)
+    return agree(understand(request), request, view).choice
 
 
 def test_the_plan_and_the_price_are_shown_before_the_question(account):
