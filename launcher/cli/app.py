@@ -29,6 +29,7 @@ from launcher.cli import (
     logs,
     ls,
     metrics,
+    offers,
     plot,
     probe,
     profile,
@@ -161,6 +162,7 @@ _TASKS: dict[str, dict[str, Any]] = {
     },
     "Hosts and cards": {
         "hosts": hosts.hosts,
+        "offers": offers.offers,
         "probe": probe.probe,
         "drill": drill.drill,
         "profile": profile.app,

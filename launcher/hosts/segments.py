@@ -265,7 +265,7 @@ class Segments:
             return self._settle(record)
         seen, now = self.service.look(record.ref), time.time()
         if seen.status == "deleted":
-            return _over(_without(record, record.ref), seen.words, "deleted")
+            return _with(_over(_without(record, record.ref), seen.words, "deleted"), are_gone=True)
         status = "ended" if seen.status == "over" else seen.status
         began = record.began or (now if status in ("running", "ended") else None)
         record = _with(record, status=status, words=seen.words, time=now, began=began)
@@ -274,7 +274,8 @@ class Segments:
         if next(self.service.outputs(record.ref, record.run), None) is not None:
             return _with(record, status="ended", words="it ended, though it is still called running")
         self.service.delete(record.ref)
-        return _over(_without(record, record.ref), "it did not end at its limit, and was deleted")
+        words = "it did not end at its limit, and was deleted"
+        return _with(_over(_without(record, record.ref), words), are_gone=True)
 
     def note(self, run: str, words: str) -> None:
         """Record what is to be shown of a segment that runs."""
@@ -339,8 +340,9 @@ class Segments:
             problem = "its outputs are gone"
         with self._locked(run):
             record = self._at_home(folder, self._known(run))
-            if problem and problem not in record.words:
-                record = _with(record, words="; ".join(filter(None, (record.words, problem))))
+            if problem:
+                words = [record.words, *([] if problem in record.words else [problem])]
+                record = _with(record, words="; ".join(filter(None, words)), are_gone=True)
             return self._delete_earlier(run, self._write(run, record))
 
     def _at_home(self, folder: Run, record: SegmentRecord) -> SegmentRecord:
@@ -397,7 +399,7 @@ class Segments:
             run = Run(str(folder))
             for path in (run.control, run.record, run.work, run.code):
                 os.makedirs(path, mode=0o755, exist_ok=True)
-            self._write_in(Path(run.control), _with(record, is_adopted=True, is_shared=True))
+            self._write_in(Path(run.control), _with(record, is_shared=True))
             folder.chmod(0o755)
             with contextlib.suppress(OSError):  # another process was faster
                 folder.rename(self._root / "runs" / record.run)
@@ -413,18 +415,21 @@ class Segments:
             return not before.is_live and self._take_over(run, before) is not None
 
     def check_goes_on_here(self, run: str) -> None:
-        """Raise RunError if the client that began a run seems to have gone on with it, though nothing shows how far.
+        """Raise RunError if another client seems to have gone on with a run, though nothing shows how far.
 
         That one deletes the segments that it does not need any more.
         """
         record = self.record(run)
-        if record is None or not record.is_adopted or record.source is None or record.source in record.pushed:
+        if record is None or not record.is_shared:
             return
-        if not self.service.exists(record.source):
+        gone = record.ref if record.is_adopted and record.status == "deleted" else None
+        if gone is None and record.source is not None and record.source not in record.pushed:
+            gone = None if self.service.exists(record.source) else record.source
+        if gone is not None:
             short = run.rpartition("-")[2]
-            words = f"{run}: {record.source} is gone: the client that began the run has gone on with it, or somebody deleted it"
             raise RunError(
-                f"{words}\n  from the checkpoint that is here   launch stop {short}   then   launch resume {short}"
+                f"{run}: {gone} is gone: the client that pushed it has gone on with the run, or somebody has deleted it\n"
+                f"  from the checkpoint that is here   launch stop {short}   then   launch resume {short}"
             )
 
     def _take_over(self, run: str, before: SegmentRecord) -> SegmentRecord | None:
@@ -451,7 +456,7 @@ class Segments:
                 if number > theirs[-1] and ours.folder(number).read_attempt().get("kind") == "contact":
                     shutil.rmtree(ours.folder(number).path)  # what we did meanwhile has come to nothing
             Spool(Path(ours.path), found.segment, after=theirs[-1])
-        kept = before.model_dump(include={"is_adopted", "pushed", "earlier", "lost"})
+        kept = before.model_dump(include={"pushed", "earlier", "lost"})
         return self._write(run, _with(found, **kept, is_shared=True))
 
     @contextlib.contextmanager
@@ -478,7 +483,7 @@ class Segments:
                 self.service.delete(record.ref)
             lost = (*record.lost, record.ref) if record.status == "unsettled" else record.lost
             record = _with(_without(record, record.ref), lost=lost)
-            self._write(run, _over(record, "it was deleted, to stop it"))
+            self._write(run, _with(_over(record, "it was deleted, to stop it"), are_gone=True))
 
     @contextlib.contextmanager
     def removal(self, run: str) -> Iterator[None]:
@@ -576,7 +581,7 @@ GONE = ("not-found", "forbidden")
 """Why a service does not list the outputs of a segment that somebody has deleted."""
 UNDONE = ("invalid-sources", "conflict")
 """Why a segment that the service has accepted is deleted at once."""
-_KEPT = ("is_adopted", "is_shared", "source", "earlier", "lost", "checkpoint", "fruitless", "tries")
+_KEPT = ("is_shared", "source", "earlier", "lost", "checkpoint", "fruitless", "tries")
 """What a segment takes over from the one before it."""
 
 

@@ -192,7 +192,12 @@ class _SpooledRuns(_Runs):
 
     def outputs(self, run: str, heard: Heard, *, every_file: bool = False) -> Outputs:
         self._desk.bring_home(run, heard)
-        return super().outputs(run, heard, every_file=every_file)
+        listed = super().outputs(run, heard, every_file=every_file)
+        record = self._desk.segments.record(run)
+        if record is None or not record.are_gone:
+            return listed
+        gone = {f"what session {record.segment} left": record.words}
+        return listed._replace(left_out={**listed.left_out, **gone})
 
     def manifest(self, run: str, paths: Sequence[str], heard: Heard) -> Manifest:
         self._desk.bring_home(run, heard)

@@ -84,6 +84,26 @@ class Candidate(NamedTuple):
     priced: Priced
     region: str
 
+    @property
+    def offer(self) -> Offer:
+        """The type."""
+        return self.priced.offer
+
+    @property
+    def profile(self) -> Profile:
+        """The profile of all its cards."""
+        return self.priced.profile
+
+    @property
+    def limit_s(self) -> float:
+        """How long it may be rented."""
+        return self.priced.limit_s
+
+    @property
+    def largest(self) -> int:
+        """What it may cost at most."""
+        return self.priced.largest
+
 
 def card_memory(type_name: str, description: str) -> tuple[str, float | None]:
     """Return the card of a type and its memory in GB, None if it is not known; e.g. of `H100 (80 GB SXM5)`."""

@@ -131,6 +131,10 @@ def understand(request: Request) -> Resolved:
         raise UsageError(
             "--rehearse tries a card's plan on a CPU: name the card   --profile titan_rtx --rehearse"
         )
+    if request.rehearses and host.lambda_cloud is not None:
+        raise UsageError(
+            f"--rehearse needs no card, and nothing is rented for it\n  on this machine   launch --host local --rehearse --profile {name}"
+        )
     rehearsed_on = resolve.profile("cpu") if request.rehearses else None
     requested_gpus(request.gpus, 1)
     machine = _machine(host, profiles, request)
@@ -198,7 +202,10 @@ def launch(request: Request, view: View) -> Started:
     from launcher.runs.rented_launch import on_rented_machine  # few launches rent
 
     return on_rented_machine(
-        resolved, request, view, lambda machine, run: _launch_on(machine, ready, view, run)
+        resolved,
+        request,
+        view,
+        lambda machine, run, expected: _launch_on(machine, ready, view, run, expected),
     )
 
 
@@ -211,8 +218,10 @@ class _Ready(NamedTuple):
     before: ShippedBefore
 
 
-def _launch_on(resolved: Resolved, ready: _Ready, view: View, run_id: str | None = None) -> Started:
-    """Start a run on the machine of a request, under a new id unless one is given."""
+def _launch_on(
+    resolved: Resolved, ready: _Ready, view: View, run_id: str | None = None, shown: Plan | None = None
+) -> Started:
+    """Start a run on the machine of a request, under a new id unless one is given. A plan that was shown is not shown again."""
     host, (request, secrets, loaded, before) = resolved.host, ready
     with view.stage("connect") as stage:
         desk = connect(host)
@@ -223,7 +232,8 @@ def _launch_on(resolved: Resolved, ready: _Ready, view: View, run_id: str | None
         if request.verifies:
             settle(unverifiable(plan), view)
             plan = verification(plan, resolved.job)
-        view.head(plan)
+        if shown is None or plan.digest != shown.digest:
+            view.head(plan)
         settle(suggestion(plan), view)
         settle(script_check.without_effect(plan, resolved.asked, rehearses=request.rehearses), view)
         deadline = time.monotonic() + request.wait_s

@@ -120,7 +120,7 @@ def _recover(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverReque
     """Go on with a run that waits or was interrupted; return what became of it."""
     run, host = mirror.run, desk.host
     resumed = _resume(desk, mirror, summary, request, view)
-    if resumed.state in TO_RECOVER:
+    if resumed.state in TO_RECOVER and resumed.is_ours:
         return Recovery(run, host, Outcome.WAITING, resumed.state, _needs(summary_of(desk, run)))
     if not resumed.is_ours:
         by = f"by {resumed.by}" if resumed.by is not None else ""
@@ -158,6 +158,7 @@ def _resume(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverReques
             stage("image").progress(step)
 
         def wait(step: str) -> None:
+            stage("wait").text = step
             stage("wait").progress(step)
 
         needs = Resumption((summary.attempt or 1) + 1, plan, build, secrets, say, wait, _client())

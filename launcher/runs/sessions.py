@@ -6,62 +6,55 @@ import time
 
 from launcher.errors import UnreachableError
 from launcher.hosts import Desk
-from launcher.runs.control import known_summary
 from launcher.runs.following import Watch, follow, no_watch, pause
 from launcher.runs.mirror import Mirror
-from launcher.runs.recovering import Outcome, RecoverRequest, recover_on
+from launcher.runs.recovering import Outcome, recover_to_follow
 from launcher.runs.run_desk import open_desk
 from launcher.runs.view import View
 from launcher.runtimes import load
 from launcher.values.host import Host
-from launcher.values.record import Reason, RunState, State, is_terminal
+from launcher.values.record import Reason, RunState, State
 
 ANOTHER_S = 1.0
-"""How long to wait for another client that is about to have the run go on."""
 
 
 def follow_sessions(
     host: Host, mirror: Mirror, view: View, desk: Desk | None, watch: Watch = no_watch
 ) -> RunState:
-    """Follow a run as `follow` does, and go on with it each time that its session has ended at the place's limit.
-
-    Another client may be faster: then what it has begun is followed.
-    """
-    losses = 0
+    """Follow a run as `follow` does, and go on with it each time that its session has ended at the place's limit."""
     while True:
         state = follow(host, mirror, view, desk, watch=watch)
         if not _has_a_next(mirror, state):
             return state
-        desk = None
-        try:
-            desk = open_desk(host, mirror)
-            goes_on = _goes_on(desk, mirror, view)
-        except UnreachableError as error:
-            goes_on, losses = True, losses + 1
-            pause(view, error, losses)
-        except BaseException:
-            if desk is not None:
-                desk.close()
-            raise
-        else:
-            losses = 0
-        if not goes_on:
-            if desk is not None:
-                desk.close()
+        desk = _with_next_session(host, mirror, view)
+        if desk is None:
             return state
 
 
-def _goes_on(desk: Desk, mirror: Mirror, view: View) -> bool:
-    """Have a run go on whose session has ended; return whether it does, or another client sees to it."""
-    if is_terminal(known_summary(desk, mirror.run).state):
-        return True  # its end is to be shown
-    recovery = recover_on(desk, mirror, RecoverRequest(), view)
-    if recovery.outcome == Outcome.RECOVERED:
-        words = "its session has ended at its limit; the next one goes on from its checkpoint"
-        view.note(f"{mirror.run}: {words}")
-    elif recovery.state == State.INTERRUPTED:
-        time.sleep(ANOTHER_S)
-    return recovery.state != State.WAITING
+def _with_next_session(host: Host, mirror: Mirror, view: View) -> Desk | None:
+    """Begin the next session of a run; return the open desk, or `None` if it does not go on. A lost link is opened again."""
+    tries = 0
+    while True:
+        try:
+            desk = open_desk(host, mirror)
+            try:
+                outcome = recover_to_follow(desk, mirror, view)
+            except BaseException:
+                desk.close()
+                raise
+        except UnreachableError as error:
+            tries += 1
+            pause(view, error, tries)
+            continue
+        if outcome in (Outcome.WAITING, Outcome.FAILED):
+            desk.close()
+            return None
+        if outcome == Outcome.RECOVERED:
+            words = "its session has ended at its limit; the next one goes on from its checkpoint"
+            view.note(f"{mirror.run}: {words}")
+        else:  # another client has, or is about to have it go on
+            time.sleep(ANOTHER_S)
+        return desk
 
 
 def _has_a_next(mirror: Mirror, state: RunState) -> bool:

@@ -18,7 +18,7 @@ from launcher.values.record import RuntimeRecord
 
 LAST_WORDS_S = 5.0
 FIRST_S = 60.0
-"""How long a client waits at most before it pushes a segment of a run that another client began."""
+"""How long a client waits at most before it pushes a segment after one that another client has pushed."""
 LOOK_S = 3.0
 
 
@@ -35,9 +35,9 @@ class Kaggle(Runtime):
         return RuntimeRecord(kind=cls.name) if host.kind == "kaggle" else None
 
     def needs(self, plan: Plan) -> str | None:
-        """Return `tree`: code and data travel in the script, or in a dataset."""
+        """Return `pack`: code and data travel in the script, or in a dataset."""
         del plan
-        return "tree"
+        return "pack"
 
     def create(
         self,
@@ -61,14 +61,14 @@ class Kaggle(Runtime):
     def start(self, run: str) -> None:
         """Push the run's first kernel. It begins once the service has a machine for it."""
         self.desk.preparation.hand_over(run)
-        self._spool.segments.push(run)
+        self._push(run)
 
     def resume(self, run: str, needs: Resumption) -> ResumedRun:
         """Push the next kernel of a run whose last one is over, and whose outputs are at home, unless another client has.
 
-        The service has no lock: two pushes at once would both begin. So the client that began the run goes first.
+        The service has no lock: two pushes at once would both begin. So the client that pushed the last one goes first.
         """
-        needs.wait(f"for what its last session has left; {self._spool.about}")
+        needs.wait(f"until what its last session has left is here; {self._spool.about}")
         self._spool.bring_home(run, lambda _count: None)
         segments = self._spool.segments
         if self._is_continued(run, needs):
@@ -76,11 +76,16 @@ class Kaggle(Runtime):
         segments.check_goes_on_here(run)
         resumed = self.ask_to_resume(run, needs)
         if resumed.place is not None:
-            segments.push(run)
+            self._push(run)
         return resumed
 
+    def _push(self, run: str) -> None:
+        """Push the next kernel; from then on the service says how the run is, not the lock of its folder here."""
+        self._spool.segments.push(run)
+        self.desk.runs.await_agent(run, 0.0)
+
     def _is_continued(self, run: str, needs: Resumption) -> bool:
-        """Whether another client has pushed the next kernel. The one that began the run is given time to do so."""
+        """Whether another client has pushed the next kernel. The one that pushed the last is given time to do so."""
         segments = self._spool.segments
         record = segments.record(run)
         first_s = 0.0
@@ -91,7 +96,7 @@ class Kaggle(Runtime):
             left_s = until - time.monotonic()
             if left_s <= 0:
                 return False
-            needs.wait(f"for the client that began it, which goes first, {left_s:.0f} s more")
+            needs.wait(f"for the client that pushed its last session, {left_s:.0f} s more")
             time.sleep(min(LOOK_S, left_s))
         return True
 

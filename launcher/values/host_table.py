@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from launcher.errors import BadFileError
-from launcher.values.host import Host, MachineKeys
+from launcher.values.host import Host, MachineKeys, runtime_objection
 from launcher.values.kaggle_settings import KaggleSettings
 from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.parsing import build
@@ -86,10 +86,13 @@ def read_host(name: str, written: Mapping[str, Any], *, is_here: bool, file: str
     if account is None:
         alias = {} if is_here else {"address": name}
         return build(Host, {"name": name, **alias, **written}, file=file, text=text, prefix=prefix)
-    values = build(account.table, written, file=file, text=text, prefix=prefix).model_dump(mode="json")
-    settings = {key: values.pop(key) for key in account.settings.model_fields}
-    whole = {"name": name, account.key: settings, **values}
-    return build(Host, whole, file=file, text=text, prefix=prefix)
+    values = dict(build(account.table, written, file=file, text=text, prefix=prefix))
+    if objection := runtime_objection(values["kind"], values["runtime"]):
+        raise BadFileError(f'{file}: {prefix}runtime = "{values["runtime"]}": {objection}')
+    settings = account.settings.model_validate(
+        {key: values.pop(key) for key in account.settings.model_fields}
+    )
+    return Host.model_validate({"name": name, account.key: settings, **values})
 
 
 def _refuse_foreign(

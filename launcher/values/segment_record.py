@@ -10,7 +10,7 @@ from launcher.values.base import Record
 
 SegmentStatus = Literal["unsettled", "waiting", "sent", "queued", "running", "ended", "over", "deleted"]
 """`unsettled`: its push may have been accepted, or not. `waiting`: the service had no room, and it is pushed again. `ended`:
-the service says so, and what it has recorded is on its way here."""
+the service says so, and what it has recorded is on its way here. `deleted`: by another client, or on the service's page."""
 
 
 class SegmentRecord(Record):
@@ -19,12 +19,12 @@ class SegmentRecord(Record):
     `ref` names it to the service, `words` say what the service said of it. Times are in seconds since 1970: `time` is when
     the service was last asked, `began` when the segment was first seen to run. It may run for `session_s`, in seconds.
 
-    `is_home`: its outputs are in the spool. `is_adopted`: another client began the run. `is_shared`: another
-    client has pushed a segment of it, and may need the last one to learn of the run's end. `source` is an earlier segment whose outputs the next one needs. `pushed` are all
-    segments that this client has pushed and that may still exist, `earlier` those of them that nothing needs, and `lost`
-    those whose push never arrived: should one appear later, it is deleted. `retry_at` is when a `waiting` one is pushed
-    again, for the `tries`th time. `checkpoint` is the step of the newest checkpoint that came home; `fruitless` segments in a
-    row have brought none.
+    `is_home`: its outputs are in the spool, unless they `are_gone`. `is_adopted`: another client has pushed it. `is_shared`: another client has pushed
+    a segment of the run, and may need the last one to learn of its end. `source` is an earlier segment whose outputs the next
+    one needs. `pushed` are all segments that this client has pushed and that may still exist, `earlier` those of them that
+    nothing needs, and `lost` those whose push never arrived: should one appear later, it is deleted. `retry_at` is when a
+    `waiting` one is pushed again, for the `tries`th time. `checkpoint` is the step of the newest checkpoint that came home;
+    `fruitless` segments in a row have brought none.
     """
 
     version: Literal[1] = 1
@@ -37,6 +37,7 @@ class SegmentRecord(Record):
     began: float | None = None
     session_s: float = 0.0
     is_home: bool = False
+    are_gone: bool = False
     is_adopted: bool = False
     is_shared: bool = False
     source: str | None = None

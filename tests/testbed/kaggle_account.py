@@ -47,7 +47,7 @@ def train(step):
 IMPATIENT = """
 from launcher.hosts import segments
 from launcher.runtimes import kaggle
-kaggle.GO_FIRST_S = 2.0
+kaggle.FIRST_S, kaggle.LOOK_S = 2.0, 0.5
 segments.SETTLE_S, segments.SETTLE_EVERY_S, segments.BACK_OFF_S = 1.0, 0.2, (0.5,)
 segments.OVERDUE_S = 0.0
 from launcher.cli import main
@@ -75,9 +75,9 @@ class KaggleAccount:
         client.variables |= {"KAGGLE_USERNAME": "alice", "KAGGLE_KEY": "key-of-alice"}
 
     def host(self, client: Client | None = None, **keys: Any) -> None:
-        """Write the host's table, with these keys beside the usual ones."""
+        """Write the host's table, with these keys beside the usual ones; one that is None is left out."""
         table = {"kind": "kaggle", "api": self.service.base, "accelerator": "None", **keys}
-        lines = [f"{key} = {json.dumps(value)}" for key, value in table.items()]
+        lines = [f"{key} = {json.dumps(value)}" for key, value in table.items() if value is not None]
         ((client or self.client).project / "launch.toml").write_text(
             "\n".join([f"[hosts.{HOST}]", *lines, ""])
         )
@@ -132,6 +132,15 @@ class KaggleAccount:
         """A run's folder in a spool."""
         return self.spool(client) / "runs" / run
 
+    def runs(self) -> list[str]:
+        """The client's runs."""
+        return sorted(path.name for path in self.client.runs.glob("[0-9]*"))
+
+    def read(self, run: str, path: str) -> dict[str, Any]:
+        """A file of a run's folder in the spool."""
+        found: dict[str, Any] = json.loads((self.run_dir(run) / path).read_text())
+        return found
+
     def segment(self, run: str, client: Client | None = None) -> dict[str, Any]:
         """What is on record of a run's latest segment."""
         record: dict[str, Any] = json.loads(
@@ -144,6 +153,18 @@ class KaggleAccount:
         rows = json.loads((client or self.client).ok("ps", "--json", "--host", HOST))["runs"]
         found: dict[str, Any] = next(row for row in rows if row["run"] == run)
         return found
+
+    # what others do
+
+    def delete(self, ref: str) -> None:
+        """Delete a kernel, as a person does on the web."""
+        kernel = self.service.state.kernels.pop(ref)
+        for version in kernel.versions:
+            version.session.cancel()
+
+    def fail_session(self, run: str, segment: int) -> None:
+        """Let a session end in an error, as if its machine had died."""
+        self.session(run, segment).break_down()
 
     # the witnesses
 
@@ -163,6 +184,10 @@ class KaggleAccount:
     def session(self, run: str, segment: int = 1) -> Session:
         """The session of a segment, while its kernel is there."""
         return self.service.state.kernels[f"alice/launch-{run}-{segment}"].versions[-1].session
+
+    def printed(self, run: str, segment: int = 1) -> int:
+        """How many characters a session has printed."""
+        return sum(len(line.data) for line in self.session(run, segment).log)
 
     def steps(self) -> list[int]:
         """The steps in the order in which they were trained, by the training's own ledger."""

@@ -69,6 +69,7 @@ class Session:
         self.began: float | None = None
         self.ended: float | None = None
         self.limit_s = limit_s
+        self.is_stuck = False  # then it is called running for ever
         self._has_internet = has_internet
         self._process: subprocess.Popen[bytes] | None = None
         self._is_cancelled = threading.Event()
@@ -99,6 +100,10 @@ class Session:
         if self._thread is not None:
             self._thread.join()
 
+    def break_down(self) -> None:
+        """Kill all that it started, as if its machine had died: it ends in an error."""
+        self._kill()
+
     def _run(self, python: str, variables: dict[str, str], queued_s: float) -> None:
         if not self._is_cancelled.wait(queued_s):
             self.began = time.monotonic()
@@ -109,6 +114,8 @@ class Session:
             if self._is_cancelled.is_set():
                 self._kill()  # `cancel` came before there was anything to kill
             self._follow(self._process)
+            if self.is_stuck:
+                self._is_cancelled.wait()
             self.ended = time.monotonic()
         with self.changed:
             if self._is_cancelled.is_set():

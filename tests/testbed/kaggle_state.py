@@ -119,6 +119,7 @@ class Habits:
     missing_status: int = 403  # kaggle 2.2.4: "the most likely cause [of 401, 403] is a wrong kernel slug"
     is_mismatch_refused: bool = False  # else the kernel lands at its title's slug
     keeps_outputs_of_failed: bool = False
+    never_ends: bool = False  # sessions are called running after their ends
     has_new_mounts: bool = True  # /kaggle/input/notebooks/OWNER/SLUG, else /kaggle/input/SLUG
     unpacks_archives: bool = True
     dataset_ready_s: float = 0.0
@@ -438,6 +439,7 @@ class State:
         folder = self.folder / "sessions" / f"{kernel.id}-{kernel.slug}-{number}"
         limit = min(habits.limit_s, body.get("sessionTimeoutSeconds") or habits.limit_s)
         session = Session(folder, body["text"], limit, has_internet=body.get("enableInternet", False))
+        session.is_stuck = habits.never_ends
         for ref in body.get("datasetDataSources", []):
             if ref not in invalid["invalidDatasetSources"]:
                 owner, slug = ref.split("/")[:2]

@@ -64,13 +64,14 @@ class Await(NamedTuple):
 
 
 def await_agent(session: Session, request: Await, _payload: bytes) -> Reply:
-    """Wait for the agent of a run that was handed over; return whether it has come."""
+    """Wait for the agent of a run that was handed over; return whether it has come. One whose lock is not seen has, by its fate."""
     run = session.run(request.run)
     folder = session.handed_over.get(run.id)
     if folder is None:
         raise RequestError("not-prepared", "run %s was not handed over on this connection" % run.id)
     deadline = time.monotonic() + min(request.wait_s, contact.START_S)
-    while not contact.is_taken_over(run, folder.number):
+    sees_lock = run_state.fate_of(run).sees_lock
+    while sees_lock and not contact.is_taken_over(run, folder.number):
         if time.monotonic() >= deadline or session.connection.has_input(POLL_S):
             return Reply({"came": False})
     del session.handed_over[run.id]

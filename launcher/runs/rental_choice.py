@@ -1,26 +1,20 @@
-"""An account at Lambda Cloud before anything is rented: what it offers, what is tried in which order, its price, a yes to it.
+"""What is rented for a launch at Lambda Cloud: what will do, in which order it is tried, its price, and a yes to it.
 
-A launch takes these steps, none of which costs anything, and then rents what `candidates` names, in that order:
+`agree` of rental_agreement.py takes all steps before the rent, none of which costs anything:
 
-    account = open_account(host)                     raises ServiceAuthError without a key; nothing is asked yet
-    offered = account.offers()                       one call; raises ServiceError
-    choice = choose(host, profiles, gpus, job, offered)
-                                                     raises RefusedError without a limit, or with one of a cent
-    …                                                the plan for `choice.first.profile`, and the gate, against
-                                                     `expected_facts(host, choice.first)`
-    say_price(choice, view)
-    confirm(choice, view, is_sure=request.is_sure)   raises RefusedError for no, and without a terminal
-    choice.candidates()                              raises CardBusyError if none is free: `choose` again, with new offers
+    choice = agree(resolved, request, view).choice
+                                                offers, plan and gate by what is expected, price, question
+    choice.candidates()                         what to try, in that order; raises CardBusyError if none is free
+    choice.renewed(offers(host))                the same by new offers, after no capacity; never what costs more
 
-A candidate may be rented until `candidate.priced.limit_s` after its launch, and has the cards of `candidate.priced.profile`:
-the plan that counts is made for that profile from a probe of the machine. For another try on the same wish, after no capacity,
-ask for the offers again. Costs are in cents.
+A candidate may be rented until `limit_s` after its launch, and has the cards of its `profile`: the plan that counts is made
+for that profile from a probe of the machine. Costs are in cents.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,9 +62,23 @@ class RentalChoice(NamedTuple):
         """The most that this launch may cost, whichever of them is rented."""
         return max(one.largest for one in self.found)
 
+    @property
+    def is_any_free(self) -> bool:
+        """Whether `candidates` would find any."""
+        return any(self.regions_of(one) for one in self.found)
+
     def candidates(self) -> tuple[Candidate, ...]:
         """Return what to try, in that order, in each region that has one free. Raises CardBusyError if none has."""
         return candidates(self.host, self.found, self.settings.region)
+
+    def profile_of(self, type_name: str) -> Profile:
+        """Return the profile of a type's cards. Raises StopIteration for a type that will not do."""
+        return next(one.profile for one in self.found if one.offer.type == type_name)
+
+    def renewed(self, offered: Iterable[Offer]) -> RentalChoice:
+        """Return the same by new offers: where a type is free now. One that costs more than was agreed to is free nowhere."""
+        now = {offer.type: offer for offer in offered}
+        return self._replace(found=tuple(one._replace(offer=_renewed(one.offer, now)) for one in self.found))
 
     def regions_of(self, one: Priced) -> Sequence[str]:
         """Return the regions that have one free, in the order in which they are tried."""
@@ -87,11 +95,35 @@ def settings_of(host: Host) -> LambdaSettings:
     return host.lambda_cloud
 
 
-def open_account(host: Host, clock: Clock | None = None) -> LambdaProvider:
-    """Return the account of this person's key, which is not asked yet. Raises BadFileError, ServiceAuthError."""
+def offers(host: Host, clock: Clock | None = None) -> tuple[Offer, ...]:
+    """Ask for what a host's account can rent just now: one call, which costs nothing.
+
+    Raises BadFileError, ServiceAuthError without a key, ServiceError.
+    """
     api = settings_of(host).api
-    pace = usual_pace(api, clock or SystemClock())
-    return LambdaProvider(log_in(os.environ, Path.home(), pace, api))
+    service = log_in(os.environ, Path.home(), usual_pace(api, clock or SystemClock()), api)
+    try:
+        return LambdaProvider(service).offers()
+    finally:
+        service.close()
+
+
+def offering_host(name: str | None) -> Host:
+    """Return the host of this name, else the project's default, else the first one, where machines are rented.
+
+    Without any it is an account at Lambda Cloud itself, as it would be in a table without further keys. Raises UsageError
+    for a host where nothing is rented.
+    """
+    if name is not None and name != resolve.LAMBDA:
+        host = resolve.host(name)
+        settings_of(host)
+        return host
+    known = resolve.hosts()
+    first = [known[one] for one in (name, resolve.project().host) if one in known]
+    for host in [*first, *known.values()]:
+        if host.lambda_cloud is not None:
+            return host
+    return Host(name=resolve.LAMBDA, kind="lambda-cloud", lambda_cloud=LambdaSettings())
 
 
 def choose(
@@ -193,6 +225,13 @@ def hours_text(seconds: float) -> str:
     """Return a length of time as a price is for it, e.g. `8 h` or `45 min`."""
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 120 and minutes % 60 else f"{minutes / 60:.3g} h"
+
+
+def _renewed(offer: Offer, offered: Mapping[str, Offer]) -> Offer:
+    now = offered.get(offer.type)
+    if now is None or now.cents_per_hour > offer.cents_per_hour:
+        return offer.model_copy(update={"regions": ()})
+    return now
 
 
 def _seconds(mirror: Mirror, job: str, profile: Profile) -> float | None:

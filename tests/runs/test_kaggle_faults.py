@@ -1,0 +1,251 @@
+"""What goes wrong at Kaggle while a run is there: each time a true state, a reason, an exit code, and a command that works."""
+
+import hashlib
+
+import pytest
+from testbed.client import until
+
+pytestmark = [
+    pytest.mark.testbed,
+    pytest.mark.slow(reason="each test starts clients and a session"),
+]
+SESSION_HOURS = 0.004
+SHORT_HOURS = 0.002
+GONE = "its kernel is gone from kaggle.com"
+
+
+def of_kernel(account, run, segment=1):
+    """The files that a session has left of its run, by the service's own folder, with their digests."""
+    top = account.session(run, segment).folder / "working" / "launch" / "runs" / run
+    return sums_below(top)
+
+
+def sums_below(top):
+    """The digests of the files below a folder, by path."""
+    return {
+        path.relative_to(top).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in top.rglob("*")
+        if path.is_file() and not path.is_symlink()
+    }
+
+
+def assert_spooled(account, run, segment=1):
+    """The spool has what the kernel has left, byte for byte."""
+    there = of_kernel(account, run, segment)
+    here = sums_below(account.run_dir(run))
+    sent = {path: digest for path, digest in there.items() if path.startswith(("record/", "work/"))}
+    assert len(sent) > 5
+    assert {path: here.get(path) for path in sent} == sent
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["ended", "broken"])
+def test_streams_that_are_cut_again_and_again_bring_every_byte(kaggle_account, is_clean):
+    """Before its outputs come, the record is the kernel's already; afterwards the spool is."""
+    account = kaggle_account
+    account.host(keep_kernels=True)
+    account.service.cut_streams_after_s, account.service.is_cut_clean = 0.5, is_clean
+    account.job(step_s=0.2, steps=20)
+    said = account.client.seen(*account.words())
+    (run,) = account.runs()
+    assert "succeeded" in said
+    assert len([line for line in account.service.calls("log") if line["accepted"]]) > 3
+    assert_spooled(account, run)
+    feed = account.read(run, "control/feed-1.json")
+    assert (feed["holes"], feed["seq"] > 3) == ([], True)
+
+
+def test_a_kernel_deleted_on_the_web_stops_the_run(kaggle_account):
+    """It is how a person stops one there. What came home before stays, and a new run goes on from it."""
+    account = kaggle_account
+    account.host(session_hours=SESSION_HOURS)
+    account.pause_at(5, 9)
+    process = account.client.start(*account.words())
+    until(lambda: 9 in account.waits(), "the second session", 120)
+    (run,) = account.runs()
+    account.delete(f"alice/launch-{run}-2")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode in (1, 5), (
+        out + err
+    )  # 1 if it has printed nothing: then the follower goes on at once
+    assert GONE in err + out
+    done = account.client.run("attach", run)
+    assert (done.returncode, account.row(run)["state"], account.row(run)["reason"]) == (
+        1,
+        "stopped",
+        "by-user",
+    )
+    account.assert_pushed_once(run, 2)
+    account.go_on()
+    assert "succeeded" in account.client.seen("resume", run)
+    (child,) = {*account.runs()} - {run}
+    assert account.judge(12, account.client.runs / child / "artifacts" / "model", most=4) == 4
+    account.client.ok("rm", "--force", run)
+    assert account.kernels() == []
+
+
+def test_a_kernel_deleted_before_it_has_printed_anything_is_seen_by_its_follower(kaggle_account):
+    """Nothing of it is on record but the push."""
+    account = kaggle_account
+    account.service.habits.queued_s = 60.0
+    process = account.client.start(*account.words())
+    until(account.pushes, "the push")
+    (run,) = account.runs()
+    account.delete(f"alice/launch-{run}-1")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, GONE in out + err) == (5, True), out + err
+
+
+def test_a_source_that_somebody_has_deleted_is_made_good_from_here(kaggle_account):
+    """The next session would mount its outputs; they came home, and travel with the script instead."""
+    account = kaggle_account
+    account.host(session_hours=SESSION_HOURS)
+    account.pause_at(5)
+    run = account.detached()
+    account.service.wait_for(f"alice/launch-{run}-1", "COMPLETE")
+    account.client.ok("ps")
+    account.client.ok("pull", run)
+    account.delete(f"alice/launch-{run}-1")
+    assert "succeeded" in account.client.seen("attach", run)
+    account.assert_pushed_once(run, 2)
+    assert account.judge(12, account.client.runs / run / "artifacts" / "model") == 0
+
+
+def test_outputs_that_are_gone_are_named(kaggle_account):
+    """The run has succeeded by what it printed, and says that its files are gone."""
+    account = kaggle_account
+    run = account.detached()
+    account.service.wait_for(f"alice/launch-{run}-1", "COMPLETE")
+    assert account.row(run)["state"] == "succeeded"
+    account.delete(f"alice/launch-{run}-1")
+    done = account.client.run("attach", run)
+    assert "its outputs are gone" in done.stderr + done.stdout
+    assert done.returncode == 0
+    assert account.row(run)["state"] == "succeeded"
+
+
+def test_a_session_that_is_called_running_for_ever_is_deleted(kaggle_account):
+    """After its limit and some slack: nobody pays for it any longer, and the run goes on from what is here."""
+    account = kaggle_account
+    account.hurry()
+    account.host(session_hours=SESSION_HOURS)
+    account.pause_at(5)
+    account.service.habits.never_ends, account.service.cut_streams_after_s = True, 0.5
+    process = account.client.start(*account.words())
+    until(account.waits, "the pause")
+    account.service.habits.never_ends = False
+    out, err = process.communicate(timeout=120)
+    (run,) = account.runs()
+    assert process.returncode == 0, out + err
+    account.assert_pushed_once(run, 3)  # the second one waits at the same step
+    calls = [line for line in account.service.calls() if line["method"] in ("SaveKernel", "DeleteKernel")]
+    assert [line["method"] for line in calls][:3] == ["SaveKernel", "DeleteKernel", "SaveKernel"]
+    assert calls[1]["body"]["kernelSlug"] == f"launch-{run}-1"
+    account.judge(12, account.client.runs / run / "artifacts" / "model", most=5)
+    assert account.kernels() == []
+
+
+def test_links_that_expire_are_asked_for_again(kaggle_account):
+    """In the middle of a pull of several files."""
+    account = kaggle_account
+    account.service.habits.link_life_s = 0.3
+    account.service.fail("link", "half", times=2)
+    account.service.fail("link", "status", status=400)
+    assert "succeeded" in account.client.seen(*account.words())
+    (run,) = account.runs()
+    account.judge(12, account.client.runs / run / "artifacts" / "model")
+
+
+LOUD = """
+print("x" * 1000, flush=True)
+if step == 0:
+    for _ in range(100):
+        sys.stdout.write(("y" * 999 + "\\n") * 1000)
+    sys.stdout.flush()
+"""
+
+
+def test_a_log_of_100_mb_comes_home_whole(kaggle_account):
+    """The live view is bounded; what the session has left is not."""
+    account = kaggle_account
+    account.host(keep_kernels=True)
+    account.job(hook=LOUD)
+    assert "succeeded" in account.client.seen("--quiet", *account.words(), timeout=300)
+    (run,) = account.runs()
+    log = next(account.session(run).folder.rglob("record/*/log.txt"))
+    logs = [*(account.run_dir(run) / "record").glob("*/log.txt")]
+    assert sum(path.stat().st_size for path in logs) > 100_000_000
+    assert_spooled(account, run)
+    assert account.printed(run) < 20_000_000
+    assert log.stat().st_size > 100_000_000
+
+
+KILLED = """
+if step == 4:
+    os.kill(os.getppid(), 9)
+"""
+
+
+def test_a_session_that_failed_without_outputs_leaves_an_interrupted_run(kaggle_account):
+    """What it printed is here; the next one begins anew from the last checkpoint that came home."""
+    account = kaggle_account
+    account.host(session_hours=SESSION_HOURS)
+    account.pause_at(5, 9)
+    process = account.client.start(*account.words())
+    until(lambda: 9 in account.waits(), "the second session", 120)
+    (run,) = account.runs()
+    account.fail_session(run, 2)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 5, out + err
+    assert "its session ended in an error" in err + out
+    account.go_on()
+    assert "succeeded" in account.client.seen("attach", run)
+    account.assert_pushed_once(run, 3)
+    account.judge(12, account.client.runs / run / "artifacts" / "model", most=4)
+
+
+DEAF = """
+import signal
+def train(step):
+    if step == 2:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True:
+            time.sleep(1)
+"""
+IGNORES = DEAF
+
+
+def test_a_run_whose_sessions_leave_no_checkpoint_ends(kaggle_account):
+    """Two in a row: another one would end as they did."""
+    account = kaggle_account
+    account.host(session_hours=SHORT_HOURS)
+    account.job(hook=DEAF)
+    done = account.client.run(*account.words())
+    (run,) = account.runs()
+    attempts = 1
+    while done.returncode == 5:
+        done = account.client.run("attach", run)
+        attempts += 1
+    assert done.returncode == 1, done.stderr
+    assert "no-progress" in done.stdout + done.stderr
+    row = account.row(run)
+    assert (row["state"], row["reason"]) == ("failed", "no-progress")
+    account.assert_pushed_once(run, 2)
+    assert account.kernels() == []
+
+
+def test_a_service_that_is_away_for_a_while_costs_nothing(kaggle_account):
+    """The follower says that the link is lost, and goes on by itself, as over SSH."""
+    account = kaggle_account
+    account.pause_at(5)
+    account.service.cut_streams_after_s = 0.5
+    process = account.client.start(*account.words())
+    until(account.waits, "the pause")
+    for method in ("GetKernelSessionStatus", "log", "ListKernels", "GetKernel"):
+        account.service.fail(method, "status", status=503, times=4)
+    until(lambda: [line for line in account.service.calls("log") if line.get("fault")], "the fault", 60)
+    account.go_on()
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, out + err
+    (run,) = account.runs()
+    account.assert_pushed_once(run, 1)
+    assert account.judge(12, account.client.runs / run / "artifacts" / "model") == 0
