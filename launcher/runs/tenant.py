@@ -175,7 +175,7 @@ class Tenant:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                cwd="/",
+                cwd=mirror.folder.parent.parent,
                 env={**os.environ, "LAUNCH_RUNS": str(mirror.folder.parent)},
                 pass_fds=(descriptor,),
                 start_new_session=True,

@@ -6,7 +6,10 @@ an hour costs. What runs on a machine runs by this machine's own clock.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,6 +60,22 @@ class LambdaCloud:
         """Let the scripts on the newest machine, which wait for a file, end."""
         self.instances.newest.enter("touch", "/home/ubuntu/go")
 
+    def keepers(self) -> list[int]:
+        """Return the processes on this machine that hold a lock of the client's rentals."""
+        folder = str(self.client.home / ".local" / "share" / "launch" / "rentals")
+        found = set()
+        for link in Path("/proc").glob("[0-9]*/fd/*"):
+            with contextlib.suppress(OSError):
+                if os.readlink(link).startswith(folder) and int(link.parts[2]) != os.getpid():
+                    found.add(int(link.parts[2]))
+        return sorted(found)
+
+    def end_keepers(self) -> None:
+        """End them all."""
+        for pid in self.keepers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def until_gone(self) -> None:
         """Wait until no instance lives that a client of ours launched, by the stand-in's own account."""
         until(lambda: not self.ours(), "the end of the rent", timeout=60)
@@ -77,4 +96,8 @@ def lambda_cloud_for(client: Client, folder: Path) -> Iterator[LambdaCloud]:
             "SIM_CLOCK": str(folder / "clock"),
             "PYTHONPATH": f"{HERE / 'sim_python'}:{REPOSITORY / 'tests'}",
         }
-        yield LambdaCloud(client, service, instances, clock)
+        made = LambdaCloud(client, service, instances, clock)
+        try:
+            yield made
+        finally:
+            made.end_keepers()
