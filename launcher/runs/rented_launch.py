@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from launcher.runs import tenancies
+from launcher.runs.machine_renting import Order, rent
 from launcher.runs.rental_choice import offers, settings_of
-from launcher.runs.renting import Order, rent
 from launcher.runs.run_id import new_run_id
 from launcher.runtimes import load
 
