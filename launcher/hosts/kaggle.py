@@ -19,7 +19,7 @@ from platformdirs.unix import Unix
 from pydantic import ValidationError
 from rich.filesize import decimal
 
-from launcher.errors import BadFileError, ServiceAuthError, ServiceError
+from launcher.errors import BadFileError, ServiceAuthError, ServiceError, ServiceUnreachableError
 from launcher.hosts import kaggle_log
 from launcher.hosts.agent_file import agent_file
 from launcher.hosts.kaggle_credentials import logins
@@ -33,7 +33,7 @@ from launcher.planning.kaggle_script import (
     SETTINGS,
     Member,
     fits,
-    parts,
+    may_fit,
     payload,
     payload_of,
     script,
@@ -89,8 +89,7 @@ class Account:
         """Nothing is asked of the service yet."""
         self._settings = settings
         self.user = name
-        suffix = "" if settings.api == API else "-" + hashlib.sha256(settings.api.encode()).hexdigest()[:8]
-        self.place = f"{HOST}-{name}{suffix}"
+        self.place = f"{HOST}-{name}{_suffix(settings.api)}"
 
     def desk(self, host: Host) -> SpooledDesk:
         """Return the desk of the account's spool. Raises HostError."""
@@ -100,7 +99,7 @@ class Account:
     @property
     def spool(self) -> Path:
         """The folder of the spool, in this user's data."""
-        return Unix("launch").user_data_path / "spool" / self.place
+        return _spools() / self.place
 
     @functools.cached_property
     def service(self) -> KaggleService:
@@ -131,9 +130,10 @@ class Account:
         """
         say("packing")
         work = [*work_files(run, only_shipped=False)]
-        sizes = parts(agent_file().data, self._settings_of(run, None, 1.0, None), [*record_files(run), *work])
-        if sizes.tree is not None:
-            return f"{decimal(sizes.total)} in one script"
+        if may_fit(work):
+            text = self._script(run, None, 1.0, None, work)
+            if fits(text):
+                return f"{decimal(len(text))} in one script"
         return self._send_archive(work, Path(run.control) / TREE, say)
 
     def _send_archive(self, work: Sequence[Member], record: Path, say: Callable[[str], None]) -> str:
@@ -217,6 +217,7 @@ class Account:
         tree = self._tree_of(run)
         if tree is not None and not self._has_dataset(tree.dataset):
             self._send_archive(shipped, Path(run.control) / TREE, _unheard)  # somebody has deleted it
+            tree = self._tree_of(run)
         work = [] if tree is not None else shipped
         if record.source is None:
             sent = {member.path for member in shipped}
@@ -234,7 +235,7 @@ class Account:
     def _script(
         self,
         run: Run,
-        record: SegmentRecord,
+        record: SegmentRecord | None,
         session_s: float,
         tree: SegmentTree | None,
         work: Iterable[Member],
@@ -406,8 +407,41 @@ def _ref(text: str) -> KernelRef:
 
 
 def _account_here(settings: KaggleSettings) -> str:
-    """Return the account of the credentials here, which only the service knows for an access token. Raises ServiceAuthError."""
-    first = next(logins(os.environ, Path.home()), None)
-    if first is not None and first.user and first.kind != "token":
-        return first.user
-    return log_in(os.environ, Path.home(), settings.api).user
+    """Return the account of the credentials here, which only the service knows for an access token.
+
+    Where they cannot be used, it is the account of the only spool there is: what has come home can be read without Kaggle.
+    Raises ServiceAuthError, ServiceUnreachableError or BadFileError.
+    """
+    try:
+        first = next(logins(os.environ, Path.home()), None)
+        if first is not None and first.user and first.kind != "token":
+            return first.user
+        return log_in(os.environ, Path.home(), settings.api).user
+    except (ServiceAuthError, ServiceUnreachableError, BadFileError):
+        known = _accounts_with_a_spool(settings)
+        if len(known) != 1:
+            raise
+        return known[0]
+
+
+def _accounts_with_a_spool(settings: KaggleSettings) -> list[str]:
+    start, end = f"{HOST}-", _suffix(settings.api)
+    names = [path.name for path in _spools().glob(f"{start}*{end}")]
+    accounts = [name.removeprefix(start).removesuffix(end) for name in names]
+    return [
+        name
+        for name in accounts
+        if Account(settings, name).place in names and (end or not _SUFFIX.search(name))
+    ]
+
+
+def _spools() -> Path:
+    return Unix("launch").user_data_path / "spool"
+
+
+def _suffix(api: str) -> str:
+    """Return what tells the places of other services from those of Kaggle itself."""
+    return "" if api == API else "-" + hashlib.sha256(api.encode()).hexdigest()[:8]
+
+
+_SUFFIX = re.compile(r"-[0-9a-f]{8}$")

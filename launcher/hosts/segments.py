@@ -483,7 +483,12 @@ class Segments:
                 self.service.delete(record.ref)
             lost = (*record.lost, record.ref) if record.status == "unsettled" else record.lost
             record = _with(_without(record, record.ref), lost=lost)
-            self._write(run, _with(_over(record, "it was deleted, to stop it"), are_gone=True))
+            self._write(
+                run,
+                _with(
+                    _over(record, "it was deleted, to stop it, with what it had not printed"), are_gone=True
+                ),
+            )
 
     @contextlib.contextmanager
     def removal(self, run: str) -> Iterator[None]:

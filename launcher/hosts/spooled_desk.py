@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from launcher.errors import LackingError, ServiceUnreachableError
+from launcher.errors import LackingError, ServiceAuthError, ServiceUnreachableError
 from launcher.hosts.agent_desk import AgentDesk, _Preparation, _Runs, _Upkeep
 from launcher.hosts.channel import Channel, Incoming, Reply, Socket
 from launcher.hosts.company import Keyboard
@@ -150,7 +150,7 @@ class _SpooledRuns(_Runs):
         if not runs and not like:
             try:
                 return bool(self._desk.segments.adopt())
-            except ServiceUnreachableError:
+            except (ServiceUnreachableError, ServiceAuthError):
                 if _live(found) or not found:
                     raise
                 return False
