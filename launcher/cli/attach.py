@@ -44,9 +44,12 @@ def attach(
         if elsewhere is not None:
             view.note(elsewhere)
         elif recover_to_follow(desk, mirror, view) == Outcome.RECOVERED:
-            view.note(
-                f"{mirror.run} was interrupted or waiting; its leftover processes have been ended, and it continues"
+            what = (
+                "its last session is over, and the next one is on its way"
+                if place.kaggle is not None
+                else "its leftover processes have been ended, and it continues"
             )
+            view.note(f"{mirror.run} was interrupted or waiting; {what}")
     except UnreachableError as error:
         if elsewhere is not None:
             raise UnreachableError(error.host, f"{error}\n  {elsewhere}") from error

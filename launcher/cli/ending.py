@@ -52,7 +52,10 @@ def ending(
         if result.unsound is not None:
             yield Line(f"    ! precision: {result.unsound}")
     else:
-        reason = state.reason or "no process or container runs it"
+        gone = (
+            "no session runs it" if evidence.of_service(state.evidence) else "no process or container runs it"
+        )
+        reason = state.reason or gone
         where = ", ".join([reason, f"step {progress.where()}", *rehearsed])
         yield Line(f"  ✗ {state.state} {took}   {where}", "bold")
         yield from (

@@ -32,7 +32,7 @@ from launcher.runs.printed_lines import Printed
 from launcher.runs.view import Result
 from launcher.values.cargo import Cargo
 from launcher.values.plan import Finding, Plan
-from launcher.values.record import Event, Parent, PlanSummary, RunState, Trouble
+from launcher.values.record import Event, Parent, PlanSummary, RunState, State, Trouble, is_terminal
 from launcher.values.states import Reason
 
 LOG_TAIL = 15
@@ -75,6 +75,7 @@ class PlainView:
         self.is_quiet = is_quiet
         self.silence = Silence()
         self._state: list[Any] = []
+        self._said_of_session: str | None = None
         self._trouble: str | None = None
         self._warnings: list[str] = []  # of the guard, shown at the end; its training has printed them
         self._not_shown: deque[str] = deque(maxlen=LOG_TAIL)
@@ -166,11 +167,12 @@ class PlainView:
         if (
             state != self._state
             and state[0] in ("resuming", "stopping", "waiting", "interrupted")
-            and news.state.reason != Reason.NEXT_TRIAL
+            and news.state.reason not in (Reason.NEXT_TRIAL, Reason.SESSION_LIMIT)
             and not has_remedy
         ):
             self.note(f"{state[0]} {silence or news.state.reason or ''}".rstrip())
         self._state = state
+        self._show_session(news.state)
         self._show_trouble(news.state.trouble)
         items: list[Event | Printed] = [*news.events, *news.log]
         if news.log:  # else they are in order
@@ -181,6 +183,17 @@ class PlainView:
             else:
                 self._take_printed(item)
         self.hear(news)
+
+    def _show_session(self, state: RunState) -> None:
+        """Show what a service says of the session of a run that is not over, when that changes."""
+        said = (
+            None
+            if state.state == State.INTERRUPTED or is_terminal(state.state)
+            else evidence.of_service(state.evidence)
+        )
+        if said is not None and said != self._said_of_session:
+            self.note(said)
+        self._said_of_session = said
 
     def hear(self, news: News) -> None:
         """Notice whether there was any news, and say so if there has been none for long."""

@@ -128,7 +128,7 @@ class Account:
 
         Return what was done. Raises ServiceError.
         """
-        say("packing")
+        say("the agent, code and data into one script")
         work = [*work_files(run, only_shipped=False)]
         if may_fit(work):
             text = self._script(run, None, 1.0, None, work)
@@ -291,7 +291,8 @@ class Account:
             machine=packed.machine,
             timeout_s=max(1, round(packed.session_s)),
             has_internet=self._settings.internet,
-            datasets=tuple(f"{self.user}/{slug}" for slug in packed.datasets),
+            datasets=(*self._settings.datasets, *(f"{self.user}/{slug}" for slug in packed.datasets)),
+            models=self._settings.models,
             kernels=(record.source,) if record.source else (),
         )
         pushed = self.service.push(kernel)
@@ -303,7 +304,11 @@ class Account:
         if pushed.dropped:
             self._undo(kernel.ref)
             words = f"{HOST}: {kernel.ref} would run without {', '.join(pushed.dropped)}, and was deleted"
-            raise ServiceError(HOST, Reason.INVALID_SOURCES, f"{words}\n  were they deleted on kaggle.com?")
+            raise ServiceError(
+                HOST,
+                Reason.INVALID_SOURCES,
+                f"{words}\n  were they deleted on kaggle.com, or are they misspelt in the host's table?",
+            )
 
     def _undo(self, ref: KernelRef) -> None:
         with contextlib.suppress(ServiceError):  # it is on record, and deleted at the next opportunity

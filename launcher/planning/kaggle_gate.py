@@ -11,13 +11,14 @@ from launcher.values.plan import Finding, Plan
 _SECRETS = "Kaggle attaches secrets by hand in its editor, to one kernel, and each session of a run is a new kernel (kaggle-cli#582)"
 _WITHOUT_SECRETS = (
     "what a secret opens can be there without it: files in a private dataset of yours on Kaggle, or a gated model that you "
-    "add to your models on Kaggle"
+    "add to your models on Kaggle; name it in the host's table   datasets = […]     models = […]"
 )
+_INPUT = "/kaggle/input/"
 
 
 def kaggle_findings(plan: Plan, settings: KaggleSettings, facts: Facts | None) -> list[Finding]:
     """Return the findings of a plan for an account of Kaggle's; `facts` are what is expected there."""
-    found = [*_secrets(plan), *_places(plan), *_sessions(plan, settings)]
+    found = [*_secrets(plan), *_places(plan, settings), *_ranks(plan), *_sessions(plan, settings)]
     if facts is not None:
         found += [_expectation(plan, facts), *_packages(plan, settings, facts)]
     return found
@@ -30,21 +31,34 @@ def _secrets(plan: Plan) -> list[Finding]:
     return [Finding(level="refuse", code="no-secrets", message=message, mend=_WITHOUT_SECRETS)]
 
 
-def _places(plan: Plan) -> list[Finding]:
-    """Refuse files of the host: a session begins with what its script carries."""
+def _places(plan: Plan, settings: KaggleSettings) -> list[Finding]:
+    """Refuse files of the host, but for those of its datasets and models: a session begins with what its script carries."""
     sources = {
         "model": plan.model,
         "teacher": plan.teacher,
         **{f"data.{key}": one for key, one in plan.data.items()},
     }
-    named = [key for key, one in sources.items() if one is not None and one.kind == "host"]
+    on_host = {key: one.value for key, one in sources.items() if one is not None and one.kind == "host"}
+    has_inputs = bool(settings.datasets or settings.models)
+    named = [key for key, path in on_host.items() if not (has_inputs and path.startswith(_INPUT))]
     if not named:
         return []
     message = (
         f"{', '.join(named)}: host:… names a file that is on the host, and a session of {plan.host} has none"
+        + (f" but those below {_INPUT}" if has_inputs else "")
     )
-    mend = f"a file here is sent   --set {named[0]}=./…"
+    mend = f"a file here is sent   --set {named[0]}=./…     a dataset of Kaggle's is there if the host's table names it"
     return [Finding(level="refuse", code="no-host-files", message=message, mend=mend)]
+
+
+def _ranks(plan: Plan) -> list[Finding]:
+    """Note that a script of the user's own is started for each card: a machine of Kaggle's comes with all its cards."""
+    ranks = plan.split.ranks
+    if ranks == 1 or plan.command[0] not in ("python", "python3") or plan.hands_out("split"):
+        return []
+    message = f"{plan.host}: a session has {ranks} cards, and python is started {ranks} times, once for each"
+    mend = "a Trainer and accelerate share the work; a script for one card   -- sh -c 'python …'"
+    return [Finding(level="note", code="each-card", message=message, mend=mend)]
 
 
 def _sessions(plan: Plan, settings: KaggleSettings) -> list[Finding]:

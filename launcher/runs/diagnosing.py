@@ -12,7 +12,7 @@ from typing import Any
 
 from launcher.errors import RunError
 from launcher.hosts.log_diagnosis import BY_NAME, Diagnosis, Ended, diagnose
-from launcher.runs.evidence import words
+from launcher.runs.evidence import of_service, words
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.not_sent import explained
@@ -35,6 +35,13 @@ def diagnosis_of(mirror: Mirror) -> Diagnosis | None:
     if mirror.told is not None and mirror.told.state == State.INTERRUPTED:
         return _interrupted(mirror, mirror.told)
     known, unknown = _last_failure(mirror)
+    if (
+        known is None
+        and state is not None
+        and state.state == State.FAILED
+        and _dict(state.evidence).get("class")
+    ):
+        return _as_reported(b"", _dict(state.evidence), {"reason": state.reason})  # before any attempt began
     if known is not None:
         return known
     if state is not None and state.state in _STOPPED:
@@ -45,6 +52,9 @@ def diagnosis_of(mirror: Mirror) -> Diagnosis | None:
 
 
 def _interrupted(mirror: Mirror, state: RunState) -> Diagnosis:
+    if said := of_service(state.evidence):
+        mend = f"launch recover {mirror.short}     the next session goes on from the last checkpoint"
+        return Diagnosis("interrupted", None, None, f"the run is interrupted: {said}", mend)
     seen = f"; {', '.join(found)}" if (found := words(state.evidence)) else ""
     why = f"the run is interrupted: its agent is gone (killed, rebooted or removed){seen}"
     also = "its training may still run: recover ends it first, as stop does"

@@ -42,6 +42,12 @@ def doubt(evidence: object) -> str | None:
     return f"{recorded.get('class')}{line} ({recorded.get('why')})"
 
 
+def of_service(evidence: object) -> str | None:
+    """Return what a service said of a run's session; `None` of a run on a machine."""
+    said = evidence.get("service") if isinstance(evidence, dict) else None
+    return said if isinstance(said, str) else None
+
+
 def not_sent(evidence: object) -> str | None:
     """Return why the notice of a run's end was not sent; `None` if it was, or if the job has none."""
     problem = evidence.get("on_end") if isinstance(evidence, dict) else None
@@ -93,6 +99,8 @@ def _clauses(key: str, value: Any) -> list[str]:
         return [f"its agent {_end(value)}"]
     if key == "engine":
         return [f"its engine {value}"]
+    if key == "service":
+        return [str(value)]
     if key == "previous" and isinstance(value, dict):
         return [f"before it: {', '.join(words(value))}"]
     if key == "lost" and isinstance(value, list):

@@ -158,6 +158,7 @@ def _resume(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverReques
             stage("image").progress(step)
 
         def wait(step: str) -> None:
+            stage("wait").text = step
             stage("wait").progress(step)
 
         needs = Resumption((summary.attempt or 1) + 1, plan, build, secrets, say, wait, _client())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Sequence
 
@@ -16,9 +17,8 @@ from launcher.values.plan import Plan
 from launcher.values.record import RuntimeRecord
 
 LAST_WORDS_S = 5.0
-FIRST_S = 90.0
-"""How much earlier than others the client that pushed a run's last kernel may push the next one: two clients that follow a
-run both see its session end."""
+FIRST_S = 60.0
+"""How long a client waits at most before it pushes a segment after one that another client has pushed."""
 LOOK_S = 3.0
 
 
@@ -35,9 +35,9 @@ class Kaggle(Runtime):
         return RuntimeRecord(kind=cls.name) if host.kind == "kaggle" else None
 
     def needs(self, plan: Plan) -> str | None:
-        """Return `tree`: code and data travel in the script, or in a dataset."""
+        """Return `pack`: code and data travel in the script, or in a dataset."""
         del plan
-        return "tree"
+        return "pack"
 
     def create(
         self,
@@ -64,19 +64,23 @@ class Kaggle(Runtime):
         self._push(run)
 
     def resume(self, run: str, needs: Resumption) -> ResumedRun:
-        """Push the next kernel of a run whose last one is over, and whose outputs are at home."""
-        needs.wait(f"for what its last session has left; {self._spool.about}")
+        """Push the next kernel of a run whose last one is over, and whose outputs are at home, unless another client has.
+
+        The service has no lock: two pushes at once would both begin. So the client that pushed the last one goes first.
+        """
+        needs.wait(f"until what its last session has left is here; {self._spool.about}")
         self._spool.bring_home(run, lambda _count: None)
+        segments = self._spool.segments
         if self._is_continued(run, needs):
             return ResumedRun(state="running", is_ours=False, by="another client of the account")
-        self._spool.segments.check_goes_on_here(run)
+        segments.check_goes_on_here(run)
         resumed = self.ask_to_resume(run, needs)
         if resumed.place is not None:
             self._push(run)
         return resumed
 
     def _push(self, run: str) -> None:
-        """Push the run's next kernel; from then on the service keeps the run, and not this client."""
+        """Push the next kernel; from then on the service says how the run is, not the lock of its folder here."""
         self._spool.segments.push(run)
         self.desk.runs.await_agent(run, 0.0)
 
@@ -84,14 +88,16 @@ class Kaggle(Runtime):
         """Whether another client has pushed the next kernel. The one that pushed the last is given time to do so."""
         segments = self._spool.segments
         record = segments.record(run)
-        first_s = 0.0 if record is None or not record.is_adopted else min(FIRST_S, 5 + record.session_s / 10)
+        first_s = 0.0
+        if record is not None and record.is_adopted:
+            first_s = random.uniform(1.0, 1.5) * min(FIRST_S, 5 + record.session_s / 10)  # noqa: S311 - jitter
         until = time.monotonic() + first_s
         while not segments.catch_up(run):
             left_s = until - time.monotonic()
             if left_s <= 0:
                 return False
-            needs.wait(f"for the client that pushed its last kernel, {left_s:.0f} s more")
-            time.sleep(LOOK_S)
+            needs.wait(f"for the client that pushed its last session, {left_s:.0f} s more")
+            time.sleep(min(LOOK_S, left_s))
         return True
 
     def stop(self, run: str, grace_s: float) -> bool:

@@ -42,12 +42,25 @@ def _accelerator(written: str) -> str:
     return written
 
 
+def _dataset(written: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][\w-]*/[A-Za-z0-9][\w.-]*", written):
+        raise ValueError("expected OWNER/NAME, the end of the address of its page")
+    return written
+
+
+def _model(written: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][\w-]*(/[A-Za-z0-9][\w.-]*){3,4}", written):
+        raise ValueError("expected OWNER/MODEL/FRAMEWORK/VARIATION, and /VERSION if you want")
+    return written
+
+
 class KaggleSettings(Written):
     """What a host of kind `kaggle` has instead of an address.
 
     `account` None means that of the credentials. `accelerator` None leaves the choice to the profile; the text "None" is
     Kaggle's own name for a session without one. `session_hours` is the length of one session; a longer run has several.
-    `keep_kernels`: do not delete a session's kernel once its outputs are here.
+    `keep_kernels`: do not delete a session's kernel once its outputs are here. `datasets` and `models` are Kaggle's, which
+    each session sees below /kaggle/input.
     """
 
     account: Annotated[str, AfterValidator(_account)] | None = None
@@ -56,6 +69,8 @@ class KaggleSettings(Written):
     session_hours: Annotated[float, Field(gt=0, le=MOST_SESSION_HOURS)] = SESSION_HOURS
     accelerator: Annotated[str, AfterValidator(_accelerator)] | None = None
     keep_kernels: bool = False
+    datasets: tuple[Annotated[str, AfterValidator(_dataset)], ...] = ()
+    models: tuple[Annotated[str, AfterValidator(_model)], ...] = ()
 
     @property
     def is_kaggles_own(self) -> bool:

@@ -12,7 +12,8 @@ it is:
     text      a picture or a tree; every path of a tree must exist
 
 A comment directly above a block says more: `<!-- not run: why -->`, `<!-- slow -->` (not in `make quick`),
-`<!-- on lab -->` (needs the testbed's SSH host, which is called lab then), `<!-- exits with 3 -->`,
+`<!-- on lab -->` (needs the testbed's SSH host, which is called lab then), `<!-- on kaggle -->` (an account at the testbed's
+stand-in for Kaggle, whose sessions have two simulated T4), `<!-- exits with 3 -->`,
 `<!-- first: COMMAND -->` (typed before, not shown) and `<!-- with: OPTIONS -->` (added to each launch).
 """
 
@@ -30,6 +31,8 @@ from typing import NamedTuple
 
 import pytest
 from testbed.client import REPOSITORY, Client
+from testbed.kaggle_image import habits_with_two_t4
+from testbed.kaggle_service import KaggleService
 
 from launcher.runs import resolve
 
@@ -39,7 +42,7 @@ KINDS = ("sh", "console", "python", "toml", "json", "text")
 FENCE = re.compile(r"^( *)```(.*)$")
 SLOW = re.compile(r"(?m)^ *· [0-9:]+ +nothing new for .*\n")
 """What a slow machine says besides."""
-MARKER = re.compile(r"<!-- (not run|slow|on lab|exits with|first|with|tree):? ?(.*?) ?-->")
+MARKER = re.compile(r"<!-- (not run|slow|on lab|on kaggle|exits with|first|with|tree):? ?(.*?) ?-->")
 
 
 class Block(NamedTuple):
@@ -62,8 +65,8 @@ class Block(NamedTuple):
 
     @property
     def needs(self) -> str:
-        """Where it is run: quick, slow, lab, or nowhere."""
-        places = {"not run": "nowhere", "on lab": "lab", "slow": "slow"}
+        """Where it is run: quick, slow, lab, kaggle, or nowhere."""
+        places = {"not run": "nowhere", "on lab": "lab", "on kaggle": "kaggle", "slow": "slow"}
         return next((place for name, place in places.items() if self.has(name)), "quick")
 
     @property
@@ -316,3 +319,16 @@ def test_what_a_page_does_on_a_host_happens(desk: Desk, ssh_host, page: str) -> 
     """The blocks with `--host lab`, on the testbed's SSH host."""
     (desk.client.project / "launch.toml").write_text(ssh_host.table("lab"))
     run_all(desk, page, "lab")
+
+
+@pytest.mark.testbed
+@pytest.mark.slow(reason="waits for several sessions")
+@pytest.mark.parametrize("page", pages_with("kaggle"))
+def test_what_a_page_does_at_kaggle_happens(desk: Desk, page: str, tmp_path: Path) -> None:
+    """The blocks with `--host kaggle`, at the stand-in for its service; the token is one of the stand-in's."""
+    with KaggleService(tmp_path / "service", habits_with_two_t4(tmp_path)) as service:
+        service.account()
+        desk.env["KAGGLE_API_TOKEN"] = "KGAT_alice"
+        table = f'[hosts.kaggle]\nkind = "kaggle"\napi = "{service.base}"\n'
+        (desk.client.project / "launch.toml").write_text(table)
+        run_all(desk, page, "kaggle")

@@ -17,8 +17,8 @@ def job(**values):
     return Job(name="sft", command=("python", "train.py"), **values)
 
 
-def found(asked, host=KAGGLE, facts=FACTS):
-    made = plan(CHOICE.profiles[0], host, asked, runtime="kaggle")
+def found(asked, host=KAGGLE, facts=FACTS, takes=None):
+    made = plan(CHOICE.profiles[0], host, asked, runtime="kaggle", takes=takes)
     return {finding.code: finding for finding in check(made, facts, host, wheels())}
 
 
@@ -78,3 +78,22 @@ def test_the_machine_of_a_recorded_plan_is_the_one_that_was_asked_for():
     given = made.model_copy(update={"session": session(CHOICE, (), (), wheels())})
     assert planned_machine(given).machine == CHOICE.machine
     assert planned_machine(given).profiles == CHOICE.profiles
+
+
+def test_files_of_a_dataset_that_the_table_names_are_there():
+    """Below /kaggle/input; no other path is, and without a dataset none at all."""
+    with_data = Host(name="k", kind="kaggle", kaggle=KaggleSettings(datasets=("alice/texts",)))
+    inside = job(model="host:/kaggle/input/datasets/alice/texts/base")
+    assert "no-host-files" not in found(inside, with_data)
+    assert "no-host-files" in found(inside)
+    said = found(job(model="host:/models/base"), with_data)["no-host-files"]
+    assert "but those below /kaggle/input/" in said.message
+
+
+def test_python_is_started_for_each_card_and_a_newcomer_is_told():
+    """But not of a job that takes its batch from the plan, nor of another program, which has a note of its own."""
+    said = found(job(), takes=())["each-card"]
+    assert (said.level, "python is started 2 times" in said.message) == ("note", True)
+    assert "sh -c" in said.mend
+    assert "each-card" not in found(job(), takes=("split",))
+    assert "each-card" not in found(Job(name="x", command=("sh", "-c", "python train.py")), takes=())

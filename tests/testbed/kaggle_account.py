@@ -75,9 +75,9 @@ class KaggleAccount:
         client.variables |= {"KAGGLE_USERNAME": "alice", "KAGGLE_KEY": "key-of-alice"}
 
     def host(self, client: Client | None = None, **keys: Any) -> None:
-        """Write the host's table, with these keys beside the usual ones."""
+        """Write the host's table, with these keys beside the usual ones; one that is None is left out."""
         table = {"kind": "kaggle", "api": self.service.base, "accelerator": "None", **keys}
-        lines = [f"{key} = {json.dumps(value)}" for key, value in table.items()]
+        lines = [f"{key} = {json.dumps(value)}" for key, value in table.items() if value is not None]
         ((client or self.client).project / "launch.toml").write_text(
             "\n".join([f"[hosts.{HOST}]", *lines, ""])
         )

@@ -92,6 +92,8 @@ def test_a_key_of_accounts_is_refused_for_a_machine(key):
         ({"accelerator": "T4 x 2"}, ["NvidiaTeslaT4"]),
         ({"runtime": "docker"}, ["hosts.k.runtime"]),
         ({"acount": "alice"}, ["did you mean 'account'", "allowed: account, api", "profile"]),
+        ({"datasets": ["texts"]}, ["hosts.k.datasets", "OWNER/NAME"]),
+        ({"models": ["google/gemma"]}, ["hosts.k.models", "OWNER/MODEL/FRAMEWORK/VARIATION"]),
         ({"kaggle": {}}, ["its keys here"]),
     ],
 )

@@ -19,6 +19,12 @@ _FATES = {
 }
 """The fate of a session by its status in `service.json`; with any other, the service knows nothing of it for now."""
 
+_WORDS = {
+    **dict.fromkeys(("sent", "queued"), "its session waits for a machine"),
+    "unsettled": "the push of its session has no answer yet",
+    "none": "it has no session",
+}
+
 
 class Spooled(Fate):
     """What the client last heard from the service: `control/service.json`, written before a session is asked for.
@@ -46,14 +52,21 @@ class Spooled(Fate):
             return "stopped", str(WISHES["stop"]), {"service": words}
         if fruitless < MOST_FRUITLESS:
             return None
-        return "failed", NO_PROGRESS, {"service": "%d sessions in a row left no new checkpoint" % fruitless}
+        evidence = {
+            "class": NO_PROGRESS,
+            "line": str(record.get("words") or "its session is over"),
+            "why": "%d sessions in a row left no new checkpoint: another one would end as they did"
+            % fruitless,
+            "mend": "what stopped them is in the log; a script saves within a session by worker.due, or `save_every_minutes`",
+        }
+        return "failed", NO_PROGRESS, evidence
 
 
 def _verdict(run: Run) -> Verdict:
     record = read_json(run.service)
     status = str(record.get("status") or "none")
-    said = record.get("words")
-    words = str(said or ("it has no session" if status == "none" else "its session is %s" % status))
+    said = record.get("words") or _WORDS.get(status)
+    words = str(said or "its session is %s" % status)
     fate = _FATES.get(status, SILENT)
     evidence = {"service": words} if said or fate != ALIVE else None
     return Verdict(fate, evidence, words, "reserved" if status == "waiting" else "")

@@ -63,8 +63,8 @@ def choose_cards(root: str, allowed: Sequence[AllowedCards]) -> Optional[Came]:
     raise UnfitError(
         WRONG_CARD,
         "the session has %s" % _words(report),
-        "the plan was made for %s" % " or ".join(one.title for one in allowed),
-        "launch again: the service may give what was asked for, or allow the other card too",
+        "other cards came than the plan was made for: %s" % " or ".join(one.title for one in allowed),
+        "launch again: the service may give what was asked for; --allow-substitute plans for other cards too",
     )
 
 
@@ -115,7 +115,8 @@ def check_torch(came: Came, orders: Orders, due_s: float, say: Say) -> Optional[
 def _replace_torch(wheel: TorchWheel, came: Came, due_s: float, say: Say) -> Optional[str]:
     code, last = _pip(["--index-url", wheel.url, wheel.requirement], due_s, say)
     if code != 0:
-        raise _no_kernel(came, last, "pip cannot install %s" % wheel.requirement)
+        mend = "pip could not install %s, which has it: does the account have internet in its sessions?"
+        raise _no_kernel(came, last, mend % wheel.requirement)
     found = _import_torch()
     if not _is_fit(found, came):
         words = found["error"] or "torch %s has code for %s" % (found["torch"], found["architectures"])
@@ -177,7 +178,12 @@ def check_requirements(orders: Orders, torch: Optional[str], due_s: float, say: 
     kept = ["torch==%s" % torch] if torch is not None else []
     code, last = _pip([*lacking, *kept], due_s, say)
     if code != 0:
-        raise UnfitError(MISSING, last, why, "pip cannot install them: the log of the session says why")
+        raise UnfitError(
+            MISSING,
+            last,
+            why,
+            "pip could not install them: name versions that exist, or let the account have internet in its sessions",
+        )
 
 
 def _lacking(requirements: Sequence[str]) -> List[str]:
