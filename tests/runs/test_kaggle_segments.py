@@ -34,6 +34,8 @@ def test_a_job_of_three_sessions_ends_as_one_without_a_break(kaggle_account):
     assert said.count("its session has ended at its limit") == 2
     kaggle_account.assert_pushed_once(run, 3)
     assert kaggle_account.waits() == [5, 9]
+    sources = [line["body"].get("kernelDataSources") for line in kaggle_account.service.calls("SaveKernel")]
+    assert sources == [None, [f"alice/launch-{run}-1"], [f"alice/launch-{run}-2"]]
     model = kaggle_account.client.runs / run / "artifacts" / "model"
     assert kaggle_account.judge(STEPS, model) == 0
     assert kaggle_account.kernels() == []
