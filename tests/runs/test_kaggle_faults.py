@@ -123,6 +123,7 @@ def test_outputs_that_are_gone_are_named(kaggle_account):
     assert account.row(run)["state"] == "succeeded"
 
 
+@pytest.mark.long
 def test_a_session_that_is_called_running_for_ever_is_deleted(kaggle_account):
     """After its limit and some slack: nobody pays for it any longer, and the run goes on from what is here."""
     account = kaggle_account

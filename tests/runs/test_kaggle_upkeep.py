@@ -122,6 +122,7 @@ def test_a_tree_that_is_too_large_is_a_dataset_which_is_reused_and_goes_with_gc(
     assert gc(account) == []
 
 
+@pytest.mark.long
 def test_a_dataset_that_somebody_deleted_is_made_again_for_the_next_session(kaggle_account):
     """The spool has what was in it."""
     account = kaggle_account
