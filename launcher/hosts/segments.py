@@ -42,6 +42,8 @@ Kaggle, unsloth's tests, 2026-08)."""
 LOCK_S = 90.0
 ASKED = ("unsettled", "sent", "queued", "running")
 """The statuses that may have changed at the service."""
+NO_LIVE_VIEW = "no live view"
+"""So the words of a session begin whose log cannot be followed, until it can."""
 RECORD, LOCK, FEED_LOCK = "service.json", "service.lock", "feed.lock"
 LEFT = "left"
 """The folder of the records of runs that were removed here, and not yet from the service."""
@@ -268,7 +270,9 @@ class Segments:
             return _with(_over(_without(record, record.ref), seen.words, "deleted"), are_gone=True)
         status = "ended" if seen.status == "over" else seen.status
         began = record.began or (now if status in ("running", "ended") else None)
-        record = _with(record, status=status, words=seen.words, time=now, began=began)
+        has_no_view = status == "running" and record.words.startswith(NO_LIVE_VIEW)
+        words = seen.words or (record.words if has_no_view else "")
+        record = _with(record, status=status, words=words, time=now, began=began)
         if status == "ended" or not is_overdue(record):
             return record
         if next(self.service.outputs(record.ref, record.run), None) is not None:
