@@ -32,6 +32,8 @@ from launcher.values.segment_record import SegmentRecord, SegmentStatus
 SETTLE_S = 60.0
 """How long a push without an answer may take to show at the service. It is a guess: no figure was found."""
 SETTLE_EVERY_S = 3.0
+SHOW_S = 20.0
+"""How long a push that was accepted may be called missing. A guess as well."""
 PUSHES = 3
 """So many pushes in a row may be lost before the launch gives up."""
 BACK_OFF_S = (30.0, 60.0, 120.0, 300.0)
@@ -267,6 +269,8 @@ class Segments:
             return self._settle(record)
         seen, now = self.service.look(record.ref), time.time()
         if seen.status == "deleted":
+            if record.status == "sent" and now < record.time + SHOW_S:
+                return record  # what was just taken may not show everywhere yet
             return _with(_over(_without(record, record.ref), seen.words, "deleted"), are_gone=True)
         status = "ended" if seen.status == "over" else seen.status
         began = record.began or (now if status in ("running", "ended") else None)
@@ -388,7 +392,9 @@ class Segments:
         """
         runs = self._root / "runs"
         runs.mkdir(exist_ok=True, mode=0o700)
-        known = {_stem(self.service.reference(run.name, 1)) for run in runs.iterdir()}
+        removed = (path.stem for path in (self._root / LEFT).glob("*.json"))
+        names = [*removed, *(run.name for run in runs.iterdir())]
+        known = {_stem(self.service.reference(run, 1)) for run in names}
         newest: dict[str, int] = {}
         for name in self.service.names(words):
             stem, number = _stem(name), _number(name)
