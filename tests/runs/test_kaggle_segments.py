@@ -59,7 +59,7 @@ def killed_at_random(account, kills, dice):
             assert process.returncode == 0, out + err
             return known[0], at_work
         if number >= EARLY and not known:  # a busy machine may take longer to begin than the longest while
-            until(lambda: process.poll() is not None or [*client.runs.glob("[0-9]*")], "the run", every=0.1)
+            until(lambda: [*client.runs.glob("[0-9]*")], "the run", every=0.1)
         try:
             process.wait(dice.uniform(0.2, LONGEST_S))
         except subprocess.TimeoutExpired:
