@@ -37,8 +37,6 @@ def test_a_job_of_three_sessions_ends_as_one_without_a_break(kaggle_account):
     assert said.count("its session has ended at its limit") == 2
     kaggle_account.assert_pushed_once(run, 3)
     assert kaggle_account.waits() == [5, 9]
-    sources = [line["body"].get("kernelDataSources") for line in kaggle_account.service.calls("SaveKernel")]
-    assert sources == [None, [f"alice/launch-{run}-1"], [f"alice/launch-{run}-2"]]
     model = kaggle_account.client.runs / run / "artifacts" / "model"
     assert kaggle_account.judge(STEPS, model) == 0
     assert kaggle_account.kernels() == []
@@ -61,11 +59,7 @@ def killed_at_random(account, kills, dice):
             assert process.returncode == 0, out + err
             return known[0], at_work
         if number >= EARLY and not known:  # a busy machine may take longer to begin than the longest while
-            until(
-                lambda process=process: process.poll() is not None or [*client.runs.glob("[0-9]*")],
-                "the run",
-                every=0.1,
-            )
+            until(lambda: [*client.runs.glob("[0-9]*")], "the run", every=0.1)
         try:
             process.wait(dice.uniform(0.2, LONGEST_S))
         except subprocess.TimeoutExpired:
