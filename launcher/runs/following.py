@@ -6,7 +6,7 @@ import contextlib
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rich.filesize import decimal
@@ -43,8 +43,22 @@ BACK_OFF_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 MOST_ASKED_S = 120.0
 
 
+Watch = Callable[[UnreachableError | None], None]
+"""Called while a run is followed, with the error of a lost link: what it raises ends the following."""
+
+
+def no_watch(_error: UnreachableError | None) -> None:
+    """Let a run be followed for as long as it takes."""
+
+
 def follow(
-    host: Host, mirror: Mirror, view: View, desk: Desk | None = None, *, pulls: bool = True
+    host: Host,
+    mirror: Mirror,
+    view: View,
+    desk: Desk | None = None,
+    *,
+    pulls: bool = True,
+    watch: Watch = no_watch,
 ) -> RunState:
     """Fetch and show a run until it ends, waits or is interrupted; return its state.
 
@@ -68,7 +82,7 @@ def follow(
                     if tries:
                         view.back()
                     tries = 0
-                    state = _until_end(link, mirror, view, board, keeper)
+                    state = _until_end(link, mirror, view, board, keeper, watch)
                     has_ended = pulls and is_terminal(state.state)
                     if has_ended:
                         _bring_home(link, mirror, view, keeper, is_last_try=lost_pulls + 1 == LOST_LINKS)
@@ -80,6 +94,7 @@ def follow(
                 if not tries and (words := last_answer(mirror, LONG_AGO_S)):
                     view.note(words)
                 tries += 1
+                watch(error)
                 pause(view, error, tries)
 
 
@@ -124,11 +139,12 @@ def _tell_parent(mirror: Mirror, view: View) -> bool:
 
 
 def _until_end(
-    desk: Desk, mirror: Mirror, view: View, board: TensorBoard, keeper: CheckpointKeeper
+    desk: Desk, mirror: Mirror, view: View, board: TensorBoard, keeper: CheckpointKeeper, watch: Watch
 ) -> RunState:
     wait_s = WAIT_S
     is_shown = mirror.began() is not None  # and was shown, if it continues another run
     while True:
+        watch(None)
         news = mirror.apply(desk.runs.read(mirror.run, mirror.request(), wait_s))
         is_shown = is_shown or _tell_parent(mirror, view)
         wait_s = WAIT_S if _goes_on(news.state) else 0.0
