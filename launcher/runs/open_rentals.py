@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.hosts.rental_ledger import Ledger, usual_folder
+from launcher.runs.tenancies import rented
 from launcher.values.renting import Rental, RentalState, dollars
 
 RECONCILE = "launch reconcile"
@@ -23,13 +24,15 @@ _DOING = {
 class OpenRental(NamedTuple):
     """A rental that may cost something, whether a process here looks after it, and its cost so far in cents, at most.
 
-    If nobody knows whether its launch made an instance, that is what the instance would have cost.
+    If nobody knows whether its launch made an instance, that is what the instance would have cost. `is_kept`: its table says
+    that it is not ended with its run.
     """
 
     rental: Rental
     is_held: bool
     cents: int
     is_past: bool
+    is_kept: bool = False
 
     @property
     def is_unsettled(self) -> bool:
@@ -50,6 +53,8 @@ class OpenRental(NamedTuple):
             return f"its launch has no answer, and may have made an instance   {RECONCILE}"
         if self.is_past:
             return f"is past its limit, and may still be billed   {RECONCILE}"
+        if not self.is_held and self.is_kept:
+            return f"is kept until its limit; to end it   {RECONCILE} --adopt {self.rental.instance}"
         if not self.is_held:
             return f"no process here ends it   launch attach {self.rental.intent.run.rpartition('-')[2]}     or   {RECONCILE}"
         return None
@@ -71,11 +76,14 @@ class OpenRentals(NamedTuple):
         return lines + [f"{path}: cannot be read; what it records may be billed" for path in self.unreadable]
 
 
-def open_rentals(now: float, ledger: Ledger | None = None) -> OpenRentals:
+def open_rentals(now: float) -> OpenRentals:
     """Return what may cost something, by the ledger."""
-    book = ledger or Ledger(usual_folder())
+    book = Ledger(usual_folder())
+    open_ones = [rental for rental in book.rentals() if rental.is_open]
+    kept = {one.rental.nonce for one in rented() if one.tenancy.keeps} if open_ones else set()
     found = [
-        _of(rental, now, is_held=book.is_held(rental.nonce)) for rental in book.rentals() if rental.is_open
+        _of(rental, now, is_held=book.is_held(rental.nonce))._replace(is_kept=rental.nonce in kept)
+        for rental in open_ones
     ]
     return OpenRentals(tuple(found), book.unreadable())
 
