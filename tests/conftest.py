@@ -21,6 +21,7 @@ from testbed.client import IS_REQUIRED, REPOSITORY, Client, kill_all_of, missing
 from testbed.engine import Engine, RootlessEngine, engine_in_a_machine
 from testbed.kaggle_account import KaggleAccount, habits
 from testbed.kaggle_service import KaggleService
+from testbed.lambda_cloud import LambdaCloud, lambda_cloud_for
 from testbed.machine import Machine, remove_bridge
 from testbed.sshd import MissingPartError, SshHost
 from testbed.toy import Toy
@@ -183,6 +184,16 @@ def kaggle_account(client: Client, tmp_path: Path) -> Iterator[KaggleAccount]:
 
 
 @pytest.fixture
+def lambda_cloud(client: Client, tmp_path: Path) -> Iterator[LambdaCloud]:
+    """An account of Lambda Cloud's stand-in with machines, and a project that trains there; see LambdaCloud."""
+    try:
+        with lambda_cloud_for(client, tmp_path) as made:
+            yield made
+    except MissingPartError as error:
+        missing(str(error))
+
+
+@pytest.fixture
 def small_disk() -> Iterator[Path]:
     """A file system of 4 MiB."""
     if os.geteuid() != 0:
@@ -225,7 +236,16 @@ def copy_demo(demo: Path) -> Callable[[Path], None]:
     return put
 
 
-_TESTBED = {"ssh_host", "machines", "engine", "rootless_engine", "wheels", "ssh_native", "ssh_docker"}
+_TESTBED = {
+    "ssh_host",
+    "machines",
+    "engine",
+    "rootless_engine",
+    "wheels",
+    "ssh_native",
+    "ssh_docker",
+    "lambda_cloud",
+}
 _TRAINING = {"demo"}
 """Fixtures that mark each test that uses them as `testbed` or `training`."""
 _BRIDGED = {"machines", "pair", "engine", "wheels"}

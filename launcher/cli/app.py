@@ -29,11 +29,13 @@ from launcher.cli import (
     logs,
     ls,
     metrics,
+    offers,
     plot,
     probe,
     profile,
     ps,
     pull,
+    reconcile,
     recover,
     rerun,
     resume,
@@ -45,6 +47,7 @@ from launcher.cli import (
     sweep,
     verify,
 )
+from launcher.cli.past_limit import past_limit
 from launcher.cli.quick import QuickCommand, QuickGroup, WrongWordsError, tell_wrong_words
 from launcher.cli.say import complain
 from launcher.cli.signals import Terminated, heed_sigterm
@@ -150,9 +153,16 @@ _TASKS: dict[str, dict[str, Any]] = {
     },
     "Files": {"ls": ls.ls, "pull": pull.pull, "cp": cp.cp},
     "Work beside a run": {"exec": execute.execute, "shell": shell.shell, "forward": forward.forward},
-    "End and clean up": {"stop": stop.stop, "rm": rm.rm, "gc": gc.gc, "sweep": sweep.sweep},
+    "End and clean up": {
+        "stop": stop.stop,
+        "rm": rm.rm,
+        "gc": gc.gc,
+        "sweep": sweep.sweep,
+        "reconcile": reconcile.reconcile,
+    },
     "Hosts and cards": {
         "hosts": hosts.hosts,
+        "offers": offers.offers,
         "probe": probe.probe,
         "drill": drill.drill,
         "profile": profile.app,
@@ -192,6 +202,7 @@ def main() -> None:
         finally:
             sys.stdout.flush()
             _tell_ended_runs()
+            _tell_past_limit()
         sys.exit(code if isinstance(code, int) else 0)
     except WrongWordsError as error:
         tell_wrong_words(error)
@@ -226,6 +237,12 @@ def _tell_ended_runs() -> None:
     """Say which abandoned runs were ended because their host answered; hardly any command loads that module."""
     farewell = sys.modules.get("launcher.runs.farewell")
     for words in farewell.said if farewell is not None else ():
+        complain(words)
+
+
+def _tell_past_limit() -> None:
+    """Say what is rented beyond its limit. A shell that completes a word is not interrupted."""
+    if "_LAUNCH_COMPLETE" not in os.environ and (words := past_limit()):
         complain(words)
 
 

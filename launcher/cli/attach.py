@@ -27,22 +27,28 @@ def attach(
     Examples:
         launch attach last
     """
-    from launcher.cli.follow import follow_to_end
+    from launcher.cli.follow import follow_to_end, show_end
     from launcher.cli.screens import make_view
     from launcher.errors import UnreachableError
     from launcher.runs import departures
     from launcher.runs.control import locate
     from launcher.runs.recovering import Outcome, recover_to_follow
     from launcher.runs.run_desk import open_desk
+    from launcher.runs.tenancies import gone, tenant_for
 
     view = make_view(as_json, is_quiet=quiet)
     place, mirror = locate(run, host)
+    if words := gone(mirror):
+        show_end(mirror, view, words)
+    tenant = tenant_for(mirror, view)
     desk = None
     elsewhere = departures.elsewhere(mirror)
     try:
         desk = open_desk(place, mirror)
         if elsewhere is not None:
             view.note(elsewhere)
+        elif tenant is not None and tenant.is_past:
+            pass  # its files are brought home; it would not go on
         elif recover_to_follow(desk, mirror, view) == Outcome.RECOVERED:
             what = (
                 "its last session is over, and the next one is on its way"
@@ -54,4 +60,4 @@ def attach(
         if elsewhere is not None:
             raise UnreachableError(error.host, f"{error}\n  {elsewhere}") from error
         view.lost(error, 1, 0.0)  # following retries for as long as it takes
-    follow_to_end(place, mirror, view, desk)
+    follow_to_end(place, mirror, view, desk, tenant)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -10,17 +11,19 @@ from typing import TYPE_CHECKING
 import typer
 
 from launcher.cli.signals import Terminated
+from launcher.errors import RunError
 from launcher.hosts import Desk
 from launcher.runs.evidence import doubt
-from launcher.runs.following import finish
+from launcher.runs.following import Watch, finish, no_watch
 from launcher.runs.mirror import Mirror
 from launcher.runs.sessions import follow_sessions
 from launcher.runs.view import View
 from launcher.values.host import Host
-from launcher.values.record import State, is_terminal
+from launcher.values.record import RunState, State, is_terminal
 
 if TYPE_CHECKING:
     from launcher.runs.launching import Started
+    from launcher.runs.tenant import Tenant
 
 _EXIT: dict[str, int] = {State.SUCCEEDED: 0, State.WAITING: 5, State.INTERRUPTED: 5}
 
@@ -32,31 +35,84 @@ def start_and_follow(start: Callable[[], Started], view: View, *, detach: bool) 
     except (KeyboardInterrupt, Terminated) as error:
         view.note("interrupted before the run began; nothing is left on the host")
         raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 130) from None
-    mirror = started.mirror
+    mirror, tenant = started.mirror, started.tenant
     signal_number = started.interrupts.release()
     if detach or signal_number is not None:
         started.desk.close()
+        if tenant is not None:
+            say_who_keeps(tenant, mirror, view)
         view.note(f"detached; the run continues.   launch attach {mirror.short} · launch stop {mirror.short}")
         view.started(mirror.run)
         raise typer.Exit(Terminated.exit_code if signal_number == signal.SIGTERM else 0)
-    follow_to_end(started.host, mirror, view, started.desk)
+    follow_to_end(started.host, mirror, view, started.desk, tenant)
 
 
-def follow_to_end(host: Host, mirror: Mirror, view: View, desk: Desk | None) -> None:
-    """Follow a run to its end and exit with its code. Ctrl-C detaches and exits with 0, SIGTERM with 143."""
+def follow_to_end(
+    host: Host, mirror: Mirror, view: View, desk: Desk | None, tenant: Tenant | None = None
+) -> None:
+    """Follow a run to its end and exit with its code. Ctrl-C detaches and exits with 0, SIGTERM with 143.
+
+    If its machine is rented and `tenant` looks after it, its files come home and the rent is ended then. Who detaches
+    leaves that to a process in the background.
+    """
     with contextlib.closing(view):
         try:
-            state = follow_sessions(host, mirror, view, desk)
+            state = follow_sessions(host, mirror, view, desk, _watch_of(tenant, view))
+            if tenant is not None:
+                from launcher.runs.rent_ending import end_rent  # few runs are on a rented machine
+
+                end_rent(tenant, mirror, state.state, view)
         except (KeyboardInterrupt, Terminated) as error:
+            if tenant is not None:
+                say_who_keeps(tenant, mirror, view)
             view.note(_detached(mirror))
             raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 0) from None
         except BrokenPipeError:  # the reader has closed the pipe, as `launch … | head` does
+            if tenant is not None:
+                tenant.hand_over(mirror)
             view.note(_detached(mirror))
             raise
         finish(mirror, state, view)
+    _leave(state)
+
+
+def show_end(mirror: Mirror, view: View, why_gone: str) -> None:
+    """Show how a run ended whose machine is gone, from what is here, and exit with its code.
+
+    Raises RunError if its end is not here: it had not ended when the machine went.
+    """
+    state = mirror.state()
+    if state is None or not is_terminal(state.state):
+        raise RunError(why_gone)
+    with contextlib.closing(view):
+        finish(mirror, state, view)
+    _leave(state)
+    raise typer.Exit(0)
+
+
+def _leave(state: RunState) -> None:
+    """Exit with the code of a run's end, if that is not 0."""
     code = 1 if doubt(state.evidence) else _EXIT.get(state.state, 1)
     if code:
         raise typer.Exit(code)
+
+
+def _watch_of(tenant: Tenant | None, view: View) -> Watch:
+    return no_watch if tenant is None else functools.partial(tenant.watch, view)
+
+
+def say_who_keeps(tenant: Tenant, mirror: Mirror, view: View) -> None:
+    """Leave a rental to a process in the background, and say which, and what would end the rent from another machine."""
+    if tenant.is_keeper:  # it was to end: the machine here may be going down
+        view.note(
+            f"nobody looks after the rental now; {tenant.cost} so far, {tenant.price}   launch attach {mirror.short}"
+        )
+        tenant.release()
+        return
+    cron, words = tenant.cron_line, f"{tenant.cost} so far, {tenant.price}, at most until {tenant.until}"
+    keeper = tenant.hand_over(mirror)
+    view.note(f"process {keeper.pid} brings its files home, then ends the rent: {words}   {keeper.log}")
+    view.note(f"in case this machine goes down, for cron on another one that has the API key:   {cron}")
 
 
 def _detached(mirror: Mirror) -> str:

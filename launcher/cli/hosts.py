@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,7 +34,8 @@ def hosts(
 
     These are this machine, the hosts of launch.toml and ~/.config/launch/hosts.toml, and the aliases of ~/.ssh/config that
     a run of this client is on. All are probed at once. An account of Kaggle's shows the machine that is expected there, and
-    its hours; `kaggle` is one if there are credentials for it here.
+    its hours; `kaggle` is one if there are credentials for it here. An account at Lambda Cloud shows what would be rented, and
+    its price. What is rented follows: since when, and what it has cost.
 
     Examples:
         launch hosts
@@ -41,6 +43,7 @@ def hosts(
     """
     from launcher.cli.wrapping import say_wrapped
     from launcher.runs import resolve
+    from launcher.runs.open_rentals import open_rentals
     from launcher.runs.probing import aliases_in_use, kaggle_in_use, probe_all
 
     configured = resolve.hosts()
@@ -51,13 +54,23 @@ def hosts(
     with _report_slow_hosts(rows, list(configured)):
         rows.extend(probe_all(list(configured.values())))
     rows.sort(key=lambda row: list(configured).index(row.host.name))
+    rented = open_rentals(time.time())
     if as_json:
         from launcher.cli import json_shapes
         from launcher.cli.answer import answer
+        from launcher.cli.rental_text import rental_row
 
-        answer(json_shapes.Hosts(hosts=[_shape(row) for row in rows], aliases=aliases))
+        found = {
+            "rentals": [rental_row(one) for one in rented.rentals],
+            "unreadable": [*map(str, rented.unreadable)],
+        }
+        answer(json_shapes.Hosts(hosts=[_shape(row) for row in rows], aliases=aliases, **found))
         return
     _show(rows)
+    if rented.rentals or rented.unreadable:
+        from launcher.cli.rental_text import show_rentals
+
+        show_rentals(rented)
     if aliases:
         say_wrapped(f"aliases of ~/.ssh/config, not probed: {', '.join(aliases)}")
 
@@ -103,11 +116,13 @@ def _show(rows: list[Probed]) -> None:
         Column("", 30, wraps=True),
     )
     print_columns(columns, [(row.host.name, *_cells(row)) for row in rows])
-    if accounts := [row.host.name for row in rows if row.host.kaggle is not None]:
-        from launcher.cli.wrapping import say_wrapped
-        from launcher.runs.kaggle_account import UNTRIED
+    from launcher.cli.wrapping import say_wrapped
+    from launcher.runs import kaggle_account, rental_choice
 
-        say_wrapped(f"{', '.join(accounts)}: {UNTRIED}")
+    untried = {"kaggle": kaggle_account.UNTRIED, "lambda-cloud": rental_choice.UNTRIED}
+    for kind, words in untried.items():
+        if accounts := [row.host.name for row in rows if row.host.kind == kind]:
+            say_wrapped(f"{', '.join(accounts)}: {words}")
 
 
 def _cells(row: Probed) -> tuple[str, ...]:

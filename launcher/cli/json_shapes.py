@@ -63,8 +63,35 @@ class Runs(Shape):
     runs: list[RunRow]
 
 
+class OfferRow(Part):
+    """A type of instance: its price, the regions that have one free, and the profile of its card, null if none names it."""
+
+    type: str
+    title: str
+    card: str
+    cards: int
+    memory_gb: float | None
+    cents_per_hour: int
+    regions: list[str]
+    vcpus: int
+    ram_gb: int
+    disk_gb: int
+    profile: str | None
+
+
+class Offers(Shape):
+    """`launch offers`: what a host's account can rent just now, the cheapest first."""
+
+    kind: Literal["offers"] = "offers"
+    host: str
+    offers: list[OfferRow]
+
+
 class HostRow(Part):
-    """A host. Without an answer `facts` is null, and `problem` says why. `quota` are the hours of an account of Kaggle's."""
+    """A host. Without an answer `facts` is null, and `problem` says why.
+
+    `quota` are the hours of an account of Kaggle's, or the price of what would be rented; `facts` are then expectations.
+    """
 
     host: str
     profile: str | None
@@ -73,12 +100,37 @@ class HostRow(Part):
     quota: str | None
 
 
+class RentalRow(Part):
+    """A machine that is rented for a run, as the ledger here knows it; `cents` is what it has cost at most.
+
+    `held`: a process here looks after it. `problem` says what somebody should do about it.
+    """
+
+    run: str
+    type: str
+    region: str
+    instance: str | None
+    state: str
+    since: float
+    deadline: float
+    cents_per_hour: int
+    cents: int
+    held: bool
+    past: bool
+    problem: str | None
+
+
 class Hosts(Shape):
-    """`launch hosts`; `aliases` are names of ~/.ssh/config that were not asked."""
+    """`launch hosts`; `aliases` are names of ~/.ssh/config that were not asked.
+
+    `rentals` may cost something just now; `unreadable` are files of the ledger that cannot be read, which may hold others.
+    """
 
     kind: Literal["hosts"] = "hosts"
     hosts: list[HostRow]
     aliases: list[str]
+    rentals: list[RentalRow]
+    unreadable: list[str]
 
 
 class Probe(Facts):
@@ -243,8 +295,30 @@ class SessionShown(Part):
     quota: str
 
 
+class RentalOption(Part):
+    """A type of instance that will do: its price, where it is free, for how long it may be rented, and what that costs."""
+
+    type: str
+    profile: str
+    cards: int
+    regions: list[str]
+    cents_per_hour: int
+    hours: float
+    expected_cents: int | None
+    why_expected: str | None
+    largest_cents: int
+
+
+class RentalShown(Part):
+    """What would be rented, the first one first, and the most that it may cost, whichever it is."""
+
+    options: list[RentalOption]
+    largest_cents: int
+    confirm_above_cents: int
+
+
 class Preview(Shape):
-    """`launch --dry-run`; `session` is null for a host that has none."""
+    """`launch --dry-run`; `session` and `rental` are null for a host that has none."""
 
     kind: Literal["preview"] = "preview"
     plan: Plan
@@ -252,6 +326,7 @@ class Preview(Shape):
     findings: list[Finding]
     cargo: CargoWithPaths
     session: SessionShown | None
+    rental: RentalShown | None
 
 
 class Proposed(Shape):
@@ -553,6 +628,26 @@ class Leftovers(Shape):
     items: list[Swept]
 
 
+class RentedThing(Part):
+    """An instance of an account or a rental of ours: what was done with it (`ended`), or what it is to us, and why."""
+
+    account: str
+    verdict: str
+    why: str
+    instance: str | None
+    run: str | None
+    type: str | None
+
+
+class Reconciliation(Shape):
+    """`launch reconcile`; `unreadable` are files of the ledger that no rental could be read from."""
+
+    kind: Literal["reconciled"] = "reconciled"
+    dry_run: bool
+    things: list[RentedThing]
+    unreadable: list[str]
+
+
 # the lines of a run that is followed: `launch --json`, `attach`, `resume`, `rerun`
 
 
@@ -700,6 +795,7 @@ class EndLine(Line):
 SHAPES: tuple[type[BaseModel], ...] = (
     *(
         Runs,
+        Offers,
         Hosts,
         Probe,
         Profiles,
@@ -729,6 +825,7 @@ SHAPES: tuple[type[BaseModel], ...] = (
     *(
         GarbageShown,
         Leftovers,
+        Reconciliation,
         Metric,
         LogLine,
         PlanLine,

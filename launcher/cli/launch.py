@@ -197,11 +197,12 @@ def launch(
 
 
 def _preview(request: Request, probe: Path | None, as_json: bool) -> None:
+    from launcher.cli.rental_text import rental_shape, show_rental
     from launcher.cli.session_text import session_shape, show_session
     from launcher.runs.previewing import preview
     from launcher.runs.probing import saved_probe
 
-    plan, findings, cargo, session = preview(request, saved_probe(probe) if probe else None)
+    plan, findings, cargo, session, rental = preview(request, saved_probe(probe) if probe else None)
     if as_json:
         import json
 
@@ -209,8 +210,9 @@ def _preview(request: Request, probe: Path | None, as_json: bool) -> None:
         from launcher.cli.json_shapes import CargoWithPaths, Preview
 
         shown = CargoWithPaths(**cargo.to_json(), paths=sorted(cargo.paths))
-        found = {"findings": list(findings), "cargo": shown, "session": session_shape(session)}
-        values = plain(Preview(plan=plan, digest=plan.digest, **found))
+        places = {"session": session_shape(session), "rental": rental_shape(rental)}
+        found = {"findings": list(findings), "cargo": shown}
+        values = plain(Preview(plan=plan, digest=plan.digest, **found, **places))
         ordered = json.loads(json.dumps(values, sort_keys=True))  # the same plan gives the same bytes
         first = {name: ordered.pop(name) for name in ("version", "kind")}
         print(json.dumps({**first, **ordered}, separators=(",", ":")))
@@ -222,8 +224,14 @@ def _preview(request: Request, probe: Path | None, as_json: bool) -> None:
     show_cargo(cargo)
     if session is not None:
         show_session(session)
+    if rental is not None:
+        show_rental(rental)
     if plan.secrets:
         say(f"  secrets    {', '.join(plan.secrets)}   (their values are read at launch)")
     show_findings(findings)
     if not any(finding.level == "refuse" for finding in findings):
-        say("the checks pass; nothing was sent")
+        say(
+            "the checks pass; nothing was sent"
+            if rental is None
+            else "the checks pass; nothing was rented or sent"
+        )

@@ -133,7 +133,9 @@ WaitOption = Annotated[
     ),
 ]
 DetachFlag = Annotated[bool, typer.Option("--detach", help="Start the run, print how to attach, and exit.")]
-SureFlag = Annotated[bool, typer.Option("--yes", "-y", help="Send a large folder without asking.")]
+SureFlag = Annotated[
+    bool, typer.Option("--yes", "-y", help="Send a large folder, and rent what costs much, without asking.")
+]
 QuietFlag = Annotated[
     bool, typer.Option("--quiet", "-q", help="Show stages, notes and the end; not what the training prints.")
 ]

@@ -41,7 +41,7 @@ from launcher.planning.kaggle_script import (
     write_tree,
 )
 from launcher.planning.kaggle_session import segment_cards
-from launcher.remote.record.rundir import Run
+from launcher.remote.record.rundir import RUN_ID, Run
 from launcher.values.host import Host
 from launcher.values.kaggle_kernel import SLUG_CHARACTERS, KernelRef, LogPiece, NewKernel, OutputFile
 from launcher.values.kaggle_kernel import KaggleReason as Reason
@@ -198,12 +198,7 @@ class Account:
 
     def reference(self, run: str, segment: int) -> str:
         """Return `account/launch-RUN-SEGMENT`; the name in a run's id is cut where that would be too long for Kaggle."""
-        room = SLUG_CHARACTERS.stop - 1 - len("launch--") - SEGMENT_DIGITS
-        if len(run) > room:
-            head, _, tail = run.rpartition("-")
-            run = f"{head[: room - len(tail) - 1]}-{tail}"
-        slug = re.sub(r"[^a-z0-9]+", "-", f"launch-{run}-{segment}")
-        return str(KernelRef(self.user, slug))
+        return str(KernelRef(self.user, f"launch-{_in_slug(run)}-{segment}"))
 
     def pack(self, run: Run, record: SegmentRecord) -> Packed:
         """Return a segment's script: the agent, the run's record, and what it works on unless that is in a dataset.
@@ -223,8 +218,8 @@ class Account:
             sent = {member.path for member in shipped}
             made = (member for member in work_files(run, only_shipped=False) if member.path not in sent)
             work = [*work, *made]
-        text = self._script(run, record, session_s, tree, work)
-        if not fits(text):
+        text = self._script(run, record, session_s, tree, work) if may_fit(work) else None
+        if text is None or not fits(text):
             path = Path(run.control) / f"tree-{record.segment}.json"
             everything = [*work_files(run, only_shipped=record.source is not None)]
             self._send_archive(everything, path, _unheard)
@@ -367,8 +362,7 @@ class Account:
 
     def names(self, words: str) -> list[str]:
         """Return the names of all kernels of launch that have some words in their names."""
-        ours = re.sub(r"[^a-z0-9]+", "-", f"launch-{words}".lower()).strip("-")
-        found = self.service.kernels(ours if words else "launch")
+        found = self.service.kernels(_in_slug(words) or "launch")
         return [str(ref) for ref in found if ref.slug.startswith("launch-")]
 
     def unpack(self, ref: str, folder: Path) -> SegmentRecord | None:
@@ -379,9 +373,11 @@ class Account:
         try:
             carried = payload_of(kernel.blob.source or "")
             settings = SegmentSettings.model_validate_json(unpacked(carried)[SETTINGS])
+            if not RUN_ID.fullmatch(settings.run) or self.reference(settings.run, settings.segment) != ref:
+                return None  # a copy of one, perhaps
+            extract_run(carried, folder)
         except (BadFileError, KeyError, ValidationError):
             return None
-        extract_run(carried, folder)
         if settings.tree is not None:
             (folder / "control" / TREE).write_text(settings.tree.model_dump_json() + "\n")
         sources = ["/".join(source.split("/")[:2]) for source in kernel.metadata.kernel_data_sources]
@@ -404,6 +400,15 @@ def machine_of(plan: Plan) -> str:
 
 def _unheard(_words: str) -> None:
     pass
+
+
+def _in_slug(run: str) -> str:
+    """Return the id of a run, or a part of it, as it stands in the names of its kernels."""
+    room = SLUG_CHARACTERS.stop - 1 - len("launch--") - SEGMENT_DIGITS
+    if len(run) > room:
+        head, _, tail = run.rpartition("-")
+        run = f"{head[: room - len(tail) - 1]}-{tail}"
+    return re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")
 
 
 def _ref(text: str) -> KernelRef:

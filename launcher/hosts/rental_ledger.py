@@ -82,9 +82,18 @@ class Ledger:
         """Look after a rental from now on; None if another process does."""
         return Lock.take(str(self._lock(nonce)))
 
+    def inherited(self, nonce: str) -> Lock | None:
+        """Return the lock of a rental that this process was started with; None without one. It is returned once."""
+        descriptor = _inherited(self._lock(nonce))
+        return None if descriptor is None else Lock(descriptor)
+
     def is_held(self, nonce: str) -> bool:
         """Whether a living process looks after a rental."""
         return is_locked(str(self._lock(nonce)))
+
+    def place(self, nonce: str) -> Path:
+        """Return the folder for what a rental's own files are: known_hosts, logs, its tenancy."""
+        return self._folder / nonce
 
     def rentals(self) -> tuple[Rental, ...]:
         """Return all rentals that can be read, the oldest first."""
@@ -171,6 +180,26 @@ class Ledger:
 
     def _lock(self, nonce: str) -> Path:
         return self._folder / f"{nonce}.lock"
+
+
+def _inherited(path: Path) -> int | None:
+    """Return the descriptor of a file that this process was started with; None without one.
+
+    Python passes none on by itself, so one that a new program finds inheritable was given to it.
+    """
+    try:
+        wanted, names = path.stat(), os.listdir("/dev/fd")
+    except OSError:
+        return None
+    for descriptor in sorted(int(name) for name in names if name.isdecimal()):
+        try:
+            is_it = os.path.samestat(os.fstat(descriptor), wanted)
+            if is_it and os.get_inheritable(descriptor):
+                os.set_inheritable(descriptor, False)
+                return descriptor
+        except OSError:
+            continue  # that of the listing itself
+    return None
 
 
 def _append(descriptor: int, line: dict[str, Any]) -> None:

@@ -32,6 +32,8 @@ from launcher.values.segment_record import SegmentRecord, SegmentStatus
 SETTLE_S = 60.0
 """How long a push without an answer may take to show at the service. It is a guess: no figure was found."""
 SETTLE_EVERY_S = 3.0
+SHOW_S = 20.0
+"""How long a push that was accepted may be called missing. A guess as well."""
 PUSHES = 3
 """So many pushes in a row may be lost before the launch gives up."""
 BACK_OFF_S = (30.0, 60.0, 120.0, 300.0)
@@ -42,6 +44,8 @@ Kaggle, unsloth's tests, 2026-08)."""
 LOCK_S = 90.0
 ASKED = ("unsettled", "sent", "queued", "running")
 """The statuses that may have changed at the service."""
+NO_LIVE_VIEW = "no live view"
+"""So the words of a session begin whose log cannot be followed, until it can."""
 RECORD, LOCK, FEED_LOCK = "service.json", "service.lock", "feed.lock"
 LEFT = "left"
 """The folder of the records of runs that were removed here, and not yet from the service."""
@@ -265,10 +269,14 @@ class Segments:
             return self._settle(record)
         seen, now = self.service.look(record.ref), time.time()
         if seen.status == "deleted":
+            if record.status == "sent" and now < record.time + SHOW_S:
+                return record  # what was just taken may not show everywhere yet
             return _with(_over(_without(record, record.ref), seen.words, "deleted"), are_gone=True)
         status = "ended" if seen.status == "over" else seen.status
         began = record.began or (now if status in ("running", "ended") else None)
-        record = _with(record, status=status, words=seen.words, time=now, began=began)
+        has_no_view = status == "running" and record.words.startswith(NO_LIVE_VIEW)
+        words = seen.words or (record.words if has_no_view else "")
+        record = _with(record, status=status, words=words, time=now, began=began)
         if status == "ended" or not is_overdue(record):
             return record
         if next(self.service.outputs(record.ref, record.run), None) is not None:
@@ -384,7 +392,9 @@ class Segments:
         """
         runs = self._root / "runs"
         runs.mkdir(exist_ok=True, mode=0o700)
-        known = {_stem(self.service.reference(run.name, 1)) for run in runs.iterdir()}
+        removed = (path.stem for path in (self._root / LEFT).glob("*.json"))
+        names = [*removed, *(run.name for run in runs.iterdir())]
+        known = {_stem(self.service.reference(run, 1)) for run in names}
         newest: dict[str, int] = {}
         for name in self.service.names(words):
             stem, number = _stem(name), _number(name)

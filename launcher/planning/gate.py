@@ -16,6 +16,7 @@ from launcher.planning.image_plan import torch_for
 from launcher.planning.installed_packages import unmet
 from launcher.planning.kaggle_gate import kaggle_findings
 from launcher.planning.ladder import FAILED_BEFORE
+from launcher.planning.lambda_machines import lambda_findings
 from launcher.planning.memory import Training, usable_gb, usable_words, weights_gb
 from launcher.planning.placement import (
     cards_of,
@@ -67,6 +68,8 @@ def check(
     ]
     if host.kaggle is not None:
         found += kaggle_findings(plan, host.kaggle, facts)
+    if host.lambda_cloud is not None:
+        found += lambda_findings(plan, facts)
     if facts is not None:
         found += [*_card(plan, facts), *_how(plan, facts, host), *_room(facts)]
         if wheels is not None:

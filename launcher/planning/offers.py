@@ -6,8 +6,9 @@ first, in each region that has one free. With max_hours = 8 at $1.99 an hour, $1
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, NamedTuple
 
 from pydantic import Field
@@ -43,17 +44,65 @@ class Limits(Written):
     max_cents: Annotated[int, Field(gt=0)] | None = None
 
 
-class Candidate(NamedTuple):
-    """A type in a region, how long it may be rented, and its costs in cents. `expected` is None if nothing is expected.
+class Expected(NamedTuple):
+    """How long a rental is expected to last, and how one knows."""
 
-    The end itself takes minutes too, which are not in `largest`.
+    hours: float
+    why: str
+
+
+class Wish(NamedTuple):
+    """What is to be rented. Without a profile any of the `known` ones will do; `cards` None leaves their number to it.
+
+    `types` and `regions`, if there are any, are tried in their order; else the cheapest comes first.
+    """
+
+    named: Sequence[Profile] = ()
+    known: Sequence[Profile] = ()
+    types: Sequence[str] = ()
+    regions: Sequence[str] = ()
+    cards: int | None = None
+
+
+class Priced(NamedTuple):
+    """A type that will do, the profile of all its cards, how long it may be rented, and its costs in cents.
+
+    `expected` is None if nothing is expected. The end itself takes minutes too, which are not in `largest`.
     """
 
     offer: Offer
-    region: str
+    profile: Profile
     limit_s: float
-    expected: int | None
     largest: int
+    expected: int | None = None
+    why_expected: str = ""
+
+
+class Candidate(NamedTuple):
+    """A type in a region that has one free."""
+
+    priced: Priced
+    region: str
+
+    @property
+    def offer(self) -> Offer:
+        """The type."""
+        return self.priced.offer
+
+    @property
+    def profile(self) -> Profile:
+        """The profile of all its cards."""
+        return self.priced.profile
+
+    @property
+    def limit_s(self) -> float:
+        """How long it may be rented."""
+        return self.priced.limit_s
+
+    @property
+    def largest(self) -> int:
+        """What it may cost at most."""
+        return self.priced.largest
 
 
 def card_memory(type_name: str, description: str) -> tuple[str, float | None]:
@@ -88,35 +137,46 @@ def boot_limit_s(cards: int) -> float:
     return 900.0 if cards <= 1 else 1800.0
 
 
-def candidates(
+def priced(
     host: str,
     offers: Iterable[Offer],
     limits: Limits,
-    *,
-    profile: Profile | None = None,
-    types: Sequence[str] = (),
-    regions: Sequence[str] = (),
-    expected_hours: float | None = None,
-) -> tuple[Candidate, ...]:
-    """Return what to try, the first one first: types and regions in the given order, else the cheapest first.
+    wish: Wish,
+    expected: Callable[[Profile], Expected | None] = lambda _profile: None,
+) -> tuple[Priced, ...]:
+    """Return the types that will do, the first one to try first, whether one is free or not.
 
-    Raises UnknownNameError for a type that is not offered, CardBusyError if all that fits is rented out just now, and
-    RefusedError, with what to write instead, if nothing fits or the limits are missing or too small.
+    Without a profile and without types they are those with the cards of the cheapest that is free: nobody asked for more.
+    Raises UnknownNameError for a type that is not offered, RefusedError, with what to write instead, if nothing fits or the
+    limits are missing or too small.
     """
-    fitting = _fitting(host, offers, profile, types)
+    fitting = _fitting(host, offers, wish)
     if limits.max_hours is None and limits.max_cents is None:
-        raise _no_limit(host, fitting[0], expected_hours)
-    affordable = [offer for offer in fitting if _limit_s(offer, limits) >= boot_limit_s(offer.cards)]
+        raise _no_limit(host, *fitting[0], expected)
+    affordable = [pair for pair in fitting if _limit_s(pair[0], limits) >= boot_limit_s(pair[0].cards)]
     if not affordable:
-        raise _too_small(host, fitting[0], limits)
-    found = [
-        _candidate(offer, region, limits, expected_hours)
-        for offer in affordable
-        for region in _regions(offer, regions)
-    ]
-    if not found:
-        raise _nothing_free(host, affordable, regions)
-    return tuple(found)
+        raise _too_small(host, fitting[0][0], limits)
+    if not wish.named and not wish.types:
+        free = [profile for offer, profile in affordable if regions_of(offer, wish.regions)]
+        first = (free or [affordable[0][1]])[0]
+        affordable = [pair for pair in affordable if pair[1] == first]
+    return tuple(_priced(offer, profile, limits, expected(profile)) for offer, profile in affordable)
+
+
+def regions_of(offer: Offer, preferred: Sequence[str]) -> Sequence[str]:
+    """Return the regions that have an offer free, in the order in which they are tried."""
+    return [name for name in preferred if name in offer.regions] if preferred else offer.regions
+
+
+def candidates(host: str, found: Sequence[Priced], regions: Sequence[str] = ()) -> tuple[Candidate, ...]:
+    """Return what to try of some types, in their order, in each region that has one free.
+
+    Raises CardBusyError if all are rented out just now.
+    """
+    free = [Candidate(one, region) for one in found for region in regions_of(one.offer, regions)]
+    if not free:
+        raise _nothing_free(host, [one.offer for one in found], regions)
+    return tuple(free)
 
 
 def _is_card(offer: Offer, profile: Profile) -> bool:
@@ -133,29 +193,58 @@ def _words(name: str) -> set[str]:
     return set(re.findall(r"[A-Z0-9]+", name.upper()))
 
 
-def _fitting(
-    host: str, offers: Iterable[Offer], profile: Profile | None, types: Sequence[str]
-) -> Sequence[Offer]:
+def _fitting(host: str, offers: Iterable[Offer], wish: Wish) -> Sequence[tuple[Offer, Profile]]:
+    """Return what will do, with the profiles of its cards. Raises UnknownNameError, RefusedError."""
     known = {offer.type: offer for offer in by_price(offers)}
-    for name in types:
+    for name in wish.types:
         if name not in known:
             raise unknown_name("type", name, known, looked_in=f"what {host} offers")
-    listed = [known[name] for name in types] or [offer for offer in known.values() if offer.cards]
-    fitting = [offer for offer in listed if profile is None or fits(offer, profile)]
-    if fitting:
-        return fitting
-    if profile is not None and types:
-        shown = ", ".join(f"{offer.type} ({offer.title})" for offer in listed)
-        raise RefusedError(
-            f"{host}: {shown} is not {profile.title}\n  leave `type` out, or name one of   launch offers --profile {profile.name}"
+    listed = [known[name] for name in dict.fromkeys(wish.types)] or list(known.values())
+    if wish.named:
+        profiles = [_of_cards(profile, wish.cards) for profile in wish.named]
+        pairs = [(offer, profile) for offer in listed for profile in profiles if fits(offer, profile)]
+    else:
+        sized = [offer for offer in listed if wish.cards in (None, offer.cards)]
+        found = [(offer, profile_of(offer, wish.known)) for offer in sized]
+        pairs = [(offer, profile) for offer, profile in found if profile is not None]
+    if pairs:
+        return pairs
+    raise _unfit(host, listed, wish)
+
+
+def _of_cards(profile: Profile, cards: int | None) -> Profile:
+    return profile if cards is None or profile.kind != "cuda" else profile.of_cards(cards)
+
+
+def _unfit(host: str, listed: Sequence[Offer], wish: Wish) -> RefusedError:
+    """Say why nothing will do, and what would."""
+    shown = ", ".join(f"{offer.type} ({offer.title})" for offer in listed) if wish.types else ""
+    if wish.named:
+        asked = " or ".join(_of_cards(profile, wish.cards).title for profile in wish.named)
+        alike = {offer.cards for offer in listed for profile in wish.named if _is_card(offer, profile)}
+        if wish.types and alike:
+            mend = f"all its cards   --gpus {min(alike)}     one card   launch offers --profile {wish.named[0].name}"
+        elif wish.types:
+            mend = f"leave `type` out, or name one of   launch offers --profile {wish.named[0].name}"
+        else:
+            counts = ", ".join(map(str, sorted(alike)))
+            mend = (
+                f"it has {counts} of them   --gpus {min(alike)}" if alike else "what it has   launch offers"
+            )
+        words = f"{shown} is not {asked}" if wish.types else f"no type has {asked}"
+        return RefusedError(f"{host}: {words}\n  {mend}")
+    if wish.types and wish.cards is not None:
+        return RefusedError(
+            f"{host}: {shown} has not {wish.cards} cards\n  leave out --gpus, or name another type"
         )
-    what = profile.title if profile is not None else "a card"
-    raise RefusedError(f"{host}: no type has {what}\n  what it has   launch offers")
-
-
-def _regions(offer: Offer, preferred: Sequence[str]) -> Sequence[str]:
-    """Return the regions that have an offer free, in the order in which they are tried."""
-    return [name for name in preferred if name in offer.regions] if preferred else offer.regions
+    if wish.types:
+        card = listed[0].card or listed[0].title
+        return RefusedError(
+            f"{host}: {shown} has a card that no profile names\n"
+            f'  write profiles/NAME.toml with probe_names = ["NVIDIA {card}"]; `launch profile show l40s` is an example'
+        )
+    cards = "cards" if wish.cards is None else f"{wish.cards} cards"
+    return RefusedError(f"{host}: no type has {cards} that a profile names\n  what it has   launch offers")
 
 
 def _limit_s(offer: Offer, limits: Limits) -> float:
@@ -166,15 +255,20 @@ def _limit_s(offer: Offer, limits: Limits) -> float:
     return int(min(hours) * 60 + 1e-6) * 60.0
 
 
-def _candidate(offer: Offer, region: str, limits: Limits, expected_hours: float | None) -> Candidate:
-    limit_s = _limit_s(offer, limits)
-    price = offer.cents_per_hour
-    expected = None if expected_hours is None else cents(min(expected_hours * 3600, limit_s), price)
-    return Candidate(offer, region, limit_s, expected, cents(limit_s, price))
+def _priced(offer: Offer, profile: Profile, limits: Limits, expected: Expected | None) -> Priced:
+    limit_s, price = _limit_s(offer, limits), offer.cents_per_hour
+    largest = cents(limit_s, price)
+    if expected is None:
+        return Priced(offer, profile, limit_s, largest)
+    cost = cents(min(expected.hours * 3600, limit_s), price)
+    return Priced(offer, profile, limit_s, largest, cost, expected.why)
 
 
-def _no_limit(host: str, offer: Offer, expected_hours: float | None) -> RefusedError:
-    hours = PROPOSED_HOURS if expected_hours is None else max(1, -int(-expected_hours * 2 // 1))
+def _no_limit(
+    host: str, offer: Offer, profile: Profile, expected: Callable[[Profile], Expected | None]
+) -> RefusedError:
+    likely = expected(profile)
+    hours = PROPOSED_HOURS if likely is None else max(1, math.ceil(likely.hours * 2))
     cost = dollars(cents(hours * 3600, offer.cents_per_hour))
     return RefusedError(
         f"{host}: a rented machine costs money until it is ended, so max_hours or max_cost is needed\n"

@@ -66,7 +66,7 @@ def judge(
     """Return the verdict on each instance, then on each rental that has none and is not over.
 
     `held` are the nonces that living processes look after, `wanted` the runs that still need their machine, `adopted` the
-    ids of strangers' instances that the user named to be ended.
+    ids of instances that the user named to be ended, ours or not.
     """
     by_nonce = {rental.nonce: rental for rental in rentals}
     billed = [instance for instance in instances if instance.is_billed]
@@ -74,8 +74,10 @@ def judge(
     found = []
     for instance in billed:
         rental = by_nonce.get(instance.nonce) if instance.nonce else None
-        if rental is None:
-            found.append(_stranger(instance, adopted))
+        if instance.id in adopted:
+            found.append(Judged(Verdict.ADOPTED, "named by you", instance, rental))
+        elif rental is None:
+            found.append(_stranger(instance))
         elif first[rental.nonce] != instance:
             found.append(Judged(Verdict.ORPHAN, "its launch made another instance too", instance, rental))
         else:
@@ -112,9 +114,7 @@ def _is_extra(instance: Instance, rental: Rental) -> bool:
     return any(extra.id == instance.id for extra in rental.extras)
 
 
-def _stranger(instance: Instance, adopted: Collection[str]) -> Judged:
-    if instance.id in adopted:
-        return Judged(Verdict.ADOPTED, "named by you", instance)
+def _stranger(instance: Instance) -> Judged:
     why = "another client's" if instance.is_launchers else "not launcher's"
     return Judged(Verdict.STRANGER, why, instance)
 

@@ -18,11 +18,12 @@ _HOLDS_KEY = re.compile(rb'\s*\{.*"private_key"\s*:\s*"-----BEGIN ', re.DOTALL)
 
 _SECRET_NAMES = frozenset((
     "_netrc", ".aws", ".azure", ".boto", ".databrickscfg", ".dockercfg", ".git-credentials", ".gnupg", ".kaggle", ".kube",
-    ".modal.toml", ".my.cnf", ".netrc", ".npmrc", ".oci", ".password-store", ".pgpass", ".pypirc", ".s3cfg", ".ssh",
+    ".lambda_cloud", ".modal.toml", ".my.cnf", ".netrc", ".npmrc", ".oci", ".password-store", ".pgpass", ".pypirc", ".s3cfg", ".ssh",
     ".vast_api_key", ".vault-token", "kaggle.json",
 ))  # fmt: skip
 _SECRET_BELOW = {
     ".config": ("gcloud", "gh", "hub", "rclone", "vastai"),
+    "launch": ("lambda_key",),
     ".docker": ("config.json",),
     ".huggingface": ("token", "stored_tokens"),
     "huggingface": ("token", "stored_tokens"),

@@ -6,12 +6,12 @@ import contextlib
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rich.filesize import decimal
 
-from launcher.errors import HostError, RunError, UnreachableError
+from launcher.errors import HostError, RunError, ServiceError, UnreachableError
 from launcher.hosts import Desk
 from launcher.runs import departures
 from launcher.runs.adapting import mending_command
@@ -40,10 +40,25 @@ LOST_LINKS = 5
 """So many links may be lost during a pull before it gives up; what has come stays."""
 LONG_AGO_S = 120.0
 BACK_OFF_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+MOST_ASKED_S = 120.0
+
+
+Watch = Callable[[UnreachableError | None], None]
+"""Called while a run is followed, with the error of a lost link: what it raises ends the following."""
+
+
+def no_watch(_error: UnreachableError | None) -> None:
+    """Let a run be followed for as long as it takes."""
 
 
 def follow(
-    host: Host, mirror: Mirror, view: View, desk: Desk | None = None, *, pulls: bool = True
+    host: Host,
+    mirror: Mirror,
+    view: View,
+    desk: Desk | None = None,
+    *,
+    pulls: bool = True,
+    watch: Watch = no_watch,
 ) -> RunState:
     """Fetch and show a run until it ends, waits or is interrupted; return its state.
 
@@ -67,7 +82,7 @@ def follow(
                     if tries:
                         view.back()
                     tries = 0
-                    state = _until_end(link, mirror, view, board, keeper)
+                    state = _until_end(link, mirror, view, board, keeper, watch)
                     has_ended = pulls and is_terminal(state.state)
                     if has_ended:
                         _bring_home(link, mirror, view, keeper, is_last_try=lost_pulls + 1 == LOST_LINKS)
@@ -79,12 +94,18 @@ def follow(
                 if not tries and (words := last_answer(mirror, LONG_AGO_S)):
                     view.note(words)
                 tries += 1
+                watch(error)
                 pause(view, error, tries)
 
 
 def pause(view: View, error: UnreachableError, losses: int) -> None:
-    """Say that the link is lost, for the `losses`th time, and wait before the next try: longer after each loss."""
+    """Say that the link is lost, for the `losses`th time, and wait before the next try: longer after each loss.
+
+    A service that says how long to wait is heard, up to a limit.
+    """
     wait_s = BACK_OFF_S[min(losses, len(BACK_OFF_S)) - 1] * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
+    asked_s = error.retry_s if isinstance(error, ServiceError) else None
+    wait_s = max(wait_s, min(asked_s or 0.0, MOST_ASKED_S))
     view.lost(error, losses, wait_s)
     time.sleep(wait_s)
 
@@ -118,11 +139,12 @@ def _tell_parent(mirror: Mirror, view: View) -> bool:
 
 
 def _until_end(
-    desk: Desk, mirror: Mirror, view: View, board: TensorBoard, keeper: CheckpointKeeper
+    desk: Desk, mirror: Mirror, view: View, board: TensorBoard, keeper: CheckpointKeeper, watch: Watch
 ) -> RunState:
     wait_s = WAIT_S
     is_shown = mirror.began() is not None  # and was shown, if it continues another run
     while True:
+        watch(None)
         news = mirror.apply(desk.runs.read(mirror.run, mirror.request(), wait_s))
         is_shown = is_shown or _tell_parent(mirror, view)
         wait_s = WAIT_S if _goes_on(news.state) else 0.0

@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import ValidationError
 
@@ -81,6 +81,9 @@ from launcher.values.plan import Finding, Plan, PlanValue
 from launcher.values.precision import Platform
 from launcher.values.profile import Profile
 
+if TYPE_CHECKING:
+    from launcher.runs.tenant import Tenant
+
 AUTO: Literal["auto"] = "auto"
 ID_TRIES = 5
 WITHOUT_FACTS = "native"
@@ -128,6 +131,10 @@ def understand(request: Request) -> Resolved:
         raise UsageError(
             "--rehearse tries a card's plan on a CPU: name the card   --profile titan_rtx --rehearse"
         )
+    if request.rehearses and host.lambda_cloud is not None:
+        raise UsageError(
+            f"--rehearse needs no card, and nothing is rented for it\n  on this machine   launch --host local --rehearse --profile {name}"
+        )
     rehearsed_on = resolve.profile("cpu") if request.rehearses else None
     requested_gpus(request.gpus, 1)
     machine = _machine(host, profiles, request)
@@ -164,6 +171,8 @@ class Started(NamedTuple):
     desk: Desk
     interrupts: HeldInterrupts
     """Ctrl-C and SIGTERM since the start, for the caller to release: from here on they do not end the run."""
+    tenant: Tenant | None = None
+    """Our hold on the machine, if it is rented: the caller ends the rent, or hands it over."""
 
 
 def launch(request: Request, view: View) -> Started:
@@ -187,6 +196,33 @@ def launch(request: Request, view: View) -> Started:
     before = ShippedBefore(task.code, host)
     if not request.is_sure:
         _ask(before.question(loaded), view)
+    ready = _Ready(request, secrets, loaded, before)
+    if host.lambda_cloud is None:
+        return _launch_on(resolved, ready, view)
+    from launcher.runs.rented_launch import on_rented_machine  # few launches rent
+
+    return on_rented_machine(
+        resolved,
+        request,
+        view,
+        lambda machine, run, expected: _launch_on(machine, ready, view, run, expected),
+    )
+
+
+class _Ready(NamedTuple):
+    """What a launch has at hand before it connects."""
+
+    request: Request
+    secrets: Mapping[str, str]
+    loaded: Load
+    before: ShippedBefore
+
+
+def _launch_on(
+    resolved: Resolved, ready: _Ready, view: View, run_id: str | None = None, shown: Plan | None = None
+) -> Started:
+    """Start a run on the machine of a request, under a new id unless one is given. A plan that was shown is not shown again."""
+    host, (request, secrets, loaded, before) = resolved.host, ready
     with view.stage("connect") as stage:
         desk = connect(host)
         stage.text = desk.about
@@ -196,7 +232,8 @@ def launch(request: Request, view: View) -> Started:
         if request.verifies:
             settle(unverifiable(plan), view)
             plan = verification(plan, resolved.job)
-        view.head(plan)
+        if shown is None or plan.digest != shown.digest:
+            view.head(plan)
         settle(suggestion(plan), view)
         settle(script_check.without_effect(plan, resolved.asked, rehearses=request.rehearses), view)
         deadline = time.monotonic() + request.wait_s
@@ -207,7 +244,7 @@ def launch(request: Request, view: View) -> Started:
         with open_for_plan(desk, host, plan, contact.facts, build) as runtime:
             shipments: list[Shipment] = []
             fill = functools.partial(_ship, desk, loaded, before, shipments)
-            started = begin(contact, runtime, plan, secrets, Filling("ship", fill))
+            started = begin(contact, runtime, plan, secrets, Filling("ship", fill), run_id)
         # On a full disk here, only an explanation, `rerun` and `recover --abandon` are lost.
         with contextlib.suppress(OSError):
             not_sent.remember(started.mirror.folder, loaded.cargo)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from launcher.errors import HostError, RefusedError
+from launcher.errors import CardBusyError, HostError, RefusedError
 from launcher.planning import Ladder, LadderInputs, check, expected_facts, ladder, ladder_inputs
+from launcher.planning.lambda_machines import expected_facts as expected_of_rental
 from launcher.runs import cards, job_check, resolve, script_check, secret_values
 from launcher.runs.adapting import suggestion
 from launcher.runs.kaggle_preview import SessionPreview, preview_session
 from launcher.runs.launching import AUTO, Resolved, known_of, plan_of, understand
 from launcher.runs.loading import load
 from launcher.runs.probing import choose_profile, probe
+from launcher.runs.rental_choice import RentalChoice, choose, offers, price_finding, question
 from launcher.runs.request import Request
 from launcher.runs.run_desk import connect
 from launcher.runs.script_reading import plan_values_of
@@ -23,12 +25,13 @@ from launcher.values.plan import Finding, Plan, PlanValue
 
 
 class Preview(NamedTuple):
-    """A plan, what the gate would say, and what would travel; of sessions on Kaggle, what the first one would be."""
+    """A plan, what the gate would say, and what would travel; what a first session on Kaggle would be, or what is rented."""
 
     plan: Plan
     findings: tuple[Finding, ...]
     cargo: Cargo
     session: SessionPreview | None = None
+    rental: RentalChoice | None = None
 
 
 def preview(request: Request, facts: Facts | None = None) -> Preview:
@@ -42,7 +45,12 @@ def preview(request: Request, facts: Facts | None = None) -> Preview:
     loaded = load(resolved.task, request.env_files)
     question = None if request.is_sure else ShippedBefore(resolved.task.code, host).question(loaded)
     unreached: tuple[Finding, ...] = ()
-    if facts is None:
+    rental: RentalChoice | None = None
+    if facts is None and host.lambda_cloud is not None:
+        rental, unreached = _rental(resolved, request)
+        if rental is not None:
+            facts, profiles = expected_of_rental(host, rental.first), (rental.first.profile,)
+    elif facts is None:
         try:
             with connect(host) as desk:
                 facts = probe(desk, host, resolved.job, resolved.machine)
@@ -54,7 +62,7 @@ def preview(request: Request, facts: Facts | None = None) -> Preview:
                 choices = " or ".join(profile.name for profile in profiles)
                 words = f"{error}\n  without its probe the profile is not clear: name {choices}"
                 raise HostError(error.host, words) from error
-            unreached = (Finding(level="note", code="not-reached", message=f"the gate saw no host: {error}"),)
+            unreached = (_not_reached(error),)
     profile = choose_profile(profiles, facts)[0] if facts else profiles[0]
     try:
         plan = plan_of(profile, resolved, facts)
@@ -73,7 +81,38 @@ def preview(request: Request, facts: Facts | None = None) -> Preview:
     against += script_check.without_effect(plan, resolved.asked, rehearses=request.rehearses)
     findings = (*against, *unreached, *asked, *check(plan, facts, host, resolve.wheels()))
     place = facts.host_id if facts is not None else host.name
-    return Preview(plan, findings, loaded.cargo, preview_session(plan, host, place, loaded.tree))
+    return Preview(plan, findings, loaded.cargo, preview_session(plan, host, place, loaded.tree), rental)
+
+
+def _rental(resolved: Resolved, request: Request) -> tuple[RentalChoice | None, tuple[Finding, ...]]:
+    """Return what would be rented, with its price and what speaks against it; None if that is not known.
+
+    Raises the error that says why if the profile hangs on it.
+    """
+    try:
+        choice = _choice(resolved)
+    except (HostError, RefusedError) as error:
+        if len(resolved.profiles) != 1:
+            raise
+        if isinstance(error, HostError):
+            return None, (_not_reached(error),)
+        return None, (Finding(level="refuse", code="not-rentable", message=str(error)),)
+    found = [price_finding(choice)]
+    try:
+        choice.candidates()
+    except CardBusyError as error:
+        found.append(Finding(level="refuse", code="no-capacity", message=str(error)))
+    asked = None if request.is_sure else question(choice)
+    return choice, (*found, *([asked] if asked is not None else []))
+
+
+def _choice(resolved: Resolved) -> RentalChoice:
+    host = resolved.host
+    return choose(host, resolved.profiles, resolved.gpus, resolved.job, offers(host))
+
+
+def _not_reached(error: HostError) -> Finding:
+    return Finding(level="note", code="not-reached", message=f"the gate saw no host: {error}")
 
 
 class Explanation(NamedTuple):
@@ -97,7 +136,13 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     resolved = understand(request)
     if facts is None:
         facts = expected_of(resolved)
-    if facts is None and len(resolved.profiles) != 1:
+    if facts is None and len(resolved.profiles) != 1 and resolved.host.lambda_cloud is not None:
+        first = _choice(resolved).first
+        facts, resolved = (
+            expected_of_rental(resolved.host, first),
+            resolved._replace(profiles=(first.profile,)),
+        )
+    elif facts is None and len(resolved.profiles) != 1:
         with connect(resolved.host) as desk:
             facts = probe(desk, resolved.host, resolved.job)
     profile = choose_profile(resolved.profiles, facts)[0] if facts else resolved.profiles[0]

@@ -105,7 +105,8 @@ def kaggle_in_use(configured: Mapping[str, Host]) -> dict[str, Host]:
 class Probed(NamedTuple):
     """What one of several hosts answered: its facts and the profile of its best card, or why not.
 
-    The facts of an account of Kaggle's are expectations, and `quota` are its hours in words.
+    The facts of an account are expectations. `quota` are the hours of one of Kaggle's in words, or the price of what one
+    would rent.
     """
 
     host: Host
@@ -144,6 +145,8 @@ def _probe_alone(host: Host) -> Probed:
     try:
         if host.kaggle is not None:
             return _probe_account(host, host.kaggle)
+        if host.lambda_cloud is not None:
+            return _probe_offers(host)
         with connect(host) as desk:
             facts = probe(desk, host, NO_JOB)
         return Probed(host, facts, match_profile(facts, resolve.profiles().values()).name)
@@ -157,6 +160,17 @@ def _probe_account(host: Host, settings: KaggleSettings) -> Probed:
     user, quota = account_hours(settings)
     facts = expected_facts(f"kaggle-{user}", choice.machine, choice.profiles[0])
     return Probed(host, facts, choice.profiles[0].name, quota=quota.title)
+
+
+def _probe_offers(host: Host) -> Probed:
+    """Ask what an account can rent; return what is expected of what would be. Raises LaunchError."""
+    from launcher.planning.lambda_machines import expected_facts as expected_of_rental  # few hosts rent
+    from launcher.runs.rental_choice import choose, offers, price_words
+
+    named = resolve.profiles_meant(host.profile) if host.profile is not None else ()
+    choice = choose(host, named, None, NO_JOB, offers(host))
+    facts = expected_of_rental(host, choice.first)
+    return Probed(host, facts, choice.first.profile.name, quota=price_words(choice))
 
 
 def expected_choice(host: Host, settings: KaggleSettings) -> MachineChoice:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from launcher.errors import BadFileError, UnknownNameError, UsageError
 from launcher.hosts.ssh_config import names_and_patterns
 from launcher.planning import Sources
+from launcher.planning.offers import PROPOSED_HOURS
 from launcher.runs import local_paths
 from launcher.runs.catalogue import file as catalogued
 from launcher.runs.catalogue import files, user_folder, user_folder_text
@@ -21,6 +22,7 @@ from launcher.values.host import KAGGLE, LOCAL, Host, runtime_objection
 from launcher.values.host_table import read_host
 from launcher.values.image import Build
 from launcher.values.job import Job
+from launcher.values.lambda_settings import CONFIRM_ABOVE
 from launcher.values.parsing import build, nearest, unknown_name
 from launcher.values.plan import Finding
 from launcher.values.profile import NAME, Profile
@@ -29,6 +31,8 @@ from launcher.values.wheels import WheelTable
 
 PROJECT_FILE = Path("launch.toml")
 DEFAULT_JOB = "sft"
+LAMBDA = "lambda"
+"""The name that an account at Lambda Cloud would have; without a table it is no host, since money needs a limit."""
 _ADDRESS = re.compile(
     r"(?=.*[@.:])(?:(?P<user>[\w.-]+)@)?(?P<address>\w[\w.-]*|\[[0-9a-fA-F:.]+\])(?::(?P<port>[0-9]{1,5}))?"
 )
@@ -100,8 +104,8 @@ def hosts() -> dict[str, Host]:
             if not isinstance(written, dict):
                 raise BadFileError(f"{path}: hosts.{name}: expected a table [hosts.{name}]")
             one = read_host(name, written, is_here=name == "local", file=str(path), text=text)
-            if path == PROJECT_FILE and one.kaggle is not None and not one.kaggle.is_kaggles_own:
-                raise BadFileError(_not_your_own(name, path))
+            if path == PROJECT_FILE:
+                _refuse_what_is_your_own(one)
             check_runtime(one.runtime, f'{path}: hosts.{name}.runtime = "{one.runtime}"')
             found[name] = one.model_copy(
                 update={"environment": _environment(one, path), "build": _build(one.build, path)}
@@ -124,6 +128,8 @@ def host(name: str | None) -> Host:
         return build(Host, {"name": wanted, "address": wanted}, file="--host")
     if wanted == KAGGLE.name:
         return KAGGLE
+    if wanted == LAMBDA:
+        raise UnknownNameError(_no_table())
     if found := _ADDRESS.fullmatch(wanted):
         table = {"name": wanted, "address": found["address"].strip("[]"), "user": found["user"]}
         port = int(found["port"]) if found["port"] else None
@@ -133,6 +139,18 @@ def host(name: str | None) -> Host:
         wanted,
         [*known, *names, KAGGLE.name],
         looked_in=f"launch.toml, {user_folder_text()}/hosts.toml, ~/.ssh/config",
+    )
+
+
+def _no_table() -> str:
+    """Say what to write so that machines are rented: what that may cost has no default."""
+    return (
+        f"{LAMBDA} has no table here, and no alias of ~/.ssh/config is called so\n"
+        f"  to rent machines at Lambda Cloud, write into {user_folder_text()}/hosts.toml\n"
+        f"    [hosts.{LAMBDA}]\n"
+        '    kind = "lambda-cloud"\n'
+        f"    max_hours = {PROPOSED_HOURS}           # or max_cost = 20, in dollars: the most that one rental may take\n"
+        "  what an hour costs   launch offers     a machine of your own   address = …  instead of  kind"
     )
 
 
@@ -279,12 +297,22 @@ def checked_name(name: str) -> str:
     return name
 
 
-def _not_your_own(name: str, file: Path) -> str:
-    """Say why a project's file may not name the service: it may come from someone else, and credentials go there."""
+def _refuse_what_is_your_own(host: Host) -> None:
+    """Refuse what a project's file may not say, which may come from someone else: where credentials go, and your money.
+
+    Raises BadFileError.
+    """
+    cloud = host.lambda_cloud
+    if host.kaggle is not None and not host.kaggle.is_kaggles_own:
+        key, why = "api", "your credentials for Kaggle would go there"
+    elif cloud is not None and not cloud.is_lambdas_own:
+        key, why = "api", "your key for Lambda Cloud would go there"
+    elif cloud is not None and cloud.confirm_above > CONFIRM_ABOVE:
+        key, why = "confirm_above", "how much is spent without asking you is yours to say"
+    else:
+        return
     own = f"{user_folder_text()}/hosts.toml"
-    return (
-        f"{file}: hosts.{name}.api: your credentials for Kaggle would go there: write this table into {own}"
-    )
+    raise BadFileError(f"{PROJECT_FILE}: hosts.{host.name}.{key}: {why}: write this table into {own}")
 
 
 def _environment(host: Host, file: Path) -> str | None:

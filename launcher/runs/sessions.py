@@ -6,7 +6,7 @@ import time
 
 from launcher.errors import UnreachableError
 from launcher.hosts import Desk
-from launcher.runs.following import follow, pause
+from launcher.runs.following import Watch, follow, no_watch, pause
 from launcher.runs.mirror import Mirror
 from launcher.runs.recovering import Outcome, recover_to_follow
 from launcher.runs.run_desk import open_desk
@@ -18,10 +18,12 @@ from launcher.values.record import Reason, RunState, State
 ANOTHER_S = 1.0
 
 
-def follow_sessions(host: Host, mirror: Mirror, view: View, desk: Desk | None) -> RunState:
+def follow_sessions(
+    host: Host, mirror: Mirror, view: View, desk: Desk | None, watch: Watch = no_watch
+) -> RunState:
     """Follow a run as `follow` does, and go on with it each time that its session has ended at the place's limit."""
     while True:
-        state = follow(host, mirror, view, desk)
+        state = follow(host, mirror, view, desk, watch=watch)
         if not _has_a_next(mirror, state):
             return state
         desk = _with_next_session(host, mirror, view)

@@ -20,7 +20,9 @@ from pydantic import (
 from launcher.values.base import Written
 from launcher.values.image import Build
 from launcher.values.kaggle_settings import KaggleSettings
+from launcher.values.lambda_settings import LambdaSettings
 
+Kind = Literal["machine", "kaggle", "lambda-cloud"]
 KAGGLE_RUNTIMES = ("auto", "kaggle")
 """The runtimes of a host of kind `kaggle`; no machine has the second."""
 
@@ -55,24 +57,17 @@ def _root(written: str) -> str:
     return written
 
 
-class Host(Written):
-    """A machine, as written in its `[hosts.NAME]` table, or an account of Kaggle's, whose settings are in `kaggle`.
+class MachineKeys(Written):
+    """How one logs in to a machine and runs jobs there, as written in a `[hosts.NAME]` table.
 
-    `address` None means this machine, if it is one. An alias of ~/.ssh/config is a host whose address is the alias. `python` is the
-    agent's interpreter; `environment` is the job's: an environment's folder, or its interpreter. `runtime` is the name of a
-    module of launcher/runtimes, or `auto`: a container if another machine has a usable engine. `engine` is docker or the
-    path of a socket; `sudo` means that it is reached with `sudo -n`. `variables`: which of this process's variables a run on
-    this machine gets.
+    `python` is the agent's interpreter; `environment` is the job's: an environment's folder, or its interpreter. `runtime`
+    is the name of a module of launcher/runtimes, or `auto`: a container if another machine has a usable engine. `engine` is
+    docker or the path of a socket; `sudo` means that it is reached with `sudo -n`.
     """
 
-    name: Annotated[str, Field(min_length=1)]
-    kind: Literal["machine", "kaggle"] = "machine"
-    kaggle: KaggleSettings | None = None
-    address: Annotated[str, AfterValidator(_address)] | None = None
     user: Annotated[str, AfterValidator(_user)] | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     identity_file: str | None = None
-    known_hosts: str | None = None
     root: Annotated[str, AfterValidator(_root)] = "~/.launch"
     python: str | None = None
     environment: Annotated[str | None, Field(validation_alias=AliasChoices("environment", "env"))] = None
@@ -81,6 +76,29 @@ class Host(Written):
     sudo: bool = False
     build: Build = Build()
     profile: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _environment_is_given_once(cls, table: Any) -> Any:
+        if isinstance(table, dict) and {"environment", "env"} <= table.keys():
+            raise ValueError("`env` is the old name of `environment`: remove `env`")
+        return table
+
+
+class Host(MachineKeys):
+    """A machine, or an account: of Kaggle's, or one where machines are rented. Its settings are then in a field of its own.
+
+    For an account where machines are rented the keys of a machine are those of what is rented, whose address is known once
+    it is. `address` None means this machine, if it is one. An alias of ~/.ssh/config is a host whose address is the alias.
+    `variables`: which of this process's variables a run on this machine gets.
+    """
+
+    name: Annotated[str, Field(min_length=1)]
+    kind: Kind = "machine"
+    kaggle: KaggleSettings | None = None
+    lambda_cloud: LambdaSettings | None = None
+    address: Annotated[str, AfterValidator(_address)] | None = None
+    known_hosts: str | None = None
     variables: Literal["listed", "inherit"] = "listed"
 
     @field_validator("variables")
@@ -90,42 +108,44 @@ class Host(Written):
             raise ValueError("a run on another machine inherits no variables from here; use -e NAME=VALUE")
         return written
 
-    @model_validator(mode="before")
-    @classmethod
-    def _environment_is_given_once(cls, table: Any) -> Any:
-        if isinstance(table, dict) and {"environment", "env"} <= table.keys():
-            raise ValueError("`env` is the old name of `environment`: remove `env`")
-        return table
-
     @model_validator(mode="after")
     def _has_what_its_kind_has(self) -> Host:
         if (self.kind == "kaggle") != (self.kaggle is not None):
             raise ValueError("the settings of Kaggle are for kind 'kaggle', and only there")
         if self.kaggle is not None and (self.address is not None or self.environment is not None):
             raise ValueError("a host of kind 'kaggle' has no address and no environment")
+        if (self.kind == "lambda-cloud") != (self.lambda_cloud is not None):
+            raise ValueError("the settings of Lambda Cloud are for kind 'lambda-cloud', and only there")
+        if self.lambda_cloud is not None and (self.address is not None or self.known_hosts is not None):
+            raise ValueError(
+                "a host of kind 'lambda-cloud' has no address and no known_hosts: each rental has"
+            )
         if objection := runtime_objection(self.kind, self.runtime):
             raise ValueError(objection)
         return self
 
     @model_serializer(mode="wrap")
-    def _as_before_for_machines(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write a machine without the keys that older versions would refuse in a run's record."""
+    def _without_other_kinds(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write a host without the keys of other kinds, which older versions would refuse in a run's record."""
         values: dict[str, Any] = write(self)
-        if self.kaggle is None:
-            del values["kind"], values["kaggle"]
+        for key in ("kaggle", "lambda_cloud"):
+            if getattr(self, key) is None:
+                del values[key]
+        if self.kind == "machine":
+            del values["kind"]
         return values
 
     @property
     def is_local(self) -> bool:
         """Whether this is the machine that `launch` itself runs on."""
-        return self.kaggle is None and self.address is None
+        return self.kind == "machine" and self.address is None
 
 
-def runtime_objection(kind: Literal["machine", "kaggle"], runtime: str) -> str | None:
+def runtime_objection(kind: Kind, runtime: str) -> str | None:
     """Return why a host of this kind cannot have a runtime; None if it can."""
     if kind == "kaggle" and runtime not in KAGGLE_RUNTIMES:
         return f"a kernel is Kaggle's own container: expected {' or '.join(KAGGLE_RUNTIMES)}"
-    if kind == "machine" and runtime == "kaggle":
+    if kind != "kaggle" and runtime == "kaggle":
         return 'runtime kaggle is for a host with kind = "kaggle"'
     return None
 

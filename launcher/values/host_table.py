@@ -1,17 +1,19 @@
-"""Read a `[hosts.NAME]` table: a machine, or with `kind = "kaggle"` an account of Kaggle's, each with keys of its own."""
+"""Read a `[hosts.NAME]` table: a machine, or with a `kind` an account, each with keys of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from launcher.errors import BadFileError
-from launcher.values.host import Host
+from launcher.values.host import Host, MachineKeys, runtime_objection
 from launcher.values.kaggle_settings import KaggleSettings
+from launcher.values.lambda_settings import LambdaSettings
 from launcher.values.parsing import build
 
 _NO_MACHINE = "there is no machine to log in to: Kaggle runs the job, and launcher asks its service"
-_OF_MACHINES = {
+_ENVIRONMENT = "the job has the Python of Kaggle's image; what it lacks is installed from `requirements`"
+_NOT_OF_KAGGLE = {
     "address": _NO_MACHINE,
     "user": _NO_MACHINE,
     "port": _NO_MACHINE,
@@ -19,14 +21,19 @@ _OF_MACHINES = {
     "known_hosts": _NO_MACHINE,
     "root": "what the runs of an account send home is kept in launcher's own folder on this machine",
     "python": "the job has the Python of Kaggle's image",
-    "environment": "the job has the Python of Kaggle's image; what it lacks is installed from `requirements`",
-    "env": "the job has the Python of Kaggle's image; what it lacks is installed from `requirements`",
+    "environment": _ENVIRONMENT,
+    "env": _ENVIRONMENT,
     "engine": "a kernel is Kaggle's own container, and starts no other",
     "sudo": "a kernel is Kaggle's own container, and starts no other",
     "build": "the image is Kaggle's own; what a job lacks is installed from its `requirements`",
     "variables": "a kernel inherits no variables from here; use -e NAME=VALUE",
 }
-"""The keys of machines that an account of Kaggle's does not have, and why."""
+_NOT_OF_LAMBDA = {
+    "address": "each machine that is rented has its own, which the service tells",
+    "known_hosts": "launcher makes the host key of each machine that it rents, and keeps it with the rental",
+    "variables": "a run on a rented machine inherits no variables from here; use -e NAME=VALUE",
+}
+"""The keys of machines that a kind of account does not have, and why."""
 
 
 class _KaggleTable(KaggleSettings):
@@ -37,33 +44,70 @@ class _KaggleTable(KaggleSettings):
     runtime: Literal["auto", "kaggle"] = "auto"
 
 
+class _LambdaTable(LambdaSettings, MachineKeys):
+    """A table as it is written: the settings stand beside the keys of the machine that is rented."""
+
+    kind: Literal["lambda-cloud"]
+
+
+class _Account(NamedTuple):
+    """A kind of account: what messages call it, its settings and its table, and which keys it does not have, and why."""
+
+    title: str
+    key: str
+    settings: type[KaggleSettings | LambdaSettings]
+    table: type[_KaggleTable | _LambdaTable]
+    foreign: Mapping[str, str]
+
+
+_ACCOUNTS = {
+    "kaggle": _Account("an account of Kaggle's", "kaggle", KaggleSettings, _KaggleTable, _NOT_OF_KAGGLE),
+    "lambda-cloud": _Account(
+        "an account at Lambda Cloud", "lambda_cloud", LambdaSettings, _LambdaTable, _NOT_OF_LAMBDA
+    ),
+}
+
+
 def read_host(name: str, written: Mapping[str, Any], *, is_here: bool, file: str, text: str) -> Host:
     """Return the host of a table; `is_here` if a machine without an address is this one, else its name is an alias of ssh's.
 
     Raises BadFileError that names file and key, and says why if the key belongs to another kind of host.
     """
     prefix = f"hosts.{name}."
-    for key in ("name", "kaggle"):
-        if key in written:
-            why = (
-                "the table's name is the host's"
-                if key == "name"
-                else 'write kind = "kaggle", and its keys here'
-            )
-            raise BadFileError(f"{file}: unknown key '{prefix}{key}': {why}")
-    if written.get("kind") == "kaggle":
-        if foreign := [key for key in written if key in _OF_MACHINES]:
-            lines = [
-                f'{file}: {prefix}{key}: not for kind = "kaggle": {_OF_MACHINES[key]}' for key in foreign
-            ]
-            raise BadFileError("\n".join(lines))
-        table = build(_KaggleTable, written, file=file, text=text, prefix=prefix)
-        settings = KaggleSettings.model_validate(
-            {key: getattr(table, key) for key in KaggleSettings.model_fields}
+    if "name" in written:
+        raise BadFileError(f"{file}: unknown key '{prefix}name': the table's name is the host's")
+    for of_kind, one in _ACCOUNTS.items():
+        if one.key in written:
+            why = f'write kind = "{of_kind}", and its keys here'
+            raise BadFileError(f"{file}: unknown key '{prefix}{one.key}': {why}")
+    kind = written.get("kind", "machine")
+    account = _ACCOUNTS.get(kind) if isinstance(kind, str) else None
+    _refuse_foreign(name, written, kind, account, file)
+    if account is None:
+        alias = {} if is_here else {"address": name}
+        return build(Host, {"name": name, **alias, **written}, file=file, text=text, prefix=prefix)
+    values = dict(build(account.table, written, file=file, text=text, prefix=prefix))
+    if objection := runtime_objection(values["kind"], values["runtime"]):
+        raise BadFileError(f'{file}: {prefix}runtime = "{values["runtime"]}": {objection}')
+    settings = account.settings.model_validate(
+        {key: values.pop(key) for key in account.settings.model_fields}
+    )
+    return Host.model_validate({"name": name, account.key: settings, **values})
+
+
+def _refuse_foreign(
+    name: str, written: Mapping[str, Any], kind: object, own: _Account | None, file: str
+) -> None:
+    """Raise BadFileError for keys of another kind of host, of which each has its reason."""
+    where = f"{file}: hosts.{name}."
+    if own is not None and (keys := [key for key in written if key in own.foreign]):
+        raise BadFileError(
+            "\n".join(f'{where}{key}: not for kind = "{kind}": {own.foreign[key]}' for key in keys)
         )
-        return Host(name=name, kind="kaggle", kaggle=settings, profile=table.profile, runtime=table.runtime)
-    if foreign := [key for key in written if key in KaggleSettings.model_fields]:
-        lines = [f"{file}: {prefix}{key}: only for an account of Kaggle's" for key in foreign]
-        raise BadFileError("\n".join([*lines, f'  if {name} is one   kind = "kaggle"']))
-    alias = {} if is_here else {"address": name}
-    return build(Host, {"name": name, **alias, **written}, file=file, text=text, prefix=prefix)
+    known = (own.table if own is not None else Host).model_fields
+    unknown = [key for key in written if key not in known]
+    likely = max(_ACCOUNTS, key=lambda other: len(_ACCOUNTS[other].settings.model_fields.keys() & unknown))
+    keys = [key for key in unknown if key in _ACCOUNTS[likely].settings.model_fields]
+    if keys:
+        lines = [f"{where}{key}: only for {_ACCOUNTS[likely].title}" for key in keys]
+        raise BadFileError("\n".join([*lines, f'  if {name} is one   kind = "{likely}"']))

@@ -136,6 +136,7 @@ class RentalReason(StrEnum):
     BOOT_TIMEOUT = "boot-timeout"
     PREEMPTED = "preempted"
     GONE = "gone"
+    LIMIT = "limit"
     STILL_BILLED = "still-billed"
 
 

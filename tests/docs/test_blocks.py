@@ -13,7 +13,8 @@ it is:
 
 A comment directly above a block says more: `<!-- not run: why -->`, `<!-- slow -->` (not in `make quick`),
 `<!-- on lab -->` (needs the testbed's SSH host, which is called lab then), `<!-- on kaggle -->` (an account at the testbed's
-stand-in for Kaggle, whose sessions have two simulated T4), `<!-- exits with 3 -->`,
+stand-in for Kaggle, whose sessions have two simulated T4), `<!-- on lambda -->` (an account at the testbed's stand-in for
+Lambda Cloud, whose instances are machines with a simulated A100), `<!-- exits with 3 -->`,
 `<!-- first: COMMAND -->` (typed before, not shown) and `<!-- with: OPTIONS -->` (added to each launch).
 """
 
@@ -33,6 +34,7 @@ import pytest
 from testbed.client import REPOSITORY, Client
 from testbed.kaggle_image import habits_with_two_t4
 from testbed.kaggle_service import KaggleService
+from testbed.lambda_cloud import LambdaCloud
 
 from launcher.runs import resolve
 
@@ -42,7 +44,9 @@ KINDS = ("sh", "console", "python", "toml", "json", "text")
 FENCE = re.compile(r"^( *)```(.*)$")
 SLOW = re.compile(r"(?m)^ *· [0-9:]+ +nothing new for .*\n")
 """What a slow machine says besides."""
-MARKER = re.compile(r"<!-- (not run|slow|on lab|on kaggle|exits with|first|with|tree):? ?(.*?) ?-->")
+MARKER = re.compile(
+    r"<!-- (not run|slow|on lab|on kaggle|on lambda|exits with|first|with|tree):? ?(.*?) ?-->"
+)
 
 
 class Block(NamedTuple):
@@ -65,8 +69,9 @@ class Block(NamedTuple):
 
     @property
     def needs(self) -> str:
-        """Where it is run: quick, slow, lab, kaggle, or nowhere."""
-        places = {"not run": "nowhere", "on lab": "lab", "on kaggle": "kaggle", "slow": "slow"}
+        """Where it is run: quick, slow, lab, kaggle, lambda, or nowhere."""
+        marks = ("lab", "kaggle", "lambda")
+        places = {"not run": "nowhere", **{f"on {mark}": mark for mark in marks}, "slow": "slow"}
         return next((place for name, place in places.items() if self.has(name)), "quick")
 
     @property
@@ -332,3 +337,15 @@ def test_what_a_page_does_at_kaggle_happens(desk: Desk, page: str, tmp_path: Pat
         table = f'[hosts.kaggle]\nkind = "kaggle"\napi = "{service.base}"\n'
         (desk.client.project / "launch.toml").write_text(table)
         run_all(desk, page, "kaggle")
+
+
+@pytest.mark.testbed
+@pytest.mark.slow(reason="rents several machines")
+@pytest.mark.parametrize("page", pages_with("lambda"))
+def test_what_a_page_does_at_lambda_happens(desk: Desk, page: str, lambda_cloud: LambdaCloud) -> None:
+    """The blocks with `--host lambda`, at the stand-in for its service; the key is one of the stand-in's."""
+    desk.env |= lambda_cloud.client.variables
+    table = f'[hosts.lambda]\nkind = "lambda-cloud"\napi = "{lambda_cloud.service.base}"\nmax_hours = 4\n'
+    (desk.client.project / "launch.toml").write_text(table)
+    run_all(desk, page, "lambda")
+    assert lambda_cloud.ours() == []

@@ -4,7 +4,18 @@ import pytest
 from testbed.client import REPOSITORY
 
 from launcher.errors import CardBusyError, RefusedError, UnknownNameError
-from launcher.planning.offers import Limits, boot_limit_s, by_price, candidates, card_memory, fits, profile_of
+from launcher.planning.offers import (
+    Expected,
+    Limits,
+    Wish,
+    boot_limit_s,
+    by_price,
+    candidates,
+    card_memory,
+    fits,
+    priced,
+    profile_of,
+)
 from launcher.values.parsing import build
 from launcher.values.profile import Profile
 from launcher.values.renting import Offer, cents, dollars
@@ -39,8 +50,18 @@ ALL = [A10, A100, A100_SXM, A100_8, H100, RTX, CPU]
 EIGHT = Limits(max_hours=8)
 
 
-def tried(**values):
-    return [(one.offer.type, one.region) for one in candidates("lambda", ALL, EIGHT, **values)]
+def wish(*named, **values):
+    return Wish([profile(name) if isinstance(name, str) else name for name in named], PROFILES, **values)
+
+
+def tried(*named, **values):
+    asked = wish(*named, **values)
+    found = priced("lambda", ALL, EIGHT, asked)
+    return [(one.priced.offer.type, one.region) for one in candidates("lambda", found, asked.regions)]
+
+
+def types(limits, *named, **values):
+    return [one.offer.type for one in priced("lambda", ALL, limits, wish(*named, **values))]
 
 
 @pytest.mark.parametrize(
@@ -90,35 +111,72 @@ def test_the_profile_that_an_offer_means(one, name, count):
 
 def test_the_cheapest_comes_first_in_each_region_that_has_one():
     """Types of several cards, or of none, are not taken for one card."""
-    assert tried(profile=profile("a100_40gb")) == [
+    assert tried("a100_40gb") == [
         ("gpu_1x_a100_sxm4", EAST),
         ("gpu_1x_a100_sxm4", WEST),
         ("gpu_1x_a100", WEST),
     ]
-    assert tried(profile=profile("a100_80gb").of_cards(8)) == [("gpu_8x_a100_80gb_sxm4", EAST)]
+    assert tried("a100_80gb", cards=8) == [("gpu_8x_a100_80gb_sxm4", EAST)]
     assert [one.type for one in by_price(ALL)][:3] == ["cpu_4x_general", "gpu_1x_rtx6000", "gpu_1x_a10"]
-    assert tried()[0] == ("gpu_1x_rtx6000", WEST)
+
+
+def test_of_several_profiles_the_cheapest_that_has_one_of_their_cards_comes_first():
+    assert types(EIGHT, "h100", "a100_40gb") == ["gpu_1x_a100_sxm4", "gpu_1x_a100", "gpu_1x_h100_pcie"]
+
+
+def test_without_a_profile_it_is_the_cheapest_free_card_that_has_one_and_no_other():
+    """What is rented instead, if that has gone, has the same cards: not eight of them at eleven times the price."""
+    assert [kind for kind, _ in tried()] == ["gpu_1x_a100_sxm4", "gpu_1x_a100_sxm4", "gpu_1x_a100"]
+    rented_out = [one.model_copy(update={"regions": ()}) for one in (A100, A100_SXM)]
+    found = priced("lambda", [A10, A100_8, *rented_out], EIGHT, wish())
+    assert [(one.offer.type, one.profile.name, one.profile.count) for one in found] == [
+        ("gpu_8x_a100_80gb_sxm4", "a100_80gb", 8)
+    ]
+    assert [one.offer.type for one in priced("lambda", rented_out, EIGHT, wish())] == [
+        "gpu_1x_a100_sxm4",
+        "gpu_1x_a100",
+    ]
 
 
 def test_named_types_and_regions_come_in_their_order():
     """The price decides no more; regions that were not named are left out."""
-    assert tried(types=["gpu_1x_a100", "gpu_1x_a10"]) == [
-        ("gpu_1x_a100", WEST),
-        ("gpu_1x_a10", EAST),
-        ("gpu_1x_a10", WEST),
+    two = ["gpu_8x_a100_80gb_sxm4", "gpu_1x_a100_sxm4"]
+    assert tried(types=two) == [
+        ("gpu_8x_a100_80gb_sxm4", EAST),
+        ("gpu_1x_a100_sxm4", EAST),
+        ("gpu_1x_a100_sxm4", WEST),
     ]
-    assert tried(types=["gpu_1x_a10"], regions=[WEST, EAST]) == [("gpu_1x_a10", WEST), ("gpu_1x_a10", EAST)]
-    assert tried(profile=profile("a100_40gb"), regions=[EAST]) == [("gpu_1x_a100_sxm4", EAST)]
+    assert tried(types=two[1:], regions=[WEST, EAST]) == [(two[1], WEST), (two[1], EAST)]
+    assert tried("a100_40gb", regions=[EAST]) == [("gpu_1x_a100_sxm4", EAST)]
+
+
+def test_all_cards_of_a_named_type_are_planned_for():
+    """They are paid for."""
+    (found,) = priced("lambda", ALL, EIGHT, wish(types=["gpu_8x_a100_80gb_sxm4"]))
+    assert (found.profile.name, found.profile.count, found.profile.title) == (
+        "a100_80gb",
+        8,
+        "8 x A100 80 GB",
+    )
 
 
 def test_what_it_costs():
     """Expected and at most; a limit in money is one in time, in whole minutes."""
-    (one,) = candidates("lambda", [A100], EIGHT, expected_hours=2.5)
-    assert (one.limit_s, one.expected, dollars(one.largest)) == (8 * 3600, 498, "$15.92")
-    (one,) = candidates("lambda", [A100], Limits(max_cents=1000), expected_hours=100)
+
+    def lasting(hours):
+        return lambda _profile: Expected(hours, "as before")
+
+    (one,) = priced("lambda", [A100], EIGHT, wish("a100_40gb"), lasting(2.5))
+    assert (one.limit_s, one.expected, dollars(one.largest), one.why_expected) == (
+        8 * 3600,
+        498,
+        "$15.92",
+        "as before",
+    )
+    (one,) = priced("lambda", [A100], Limits(max_cents=1000), wish("a100_40gb"), lasting(100))
     assert one.limit_s == 301 * 60
     assert one.expected == one.largest == cents(301 * 60, 199) <= 1000
-    (one,) = candidates("lambda", [A100], Limits(max_hours=1, max_cents=1000))
+    (one,) = priced("lambda", [A100], Limits(max_hours=1, max_cents=1000), wish("a100_40gb"))
     assert (one.limit_s, one.expected) == (3600, None)
 
 
@@ -126,13 +184,13 @@ def test_what_it_costs():
 @pytest.mark.parametrize("most", [100, 777, 5000])
 def test_the_largest_cost_is_never_above_the_limit(price, most):
     """With any price and limit that let something boot."""
-    one = offer("gpu_1x_x", "X (10 GB)", price, EAST)
+    one = offer("gpu_1x_a100", "A100 (40 GB)", price, EAST)
     if cents(boot_limit_s(1), price) <= most:
-        (found,) = candidates("lambda", [one], Limits(max_cents=most))
+        (found,) = priced("lambda", [one], Limits(max_cents=most), wish())
         assert most - 2 * price // 60 - 2 <= found.largest <= most
     else:
         with pytest.raises(RefusedError):
-            candidates("lambda", [one], Limits(max_cents=most))
+            priced("lambda", [one], Limits(max_cents=most), wish())
 
 
 def test_without_a_limit_nothing_is_rented():
@@ -140,37 +198,53 @@ def test_without_a_limit_nothing_is_rented():
     with pytest.raises(
         RefusedError, match=r"max_hours = 8 .* at most \$15.12 with gpu_1x_a100_sxm4 at \$1.89/h"
     ):
-        candidates("lambda", ALL, Limits(), profile=profile("a100_40gb"))
+        types(Limits(), "a100_40gb")
     with pytest.raises(RefusedError, match="max_hours = 5 "):
-        candidates("lambda", ALL, Limits(), profile=profile("a100_40gb"), expected_hours=2.2)
+        priced("lambda", ALL, Limits(), wish("a100_40gb"), lambda _profile: Expected(2.2, ""))
 
 
 def test_a_limit_of_one_cent_rents_nothing():
     """Nor does any that is used up while the instance boots."""
     with pytest.raises(RefusedError, match="nothing was rented"):
-        candidates("lambda", ALL, Limits(max_cents=1))
-    with pytest.raises(RefusedError, match=r"allows 12 minutes of gpu_1x_a10 at .*may take 15 to boot"):
-        candidates("lambda", ALL, Limits(max_hours=0.2), types=["gpu_1x_a10"])
+        types(Limits(max_cents=1))
+    with pytest.raises(RefusedError, match=r"allows 12 minutes of gpu_1x_a100 at .*may take 15 to boot"):
+        types(Limits(max_hours=0.2), types=["gpu_1x_a100"])
     with pytest.raises(RefusedError, match="30 to boot"):
-        candidates("lambda", ALL, Limits(max_hours=0.4), types=["gpu_8x_a100_80gb_sxm4"])
-    cheap = candidates("lambda", ALL, Limits(max_cents=500), types=["gpu_8x_a100_80gb_sxm4", "gpu_1x_a10"])
-    assert {one.offer.type for one in cheap} == {"gpu_1x_a10"}
+        types(Limits(max_hours=0.4), types=["gpu_8x_a100_80gb_sxm4"])
+    cheap = types(Limits(max_cents=500), types=["gpu_8x_a100_80gb_sxm4", "gpu_1x_a100"])
+    assert cheap == ["gpu_1x_a100"]
 
 
 def test_nothing_free_is_no_refusal_for_ever():
     """It can be waited for; with named regions the others are said."""
+    assert types(EIGHT, "h100") == ["gpu_1x_h100_pcie"]
     with pytest.raises(CardBusyError, match="none free of gpu_1x_h100_pcie") as caught:
-        candidates("lambda", ALL, EIGHT, profile=profile("h100"))
+        tried("h100")
     assert "--wait" in str(caught.value)
     with pytest.raises(CardBusyError, match=f"in {EAST}; free in {WEST}"):
-        candidates("lambda", ALL, EIGHT, types=["gpu_1x_a100"], regions=[EAST])
+        tried(types=["gpu_1x_a100"], regions=[EAST])
 
 
-def test_what_does_not_fit_is_named():
-    """A type that is not offered, one of another card, a card that is not offered."""
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (wish("a100_40gb", types=["gpu_1x_a10"]), "gpu_1x_a10 .* is not A100 40 GB\n  leave `type` out"),
+        (wish("a100_80gb", types=["gpu_8x_a100_80gb_sxm4"]), "is not A100 80 GB\n  all its cards   --gpus 8"),
+        (wish("l40s"), "no type has L40S 48 GB\n  what it has   launch offers"),
+        (wish("cpu"), "no type has CPU"),
+        (wish("a100_80gb"), "no type has A100 80 GB\n  it has 8 of them   --gpus 8"),
+        (wish("a100_40gb", cards=2), "no type has 2 x A100 40 GB\n  it has 1 of them   --gpus 1"),
+        (wish(types=["gpu_1x_a10"]), 'a card that no profile names\n  write .*"NVIDIA A10"'),
+        (wish(types=["gpu_1x_a100"], cards=2), "has not 2 cards"),
+        (wish(cards=3), "no type has 3 cards that a profile names"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_named_with_what_does(asked, words):
+    with pytest.raises(RefusedError, match=words):
+        priced("lambda", ALL, EIGHT, asked)
+
+
+def test_a_type_that_is_not_offered_is_named_with_the_nearest():
     with pytest.raises(UnknownNameError, match="did you mean 'gpu_1x_a10'"):
-        candidates("lambda", ALL, EIGHT, types=["gpu_1x_a101"])
-    with pytest.raises(RefusedError, match=r"gpu_1x_a10 .* is not A100 40 GB"):
-        candidates("lambda", ALL, EIGHT, types=["gpu_1x_a10"], profile=profile("a100_40gb"))
-    with pytest.raises(RefusedError, match="no type has L40S 48 GB"):
-        candidates("lambda", ALL, EIGHT, profile=profile("l40s"))
+        types(EIGHT, types=["gpu_1x_a101"])

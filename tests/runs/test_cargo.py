@@ -27,6 +27,8 @@ SECRETS = {
     ".gnupg/secring.gpg": "x",
     ".kaggle/kaggle.json": "{}",
     "kaggle.json": "{}",
+    ".lambda_cloud/lambda_keys": "api_key = x",
+    ".config/launch/lambda_key": "x",
     ".docker/config.json": "{}",
     ".config/gcloud/credentials.db": "x",
     ".huggingface/token": "hf_x",

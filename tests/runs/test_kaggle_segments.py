@@ -19,7 +19,9 @@ pytestmark = [
 STEPS = 12
 SESSION_HOURS = 0.004
 """14.4 s, of which the last quarter is for saving."""
-KILLS, EARLIEST = 10, 3
+KILLS = 10
+EARLY = 2
+"""So many launches may be killed before they have begun a run."""
 LONGEST_S = 5.0
 SEEDS = range(1, 1 + int(os.environ.get("LAUNCH_SEGMENT_KILLS", "1")))
 """`make segments` asks for more."""
@@ -35,8 +37,6 @@ def test_a_job_of_three_sessions_ends_as_one_without_a_break(kaggle_account):
     assert said.count("its session has ended at its limit") == 2
     kaggle_account.assert_pushed_once(run, 3)
     assert kaggle_account.waits() == [5, 9]
-    sources = [line["body"].get("kernelDataSources") for line in kaggle_account.service.calls("SaveKernel")]
-    assert sources == [None, [f"alice/launch-{run}-1"], [f"alice/launch-{run}-2"]]
     model = kaggle_account.client.runs / run / "artifacts" / "model"
     assert kaggle_account.judge(STEPS, model) == 0
     assert kaggle_account.kernels() == []
@@ -57,9 +57,9 @@ def killed_at_random(account, kills, dice):
         if number == kills:
             out, err = process.communicate(timeout=240)
             assert process.returncode == 0, out + err
-            return account.runs()[0], at_work
-        if number >= EARLIEST:  # on a busy machine all of them would come before there is a run
-            until(account.runs, "a run")
+            return known[0], at_work
+        if number >= EARLY and not known:  # a busy machine may take longer to begin than the longest while
+            until(lambda: [*client.runs.glob("[0-9]*")], "the run", every=0.1)
         try:
             process.wait(dice.uniform(0.2, LONGEST_S))
         except subprocess.TimeoutExpired:

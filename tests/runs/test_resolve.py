@@ -473,3 +473,38 @@ def test_a_projects_file_sends_nobodys_credentials_to_another_service(person):
     person("launch.toml", "")
     person("~/.config/launch/hosts.toml", table)
     assert resolve.host("k").kaggle.api == "https://example.org/v1"
+
+
+def test_lambda_needs_a_table_because_it_costs_money(person):
+    """The error has the lines to write; with them it is a host."""
+    said = complaint(UnknownNameError, resolve.host, "lambda")
+    lines = [line.strip() for line in said.splitlines()]
+    table = "\n".join(lines[lines.index("[hosts.lambda]") :][:3])
+    assert "~/.config/launch/hosts.toml" in said
+    person("~/.config/launch/hosts.toml", table)
+    host = resolve.host("lambda")
+    assert (host.kind, host.lambda_cloud.max_hours) == ("lambda-cloud", 8)
+
+
+def test_an_alias_or_a_table_that_is_called_lambda_stays_what_it_is(person):
+    person("~/.ssh/config", "Host lambda\n  HostName gpu.example.org\n")
+    assert resolve.host("lambda").address == "lambda"
+    person("launch.toml", '[hosts.lambda]\nkind = "lambda-cloud"\nmax_cost = 20\n')
+    assert resolve.host("lambda").lambda_cloud.max_cents == 2000
+    person("launch.toml", '[hosts.lambda]\naddress = "elsewhere"\n')
+    assert resolve.host("lambda").address == "elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("line", "key"), [('api = "https://example.org/v1"', "api"), ("confirm_above = 11", "confirm_above")]
+)
+def test_a_projects_file_says_neither_where_the_key_goes_nor_what_is_spent_unasked(person, line, key):
+    """It may come from someone else; in one's own file both are fine."""
+    table = f'[hosts.r]\nkind = "lambda-cloud"\n{line}\n'
+    person("launch.toml", table)
+    said = complaint(BadFileError, resolve.host, "r")
+    assert f"launch.toml: hosts.r.{key}" in said
+    assert "~/.config/launch/hosts.toml" in said
+    person("launch.toml", "")
+    person("~/.config/launch/hosts.toml", table)
+    assert resolve.host("r").lambda_cloud is not None

@@ -65,7 +65,7 @@ exec /usr/sbin/sshd -D -e -f "$1/sshd.conf"
 
 _CONFIG = """\
 Port 22
-HostKey {folder}/host_key
+HostKey {host_key}
 PidFile none
 AuthorizedKeysFile {folder}/keys/%u
 PasswordAuthentication no
@@ -79,6 +79,9 @@ Subsystem sftp internal-sftp
 
 class Machine:
     """A host of its own. Its users' homes lie in `homes`, which two machines may share."""
+
+    network: tuple[str, ...] = ("--net",)
+    """What gives it a network of its own."""
 
     def __init__(
         self,
@@ -130,7 +133,8 @@ class Machine:
             subprocess.run(
                 ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / name], check=True
             )
-        (self.folder / "sshd.conf").write_text(_CONFIG.format(folder=self.folder, more=self._sshd))
+        config = _CONFIG.format(folder=self.folder, host_key=self.host_key, more=self._sshd)
+        (self.folder / "sshd.conf").write_text(config)
         for user, shell in users or (("ada", "/bin/bash"),):
             self._add_user(user, shell)
         for group, members in (groups or {}).items():
@@ -164,6 +168,11 @@ class Machine:
             "".join(f"{':'.join(entry)}\n" for entry in [*kept, [group, "x", gid, ",".join(members)]])
         )
 
+    @property
+    def host_key(self) -> Path:
+        """Where its sshd finds its key."""
+        return self.folder / "host_key"
+
     # its life
 
     def up(self, outlives: bool = False) -> None:
@@ -173,16 +182,8 @@ class Machine:
             self._holder = subprocess.Popen(
                 [
                     *(() if outlives else ("setpriv", "--pdeathsig", "KILL")),
-                    *(
-                        "unshare",
-                        "--pid",
-                        "--fork",
-                        "--uts",
-                        "--mount",
-                        "--net",
-                        "--mount-proc",
-                        "--kill-child",
-                    ),
+                    *("unshare", "--pid", "--fork", "--uts", "--mount", *self.network),
+                    *("--mount-proc", "--kill-child"),
                     *("tini", "--", "sh", "-c", _INIT, "init", self.folder, self.homes, self.name),
                 ],
                 stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Hosts of both kinds: what each may have, and that a run's record keeps them."""
+"""Hosts of all kinds: what each may have, and that a run's record keeps them."""
 
 import json
 
@@ -8,6 +8,7 @@ from launcher.errors import BadFileError
 from launcher.values.host import KAGGLE, LOCAL, Host
 from launcher.values.host_table import read_host
 from launcher.values.kaggle_settings import KaggleSettings
+from launcher.values.lambda_settings import LambdaSettings
 
 
 def read(table, name="k"):
@@ -39,7 +40,15 @@ def test_the_keys_of_an_account_stand_beside_those_that_every_host_has():
 
 
 @pytest.mark.parametrize(
-    "host", [KAGGLE, LOCAL, Host(name="lab", address="lab", port=7), read({"kind": "kaggle"})]
+    "host",
+    [
+        KAGGLE,
+        LOCAL,
+        Host(name="lab", address="lab", port=7),
+        read({"kind": "kaggle"}),
+        read({"kind": "lambda-cloud"}),
+        read({"kind": "lambda-cloud", "type": "gpu_1x_a10", "max_cost": 0.07, "user": "me", "env": "~/e"}),
+    ],
 )
 def test_a_host_is_the_same_after_its_record_was_read(host):
     """As JSON and as values, which a run's mirror keeps."""
@@ -48,7 +57,8 @@ def test_a_host_is_the_same_after_its_record_was_read(host):
 
 
 def test_the_record_of_a_machine_has_no_key_that_an_older_version_refuses():
-    assert not {"kind", "kaggle"} & Host(name="lab", address="lab").model_dump().keys()
+    assert not {"kind", "kaggle", "lambda_cloud"} & Host(name="lab", address="lab").model_dump().keys()
+    assert "lambda_cloud" not in KAGGLE.model_dump()
 
 
 @pytest.mark.parametrize(
@@ -106,14 +116,15 @@ def test_a_wrong_value_is_named_by_key_and_line(table, words):
 def test_a_kind_that_does_not_exist_is_named_with_those_that_do():
     said = complaint({"kind": "kagle"})
     assert "hosts.k.kind" in said
-    assert "'kaggle'" in said
+    assert "'kaggle' or 'lambda-cloud'" in said
 
 
 def test_the_allowed_keys_of_a_machine_are_those_of_its_table():
-    """`kaggle` is no key: the settings stand in the table itself."""
+    """`kaggle` and `lambda_cloud` are no keys: the settings stand in the table itself."""
     allowed = complaint({"adress": "gpu"}).splitlines()[-1]
     assert "address" in allowed
     assert "kaggle" not in allowed
+    assert "lambda" not in allowed
 
 
 def test_no_machine_has_kaggles_runtime():
@@ -125,4 +136,86 @@ def test_no_machine_has_kaggles_runtime():
 )
 def test_a_host_is_of_one_kind(values):
     with pytest.raises(ValueError, match="kaggle"):
+        Host(name="k", **values)
+
+
+def test_where_machines_are_rented_the_keys_of_a_machine_stand_beside_those_of_the_account():
+    table = {"type": ["gpu_1x_a100", "gpu_1x_a10"], "region": "us-east-1", "max_hours": 8, "max_cost": 20}
+    host = read({"kind": "lambda-cloud", **table, "user": "me", "port": 2222, "env": "~/venv", "sudo": True})
+    cloud = host.lambda_cloud
+    assert (cloud.type, cloud.region) == (("gpu_1x_a100", "gpu_1x_a10"), ("us-east-1",))
+    assert (cloud.max_hours, cloud.max_cents, cloud.keep, cloud.confirm_above) == (8, 2000, False, 10)
+    assert (host.user, host.port, host.environment, host.sudo) == ("me", 2222, "~/venv", True)
+    assert (host.address, host.is_local) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("dollars", "cents"), [(0.01, 1), (0.29, 29), (1.15, 115), (19.999, 1999), (20, 2000)]
+)
+def test_a_limit_in_dollars_is_one_in_whole_cents(dollars, cents):
+    assert read({"kind": "lambda-cloud", "max_cost": dollars}).lambda_cloud.max_cents == cents
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("address", "10.0.0.1", "which the service tells"),
+        ("known_hosts", "/k", "keeps it with the rental"),
+        ("variables", "listed", "-e NAME=VALUE"),
+    ],
+)
+def test_a_key_that_a_rented_machine_does_not_have_is_refused_with_the_reason(key, value, why):
+    said = complaint({"kind": "lambda-cloud", key: value})
+    assert f'launch.toml: hosts.k.{key}: not for kind = "lambda-cloud"' in said
+    assert why in said
+
+
+@pytest.mark.parametrize("key", sorted(LambdaSettings.model_fields.keys() - {"api"}))
+@pytest.mark.parametrize("kind", [{}, {"kind": "kaggle"}], ids=["machine", "kaggle"])
+def test_a_key_of_rentals_is_refused_elsewhere(kind, key):
+    said = complaint({**kind, key: "x"})
+    assert f"hosts.k.{key}: only for an account at Lambda Cloud" in said
+    assert 'kind = "lambda-cloud"' in said.splitlines()[-1]
+
+
+def test_a_key_of_kaggle_is_refused_where_machines_are_rented():
+    assert 'kind = "kaggle"' in complaint({"kind": "lambda-cloud", "accelerator": "None"})
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"api": "http://example.org/api/v1"}, ["hosts.k.api", "in the clear", "line 3"]),
+        ({"api": "https://me:secretword@example.org/v1"}, ["hosts.k.api", "LAMBDA_API_KEY"]),
+        ({"api": "lambda.ai"}, ["https://cloud.lambda.ai/api/v1"]),
+        ({"max_hours": 0}, ["hosts.k.max_hours = 0"]),
+        ({"max_hours": 9000}, ["hosts.k.max_hours = 9000"]),
+        ({"max_cost": 0.001}, ["hosts.k.max_cost = 0.001", "0.01"]),
+        ({"confirm_above": -1}, ["hosts.k.confirm_above = -1"]),
+        ({"type": "gpu;1"}, ["hosts.k.type", "expected a name"]),
+        ({"type": [7]}, ["hosts.k.type", "expected text"]),
+        ({"port": 0}, ["hosts.k.port = 0"]),
+        ({"user": "-x"}, ["hosts.k.user"]),
+        ({"runtime": "kaggle"}, ["hosts.k", 'kind = "kaggle"']),
+        ({"env": "a", "environment": "b"}, ["hosts.k", "remove `env`"]),
+        ({"max_hour": 8}, ["did you mean 'max_hours'", "allowed: user, port", "max_cost"]),
+        ({"lambda_cloud": {}}, ["its keys here"]),
+    ],
+)
+def test_a_wrong_value_of_a_rental_is_named_by_key(table, words):
+    said = complaint({"kind": "lambda-cloud", **table})
+    assert all(word in said for word in words), said
+    assert "secretword" not in said
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"kind": "lambda-cloud"},
+        {"lambda_cloud": LambdaSettings()},
+        {"kind": "lambda-cloud", "lambda_cloud": LambdaSettings(), "address": "x"},
+    ],
+)
+def test_a_host_where_machines_are_rented_is_of_that_kind(values):
+    with pytest.raises(ValueError, match="lambda-cloud"):
         Host(name="k", **values)

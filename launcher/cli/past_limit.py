@@ -1,0 +1,51 @@
+"""Say in one line that something is rented beyond its limit, at the end of any command: from the ledger alone, and quickly.
+
+Nearly nobody rents, so pydantic is loaded only for a rental that seems to be open: the first line of its file has the limit,
+and later lines say whether it has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from launcher.values.clock import SystemClock
+
+_OVER = {"ended", "refused", "unseen"}
+
+
+def past_limit() -> str | None:
+    """Return the words about what is rented beyond its limit; None if nothing is."""
+    base = os.environ.get("XDG_DATA_HOME", "").strip() or os.path.expanduser("~/.local/share")
+    folder = Path(base) / "launch" / "rentals"
+    suspects = [path.stem for path in folder.glob("*.jsonl") if _may_be_past(path)]
+    return _words(suspects) if suspects else None
+
+
+def _may_be_past(path: Path) -> bool:
+    try:
+        lines = path.read_bytes().splitlines()
+        if json.loads(lines[0])["deadline"] > _now():
+            return False
+        kinds = {json.loads(line)["kind"] for line in lines[1:]}
+    except (OSError, ValueError, LookupError, TypeError):
+        return False  # `launch reconcile` reports it
+    return not kinds & _OVER or "extra" in kinds
+
+
+def _words(nonces: list[str]) -> str | None:
+    from launcher.hosts.rental_ledger import Ledger, usual_folder
+    from launcher.values.renting import dollars
+
+    ledger, now = Ledger(usual_folder()), _now()
+    past = [rental for rental in ledger.rentals() if rental.nonce in nonces and rental.is_past(now)]
+    if not past:
+        return None
+    cost = dollars(sum(rental.cents_at(now) for rental in past))
+    runs = ", ".join(rental.intent.run for rental in past[:3]) + (", …" if len(past) > 3 else "")
+    return f"rented beyond its limit, {cost} so far, for {runs}   launch reconcile"
+
+
+def _now() -> float:
+    return SystemClock().now()

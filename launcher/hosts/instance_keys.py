@@ -1,0 +1,86 @@
+"""The keys of a rented machine: ours to log in with, and its host key, so that the first contact is with that machine.
+
+A host key that travels in `user_data` can be read there, and by whoever has the account's API key. So it serves for the
+first contact only, over which the machine makes another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+LOGIN_KEY = "login_key"
+
+
+class KeyPair(NamedTuple):
+    """An Ed25519 key as OpenSSH writes it. `public` is its kind and its blob, without a comment."""
+
+    private: str
+    public: str
+
+    def __repr__(self) -> str:
+        return f"KeyPair({self.public})"
+
+
+def new_key() -> KeyPair:
+    """Return a fresh key, which is nowhere else."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return KeyPair(private.decode(), public.decode())
+
+
+def user_data(host_key: KeyPair) -> str:
+    """Return the cloud-init configuration that gives a machine this host key and no other. JSON is YAML too."""
+    keys = {"ed25519_private": host_key.private, "ed25519_public": host_key.public}
+    return f"#cloud-config\n{json.dumps({'ssh_deletekeys': True, 'ssh_keys': keys})}\n"
+
+
+class LoginKey(NamedTuple):
+    """Our key for the machines of this user: its private file, and its public part."""
+
+    file: Path
+    public: str
+
+    @property
+    def name(self) -> str:
+        """The name that it has in an account: the same for every client that has the key."""
+        return f"launch-{hashlib.sha256(self.public.encode()).hexdigest()[:16]}"
+
+
+def login_key(folder: Path) -> LoginKey:
+    """Return the key in a folder, which is made once; of two clients that make it, one is first. Raises OSError."""
+    file = folder / LOGIN_KEY
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        made = new_key()
+        part = folder / f".{LOGIN_KEY}.{secrets.token_hex(4)}"
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "w") as out:
+                out.write(made.private)
+            with contextlib.suppress(FileExistsError):
+                os.link(part, file)
+        finally:
+            part.unlink()
+    return LoginKey(file, _public_of(file))
+
+
+def same_key(public: str, other: str) -> bool:
+    """Whether two public keys are the same, whatever their comments say."""
+    return public.split()[:2] == other.split()[:2]
+
+
+def _public_of(file: Path) -> str:
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+    key = load_ssh_private_key(file.read_bytes(), None)
+    return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()

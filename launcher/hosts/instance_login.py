@@ -1,0 +1,134 @@
+"""A login to a rented machine before any run is there: its host key is replaced, and it is set up."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from launcher.errors import AuthRefusedError, HostError, ServiceError, UnreachableError
+from launcher.hosts.ssh import SshLink
+from launcher.values.clock import Clock
+from launcher.values.host import Host
+from launcher.values.renting import RentalReason
+
+LOOK_S = 5.0
+PIECE = 1 << 16
+MOST_OUTPUT = 1 << 20
+MOST_WAIT_S = 1800.0
+"""How long a script on the machine may take."""
+RENTED = "rented.json"
+"""The file below a machine's root that says until when it is rented: its agents stop their runs then."""
+
+NEW_HOST_KEY = """\
+set -e
+umask 077
+rm -f /etc/ssh/ssh_host_ed25519_key.new /etc/ssh/ssh_host_ed25519_key.new.pub
+ssh-keygen -q -t ed25519 -N '' -C '' -f /etc/ssh/ssh_host_ed25519_key.new
+mv /etc/ssh/ssh_host_ed25519_key.new.pub /etc/ssh/ssh_host_ed25519_key.pub
+mv /etc/ssh/ssh_host_ed25519_key.new /etc/ssh/ssh_host_ed25519_key
+find /etc/ssh -name 'ssh_host_*_key*' ! -name 'ssh_host_ed25519_key*' -delete
+if [ -d /run/systemd/system ]; then
+    systemctl restart ssh 2>/dev/null || systemctl restart sshd
+else
+    pkill -HUP -o -x sshd
+fi
+cat /etc/ssh/ssh_host_ed25519_key.pub
+"""
+"""Gives a machine a host key that was never anywhere else, and prints its public part. Open connections stay."""
+
+
+class Said(NamedTuple):
+    """How a script on a machine ended, and what it printed on either stream."""
+
+    code: int
+    text: str
+
+
+class Login:
+    """An open login."""
+
+    def __init__(self, host: Host) -> None:
+        """Log in, and check the host key. Raises HostError."""
+        self.host = host
+        self._link = SshLink(host)
+
+    @property
+    def about(self) -> str:
+        """The user, the address and the host key."""
+        return self._link.about
+
+    def as_root(self, script: str) -> Said:
+        """Run a shell script with `sudo -n`. Raises UnreachableError if it takes too long or the link is lost."""
+        return self.run(f"exec sudo -n sh -c {shlex.quote(script)}")
+
+    def run(self, script: str) -> Said:
+        """Run a shell script. Raises UnreachableError as above."""
+        command = f"exec 2>&1; {script}"
+        channel = self._link.open_program(["sh", "-c", command])
+        text, until = b"", time.monotonic() + MOST_WAIT_S
+        try:
+            channel.settimeout(MOST_WAIT_S)
+            while piece := channel.recv(PIECE):
+                text = (text + piece)[-MOST_OUTPUT:]
+                channel.settimeout(max(0.1, until - time.monotonic()))
+            return Said(channel.recv_exit_status(), text.decode(errors="replace"))
+        except OSError as error:
+            name = self.host.name
+            raise UnreachableError(name, f"{name}: a script there did not end: {error}") from error
+        finally:
+            channel.close()
+
+    def replace_host_key(self) -> str:
+        """Give the machine a fresh host key; return its public part. Raises HostError."""
+        said = self.as_root(NEW_HOST_KEY)
+        lines = [line.split() for line in said.text.splitlines()]  # sudo may have said something too
+        words = next((line for line in lines if line[:1] == ["ssh-ed25519"] and len(line) > 1), [])
+        if said.code != 0 or not words:
+            name = self.host.name
+            why = printable_end(said.text) or f"exit code {said.code}"
+            raise HostError(name, f"{name}: its host key could not be replaced: {why}")
+        return " ".join(words[:2])
+
+    def note_end(self, left_s: float) -> None:
+        """Write below the machine's root when its rent ends, by the machine's own clock. Raises HostError."""
+        root = self.host.root
+        folder = f'"$HOME"/{shlex.quote(root[2:])}' if root.startswith("~/") else shlex.quote(root)
+        script = (
+            f"umask 077; mkdir -p {folder} && now=$(date +%s) && "
+            f'echo "{{\\"until\\": $((now + {max(0.0, left_s):.0f}))}}" >{folder}/{RENTED}'
+        )
+        said = self.run(script)
+        if said.code != 0:
+            name = self.host.name
+            raise HostError(name, f"{name}: {root} cannot be written there: {printable_end(said.text)}")
+
+    def close(self) -> None:
+        """Log out."""
+        self._link.close()
+
+
+def log_in(host: Host, clock: Clock, until: float, report: Callable[[str], None]) -> Login:
+    """Log in to a machine that has just booted, as soon as it lets us in.
+
+    Raises HostKeyError at once, and ServiceError `boot-timeout` once the time is up.
+    """
+    while True:
+        try:
+            return Login(host)
+        except (UnreachableError, AuthRefusedError) as error:
+            words = str(error).splitlines()[0]
+            if clock.now() >= until:
+                why = f"{host.name}: it has booted, and does not let us in: {words}"
+                raise ServiceError(host.name, RentalReason.BOOT_TIMEOUT, why) from error
+            report(words)
+        clock.sleep(LOOK_S)
+
+
+def printable_end(text: str, most: int = 300) -> str:
+    """Return the last line of what a script printed, in printable characters."""
+    from launcher.values.text import printable
+
+    lines = [line for line in text.splitlines() if line.strip()]
+    return printable(lines[-1][-most:]) if lines else ""

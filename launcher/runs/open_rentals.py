@@ -1,0 +1,94 @@
+"""What is rented just now, as this user's ledger knows it: since when, what it has cost, and what is wrong with it.
+
+The provider is not asked: that is for `launch reconcile`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.hosts.rental_ledger import Ledger, usual_folder
+from launcher.runs.tenancies import rented
+from launcher.values.renting import Rental, RentalState, dollars
+
+RECONCILE = "launch reconcile"
+_DOING = {
+    RentalState.INTENT: "being launched",
+    RentalState.LAUNCHED: "boots",
+    RentalState.READY: "in use",
+    RentalState.ENDING: "is being ended",
+}
+
+
+class OpenRental(NamedTuple):
+    """A rental that may cost something, whether a process here looks after it, and its cost so far in cents, at most.
+
+    If nobody knows whether its launch made an instance, that is what the instance would have cost. `is_kept`: its table says
+    that it is not ended with its run.
+    """
+
+    rental: Rental
+    is_held: bool
+    cents: int
+    is_past: bool
+    is_kept: bool = False
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether nobody knows if its launch made an instance."""
+        return self.rental.state is RentalState.INTENT and not self.is_held
+
+    @property
+    def doing(self) -> str:
+        """What it does, as far as is known here."""
+        if self.is_unsettled:
+            return "unsettled"
+        return _DOING.get(self.rental.state, "another instance of its launch is being ended")
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong, and what to type; None if a process here takes care of it in time."""
+        if self.is_unsettled:
+            return f"its launch has no answer, and may have made an instance   {RECONCILE}"
+        if self.is_past:
+            return f"is past its limit, and may still be billed   {RECONCILE}"
+        if not self.is_held and self.is_kept:
+            return f"is kept until its limit; to end it   {RECONCILE} --adopt {self.rental.instance}"
+        if not self.is_held:
+            return f"no process here ends it   launch attach {self.rental.intent.run.rpartition('-')[2]}     or   {RECONCILE}"
+        return None
+
+
+class OpenRentals(NamedTuple):
+    """All of them, the oldest first, and files of the ledger that this version cannot read: they may be of others."""
+
+    rentals: tuple[OpenRental, ...]
+    unreadable: tuple[Path, ...]
+
+    def warnings(self) -> list[str]:
+        """Return a line for each thing that somebody should look at."""
+        lines = [
+            f"{one.rental.intent.type} of {one.rental.intent.run}, {dollars(one.cents)} so far: {one.problem}"
+            for one in self.rentals
+            if one.problem is not None
+        ]
+        return lines + [f"{path}: cannot be read; what it records may be billed" for path in self.unreadable]
+
+
+def open_rentals(now: float) -> OpenRentals:
+    """Return what may cost something, by the ledger."""
+    book = Ledger(usual_folder())
+    open_ones = [rental for rental in book.rentals() if rental.is_open]
+    kept = {one.rental.nonce for one in rented() if one.tenancy.keeps} if open_ones else set()
+    found = [
+        _of(rental, now, is_held=book.is_held(rental.nonce))._replace(is_kept=rental.nonce in kept)
+        for rental in open_ones
+    ]
+    return OpenRentals(tuple(found), book.unreadable())
+
+
+def _of(rental: Rental, now: float, *, is_held: bool) -> OpenRental:
+    may_be_billed = rental.state is RentalState.INTENT
+    cost = rental.time_cents(now) if may_be_billed else rental.cents_at(now)
+    return OpenRental(rental, is_held, cost, rental.is_past(now))

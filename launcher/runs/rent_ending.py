@@ -1,0 +1,100 @@
+"""The end of a rent: what the run made comes home and is proven by its hash, then the machine is ended, then listed until gone."""
+
+from __future__ import annotations
+
+import sys
+
+from launcher.errors import AgentError, HostError, LaunchError, RunError, ServiceError, UnreachableError
+from launcher.hosts import Desk
+from launcher.runs.checkpoint_pulling import WHOLE, pull_checkpoint
+from launcher.runs.following import LOST_LINKS, pause, refresh
+from launcher.runs.mirror import Mirror
+from launcher.runs.pulling import Choice, came, pull, shown_path
+from launcher.runs.run_desk import open_desk
+from launcher.runs.tenant import Tenant
+from launcher.runs.view import View
+from launcher.values.record import State, is_terminal
+
+NO_LIMIT = sys.maxsize
+"""Everything comes home whatever its size: nothing can be fetched from a machine that is gone."""
+
+
+def is_over(state: str) -> bool:
+    """Whether nothing more happens on the machine unless a client has it happen."""
+    return is_terminal(state) or state in (State.WAITING, State.INTERRUPTED)
+
+
+def bring_home(desk: Desk, mirror: Mirror, state: str, view: View) -> None:
+    """Bring everything home that a run made on a machine that will be gone, and prove it by the host's own digests.
+
+    Of a run that has not succeeded that includes its newest whole checkpoint, if it has one. Raises RunError if something
+    cannot be sent or does not fit here, and HostError.
+    """
+    refresh(desk, mirror)
+    with view.stage("home") as stage:
+        pulled = pull(desk, mirror, Choice(NO_LIMIT), stage)
+        if pulled.left_out:
+            path, why = min(pulled.left_out.items())
+            more = f", and {len(pulled.left_out) - 1} more" if len(pulled.left_out) > 1 else ""
+            raise RunError(f"{mirror.run}: {shown_path(path)} cannot be brought home: {why}{more}")
+        words = [came(pulled)]
+        if state != State.SUCCEEDED:
+            try:
+                words.append(pull_checkpoint(desk, mirror, WHOLE, stage).words)
+            except AgentError as error:
+                if error.code != "no-checkpoint":
+                    raise
+        stage.text = "; ".join([*words, "each as its machine has it"])
+
+
+def end_rent(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:
+    """Bring a run that is over home, and end its rent, unless the user keeps the machine.
+
+    If its files do not come home, the machine is left, and that is said with what it costs.
+    """
+    if not is_over(state):
+        return
+    if tenant.tenancy.keeps:
+        view.note(_kept(tenant))
+        return
+    try:
+        _bring_home_over_lost_links(tenant, mirror, state, view)
+    except ServiceError:
+        raise  # the rent is over
+    except (HostError, RunError) as error:
+        view.note(_not_home(tenant, mirror, error))
+        return
+    tenant.end(f"the run has ended: {state}", view)
+
+
+def _bring_home_over_lost_links(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:
+    """Bring a run home; a lost link is opened again a few times. Raises as `bring_home`, and as `Tenant.watch`."""
+    losses = 0
+    while True:
+        try:
+            with open_desk(tenant.host, mirror) as desk:
+                bring_home(desk, mirror, state, view)
+                return
+        except UnreachableError as error:
+            losses += 1
+            if losses == LOST_LINKS:
+                raise
+            tenant.watch(view, error)
+            pause(view, error, losses)
+
+
+def _kept(tenant: Tenant) -> str:
+    """Return what is said of a machine that the user keeps."""
+    return (
+        f"{tenant.host.name}: its machine is kept, as its table says: {tenant.cost} so far, {tenant.price}, until its limit"
+        f"   end it   launch reconcile --adopt {tenant.rental.instance}"
+    )
+
+
+def _not_home(tenant: Tenant, mirror: Mirror, error: LaunchError) -> str:
+    """Return what is said when a machine is left because its files did not come home."""
+    words = str(error).splitlines()[0]
+    return (
+        f"{tenant.host.name}: its machine is not ended, since not all is here: {words}; {tenant.cost} so far, {tenant.price}"
+        f"   try again   launch attach {mirror.short}     or lose them   launch reconcile --adopt {tenant.rental.instance}"
+    )

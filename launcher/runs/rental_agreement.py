@@ -1,0 +1,47 @@
+"""Agree on a rent: by what is expected of the machine the plan is made and checked, its price is said, and a person asked.
+
+All of this comes before anything is rented, and costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from launcher.planning import check
+from launcher.planning.lambda_machines import expected_facts
+from launcher.runs import cards, resolve
+from launcher.runs.contact import settle
+from launcher.runs.launching import Resolved, plan_of
+from launcher.runs.rental_choice import RentalChoice, choose, confirm, offers, say_price
+from launcher.runs.request import Request
+from launcher.runs.view import View
+from launcher.values.plan import Plan
+
+
+class Agreement(NamedTuple):
+    """What may be rented, and the plan that is expected for it."""
+
+    choice: RentalChoice
+    plan: Plan
+
+
+def agree(resolved: Resolved, request: Request, view: View) -> Agreement:
+    """Return what will do for a launch, once it has passed the gate and its cost is agreed to.
+
+    Raises RefusedError for a plan that cannot work, a limit that is missing or too small, and for no; HostError if the
+    service does not answer. Nothing is rented then.
+    """
+    host = resolved.host
+    with view.stage("offers") as stage:
+        offered = offers(host)
+        choice = choose(host, resolved.profiles, resolved.gpus, resolved.job, offered)
+        free = sum(bool(choice.regions_of(one)) for one in choice.found)
+        stage.text = f"{len(offered)} types, {len(choice.found)} will do, {free or 'none'} of them free"
+    facts = expected_facts(host, choice.first)
+    plan = plan_of(choice.first.profile, resolved, facts)
+    view.head(plan)
+    found = [*cards.findings(resolved.gpus, plan, facts), *check(plan, facts, host, resolve.wheels())]
+    settle(found, view)
+    say_price(choice, view)
+    confirm(choice, view, is_sure=request.is_sure)
+    return Agreement(choice, plan)

@@ -1,0 +1,254 @@
+"""Rent a machine for one launch: from a type of instance that is free to a plain SSH host for the run.
+
+The run's id is drawn first, since the ledger, the instance's name and its tags carry it. Whatever fails before the run
+begins ends the rent at once, and says what was paid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.errors import CardBusyError, HostError, HostKeyError, ServiceError
+from launcher.hosts.instance_keys import login_key, new_key, user_data
+from launcher.hosts.instance_login import Login, log_in
+from launcher.hosts.new_keys import NEW_KEYS
+from launcher.hosts.rental_account import LambdaAccount, open_account, registered_key
+from launcher.hosts.rental_ledger import usual_folder
+from launcher.hosts.renter import Rented
+from launcher.planning.offers import Candidate, boot_limit_s
+from launcher.runs import rental_setup, tenancies
+from launcher.runs.runs_folder import runs_folder
+from launcher.runs.tenant import Tenant
+from launcher.runs.view import Stage, View
+from launcher.runs.whole_file import write_durably
+from launcher.values.host import Host, MachineKeys
+from launcher.values.lambda_cloud import LambdaReason
+from launcher.values.lambda_settings import USER, LambdaSettings
+from launcher.values.renting import Instance, Rental, Setup, dollars
+from launcher.values.tenancy import Tenancy
+
+WAIT_S = 30.0
+"""How long to wait between two looks for a free machine."""
+
+
+class Order(NamedTuple):
+    """What to rent for a run: the candidates in the order in which they are tried.
+
+    `find_again` asks for the offers anew, and is called while nothing is free and `wait_s` is not over. Raises CardBusyError.
+    """
+
+    host: Host
+    settings: LambdaSettings
+    run: str
+    candidates: tuple[Candidate, ...]
+    find_again: Callable[[], tuple[Candidate, ...]]
+    wait_s: float = 0.0
+    needs_engine: bool = False
+
+
+def rent(order: Order, view: View) -> Tenant:
+    """Rent a machine, wait until it can be logged in to, and set it up; return this process's hold on it.
+
+    Raises CardBusyError if none is free, HostError, and RefusedError if the ledger cannot be written. Nothing is rented then.
+    """
+    account = open_account(order.settings)
+    try:
+        return _Renting(order, account, view).rent()
+    except BaseException:
+        account.close()
+        raise
+
+
+class _Renting:
+    """One rental from its intent to a machine that is ready for a run."""
+
+    def __init__(self, order: Order, account: LambdaAccount, view: View) -> None:
+        self._order, self._account, self._view = order, account, view
+        self._renter, self._clock = account.renter, account.renter.clock
+        self._host_key = new_key()
+
+    def rent(self) -> Tenant:
+        with self._view.stage("rent") as stage:
+            held, candidate = self._first_free(stage)
+            stage.text = self._words(held.rental, candidate)
+        tenant = Tenant(self._account, held, self._tenancy(held.rental, None))
+        try:
+            with self._view.stage("boot") as stage:
+                instance = self._boot(held.rental, candidate, stage)
+            tenant.tenancy = self._tenancy(held.rental, instance)
+            self._prepare(tenant, held.rental.since + boot_limit_s(candidate.priced.offer.cards))
+        except BaseException:
+            tenant.give_up(self._view)
+            tenant.release()
+            raise
+        return tenant
+
+    # rent
+
+    def _first_free(self, stage: Stage) -> tuple[Rented, Candidate]:
+        """Rent the first candidate that is free; wait for one if that was asked for."""
+        setup = self._setup()
+        until = self._clock.now() + self._order.wait_s
+        candidates, busy = self._order.candidates, None
+        while True:
+            for candidate in candidates:
+                stage.progress(f"{candidate.priced.offer.type} in {candidate.region}")
+                try:
+                    return self._try(candidate, setup), candidate
+                except ServiceError as error:
+                    if error.reason != LambdaReason.NO_CAPACITY:
+                        raise
+                    busy = error
+            if self._clock.now() >= until:
+                raise self._nothing_free(candidates, busy)
+            stage.progress("waiting: nothing is free just now")
+            self._clock.sleep(max(0.0, min(WAIT_S, until - self._clock.now())))
+            candidates = self._find_again()
+
+    def _find_again(self) -> tuple[Candidate, ...]:
+        """Ask for the offers anew; nothing if none is free, or the service does not answer just now."""
+        try:
+            return self._order.find_again()
+        except CardBusyError:
+            return ()
+
+    def _nothing_free(
+        self, candidates: tuple[Candidate, ...], busy: ServiceError | None
+    ) -> CardBusyError | ServiceError:
+        names = ", ".join(
+            dict.fromkeys(one.priced.offer.type for one in candidates or self._order.candidates)
+        )
+        why = str(busy).splitlines()[0] if busy is not None else f"{self._order.host.name}: none is free"
+        words = f"{why}\n  what is free   launch offers     or wait for one   --wait"
+        return CardBusyError(words, f"no capacity of {names}")
+
+    def _try(self, candidate: Candidate, setup: Setup) -> Rented:
+        """Launch one candidate. If this is interrupted, what it may have made is ended."""
+        deadline = self._clock.now() + candidate.priced.limit_s
+        before = {rental.nonce for rental in self._renter.ledger.rentals()}
+        try:
+            return self._renter.rent(
+                candidate.priced.offer, candidate.region, self._order.run, deadline, setup
+            )
+        except HostError:
+            raise
+        except BaseException:
+            self._end_new_ones(before)
+            raise
+
+    def _end_new_ones(self, before: set[str]) -> None:
+        """End what a launch that was interrupted may have made; what cannot be seen yet is left to `launch reconcile`."""
+        for rental in self._renter.ledger.rentals():
+            if rental.nonce in before or rental.intent.run != self._order.run or not rental.is_open:
+                continue
+            with contextlib.suppress(HostError, OSError):
+                self._renter.end(rental, "the launch was interrupted")
+            if self._renter.ledger.rental(rental.nonce).is_open:
+                self._view.note("an instance of the interrupted launch may still appear   launch reconcile")
+
+    def _setup(self) -> Setup:
+        """Return what an instance is made with; our login key is in the account from here on."""
+        settings = self._order.settings
+        tenancies.remember_service(settings.api)
+        name = settings.key or registered_key(self._account.service).name
+        return Setup(
+            ssh_key=name,
+            image=settings.image,
+            file_systems=(settings.file_system,) if settings.file_system else (),
+            firewalls=(settings.firewall,) if settings.firewall else (),
+            user_data=user_data(self._host_key),
+        )
+
+    def _words(self, rental: Rental, candidate: Candidate) -> str:
+        where = f"{candidate.priced.offer.type} in {candidate.region}, instance {rental.instance}"
+        return f"{where}; {candidate.priced.offer.price}, at most {dollars(candidate.priced.largest)}"
+
+    # boot
+
+    def _boot(self, rental: Rental, candidate: Candidate, stage: Stage) -> Instance:
+        def report(rental: Rental, instance: Instance | None) -> None:
+            now = self._clock.now()
+            word = "not listed yet" if instance is None else instance.word
+            stage.progress(f"{word}, {now - rental.since:.0f} s, {dollars(rental.cents_at(now))}")
+
+        limit_s = boot_limit_s(candidate.priced.offer.cards)
+        instance = self._renter.wait_until_ready(rental, limit_s, report)
+        now = self._clock.now()
+        stage.text = f"{now - rental.since:.0f} s, {dollars(rental.cents_at(now))} so far; {instance.ip}"
+        return instance
+
+    def _tenancy(self, rental: Rental, instance: Instance | None) -> Tenancy:
+        """Return the tenancy of a rental: its machine has the table's keys, and the address of the instance."""
+        host = self._order.host
+        place = self._renter.ledger.place(rental.nonce)
+        own = {} if self._order.settings.key else {"identity_file": str(self._login_key)}
+        machine = Host(
+            **{
+                **own,
+                **{
+                    key: getattr(host, key)
+                    for key in MachineKeys.model_fields
+                    if getattr(host, key) is not None
+                },
+                "name": host.name,
+                "address": "0.0.0.0" if instance is None else instance.ip,  # noqa: S104 - until it has booted
+                "user": host.user or USER,
+                "known_hosts": str(place / tenancies.KNOWN_HOSTS),
+                "sudo": host.sudo or self._order.needs_engine,
+            }
+        )
+        return Tenancy(
+            run=self._order.run,
+            nonce=rental.nonce,
+            machine=machine,
+            settings=self._order.settings,
+            runs=str(runs_folder()),
+        )
+
+    @property
+    def _login_key(self) -> Path:
+        return login_key(usual_folder()).file
+
+    # the machine
+
+    def _prepare(self, tenant: Tenant, until: float) -> None:
+        """Log in, replace the host key, say until when the machine is rented, and set up what the job needs."""
+        place = self._renter.ledger.place(tenant.nonce)
+        self._expect(place, tenant.host, self._host_key.public)
+        tenancies.write(place, tenant.tenancy)
+        with (
+            self._view.stage("login") as stage,
+            contextlib.closing(self._log_in(tenant, until, stage)) as login,
+        ):
+            own_key = login.replace_host_key()
+            self._expect(place, tenant.host, own_key)
+            login.note_end(tenant.rental.intent.deadline - self._clock.now())
+            stage.text = f"{login.about}, which has another host key now"
+        if self._order.needs_engine:
+            with self._view.stage("setup") as stage, contextlib.closing(Login(tenant.host)) as login:
+                rental_setup.set_up(login, place / tenancies.SETUP_LOG, stage)
+
+    def _log_in(self, tenant: Tenant, until: float, stage: Stage) -> Login:
+        """Log in to the machine; its host key must be ours, unless the user accepts a new one."""
+        try:
+            return log_in(tenant.host, self._clock, until, stage.progress)
+        except HostKeyError as error:
+            image = self._order.settings.image or "the image"
+            words = (
+                f"{tenant.host.name}: {image} did not take the host key that was given to it: who answers is not proven\n"
+                f"  {str(error).splitlines()[0]}\n"
+                "  if you trust the network   the same command with --accept-new-host-key     or another   image = …"
+            )
+            if not NEW_KEYS.are_accepted:
+                raise HostKeyError(tenant.host.name, words) from error
+        (self._renter.ledger.place(tenant.nonce) / tenancies.KNOWN_HOSTS).unlink()
+        return log_in(tenant.host, self._clock, until, stage.progress)
+
+    def _expect(self, place: Path, machine: Host, key: str) -> None:
+        """Let the machine's known_hosts file hold this key and no other."""
+        name = machine.address if machine.port in (None, 22) else f"[{machine.address}]:{machine.port}"
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_durably(place / tenancies.KNOWN_HOSTS, f"{name} {key}\n".encode())

@@ -1,0 +1,122 @@
+"""The rentals of this user as commands use them: which one is for a run, who looks after it, and what it has cost.
+
+The ledger says what is rented; beside it lies a rental's tenancy, which says how one logs in and where the run's mirror is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from pydantic import ValidationError
+
+from launcher.hosts.rental_ledger import Ledger, usual_folder
+from launcher.runs.json_file import read_json
+from launcher.runs.mirror import Mirror
+from launcher.runs.whole_file import write_durably
+from launcher.values.renting import Rental, dollars
+from launcher.values.tenancy import Tenancy
+
+if TYPE_CHECKING:
+    from launcher.runs.tenant import Tenant
+    from launcher.runs.view import View
+
+TENANCY = "tenancy.json"
+KNOWN_HOSTS = "known_hosts"
+SERVICES = "services"
+SETUP_LOG, KEEPER_LOG = "setup.log", "keeper.log"
+
+
+class RentedMachine(NamedTuple):
+    """A rental and its tenancy."""
+
+    rental: Rental
+    tenancy: Tenancy
+
+    @property
+    def price(self) -> str:
+        """What an hour costs."""
+        return f"{dollars(self.rental.intent.cents_per_hour)}/h"
+
+
+def ledger() -> Ledger:
+    """Return this user's ledger."""
+    return Ledger(usual_folder())
+
+
+def write(place: Path, tenancy: Tenancy) -> None:
+    """Put a tenancy on the disk. Raises OSError."""
+    write_durably(place / TENANCY, f"{tenancy.model_dump_json()}\n".encode())
+
+
+def remember_service(api: str) -> None:
+    """Note that something may be rented at a service, so that a later command looks there. Raises OSError."""
+    if api not in services():
+        write_durably(usual_folder() / SERVICES, "".join(f"{one}\n" for one in [*services(), api]).encode())
+
+
+def services() -> list[str]:
+    """Return the addresses of the services at which this user has rented."""
+    try:
+        return (usual_folder() / SERVICES).read_text().split()
+    except FileNotFoundError:
+        return []
+
+
+def rented() -> Iterator[RentedMachine]:
+    """Yield the rentals that have a tenancy, the oldest first."""
+    book = ledger()
+    for rental in book.rentals():
+        if (tenancy := _read(book, rental)) is not None:
+            yield RentedMachine(rental, tenancy)
+
+
+def rented_for(run: str) -> RentedMachine | None:
+    """Return the newest rental for a run, over or not; None if its machine was not rented here."""
+    if not usual_folder().is_dir():
+        return None
+    return next((one for one in reversed([*rented()]) if one.tenancy.run == run), None)
+
+
+def tenant_for(mirror: Mirror, view: View) -> Tenant | None:
+    """Look after the rented machine of a run from now on; None if it has none, or another process looks after it.
+
+    Raises BadFileError or ServiceAuthError without a key for its account.
+    """
+    found = rented_for(mirror.run)
+    if found is None or not found.rental.is_open:
+        return None
+    from launcher.runs.tenant import take
+
+    tenant = take(found)
+    if tenant is None:
+        log = ledger().place(found.rental.nonce) / KEEPER_LOG
+        said = f"   {log}" if log.exists() else ""
+        view.note(f"{mirror.run}: another process here brings its files home and ends the rent{said}")
+    return tenant
+
+
+def gone(mirror: Mirror) -> str | None:
+    """Return what became of a run's machine if that is rented no more, what it cost, and what can be done; else None."""
+    found = rented_for(mirror.run)
+    if found is None or found.rental.is_open:
+        return None
+    rental, short = found.rental, found.tenancy.run.rpartition("-")[2]
+    cost = dollars(rental.cents_at(rental.ended or rental.since))
+    words = f"{found.tenancy.run}: its machine was rented, and is gone: {rental.why or 'ended'}; it cost at most {cost}"
+    return f"{words}\n  what is here   launch logs {short}     go on elsewhere   launch recover {short} --host HOST --abandon"
+
+
+def mirror_of(tenancy: Tenancy) -> Mirror | None:
+    """Return the mirror of a rental's run; None if its folder is gone, or the run never began."""
+    mirror = Mirror(tenancy.run, Path(tenancy.runs))
+    return mirror if (mirror.folder / "client.json").is_file() else None
+
+
+def _read(book: Ledger, rental: Rental) -> Tenancy | None:
+    values = read_json(book.place(rental.nonce) / TENANCY)
+    try:
+        return Tenancy.model_validate(values) if values else None
+    except ValidationError:
+        return None

@@ -1,0 +1,206 @@
+"""A tenant: this process looks after a rented machine, brings its run's files home, and ends the rent."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+from launcher.errors import HostError, ServiceError, UnreachableError
+from launcher.hosts.rental import is_passing
+from launcher.hosts.rental_account import LambdaAccount, open_account
+from launcher.hosts.renter import Rented, Renter
+from launcher.planning.reconciling import GRACE_S, first_of
+from launcher.runs import tenancies
+from launcher.runs.mirror import Mirror
+from launcher.runs.view import View
+from launcher.values.host import Host
+from launcher.values.renting import (
+    Instance,
+    InstanceState,
+    Rental,
+    RentalReason,
+    dollars,
+)
+from launcher.values.tenancy import Tenancy
+
+
+class Keeper(NamedTuple):
+    """The background process that looks after a rental, and its log."""
+
+    pid: int
+    log: str
+
+
+class Tenant:
+    """This process's hold on a rented machine. Call `release`, or `hand_over`, once it is not needed."""
+
+    def __init__(
+        self, account: LambdaAccount, held: Rented, tenancy: Tenancy, *, is_keeper: bool = False
+    ) -> None:
+        """Look after a rental whose lock this process has; `is_keeper` if it was started for that, in the background."""
+        self._account, self._lock = account, held.lock
+        self.is_keeper = is_keeper
+        self.nonce, self.tenancy = held.rental.nonce, tenancy
+        self._said: set[str] = set()
+        self._is_released = False
+
+    @property
+    def host(self) -> Host:
+        """The machine."""
+        return self.tenancy.machine
+
+    @property
+    def renter(self) -> Renter:
+        """The renter of its account."""
+        return self._account.renter
+
+    @property
+    def rental(self) -> Rental:
+        """The rental as the ledger has it now."""
+        return self.renter.ledger.rental(self.nonce)
+
+    @property
+    def cost(self) -> str:
+        """What has been paid until now, at most."""
+        return dollars(self.rental.cents_at(self.renter.clock.now()))
+
+    @property
+    def price(self) -> str:
+        """What an hour costs."""
+        return f"{dollars(self.rental.intent.cents_per_hour)}/h"
+
+    @property
+    def is_past(self) -> bool:
+        """Whether its time is up."""
+        return self.rental.is_past(self.renter.clock.now())
+
+    @property
+    def until(self) -> str:
+        """When the rent is over at the latest, by this machine's clock."""
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(self.rental.intent.deadline))
+
+    @property
+    def cron_line(self) -> str:
+        """The line of a crontab that ends the rent, once it is over, from a machine without our ledger."""
+        when = time.strftime("%M %H %d %m *", time.localtime(self.rental.intent.deadline + GRACE_S))
+        return f"{when} launch reconcile --adopt {self.rental.instance}"
+
+    # while its run goes on
+
+    def watch(self, view: View, error: UnreachableError | None = None) -> None:
+        """Look whether the machine is still there, if its link is lost, and whether its time is up.
+
+        Raises ServiceError, with what was paid, once the rent is over: the run goes no further on this machine.
+        """
+        rental, now = self.rental, self.renter.clock.now()
+        if not rental.is_open:
+            raise self._over(rental.why or RentalReason.GONE, "its rent was ended by another command")
+        if now >= rental.intent.deadline + GRACE_S:
+            self._end(RentalReason.LIMIT)
+            raise self._over(RentalReason.LIMIT, "its time was up, and its run had not ended")
+        if error is None:
+            return
+        try:
+            instances = self.renter.provider.instances()
+        except ServiceError as unanswered:
+            if not is_passing(unanswered):
+                raise
+            return  # the network here may be down
+        self._judge(first_of(rental, instances), view)
+
+    def _judge(self, instance: Instance | None, view: View) -> None:
+        """Deal with what the provider says of a machine that does not answer."""
+        if instance is None or not instance.is_billed:
+            self._end(RentalReason.GONE)
+            raise self._over(RentalReason.GONE, "the provider does not list it any more")
+        if instance.state is InstanceState.PREEMPTED:
+            self._end(RentalReason.PREEMPTED)
+            raise self._over(RentalReason.PREEMPTED, "the provider has taken the machine away")
+        if instance.state is InstanceState.ENDING:
+            self._end(RentalReason.GONE)
+            raise self._over(RentalReason.GONE, "somebody else has ended it")
+        if not instance.is_ready and instance.word not in self._said:
+            self._said.add(instance.word)
+            short = self.tenancy.run.rpartition("-")[2]
+            view.note(
+                f"{self.host.name}: the provider says that the machine is '{instance.word}'; {self.cost} so far, {self.price}"
+                f"   end it   launch reconcile --adopt {instance.id}"
+                f"   go on elsewhere   launch recover {short} --host HOST --abandon"
+            )
+
+    def _over(self, reason: str, why: str) -> ServiceError:
+        """Return the error that says why a run goes no further on this machine."""
+        run = self.tenancy.run
+        short = run.rpartition("-")[2]
+        words = f"{self.host.name}: {run}: {why}; it cost at most {self.cost}"
+        mend = f"from a checkpoint that is here   launch recover {short} --host HOST --abandon"
+        return ServiceError(self.host.name, reason, f"{words}\n  {mend}")
+
+    # its end
+
+    def end(self, why: str, view: View) -> None:
+        """End the rent; return once the provider does not list the machine any more. Raises ServiceError if it still does."""
+        with view.stage("end") as stage:
+            stage.progress(f"the rent of {self.host.name}'s machine")
+            ended = self._end(why)
+            minutes = (ended.ended or self.renter.clock.now()) - ended.since
+            stage.text = f"the machine is gone: {minutes / 60:.0f} minutes, at most {self.cost}"
+
+    def give_up(self, view: View) -> None:
+        """End the rent after a failure, and say what was paid. A failure of that is only said: the first one is raised."""
+        if not self.rental.is_open:
+            return
+        try:
+            self.end("the launch failed", view)
+        except (HostError, OSError) as error:
+            view.note(f"{error}")
+
+    def _end(self, why: str) -> Rental:
+        return self.renter.end(self.rental, why)
+
+    def hand_over(self, mirror: Mirror) -> Keeper:
+        """Leave the rental to a process in the background, which follows the run and ends the rent. Raises OSError.
+
+        It is the same as `launch attach`, in a session of its own, with the rental's lock from its first moment.
+        """
+        log = self.renter.ledger.place(self.nonce) / tenancies.KEEPER_LOG
+        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = self._lock.fileno()
+        with log.open("ab") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", "from launcher.cli import main; main()", "attach", mirror.run],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                cwd=mirror.folder.parent.parent,
+                env={**os.environ, "LAUNCH_RUNS": str(mirror.folder.parent)},
+                pass_fds=(descriptor,),
+                start_new_session=True,
+            )
+        self.release()
+        return Keeper(process.pid, str(log))
+
+    def release(self) -> None:
+        """Look after it no more. Once is enough."""
+        if not self._is_released:
+            self._is_released = True
+            self._lock.release()
+            self._account.close()
+
+
+def take(found: tenancies.RentedMachine) -> Tenant | None:
+    """Look after a rental from now on; None if another process does. Raises BadFileError or ServiceAuthError."""
+    ledger, nonce = tenancies.ledger(), found.rental.nonce
+    inherited = ledger.inherited(nonce)
+    lock = inherited or ledger.take(nonce)
+    if lock is None:
+        return None
+    try:
+        account = open_account(found.tenancy.settings)
+    except BaseException:
+        lock.release()
+        raise
+    return Tenant(account, Rented(found.rental, lock), found.tenancy, is_keeper=inherited is not None)

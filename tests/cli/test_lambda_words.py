@@ -1,0 +1,332 @@
+"""What a person reads of Lambda Cloud before anything is rented, and of what is: offers, the dry run, the hosts."""
+
+import json
+import socket
+import time
+
+import pytest
+from testbed.lambda_client import RUN, offer
+from testbed.lambda_service import LambdaService as StandIn
+from testbed.pty_run import in_terminal, without_style
+
+from launcher.hosts.rental_ledger import Ledger
+from launcher.values.clock import SystemClock
+from launcher.values.renting import Intent, RentalState
+
+UNTRIED = "never tried against the real service"
+KEY = "secret_alice_0123456789abcdef"
+
+
+@pytest.fixture
+def person(client):
+    """A project with a small script, and no key."""
+    client.script("print('trained')\n")
+    return client
+
+
+@pytest.fixture
+def service(person):
+    """A stand-in for the service with an account, whose key the person has; it is the host `r`, for 8 hours."""
+    with StandIn(SystemClock()) as service:
+        service.account(key=KEY)
+        person.variables["LAMBDA_API_KEY"] = KEY
+        table(person, service, max_hours=8)
+        yield service
+        assert service.of("launch") == []
+        assert_no_key(person)
+
+
+def table(person, service, name="r", **keys):
+    lines = {"kind": "lambda-cloud", "api": service.base, **keys}
+    text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
+    person.script(f"[hosts.{name}]\n{text}", "launch.toml")
+
+
+def assert_no_key(person):
+    files = [path for path in person.home.parent.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert files
+    assert [path for path in files if KEY.encode() in path.read_bytes()] == []
+
+
+def dry(person, *words):
+    return person.run("--host", "r", *words, "--dry-run", "--", "python", "train.py")
+
+
+def refusals(text):
+    return [line for line in text.splitlines() if line.startswith("would refuse")]
+
+
+# offers
+
+
+def test_the_offers_by_price_with_the_profile_that_each_means(person, service):
+    """A type of a card that no profile names, and one that is rented out, are shown as such."""
+    rows = [line.split() for line in person.ok("offers", "--host", "r").splitlines()]
+    by_type = {row[0]: row for row in rows[1:-1]}
+    prices = [float(row[row.index("GB") + 1].strip("$")) for row in by_type.values()]
+    assert prices == sorted(prices)
+    assert by_type["gpu_1x_a100_sxm4"][1:] == [
+        "1",
+        "x",
+        "A100",
+        "40",
+        "GB",
+        "$1.99",
+        "a100_40gb",
+        "us-east-1",
+    ]
+    assert by_type["gpu_1x_a10"][-3:] == ["-", "us-east-1,", "us-west-1"]
+    assert by_type["gpu_8x_a100_80gb_sxm4"][1:4] == ["8", "x", "A100"]
+    assert by_type["gpu_1x_h100_pcie"][-2:] == ["h100", "-"]
+    assert rows[-1][-3:] == ["--profile", "a100_40gb", "…"]
+
+
+def test_the_offers_of_a_profile_are_of_its_cards_in_any_number(person, service):
+    shown = json.loads(person.ok("offers", "--host", "r", "--profile", "a100", "--json"))
+    assert (shown["kind"], shown["host"]) == ("offers", "r")
+    assert [(one["type"], one["profile"], one["cards"]) for one in shown["offers"]] == [
+        ("gpu_1x_a100", "a100_40gb", 1),
+        ("gpu_1x_a100_sxm4", "a100_40gb", 1),
+        ("gpu_8x_a100_80gb_sxm4", "a100_80gb", 8),
+    ]
+    first = shown["offers"][0]
+    assert (first["cents_per_hour"], first["regions"], first["memory_gb"]) == (199, ["us-west-1"], 40)
+    assert "no type has L40S 48 GB" in person.ok("offers", "--host", "r", "--profile", "l40s")
+    assert json.loads(person.ok("offers", "--host", "r", "--profile", "l40s", "--json"))["offers"] == []
+
+
+def test_the_offers_need_no_limit_and_no_name_of_a_host(person, service):
+    """The first table of that kind is meant, and `--host lambda` too."""
+    table(person, service)
+    assert "gpu_1x_a10" in person.ok("offers")
+    assert json.loads(person.ok("offers", "--host", "lambda", "--json"))["host"] == "r"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--host", "local"), 2, 'no kind = "lambda-cloud"'),
+        (("--host", "rr"), 2, "did you mean 'r'?"),
+        (("--profile", "a100_41gb"), 2, "did you mean 'a100_40gb'?"),
+    ],
+)
+def test_offers_of_what_is_not_there_are_refused(person, service, words, code, said):
+    done = person.run("offers", *words)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+    assert service.of("types") == []
+
+
+@pytest.mark.parametrize("words", [("offers",), ("offers", "--json")])
+def test_without_a_key_the_offers_say_at_once_where_one_is_made(person, words):
+    """No table is needed to learn that; nothing is asked of the service."""
+    began = time.monotonic()
+    done = person.run(*words)
+    assert time.monotonic() - began < 1
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "LAMBDA_API_KEY is not set" in done.stderr
+    assert "https://cloud.lambda.ai/api-keys" in done.stderr
+
+
+def test_without_a_network_the_offers_say_so_at_once(person):
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        port = nobody.getsockname()[1]
+        person.variables["LAMBDA_API_KEY"] = KEY
+        person.script(
+            f'[hosts.r]\nkind = "lambda-cloud"\napi = "http://127.0.0.1:{port}/api/v1"\n', "launch.toml"
+        )
+        began = time.monotonic()
+        done = person.run("offers")
+        assert time.monotonic() - began < 1
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "listing the instance types" in done.stderr
+
+
+def test_a_key_that_is_not_taken_is_named_without_its_value(person, service):
+    person.variables["LAMBDA_API_KEY"] = "secret_of_nobody"
+    done = person.run("offers")
+    assert done.returncode == 4
+    assert "https://cloud.lambda.ai/api-keys" in done.stderr
+    assert "secret_of_nobody" not in done.stderr
+
+
+# the dry run
+
+
+def test_a_dry_run_shows_the_price_and_what_it_may_cost(person, service):
+    """The plan is for what is expected of the machine; nothing is rented."""
+    done = dry(person, "--profile", "a100_40gb", "--yes")
+    assert done.returncode == 0, done.stderr
+    text = done.stdout
+    assert "train on r · A100 40 GB" in text
+    assert "rent       gpu_1x_a100 at $1.99/h in us-west-1: at most $15.92 in 8 h" in text
+    assert "or         gpu_1x_a100_sxm4 at $1.99/h in us-east-1" in text
+    assert "are expected, as of 20" in text
+    assert "the checks pass; nothing was rented or sent" in text
+    assert refusals(text) == []
+
+
+def test_a_dry_run_as_json_has_each_choice_and_its_cost(person, service):
+    table(person, service, max_hours=8, max_cost=5, type=["gpu_1x_h100_pcie", "gpu_1x_a100"])
+    shown = json.loads(dry(person, "--set", "time_limit_minutes=60", "--json").stdout)
+    rental = shown["rental"]
+    assert [(one["type"], one["regions"]) for one in rental["options"]] == [
+        ("gpu_1x_h100_pcie", []),
+        ("gpu_1x_a100", ["us-west-1"]),
+    ]
+    last = rental["options"][1]
+    assert (last["profile"], last["cards"], last["cents_per_hour"]) == ("a100_40gb", 1, 199)
+    assert last["expected_cents"] == 249  # an hour, and a quarter to boot and set up
+    assert last["why_expected"] == "by its time limit of 60 min"
+    assert 495 < last["largest_cents"] <= rental["largest_cents"] <= 500
+    assert rental["confirm_above_cents"] == 1000
+    assert shown["plan"]["profile"]["name"] == "a100_40gb"
+    assert {"price", "expected-only"} <= {one["code"] for one in shown["findings"]}
+    assert shown["session"] is None
+
+
+def test_all_cards_of_a_type_are_planned_for(person, service):
+    table(person, service, max_hours=1, type="gpu_8x_a100_80gb_sxm4")
+    text = dry(person).stdout
+    assert "8 x A100 80 GB" in text
+    assert any("--yes" in line or "$22.32" in line for line in refusals(text))
+
+
+@pytest.mark.parametrize(
+    ("keys", "words", "said"),
+    [
+        ({"max_hours": 8}, (), "this may cost $15.92, which is more than confirm_above = 10"),
+        ({"max_cost": 3, "confirm_above": 2.5}, (), "this may cost $2."),
+        ({"max_hours": 8}, ("--profile", "h100"), "none free of gpu_1x_h100_pcie"),
+        ({}, ("--profile", "a100_40gb"), "max_hours = 8      which is at most $15.92"),
+        ({"max_cost": 0.01}, ("--profile", "a100_40gb"), "nothing was rented"),
+    ],
+)
+def test_a_dry_run_says_what_a_launch_would_refuse(person, service, keys, words, said):
+    table(person, service, **keys)
+    done = dry(person, *words)
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout
+    assert refusals(done.stdout)
+    assert "the checks pass" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("keys", "words", "code", "said"),
+    [
+        ({}, (), 3, "max_hours = 8      which is at most $15.92"),
+        ({"max_cost": 0.01}, (), 3, "raise the limit"),
+        ({"max_hours": 8, "type": "gpu_1x_a100x"}, (), 2, "did you mean 'gpu_1x_a100'"),
+        ({"max_hours": 8}, ("--gpus", "GPU-5f2c"), 2, "--gpus 1"),
+        ({"max_hours": 8}, ("--rehearse", "--profile", "h100"), 2, "nothing is rented for it"),
+        ({"max_hours": 8}, ("--runtime", "kaggle"), 2, 'kind = "kaggle"'),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_with_what_to_type(person, service, keys, words, code, said):
+    table(person, service, **keys)
+    done = dry(person, *words)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+
+
+def test_a_dry_run_without_the_service_has_the_plan_of_a_named_card(person):
+    person.script('[hosts.r]\nkind = "lambda-cloud"\nmax_hours = 8\n', "launch.toml")
+    done = dry(person, "--profile", "a100_40gb")
+    assert done.returncode == 0, done.stderr
+    assert "A100 40 GB" in done.stdout
+    assert "LAMBDA_API_KEY is not set" in done.stdout
+    done = dry(person)
+    assert done.returncode == 4
+    assert "LAMBDA_API_KEY is not set" in done.stderr
+
+
+def test_a_ladder_is_explained_for_what_would_be_rented(person, service):
+    shown = json.loads(person.ok("explain", "--host", "r", "--job", "sft", "--json"))
+    assert shown["profile"] == "a100_40gb"
+
+
+@pytest.mark.parametrize("verb", ["probe", "sweep", "gc"])
+def test_there_is_no_machine_without_a_run(person, service, verb):
+    done = person.run(verb, "--host", "r")
+    assert done.returncode == 2
+    assert "launch offers --host r" in done.stderr
+    assert service.calls == []
+
+
+# the hosts
+
+
+def test_the_hosts_show_what_would_be_rented_and_its_price(person, service):
+    rows = {row["host"]: row for row in json.loads(person.ok("hosts", "--json"))["hosts"]}
+    assert list(rows) == ["local", "r"]
+    assert "gpu_1x_a100 in us-west-1 at $1.99/h" in rows["r"]["quota"]
+    assert (rows["r"]["profile"], rows["r"]["problem"]) == ("a100_40gb", None)
+    text = without_style(in_terminal(person, "hosts", columns=200))
+    assert "at most $15.92 in 8 h" in text
+    assert UNTRIED in text
+    assert "RENTED FOR" not in text
+
+
+def test_an_account_that_does_not_answer_fails_nobody_else(person, service):
+    service.fail("types", "status", status=503)
+    rows = {row["host"]: row for row in json.loads(person.ok("hosts", "--json"))["hosts"]}
+    assert "503" in rows["r"]["problem"]
+    assert rows["local"]["problem"] is None
+
+
+def rental(ledger, nonce, hours_ago, state=RentalState.READY, hours=8):
+    now = time.time()
+    began = now - hours_ago * 3600
+    one = offer("gpu_1x_a100", 199)
+    intent = Intent(
+        provider="lambda", account="lambda-1", run=RUN, nonce=nonce, client="laptop", type=one.type,
+        region="us-west-1", cents_per_hour=199, time=began, deadline=began + hours * 3600,
+    )  # fmt: skip
+    lock = ledger.open(intent)
+    steps = {RentalState.INTENT: [], RentalState.READY: [RentalState.LAUNCHED, RentalState.READY]}
+    for step in steps[state]:
+        ledger.step(nonce, step, began, instance="i-1")
+    return lock
+
+
+def test_the_hosts_show_what_is_rented_and_what_nobody_ends(person):
+    """One that a process looks after, one that is past its limit, one whose launch got no answer."""
+    ledger = Ledger(person.home / ".local" / "share" / "launch" / "rentals")
+    held = rental(ledger, "aaaaaaaaaaaa", 2)
+    for lock in (
+        rental(ledger, "bbbbbbbbbbbb", 9),
+        rental(ledger, "cccccccccccc", 1, RentalState.INTENT),
+        rental(ledger, "dddddddddddd", 0.5),
+    ):
+        lock.release()
+    (person.home / ".local/share/launch/rentals/eeeeeeeeeeee.jsonl").write_text('{"kind": "other"}\n{}\n')
+    shown = json.loads(person.ok("hosts", "--json"))
+    costs = [one["cents"] for one in shown["rentals"]]
+    assert all(least <= cost < least + 9 for cost, least in zip(costs, [1791, 398, 199, 100], strict=True)), (
+        costs
+    )
+    past, kept, unsettled, left = shown["rentals"]
+    assert (kept["run"], kept["state"], kept["held"], kept["problem"]) == (RUN, "ready", True, None)
+    assert (past["past"], past["held"]) == (True, False)
+    assert "past its limit" in past["problem"]
+    assert unsettled["state"] == "unsettled"
+    assert "launch reconcile" in unsettled["problem"]
+    assert "launch attach k3f9w2" in left["problem"]
+    assert [name.rpartition("/")[2] for name in shown["unreadable"]] == ["eeeeeeeeeeee.jsonl"]
+    text = person.ok("hosts")
+    lines = [line for line in text.splitlines() if line.startswith(RUN)]
+    assert [line.rpartition("  ")[2] for line in lines] == ["in use", "in use", "unsettled", "in use"]
+    assert all(
+        f"${one['cents'] / 100:,.2f}" in line for one, line in zip(shown["rentals"], lines, strict=True)
+    )
+    assert len([line for line in text.splitlines() if line.startswith("! ")]) == 4
+    held.release()
+
+
+def test_what_has_ended_is_not_shown(person):
+    ledger = Ledger(person.home / ".local" / "share" / "launch" / "rentals")
+    rental(ledger, "aaaaaaaaaaaa", 2).release()
+    ledger.step("aaaaaaaaaaaa", RentalState.ENDED, time.time(), cents=400)
+    assert json.loads(person.ok("hosts", "--json"))["rentals"] == []
+    assert "RENTED FOR" not in person.ok("hosts")

@@ -1,0 +1,237 @@
+"""A launch that rents its machine: what is rented, logged in to, brought home and ended, by the stand-in's own account."""
+
+import re
+import signal
+import subprocess
+
+import pytest
+from testbed.client import until
+from testbed.lambda_cloud import KEY
+
+ON_RENTED = ("--host", "rented", "--profile", "a100_40gb")
+TRAIN = """
+import os, sys, time
+print("on", os.uname().nodename, os.environ["USER"], flush=True)
+os.makedirs("out", exist_ok=True)
+open("out/weights", "w").write("w" * 1000)
+while "wait" in sys.argv and not os.path.exists("/home/ubuntu/go"): time.sleep(0.05)
+sys.exit("fail" in sys.argv)
+"""
+
+
+@pytest.fixture
+def project(lambda_cloud):
+    """A project with a script."""
+    lambda_cloud.client.script(TRAIN)
+    return lambda_cloud
+
+
+def home_of(project, run):
+    return (project.client.runs / run / "outputs" / "out" / "weights").read_text() == "w" * 1000
+
+
+def test_a_run_on_a_rented_machine(project):
+    """It is rented, booted and logged in to, the run's files come home, and then the machine is gone."""
+    said = project.client.seen(*ON_RENTED, "--", "python3", "train.py")
+    (rental,) = project.rentals()
+    assert rental.state == "ended"
+    assert project.ours() == []
+    assert home_of(project, rental.intent.run)
+    stages = re.findall(r"✓ (\w+) ", said)
+    order = ["rent", "boot", "login", "connect", "probe", "sweep", "ship", "start", "pull", "home", "end"]
+    assert [stage for stage in stages if stage in order] == order
+    assert "on rented-0 ubuntu" in said
+    assert f"at most ${rental.cents / 100:.2f}" in said
+    assert project.service.state.violations == []
+
+
+def test_the_host_key_of_user_data_serves_for_the_first_contact_only(project):
+    """The machine has another one after it, which known_hosts has alone."""
+    process = project.started("--", "python3", "train.py", "wait")
+    machine, (rental,) = project.instances.newest, project.rentals()
+    (call,) = project.service.of("launch")
+    known = (project.ledger.place(rental.nonce) / "known_hosts").read_text().split()
+    assert known == [machine.address, *machine.public_host_key().split()]
+    assert known[2] not in call["body"]["user_data"]
+    assert machine.served_host_keys() == {known[2]}
+    project.go()
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_no_byte_of_the_key_is_anywhere(project):
+    """Neither in a file of the client or of the machine, nor in what was printed, sent or typed."""
+    done = project.client.run("--detach", *ON_RENTED, "--", "python3", "train.py")
+    project.until_gone()
+    assert KEY not in done.stdout + done.stderr
+    assert not [call for call in project.service.calls if KEY in str(call)]
+    folders = [project.client.home, project.client.project, project.instances.folder]
+    found = subprocess.run(
+        ["grep", "-rlF", KEY, *folders], capture_output=True, text=True, check=False
+    ).stdout
+    assert found == ""
+
+
+def test_a_failed_run_comes_home_too(project):
+    """The exit code is the run's, and its rent is over."""
+    done = project.client.run(*ON_RENTED, "--", "python3", "train.py", "fail")
+    assert done.returncode == 1
+    (rental,) = project.rentals()
+    assert home_of(project, rental.intent.run)
+    assert rental.state == "ended"
+    assert project.ours() == []
+
+
+def test_who_detaches_leaves_a_keeper(project):
+    """It holds the rental's lock from the first moment, brings the files home and ends the rent; a cron line is printed."""
+    done = project.client.run("--detach", *ON_RENTED, "--", "python3", "train.py", "wait")
+    assert done.returncode == 0, done.stderr
+    (rental,) = project.rentals()
+    assert project.ledger.is_held(rental.nonce)
+    assert len(project.ours()) == 1
+    assert f"launch reconcile --adopt {rental.instance}" in done.stderr
+    again = project.client.run("reconcile", "--json")
+    assert '"verdict": "wanted"' in again.stdout
+    assert again.returncode == 0
+    project.go()
+    project.until_gone()
+    until(lambda: not project.ledger.is_held(rental.nonce), "the keeper's end")
+    assert home_of(project, rental.intent.run)
+    assert project.rentals()[0].state == "ended"
+
+
+def test_ctrl_c_detaches_to_a_keeper(project):
+    """The run goes on, and its rent ends without the client that was interrupted."""
+    process = project.started("--", "python3", "train.py", "wait")
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert "brings its files home, then ends the rent" in said
+    (rental,) = project.rentals()
+    assert project.ledger.is_held(rental.nonce)
+    project.go()
+    project.until_gone()
+    until(lambda: not project.ledger.is_held(rental.nonce), "the keeper's end")
+    assert home_of(project, rental.intent.run)
+
+
+def test_a_client_that_is_killed_while_its_run_goes_on(project):
+    """`launch reconcile` has the run looked after again, and one that is over comes home before its machine ends."""
+    process = project.started("--", "python3", "train.py", "wait")
+    process.kill()
+    process.communicate()
+    (rental,) = project.rentals()
+    assert not project.ledger.is_held(rental.nonce)
+    assert project.client.run("reconcile").returncode == 0
+    assert project.ledger.is_held(rental.nonce)
+    project.go()
+    project.until_gone()
+    assert home_of(project, rental.intent.run)
+
+
+def test_attach_looks_after_it_again(project):
+    """Its follower was killed; whoever attaches brings the files home and ends the rent."""
+    process = project.started("--", "python3", "train.py", "wait")
+    process.kill()
+    process.communicate()
+    project.go()
+    assert project.client.run("attach", "last").returncode == 0
+    (rental,) = project.rentals()
+    assert rental.state == "ended"
+    assert project.ours() == []
+    assert home_of(project, rental.intent.run)
+    again = project.client.run("attach", "last")
+    assert again.returncode == 0, again.stderr
+
+
+def test_keep_leaves_the_machine(project):
+    """It says what that costs, and the machine can be ended by name."""
+    project.table(keep=True)
+    said = project.client.seen(*ON_RENTED, "--", "python3", "train.py")
+    assert "its machine is kept" in said
+    assert "$1.99/h" in said
+    (instance,) = project.ours()
+    assert project.client.run("reconcile").returncode == 0
+    assert project.ours() == [instance]
+    assert project.client.run("reconcile", "--adopt", instance).returncode == 0
+    assert project.ours() == []
+    assert project.rentals()[0].state == "ended"
+
+
+def test_a_plan_that_cannot_work_there_ends_the_rent(project):
+    """What the probe finds is another card than was offered: nothing runs, and what was paid is said."""
+    project.instances.put_card("t4")
+    done = project.client.run(*ON_RENTED, "--", "python3", "train.py")
+    assert done.returncode == 3
+    assert "at most $0.17" in done.stderr
+    assert project.ours() == []
+    assert project.rentals()[0].state == "ended"
+    assert not [*project.client.runs.glob("2*")]
+
+
+def test_an_image_that_does_not_take_the_host_key(project):
+    """It is refused and ended; with --accept-new-host-key it is used, and its key is replaced all the same."""
+    project.instances.honours_host_key = False
+    done = project.client.run(*ON_RENTED, "--", "python3", "train.py")
+    assert done.returncode == 4
+    assert "--accept-new-host-key" in done.stderr
+    assert project.ours() == []
+    said = project.client.seen(*ON_RENTED, "--accept-new-host-key", "--", "python3", "train.py")
+    assert "✓ succeeded" in said
+    assert project.ours() == []
+
+
+def test_no_capacity_tries_the_next(project):
+    """The list says free, the launch says no: the next type is rented."""
+    code = "instance-operations/launch/insufficient-capacity"
+    project.service.fail("launch", "status", status=400, code=code)
+    said = project.client.seen(*ON_RENTED, "--", "python3", "train.py")
+    assert "gpu_1x_a100_sxm4 in us-east-1" in said
+    assert [rental.state for rental in project.rentals()] == ["refused", "ended"]
+
+
+def test_nothing_free_and_wait(project):
+    """Without --wait it is refused; with it the client looks again until one is free."""
+    kinds = project.service.state.kinds
+    free = {name: dict(kinds[name].free) for name in ("gpu_1x_a100", "gpu_1x_a100_sxm4")}
+    for name in free:
+        kinds[name].free.clear()
+    done = project.client.run(*ON_RENTED, "--", "python3", "train.py")
+    assert done.returncode == 3
+    assert "--wait" in done.stderr
+    assert project.rentals() == ()
+
+    def one_day(line):
+        if line["call"] == "types" and len(project.service.of("types")) == 6:
+            kinds["gpu_1x_a100"].free["us-west-1"] = 1
+
+    project.service.before = one_day
+    assert project.client.run(*ON_RENTED, "--wait=1h", "--", "python3", "train.py").returncode == 0
+    assert project.ours() == []
+
+
+def test_a_boot_for_ever(project):
+    """After 15 minutes it is ended, with what it cost."""
+    project.service.state.habits.boot_s = 1e6
+    done = project.client.run(*ON_RENTED, "--", "python3", "train.py")
+    assert done.returncode == 4
+    assert "still 'booting' after 90" in done.stderr
+    assert re.search(r"cost at most \$0\.5\d", done.stderr)
+    assert project.ours() == []
+
+
+def test_every_verb_warns_of_what_is_past_its_limit(project):
+    """One line, from the ledger alone: the service is not asked."""
+    process = project.started("--", "python3", "train.py", "wait")
+    process.kill()
+    process.communicate()
+    project.clock.sleep(5 * 3600)
+    calls = len(project.service.calls)
+    said = project.client.run("profile", "list").stderr
+    assert "rented beyond its limit" in said
+    assert "launch reconcile" in said
+    assert len(project.service.calls) == calls
+    project.go()
+    project.client.run("reconcile")
+    assert project.ours() == []
+    assert "rented beyond" not in project.client.run("profile", "list").stderr

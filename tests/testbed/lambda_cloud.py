@@ -1,0 +1,103 @@
+"""An account of Lambda Cloud's stand-in with machines behind its instances, and a project that trains there.
+
+The client waits by a simulated clock, which it shares with the stand-in: an instance boots at once, and an hour costs what
+an hour costs. What runs on a machine runs by this machine's own clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from testbed.client import REPOSITORY, Client, until
+from testbed.lambda_machines import Instances
+from testbed.lambda_service import LambdaService
+from testbed.sim_clock import SimClock
+
+from launcher.hosts.rental_ledger import Ledger
+from launcher.values.renting import Rental
+
+HERE = Path(__file__).resolve().parent
+KEY = "secret_alice_9f8e7d6c5b4a39281706"
+
+
+class LambdaCloud:
+    """A client, the stand-in, and its machines."""
+
+    def __init__(self, client: Client, service: LambdaService, instances: Instances, clock: SimClock) -> None:
+        """Write the project's launch.toml, with a host `rented`."""
+        self.client, self.service, self.instances, self.clock = client, service, instances, clock
+        self.table()
+
+    def table(self, **more: object) -> None:
+        """Write the table of the host `rented`, with more keys."""
+        keys = {"kind": "lambda-cloud", "api": self.service.base, "max_hours": 4, **more}
+        lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
+        (self.client.project / "launch.toml").write_text("\n".join(["[hosts.rented]", *lines, ""]))
+
+    @property
+    def ledger(self) -> Ledger:
+        """The client's ledger."""
+        return Ledger(self.client.home / ".local" / "share" / "launch" / "rentals")
+
+    def rentals(self) -> tuple[Rental, ...]:
+        """Return what is in it."""
+        return self.ledger.rentals()
+
+    def started(self, *words: str) -> subprocess.Popen[str]:
+        """Launch a run on a rented machine, and return the client that follows it, once its script has printed a line."""
+        process = self.client.start("--host", "rented", "--profile", "a100_40gb", *words)
+        until(lambda: any(self.client.runs.glob("2*/*/log.txt")), "the run's first line", timeout=90)
+        return process
+
+    def go(self) -> None:
+        """Let the scripts on the newest machine, which wait for a file, end."""
+        self.instances.newest.enter("touch", "/home/ubuntu/go")
+
+    def keepers(self) -> list[int]:
+        """Return the processes on this machine that hold a lock of the client's rentals."""
+        folder = str(self.client.home / ".local" / "share" / "launch" / "rentals")
+        found = set()
+        for link in Path("/proc").glob("[0-9]*/fd/*"):
+            with contextlib.suppress(OSError):
+                if os.readlink(link).startswith(folder) and int(link.parts[2]) != os.getpid():
+                    found.add(int(link.parts[2]))
+        return sorted(found)
+
+    def end_keepers(self) -> None:
+        """End them all."""
+        for pid in self.keepers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def until_gone(self) -> None:
+        """Wait until no instance lives that a client of ours launched, by the stand-in's own account."""
+        until(lambda: not self.ours(), "the end of the rent", timeout=60)
+
+    def ours(self) -> list[str]:
+        """Return the ids of instances that live and carry a nonce."""
+        return [one.id for one in self.service.alive() if one.tag("launch:nonce")]
+
+
+@contextmanager
+def lambda_cloud_for(client: Client, folder: Path) -> Iterator[LambdaCloud]:
+    """Give an account with machines to a client. Raises MissingPartError."""
+    clock = SimClock(folder / "clock")
+    with LambdaService(clock) as service, Instances(service) as instances:
+        service.account(key=KEY)
+        client.variables |= {
+            "LAMBDA_API_KEY": KEY,
+            "SIM_CLOCK": str(folder / "clock"),
+            "PYTHONPATH": f"{HERE / 'sim_python'}:{REPOSITORY / 'tests'}",
+        }
+        made = LambdaCloud(client, service, instances, clock)
+        try:
+            yield made
+        finally:
+            made.end_keepers()
