@@ -63,6 +63,8 @@ STATUSES: dict[str, SegmentStatus] = {
 WORDS = {"COMPLETE": "its session is complete", "ERROR": "its session ended in an error"}
 OUTPUT_ROOT = "launch/runs"
 """Where a kernel keeps runs, below its working folder, which is its output."""
+BESIDE = "work/working"
+"""Where a run's folder has what its job wrote into the working folder itself, as scripts for Kaggle do."""
 TREE = "tree.json"
 SEGMENT_DIGITS = 3
 LEAST_S = 600.0
@@ -335,12 +337,14 @@ class Account:
         return kaggle_log.follow(self.service, _ref(ref), position)
 
     def outputs(self, ref: str, run: str) -> Iterator[Output]:
-        """Yield the files of a run's folder that a session has left."""
+        """Yield the files of a run's folder that a session has left, and those that its job has put beside it."""
         prefix = f"{OUTPUT_ROOT}/{run}/"
         for file in self.service.outputs(_ref(ref)):
             path = file.file_name.removeprefix(prefix)
             if path != file.file_name:
                 yield Output(path, self._pieces(ref, file))
+            elif not path.startswith(f"{OUTPUT_ROOT}/"):
+                yield Output(f"{BESIDE}/{path}", self._pieces(ref, file))
 
     def _pieces(self, ref: str, file: OutputFile) -> Iterator[bytes]:
         """Yield the bytes of a file; a link that has expired by its turn is asked for again."""

@@ -9,6 +9,7 @@ service sends into the run's folder.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import tempfile
@@ -28,6 +29,7 @@ from launcher.remote.record.rundir import TERMINAL, Run
 from launcher.remote.store import checkpoints
 from launcher.values.kaggle_kernel import LogPiece
 from launcher.values.segment_record import SegmentRecord, SegmentStatus
+from launcher.values.text import printable
 
 SETTLE_S = 60.0
 """How long a push without an answer may take to show at the service. It is a guess: no figure was found."""
@@ -41,6 +43,7 @@ BACK_OFF_S = (30.0, 60.0, 120.0, 300.0)
 OVERDUE_S = 900.0
 """A session that the service calls running so long after its limit is deleted: others have seen such sessions (APIS of
 Kaggle, unsloth's tests, 2026-08)."""
+MOST_REFUSED = 20
 LOCK_S = 90.0
 ASKED = ("unsettled", "sent", "queued", "running")
 """The statuses that may have changed at the service."""
@@ -339,15 +342,15 @@ class Segments:
             count += size
             heard(count)
 
-        problem = ""
+        problem, refused = "", dict[str, str]()
         try:
-            Spool(Path(folder.path), record.segment).settle(pending())
+            refused = Spool(Path(folder.path), record.segment).settle(pending()).refused
         except ServiceError as error:
             if error.reason not in GONE:
                 raise
             problem = "its outputs are gone"
         with self._locked(run):
-            record = self._at_home(folder, self._known(run))
+            record = self._at_home(folder, _with(self._known(run), refused=_first(refused)))
             if problem:
                 words = [record.words, *([] if problem in record.words else [problem])]
                 record = _with(record, words="; ".join(filter(None, words)), are_gone=True)
@@ -360,7 +363,8 @@ class Segments:
         has_ended = last is not None and last.read_state().get("state") in TERMINAL
         is_fruitful = newest is not None and newest != record.checkpoint
         no_longer = [] if record.source is None or not (is_fruitful or has_ended) else [record.source]
-        if (has_ended and not record.is_shared) or not (has_ended or is_fruitful):
+        is_whole = not record.refused
+        if is_whole and ((has_ended and not record.is_shared) or not (has_ended or is_fruitful)):
             no_longer.append(record.ref)
         source = record.ref if is_fruitful else record.source
         own = (ref for ref in no_longer if ref in record.pushed)
@@ -622,14 +626,15 @@ def _number(name: str) -> int:
 
 
 class _Brought:
-    """The paths that have come home of a segment, kept over interruptions."""
+    """The paths that have come home of a segment, kept over interruptions, each as JSON in a line: a name may have several."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
-            self._paths = {*path.read_text().splitlines()}
-        except FileNotFoundError:
-            self._paths = set()
+        self._paths = set[str]()
+        with contextlib.suppress(FileNotFoundError):
+            for line in path.read_text().splitlines():
+                with contextlib.suppress(ValueError):  # a kill has cut it: that file comes again
+                    self._paths.add(json.loads(line))
 
     def __contains__(self, path: str) -> bool:
         return path in self._paths
@@ -637,7 +642,7 @@ class _Brought:
     def add(self, path: str) -> None:
         self._paths.add(path)
         with self._path.open("a") as file:
-            file.write(path + "\n")
+            file.write(json.dumps(path) + "\n")
 
 
 def _differing(settled: Settled) -> str:
@@ -645,6 +650,11 @@ def _differing(settled: Settled) -> str:
     if not settled.replaced:
         return ""
     return f"{', '.join(settled.replaced[:3])} came otherwise than it was printed"
+
+
+def _first(refused: dict[str, str]) -> dict[str, str]:
+    """Return the first of the outputs that were refused, as they are kept on record."""
+    return {printable(path): why for path, why in [*refused.items()][:MOST_REFUSED]}
 
 
 def _counted(pieces: Iterator[bytes], add: Heard) -> Iterator[bytes]:

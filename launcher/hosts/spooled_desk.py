@@ -194,10 +194,12 @@ class _SpooledRuns(_Runs):
         self._desk.bring_home(run, heard)
         listed = super().outputs(run, heard, every_file=every_file)
         record = self._desk.segments.record(run)
-        if record is None or not record.are_gone:
+        if record is None:
             return listed
-        gone = {f"what session {record.segment} left": record.words}
-        return listed._replace(left_out={**listed.left_out, **gone})
+        missing = {path: f"{why}; it is in {record.ref}" for path, why in record.refused.items()}
+        if record.are_gone:
+            missing[f"what session {record.segment} left"] = record.words
+        return listed._replace(left_out={**listed.left_out, **missing})
 
     def manifest(self, run: str, paths: Sequence[str], heard: Heard) -> Manifest:
         self._desk.bring_home(run, heard)
