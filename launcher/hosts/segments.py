@@ -367,11 +367,13 @@ class Segments:
         if is_whole and ((has_ended and not record.is_shared) or not (has_ended or is_fruitful)):
             no_longer.append(record.ref)
         source = record.ref if is_fruitful else record.source
+        if has_ended:  # another client's is kept in mind: whoever stops the run deletes it
+            source = None if record.source in record.pushed else record.source
         own = (ref for ref in no_longer if ref in record.pushed)
         return _with(
             record,
             is_home=True,
-            source=None if has_ended else source,
+            source=source,
             earlier=tuple(dict.fromkeys((*record.earlier, *own))),
             checkpoint=newest,
             fruitless=0 if is_fruitful or has_ended else record.fruitless + 1,
@@ -436,13 +438,14 @@ class Segments:
         record = self.record(run)
         if record is None or not record.is_shared:
             return
-        gone = record.ref if record.is_adopted and record.status == "deleted" else None
+        is_gone = record.status == "deleted" or record.are_gone
+        gone = record.ref if record.is_adopted and is_gone else None
         if gone is None and record.source is not None and record.source not in record.pushed:
             gone = None if self.service.exists(record.source) else record.source
         if gone is not None:
             short = run.rpartition("-")[2]
             raise RunError(
-                f"{run}: {gone} is gone: the client that pushed it has gone on with the run, or somebody has deleted it\n"
+                f"{run}: {gone} is gone: the client that pushed it has gone on with the run or stopped it, or somebody has deleted it\n"
                 f"  from the checkpoint that is here   launch stop {short}   then   launch resume {short}"
             )
 
@@ -503,6 +506,39 @@ class Segments:
                     _over(record, "it was deleted, to stop it, with what it had not printed"), are_gone=True
                 ),
             )
+
+    def retire(self, run: str) -> None:
+        """Delete the segments of a run that was stopped, so that no client goes on with it. What they have left is here.
+
+        The last one is over, and its outputs are home. An earlier one that another client has pushed may not be.
+        """
+        record = self.record(run)
+        if record is None or record.is_live or not record.is_home or self._keeps:
+            return
+        with self._locked(run):
+            record = self._known(run)
+            if record.source not in (None, record.ref, *record.pushed):
+                self._bring_source(record)
+            everything = (record.ref, *filter(None, (record.source,)), *record.pushed)
+            for ref in dict.fromkeys(everything):
+                if ref not in record.lost:  # one that shows late is still deleted then
+                    self.service.delete(ref)
+                    record = self._write(run, _without(record, ref))
+            self._write(run, _with(record, source=None))
+
+    def _bring_source(self, record: SegmentRecord) -> None:
+        """Bring the work of an earlier segment home if nothing later of it came."""
+        folder = self.run(record.run)
+        has_later = not record.are_gone and checkpoints.newest(folder.checkpoints) is not None
+        if record.source is None or has_later:
+            return
+        try:
+            listed = self.service.outputs(record.source, record.run)
+            work = (file for file in listed if not file.path.startswith("record/"))
+            Spool(Path(folder.path), record.segment).settle(work)
+        except ServiceError as error:
+            if error.reason not in GONE:
+                raise
 
     @contextlib.contextmanager
     def removal(self, run: str) -> Iterator[None]:

@@ -84,10 +84,26 @@ class SpooledDesk(AgentDesk):
                 time.sleep(HOME_POLL_S)
             record = self.segments.record(run)
 
+    def await_record(self, run: str) -> None:
+        """Wait until the record of a run's session is here, if that has ended."""
+        record = self.segments.record(run)
+        while record is not None and record.status == "ended":
+            self.feeder(run)
+            time.sleep(HOME_POLL_S)
+            record = self.segments.record(run)
+
     def has_ended(self, run: str) -> bool:
         """Whether a run has ended, by the record in the spool."""
+        return self._recorded(run) in TERMINAL
+
+    def was_stopped(self, run: str) -> bool:
+        """Whether a run was stopped, by the record in the spool."""
+        return self._recorded(run) == "stopped"
+
+    def _recorded(self, run: str) -> str | None:
         last = self.segments.run(run).last()
-        return last is not None and last.read_state().get("state") in TERMINAL
+        state = last.read_state().get("state") if last is not None else None
+        return state if isinstance(state, str) else None
 
     def catch_up(self, run: str) -> None:
         """Wait until the spool has what a run has sent by now."""
