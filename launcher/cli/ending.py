@@ -24,6 +24,7 @@ _RECOVER = {
     "secret": "sends the secrets that are set here",
     "image": "tries the image or the environment as it is by then",
     "client": "makes a new container",
+    "rent": "goes on elsewhere from the checkpoint that is here",
 }
 """What `launch recover` does for a run, by what it waits for."""
 
@@ -98,7 +99,9 @@ def _next(short: str, state: RunState, result: Result, *, has_doubt: bool) -> It
         return
     if name == "failed" and result.adapted is not None:
         yield Line(f"  adapt    {result.adapted}")
-    if name in ("interrupted", "waiting"):
+    if evidence.of_rent(state.evidence):
+        yield Line(f"  next     launch recover {short} --host HOST --abandon     {_RECOVER['rent']}")
+    elif name in ("interrupted", "waiting"):
         what = _RECOVER.get(str(state.reason) if name == "waiting" else name, "goes on, if it can")
         yield Line(f"  next     launch recover {short}     {what}")
     else:

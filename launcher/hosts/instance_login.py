@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from launcher.errors import AuthRefusedError, HostError, ServiceError, UnreachableError
 from launcher.hosts.ssh import SshLink
+from launcher.remote.record.rundir import RENTED
 from launcher.values.clock import Clock
 from launcher.values.host import Host
 from launcher.values.renting import RentalReason
@@ -18,9 +19,6 @@ PIECE = 1 << 16
 MOST_OUTPUT = 1 << 20
 MOST_WAIT_S = 1800.0
 """How long a script on the machine may take."""
-RENTED = "rented.json"
-"""The file below a machine's root that says until when it is rented: its agents stop their runs then."""
-
 NEW_HOST_KEY = """\
 set -e
 umask 077

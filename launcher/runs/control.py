@@ -19,7 +19,7 @@ from launcher.errors import (
     UnknownNameError,
 )
 from launcher.hosts import Desk
-from launcher.runs import departures, resolve
+from launcher.runs import departures, resolve, tenancies
 from launcher.runs.evidence import diagnosis, doubt, why_silent
 from launcher.runs.mirror import Mirror, latest, mirrors, run_ids
 from launcher.runs.run_desk import connect
@@ -102,6 +102,7 @@ def _rows_of(host: Host, states: Sequence[str], most: int | None) -> list[Row]:
 def _own_rows() -> list[Row]:
     rows: list[Row] = []
     open_runs: dict[str, tuple[Host, list[Mirror]]] = {}
+    gone = tenancies.gone_machines()
     for mirror in reversed(mirrors()):
         try:
             host = mirror.host()
@@ -111,6 +112,8 @@ def _own_rows() -> list[Row]:
         state = mirror.state()
         if state is not None and is_terminal(state.state):
             rows.append(Row(host.name, remembered(mirror)))
+        elif mirror.run in gone:
+            rows.append(Row(host.name, remembered(mirror), gone[mirror.run]))
         else:
             open_runs.setdefault(host.model_dump_json(), (host, []))[1].append(mirror)
     with ThreadPoolExecutor(MOST_HOSTS_AT_ONCE) as pool:

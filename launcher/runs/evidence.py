@@ -48,6 +48,11 @@ def of_service(evidence: object) -> str | None:
     return said if isinstance(said, str) else None
 
 
+def of_rent(evidence: object) -> bool:
+    """Whether a run waits because the rent of its machine is over."""
+    return isinstance(evidence, dict) and "rent" in evidence
+
+
 def not_sent(evidence: object) -> str | None:
     """Return why the notice of a run's end was not sent; `None` if it was, or if the job has none."""
     problem = evidence.get("on_end") if isinstance(evidence, dict) else None

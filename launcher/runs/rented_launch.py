@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from launcher.errors import RefusedError
 from launcher.runs import tenancies
+from launcher.runs.machine_renting import Order, rent
 from launcher.runs.rental_choice import offers, settings_of
-from launcher.runs.renting import Order, rent
 from launcher.runs.run_id import new_run_id
 from launcher.runtimes import load
 

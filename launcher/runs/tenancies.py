@@ -102,10 +102,23 @@ def gone(mirror: Mirror) -> str | None:
     found = rented_for(mirror.run)
     if found is None or found.rental.is_open:
         return None
-    rental, short = found.rental, found.tenancy.run.rpartition("-")[2]
+    short = mirror.short
+    mend = f"what is here   launch logs {short}     go on elsewhere   launch recover {short} --host HOST --abandon"
+    return f"{mirror.run}: {_why_gone(found)}\n  {mend}"
+
+
+def gone_machines() -> dict[str, str]:
+    """Return what became of the machines that are rented no more, in one line each, by the run that they were for."""
+    if not usual_folder().is_dir():
+        return {}
+    newest = {one.tenancy.run: one for one in rented()}
+    return {run: _why_gone(one) for run, one in newest.items() if not one.rental.is_open}
+
+
+def _why_gone(found: RentedMachine) -> str:
+    rental = found.rental
     cost = dollars(rental.cents_at(rental.ended or rental.since))
-    words = f"{found.tenancy.run}: its machine was rented, and is gone: {rental.why or 'ended'}; it cost at most {cost}"
-    return f"{words}\n  what is here   launch logs {short}     go on elsewhere   launch recover {short} --host HOST --abandon"
+    return f"its rented machine is gone: {rental.why or 'ended'}; it cost at most {cost}"
 
 
 def mirror_of(tenancy: Tenancy) -> Mirror | None:

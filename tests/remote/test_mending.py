@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -316,6 +317,23 @@ def test_a_limit_of_time_is_kept_with_a_checkpoint_in_time(toy):
     (stopped,) = [line["stopped"] for line in trainer.read(run.ledger) if "stopped" in line]
     assert f"step-{stopped}" in os.listdir(toy.run.checkpoints)
     assert run.begins() == [0, 6]
+
+
+def test_the_end_of_a_rent_saves_and_waits_for_a_client(toy):
+    """Nothing is lost on the machine meanwhile; begun again there, it waits at once."""
+    prepared = toy.record(1, "attempt")
+    prepared["runtime"]["rented_until"] = time.time() + 6.0
+    (Path(toy.run.record) / "0001" / "attempt.json").write_text(json.dumps(prepared))
+    run = Trained(toy, step_s=0.1, steps=4000, stop_grace_s=2.0)
+    assert toy.start().wait(60) == 0
+    ended = toy.state()
+    assert (ended["state"], ended["reason"]) == ("waiting", "client")
+    assert ended["evidence"]["rent"] == "its machine's time is up"
+    (stopped,) = [line["stopped"] for line in trainer.read(run.ledger) if "stopped" in line]
+    assert f"step-{stopped}" in os.listdir(toy.run.checkpoints)
+    assert toy.start().wait(60) == 0
+    assert (toy.state()["state"], toy.state()["reason"]) == ("waiting", "client")
+    assert run.begins() == [0]
 
 
 @pytest.mark.slow(reason="several clients and two runs")

@@ -235,3 +235,85 @@ def test_every_verb_warns_of_what_is_past_its_limit(project):
     project.client.run("reconcile")
     assert project.ours() == []
     assert "rented beyond" not in project.client.run("profile", "list").stderr
+
+
+SAVES = """
+import os, signal, sys, time
+os.makedirs("out", exist_ok=True)
+def save(*_):
+    open("out/weights", "w").write("w" * 1000)
+    sys.exit(1)
+signal.signal(signal.SIGTERM, save)
+print("begun", flush=True)
+time.sleep(300)
+"""
+
+
+def test_past_the_deadline_the_run_saves_and_waits(project):
+    """The agent on the machine has the script save; that comes home, and the machine is gone before its limit and a grace."""
+    project.table(max_hours=0.25)
+    project.service.state.habits.boot_s = 872
+    project.client.script(SAVES)
+    (project.client.project / "job.toml").write_text(
+        'name = "saves"\ncommand = ["python3", "train.py"]\nstop_grace_s = 2\n'
+    )
+    done = project.client.run(*ON_RENTED, "--job", "job.toml")
+    assert done.returncode == 5, done.stderr
+    (rental,) = project.rentals()
+    assert rental.state == "ended"
+    assert project.ours() == []
+    assert home_of(project, rental.intent.run)
+    assert "waiting" in done.stdout + done.stderr
+    assert "its machine's time is up" in done.stdout + done.stderr
+    row = project.client.ok("ps")
+    assert "its rented machine is gone" in row
+    assert f"at most ${rental.cents / 100:.2f}" in row
+
+
+@pytest.mark.parametrize("how", ["preempted", "gone", "terminating"])
+def test_a_machine_that_is_taken_away(project, how):
+    """The follower says why, and what it cost; ps and attach say it too, and nothing of ours is listed."""
+    process = project.started("--", "python3", "train.py", "wait")
+    (one,) = project.service.alive()
+    now = project.clock.now()
+    if how == "preempted":
+        one.status = "preempted"
+    elif how == "gone":
+        one.gone = now
+    else:
+        one.asked_to_end, one.gone = now, now + 30
+    project.instances.end(one)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 4, said
+    (rental,) = project.rentals()
+    assert rental.state == "ended"
+    assert project.ours() == []
+    words = {
+        "preempted": "taken the machine away",
+        "gone": "does not list it any more",
+        "terminating": "somebody else",
+    }
+    assert words[how] in said
+    assert "--abandon" in said
+    assert f"at most ${rental.cents / 100:.2f}" in said
+    assert f"at most ${rental.cents / 100:.2f}" in project.client.ok("ps")
+    attached = project.client.run("attach", "last")
+    assert attached.returncode == 1
+    assert "its rented machine is gone" in attached.stderr
+
+
+def test_an_unhealthy_machine_is_said_and_ended_at_its_limit(project):
+    """Its link is lost: what the provider says is a note, with the cost; at the limit and a grace the rent is ended."""
+    process = project.started("--", "python3", "train.py", "wait")
+    (one,) = project.service.alive()
+    one.status = "unhealthy"
+    project.instances.end(one)
+    before = len(project.service.of("instances"))
+    until(lambda: len(project.service.of("instances")) > before, "a look while the link is lost", timeout=90)
+    project.clock.sleep(5 * 3600)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 4, said
+    assert "'unhealthy'" in said
+    assert "its time was up" in said
+    assert project.ours() == []
+    assert project.rentals()[0].why == "limit"

@@ -152,6 +152,7 @@ RUNTIME: Shape = {
     "gpus": _texts,
     "any_of": _texts,
     "paths": _table,
+    "rented_until": _number,
 }
 ATTEMPT: Shape = {
     "kind": _text,

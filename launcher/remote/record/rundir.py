@@ -50,6 +50,8 @@ WISHES = {"run": None, "stop": "by-user", "cancel": "by-user-now"}
 """What a user may wish for a run, with the reason of the end that follows."""
 SESSION_LIMIT = "session-limit"
 """Why a run is to go on whose session in a service has reached its limit."""
+RENTED = "rented.json"
+"""The file of a root on a rented machine: until when it is rented, by that machine's clock."""
 SMALL_FILES = ("attempt.json", "state.json")
 GROWING_FILES = ("events.jsonl", "log.txt")
 

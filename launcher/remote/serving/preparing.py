@@ -14,9 +14,9 @@ from ..host import evidence_import, garbage
 from ..host.probe_host import interpreter_path
 from ..making import environment_build
 from ..record import forgone, secret
-from ..record.files import write_durably
+from ..record.files import read_json, write_durably
 from ..record.locks import Lock
-from ..record.rundir import ONE_MACHINE, Run
+from ..record.rundir import ONE_MACHINE, RENTED, Run
 from ..record.safe_open import open_regular
 from ..store import shipping, worker_folder
 from ..store.manifest import check, read_manifest, shared_modes_of, sizes_of
@@ -96,7 +96,16 @@ def _runtime(
         "gpus": gpus,
         "any_of": request.any_of,
         "paths": _host_paths(plan),
+        **_rent(session),
     }
+
+
+def _rent(session: Session) -> Dict[str, float]:
+    """Return until when this machine is rented, by its own clock; empty if it is not rented."""
+    until = read_json(os.path.join(session.root, RENTED)).get("until")
+    if not isinstance(until, (int, float)) or isinstance(until, bool):
+        return {}
+    return {"rented_until": float(until)}
 
 
 def _interpreter(session: Session, request: Create, plan: Dict[str, Any]) -> str:

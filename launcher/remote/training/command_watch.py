@@ -145,7 +145,7 @@ class Running:
         stopping, progress = self._stopping, self._progress
         if self._fence.is_crossed():
             stopping.give_up(0.0)
-        if stopping.begins(progress.grace_s, self._run_time.left_s):
+        if stopping.begins(progress.grace_s, self._run_time):
             self._account.say("stopping")
             self._account.record("state", {"state": "stopping", "wish": stopping.wish})
             if stopping.wish != "cancel" and progress.failure is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optiona
 
 from ..diagnosis.remedy import Failure
 from ..record.rundir import SESSION_LIMIT
-from .stopping import reason_of
+from .stopping import RENT_OVER, reason_of
 
 if TYPE_CHECKING:
     from ..diagnosis.good_exit import Doubt
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 SHUTDOWN = "host-shutdown"
 OF_SEGMENT = "LAUNCH_SEGMENT"
 """Set where the agent runs in one session of a service."""
+RENT_WORDS = {"rent": "its machine's time is up"}
 NOTHING_ON_CARD = "nothing that the command ran was on the card, so the rehearsal shows nothing about it"
 
 
@@ -115,6 +116,8 @@ def judge(
         evidence.update(failure.evidence())
     if wish != "run" and outcome.remaining:
         return Judgement("stop-incomplete", "processes-remain", evidence)
+    if wish == RENT_OVER:
+        return Judgement("waiting", RENT_OVER, {**evidence, **RENT_WORDS})
     if wish != "run":
         return Judgement("stopped", reason_of(wish), evidence)
     if failure is not None:

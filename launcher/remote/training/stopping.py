@@ -1,4 +1,4 @@
-"""When an attempt has to stop: requests of the user, the host's shutdown, the time limit, deadlines."""
+"""When an attempt has to stop: requests of the user, the host's shutdown, the time limit, the end of a rent, deadlines."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from .fence import Fence
 
 WISH_S = 0.5  # between looks at the wish
 TIME_LIMIT = "time-limit"
+RENT_OVER = "client"
+"""The end of its machine's rent: the run saves, and waits for a client that brings its checkpoint home."""
 
 
 def reason_of(wish: str) -> str:
@@ -20,11 +22,12 @@ def reason_of(wish: str) -> str:
 class RunTime:
     """How long the run has run over all its attempts, and how long it may still run."""
 
-    def __init__(self, ran_before_s: float, limit_s: Optional[float]) -> None:
-        """Start the clock of this attempt; without `limit_s` the run may run forever."""
+    def __init__(self, ran_before_s: float, limit_s: Optional[float], rented_until: Optional[float]) -> None:
+        """Start the clock of this attempt; without `limit_s` the run may run forever, or as long as its machine is rented."""
         self._ran_before_s = ran_before_s
         self._limit_s = limit_s
         self._began_s = time.monotonic()
+        self._rent_ends_s = _monotonic_at(rented_until)
 
     @property
     def ran_s(self) -> float:
@@ -34,11 +37,31 @@ class RunTime:
     @property
     def left_s(self) -> float:
         """How long the run may still run."""
+        return min(self._limit_left_s, self._rent_left_s)
+
+    @property
+    def limit(self) -> str:
+        """What ends the run first, as a wish: its time limit, or the end of its machine's rent."""
+        return RENT_OVER if self._rent_left_s < self._limit_left_s else TIME_LIMIT
+
+    @property
+    def _limit_left_s(self) -> float:
         return float("inf") if self._limit_s is None else self._limit_s - self._ran_before_s - self.ran_s
+
+    @property
+    def _rent_left_s(self) -> float:
+        return self._rent_ends_s - time.monotonic()
 
     def leave_out(self, pause_s: float) -> None:
         """Do not count a time of waiting."""
         self._began_s += pause_s
+
+
+def _monotonic_at(moment: Optional[float]) -> float:
+    """Return what the monotonic clock will say at a moment of the wall clock, which is read once; infinity for None."""
+    if moment is None:
+        return float("inf")
+    return time.monotonic() + moment - time.time()  # a rent ends by the wall clock
 
 
 class Interruption:
@@ -82,23 +105,23 @@ class Stopping:
         self._is_killed = False
         self._look_again_s = 0.0
 
-    def begins(self, grace_s: float, left_s: float) -> bool:
+    def begins(self, grace_s: float, run_time: RunTime) -> bool:
         """Look for a new request; return whether stopping begins now.
 
-        The command then has `grace_s` seconds, unless the wish is to cancel. It also begins when `left_s`, the time that
-        the run may still run, is not longer than that.
+        The command then has `grace_s` seconds, unless the wish is to cancel. It also begins when the time that the run may
+        still run is not longer than that.
         """
         now_s = time.monotonic()
         is_due = now_s >= self._look_again_s
         if not self.is_asked and (self._terminations or is_due):
             self._look_again_s = now_s + WISH_S
             wish = self._run.read_wish()
-            if wish == "run" and left_s <= grace_s:
-                wish = TIME_LIMIT
+            if wish == "run" and run_time.left_s <= grace_s:
+                wish = run_time.limit
             if wish != "run" or self._terminations:
                 self._ask(wish, grace_s)
                 return True
-        elif self.wish in ("stop", TIME_LIMIT) and is_due:
+        elif self.wish in ("stop", TIME_LIMIT, RENT_OVER) and is_due:
             self._look_again_s = now_s + WISH_S
             if self._run.read_wish() == "cancel":
                 self._ask("cancel", 0.0)

@@ -30,11 +30,11 @@ from .fence import Fence
 from .history import describe_previous, read_history, taken_knobs
 from .hook_parts import hook_parts, imitates_card
 from .host_watch import make_watch
-from .judging import Outcome, judge, shutdown_reason, suspect
+from .judging import RENT_WORDS, Outcome, judge, shutdown_reason, suspect
 from .mending import Mending
 from .progress import Progress
 from .proofs import Proofs
-from .stopping import Interruption, RunTime, Stopping, reason_of
+from .stopping import RENT_OVER, Interruption, RunTime, Stopping, reason_of
 from .streams import listening
 from .training_command import Command, Start
 from .variables import interpreter_of, native_command, training_variables, variables
@@ -85,7 +85,9 @@ class Supervisor:
         self.fence = Fence(run, self.account.folder)
         self.mending = Mending(run, self.plan, self.history, self.account)
         self.proofs = Proofs(run, self.plan, self.history, self.account, self.progress)
-        self.run_time = RunTime(self.history.ran_s, _seconds(self.plan.get("time_limit_minutes")))
+        runtime = self.history.prepared.get("runtime") or {}
+        limit_s = _seconds(self.plan.get("time_limit_minutes"))
+        self.run_time = RunTime(self.history.ran_s, limit_s, runtime.get("rented_until"))
         self.terminations: list[int] = []
         self.chosen = checkpoints.ChosenCheckpoint(None, None, {})
         self.record: dict[str, Any] = {}
@@ -209,6 +211,8 @@ class Supervisor:
         if verdict is not None and verdict.remedy is None:
             failure = self.mending.in_force.failure
             return self._give_up(verdict, failure.evidence() if failure is not None else {})
+        if self.run_time.limit == RENT_OVER and self.run_time.left_s <= self.progress.grace_s:
+            return self._end("waiting", RENT_OVER, RENT_WORDS)
         if self.run_time.left_s <= 0:
             return self._end("stopped", "time-limit", {})
         if history.begun >= int(self.plan.get("attempts", 1)):

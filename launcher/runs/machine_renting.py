@@ -169,10 +169,16 @@ class _Renting:
     # boot
 
     def _boot(self, rental: Rental, candidate: Candidate, stage: Stage) -> Instance:
+        shown = None
+
         def report(rental: Rental, instance: Instance | None) -> None:
+            nonlocal shown
             now = self._clock.now()
             word = "not listed yet" if instance is None else instance.word
-            stage.progress(f"{word}, {now - rental.since:.0f} s, {dollars(rental.cents_at(now))}")
+            cost = dollars(rental.cents_at(now))
+            if (word, cost) != shown:
+                stage.progress(f"{word}, {now - rental.since:.0f} s, {cost}")
+            shown = word, cost
 
         limit_s = boot_limit_s(candidate.priced.offer.cards)
         instance = self._renter.wait_until_ready(rental, limit_s, report)
