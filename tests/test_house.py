@@ -383,7 +383,6 @@ SAME_NAME = {
     "shipping.py": "the client sends files; the agent's streams",
     "probing.py": "the client asks hosts; the agent's verbs about itself",
     "kaggle.py": "the account as a place; its runs; what becomes of one",
-    "renting.py": "the values of a rent; a machine for a run, from its offer to its end",
 }
 """File names outside cli/ that occur more than once, and what each of them is."""
 
