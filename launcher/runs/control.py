@@ -158,6 +158,13 @@ def summary_of(desk: Desk, run: str) -> Summary | None:
     return next(iter(runs_of(desk, [run])), None)
 
 
+def has_live_session(desk: Desk, run: str) -> bool:
+    """Whether a run may be at work in a session of its host's."""
+    summary = summary_of(desk, run)
+    idle = (State.INTERRUPTED, State.RESERVED)
+    return summary is not None and summary.state not in idle and not is_terminal(summary.state)
+
+
 def known_summary(desk: Desk, run: str) -> Summary:
     """Return the summary of a run. Raises RunError if its host has no such run."""
     summary = summary_of(desk, run)
