@@ -51,11 +51,11 @@ def attach(
             pass  # its files are brought home; it would not go on
         elif recover_to_follow(desk, mirror, view) == Outcome.RECOVERED:
             what = (
-                "its last session is over, and the next one is on its way"
+                ": its last session is over, and the next one is on its way"
                 if place.kaggle is not None
-                else "its leftover processes have been ended, and it continues"
+                else " was interrupted or waiting; its leftover processes have been ended, and it continues"
             )
-            view.note(f"{mirror.run} was interrupted or waiting; {what}")
+            view.note(f"{mirror.run}{what}")
     except UnreachableError as error:
         if elsewhere is not None:
             raise UnreachableError(error.host, f"{error}\n  {elsewhere}") from error

@@ -37,6 +37,8 @@ from launcher.values.states import Reason
 
 LOG_TAIL = 15
 MOST_SURPRISES = 5
+_SAVES = (State.STOPPING, Reason.SESSION_LIMIT)
+"""How a run is whose session is about to end."""
 _SUMMARY = ("train_", "total_", "epoch")  # a Trainer's closing metrics are recorded, but not shown here
 
 
@@ -171,6 +173,8 @@ class PlainView:
             and not has_remedy
         ):
             self.note(f"{state[0]} {silence or news.state.reason or ''}".rstrip())
+        elif state != self._state and (state[0], news.state.reason) == _SAVES:
+            self.note("its session ends: it is asked to save")
         self._state = state
         self._show_session(news.state)
         self._show_trouble(news.state.trouble)

@@ -60,7 +60,7 @@ STATUSES: dict[str, SegmentStatus] = {
     "CANCEL_ACKNOWLEDGED": "over",
 }
 """Ours for each status of a session. Any other leaves it running: a later version's word is no end."""
-WORDS = {"COMPLETE": "its session is complete", "ERROR": "its session ended in an error"}
+WORDS = {"COMPLETE": "its session has ended", "ERROR": "its session ended in an error"}
 OUTPUT_ROOT = "launch/runs"
 """Where a kernel keeps runs, below its working folder, which is its output."""
 BESIDE = "work/working"

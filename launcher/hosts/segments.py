@@ -24,6 +24,7 @@ from launcher.errors import HostError, RunError, ServiceError, UnsettledError
 from launcher.hosts.desk import Heard
 from launcher.hosts.spool import Settled, Spool
 from launcher.hosts.spool_trees import KeptTree
+from launcher.remote.record.frame import read_path
 from launcher.remote.record.locks import Lock
 from launcher.remote.record.rundir import TERMINAL, Run
 from launcher.remote.store import checkpoints
@@ -682,10 +683,13 @@ class _Brought:
 
 
 def _differing(settled: Settled) -> str:
-    """Say which files were not as the live view had them; one that had only begun is no news."""
-    if not settled.replaced:
-        return ""
-    return f"{', '.join(settled.replaced[:3])} came otherwise than it was printed"
+    """Say which files were not as the live view had them.
+
+    One that had only begun is no news, and one that is replaced whole may have changed after its last print.
+    """
+    of_record = {path: read_path(path) for path in settled.replaced}
+    changed = [path for path, known in of_record.items() if known is None or known.is_growing]
+    return f"{', '.join(changed[:3])} came otherwise than it was printed" if changed else ""
 
 
 def _first(refused: dict[str, str]) -> dict[str, str]:

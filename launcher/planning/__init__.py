@@ -12,6 +12,7 @@ from launcher.planning.environment_plan import (
 )
 from launcher.planning.gate import check, distribution
 from launcher.planning.image_plan import Sources, context, image, torch_for
+from launcher.planning.kaggle_gate import no_secrets
 from launcher.planning.kaggle_machines import MachineChoice, choose_machine, expected_facts, planned_machine
 from launcher.planning.kaggle_session import session
 from launcher.planning.ladder import Excluded, Ladder, LadderInputs, PrecisionRequest, ladder
@@ -94,6 +95,7 @@ __all__ = [
     "leading_assignments",
     "maker_of",
     "match_profile",
+    "no_secrets",
     "objection",
     "plan",
     "planned_machine",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from launcher.planning.installed_packages import unmet
 from launcher.planning.kaggle_machines import DATE
 from launcher.values.facts import Facts
@@ -18,17 +20,23 @@ _INPUT = "/kaggle/input/"
 
 def kaggle_findings(plan: Plan, settings: KaggleSettings, facts: Facts | None) -> list[Finding]:
     """Return the findings of a plan for an account of Kaggle's; `facts` are what is expected there."""
-    found = [*_secrets(plan), *_places(plan, settings), *_ranks(plan), *_sessions(plan, settings)]
+    found = [
+        *no_secrets(plan.host, plan.secrets),
+        *_places(plan, settings),
+        *_ranks(plan),
+        *_sessions(plan, settings),
+    ]
     if facts is not None:
         found += [_expectation(plan, facts), *_packages(plan, settings, facts)]
     return found
 
 
-def _secrets(plan: Plan) -> list[Finding]:
-    if not plan.secrets:
-        return []
-    message = f"{plan.host} cannot be given {', '.join(plan.secrets)}: {_SECRETS}"
-    return [Finding(level="refuse", code="no-secrets", message=message, mend=_WITHOUT_SECRETS)]
+def no_secrets(host: str, names: Sequence[str]) -> tuple[Finding, ...]:
+    """Return the refusal of a job's secrets, if it has any."""
+    if not names:
+        return ()
+    message = f"{host} cannot be given {', '.join(names)}: {_SECRETS}"
+    return (Finding(level="refuse", code="no-secrets", message=message, mend=_WITHOUT_SECRETS),)
 
 
 def _places(plan: Plan, settings: KaggleSettings) -> list[Finding]:

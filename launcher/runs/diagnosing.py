@@ -16,7 +16,7 @@ from launcher.runs.evidence import of_service, words
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.not_sent import explained
-from launcher.values.record import RunState, State, in_todays_words
+from launcher.values.record import Reason, RunState, State, in_todays_words
 
 _REASONS = ("exit-nonzero", "killed-by-signal")
 """What the agent calls a failure of the class `unknown`."""
@@ -40,8 +40,8 @@ def diagnosis_of(mirror: Mirror) -> Diagnosis | None:
         and state is not None
         and state.state == State.FAILED
         and _dict(state.evidence).get("class")
-    ):
-        return _as_reported(b"", _dict(state.evidence), {"reason": state.reason})  # before any attempt began
+    ):  # no attempt has failed: it could not go on, or none began
+        return _as_reported(b"", _dict(state.evidence), {"reason": state.reason})
     if known is not None:
         return known
     if state is not None and state.state in _STOPPED:
@@ -79,9 +79,8 @@ def _last_failure(mirror: Mirror) -> tuple[Diagnosis | None, Diagnosis | None]:
         evidence, failure = (_dict(state.get(key)) for key in ("evidence", "failure"))
         if not evidence.get("class") and failure.get("class"):  # judged, before its agent died
             evidence = {**evidence, **failure}
-        if state.get("state") in _NO_FAILURE or (
-            state.get("state") == "waiting" and not evidence.get("class")
-        ):
+        is_pause = state.get("state") == "waiting" or state.get("reason") == Reason.SESSION_LIMIT
+        if state.get("state") in _NO_FAILURE or (is_pause and not evidence.get("class")):
             continue
         evidence = explained(mirror.folder, evidence)
         found = _why(_log_of(folder), evidence, previous, state)

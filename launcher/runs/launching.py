@@ -50,6 +50,7 @@ from launcher.runs import (
     script_check,
     secret_values,
     sent_record,
+    session_check,
     sweeping,
 )
 from launcher.runs.adapting import suggestion
@@ -186,11 +187,13 @@ def launch(request: Request, view: View) -> Started:
     host, task = resolved.host, resolved.task
     if request.verifies:
         check_has(host, "verify")
+    settle(session_check.refusals(task, host), view)
     secrets = secret_values.values(task.job, resolved.values)
     if task.said:
         view.note(task.said)
     settle([*job_check.findings(task), *secret_values.findings(resolved.values)], view)
     settle(resolved.machine.notes if resolved.machine is not None else (), view)
+    settle([*session_check.findings(task, host)], view)
     runs_folder()  # raises if it cannot be made, before anything is asked of the host
     loaded = _load(task, request.env_files, view)
     before = ShippedBefore(task.code, host)

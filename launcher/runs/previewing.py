@@ -7,7 +7,7 @@ from typing import NamedTuple
 from launcher.errors import CardBusyError, HostError, RefusedError
 from launcher.planning import Ladder, LadderInputs, check, expected_facts, ladder, ladder_inputs
 from launcher.planning.lambda_machines import expected_facts as expected_of_rental
-from launcher.runs import cards, job_check, resolve, script_check, secret_values
+from launcher.runs import cards, job_check, resolve, script_check, secret_values, session_check
 from launcher.runs.adapting import suggestion
 from launcher.runs.kaggle_preview import SessionPreview, preview_session
 from launcher.runs.launching import AUTO, Resolved, known_of, plan_of, understand
@@ -77,6 +77,7 @@ def preview(request: Request, facts: Facts | None = None) -> Preview:
     if question is not None:
         against.append(question)
     against += resolved.machine.notes if resolved.machine is not None else ()
+    against += session_check.findings(resolved.task, host)
     against += suggestion(plan)
     against += script_check.without_effect(plan, resolved.asked, rehearses=request.rehearses)
     findings = (*against, *unreached, *asked, *check(plan, facts, host, resolve.wheels()))

@@ -125,6 +125,8 @@ def _recover(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverReque
     if not resumed.is_ours:
         by = f"by {resumed.by}" if resumed.by is not None else ""
         return Recovery(run, host, Outcome.BY_ANOTHER, resumed.state, by)
+    if resumed.state in (State.FAILED, State.STOPPED):  # it cannot go on, and has ended as that
+        return Recovery(run, host, Outcome.FAILED, resumed.state, _why_ended(summary_of(desk, run)))
     return Recovery(run, host, Outcome.RECOVERED, resumed.state)
 
 
@@ -171,6 +173,14 @@ def _client() -> str:
         return f"{getpass.getuser()}@{platform.node()}"
     except (OSError, KeyError):  # no name for this user
         return platform.node()
+
+
+def _why_ended(summary: Summary | None) -> str:
+    """Say why a run has ended instead of going on."""
+    if summary is None:
+        return ""
+    why = diagnosis(summary.evidence).get("why")
+    return f"{summary.state}: {summary.reason}" + (f"; {why}" if why else "")
 
 
 def _needs(summary: Summary | None) -> str:

@@ -18,6 +18,7 @@ from launcher.values.plan import PlanValue
 MOST_FILES = 400
 MOST_BYTES = 1_000_000
 _WORD = re.compile(r"[\w./-]+")
+_RESUMES = re.compile(r"\bresume_from\b")
 _SUFFIXES = (".py", ".sh", ".bash")
 
 
@@ -32,6 +33,14 @@ def plan_values_of(job: Job, folder: Path) -> tuple[PlanValue, ...]:
         return by_source
     by_hook: tuple[PlanValue, ...] = ("precision", "split") if job.batch.model_fields_set else ("precision",)
     return tuple(sorted({*by_source, *by_hook}))
+
+
+def seems_to_resume(job: Job, folder: Path) -> bool | None:
+    """Whether the scripts of a job name the worker's `resume_from`, or are adapted; `None` if nothing of them can be read."""
+    sources = [*_Reading(folder).sources(job.command)]
+    if job.adapt or any(_RESUMES.search(source) for source in sources):
+        return True
+    return False if sources else None
 
 
 class _Reading:

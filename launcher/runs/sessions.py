@@ -46,12 +46,14 @@ def _with_next_session(host: Host, mirror: Mirror, view: View) -> Desk | None:
             tries += 1
             pause(view, error, tries)
             continue
-        if outcome in (Outcome.WAITING, Outcome.FAILED):
+        if outcome == Outcome.WAITING:
             desk.close()
             return None
+        words = "its session has ended at its limit"
         if outcome == Outcome.RECOVERED:
-            words = "its session has ended at its limit; the next one goes on from its checkpoint"
-            view.note(f"{mirror.run}: {words}")
+            view.note(f"{mirror.run}: {words}, and the next one is on its way")
+        elif outcome == Outcome.FAILED:
+            view.note(f"{mirror.run}: {words}, and it cannot go on in another one")
         else:  # another client has, or is about to have it go on
             time.sleep(ANOTHER_S)
         return desk

@@ -193,3 +193,25 @@ def test_the_first_launch_says_that_nothing_was_tried_there_and_each_shows_the_h
     assert all(QUOTA in text for text in said)
     assert all("a session lasts 8.5 h at most" in text for text in said)
     assert len(account.calls("SaveKernel")) == 2
+
+
+@pytest.mark.parametrize(
+    ("script", "more", "is_noted"),
+    [
+        ("print('trained')\n", (), True),
+        ("print('trained')\n", ("--set", "restart=true"), False),
+        ("print('trained')\n", ("--set", "time_limit_minutes=60"), False),
+        ("import launcher_worker as worker\nworker.resume_from()\n", (), False),
+    ],
+)
+def test_a_script_that_cannot_go_on_in_a_next_session_is_noted(person, script, more, is_noted):
+    person.script(script)
+    shown = json.loads(dry(person, *more, "--json").stdout)
+    assert ("cannot-go-on" in {one["code"] for one in shown["findings"]}) == is_noted
+
+
+def test_a_secret_is_refused_before_its_value_is_asked_for(person, account):
+    """It would be no use to set it."""
+    done = person.run("--host", "k", "--secret", "HF_TOKEN", "--detach", "--", "python", "train.py")
+    assert (done.returncode, "cannot be given HF_TOKEN" in done.stderr) == (3, True), done.stderr
+    assert "export" not in done.stderr

@@ -162,6 +162,23 @@ def test_in_a_pipe_a_silence_is_noted_after_10_s_and_ever_more_rarely(monkeypatc
     assert capsys.readouterr().err == ""
 
 
+def test_a_session_that_ends_is_no_stop_by_anybody(capsys):
+    """Its training is asked to save, once for each session; a person's stop reads as one."""
+    view = PlainView()
+    view.begin(RUN, PlanSummary(), [])
+    told = [
+        ("stopping", "session-limit"),
+        ("stopping", "session-limit"),
+        ("running", None),
+        ("stopping", None),
+    ]
+    for state, reason in told:
+        view.news(News(RunState(state=state, reason=reason, attempt=1), [], [], is_all=True))
+    said = capsys.readouterr().err
+    assert said.count("its session ends: it is asked to save") == 1
+    assert said.count("stopping") == 1
+
+
 def metric(source=None):
     """Return a metric event of step 1."""
     return Event(version=1, kind="metric", attempt=1, step=1, time=1.0, values={"loss": 2.5}, source=source)

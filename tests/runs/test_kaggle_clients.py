@@ -163,5 +163,5 @@ def test_a_client_does_not_begin_anew_what_another_has_ended(kaggle_account):
     assert "succeeded" in account.client.seen("attach", run)
     account.hurry(other)
     refused = other.run("attach", run, "--host", "k")
-    assert (refused.returncode, "has gone on with it" in refused.stderr) == (1, True)
+    assert (refused.returncode, "has gone on with the run" in refused.stderr) == (1, True)
     account.assert_pushed_once(run, 2)

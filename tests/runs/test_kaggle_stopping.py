@@ -22,7 +22,9 @@ def test_a_run_that_is_stopped_between_sessions_leaves_no_kernel_and_keeps_its_c
     """It is not asked whether what is here may be lost; and an empty home finds nothing to go on with."""
     account = kaggle_account
     run = interrupted(account)
-    assert account.row(run)["state"] == "interrupted"
+    row = account.row(run)
+    assert row["state"] == "interrupted"
+    assert row["evidence"] == {"service": "its session has ended"}
     said = account.client.ok("stop", run)
     assert "stopped: by-user" in said
     assert "is lost" not in said
@@ -70,3 +72,22 @@ def test_kernels_that_cannot_be_deleted_are_named_and_go_with_the_next_stop(kagg
     account.service.faults.clear()
     assert "stopped" in account.client.ok("stop", run)
     assert account.kernels() == []
+
+
+def test_a_script_that_cannot_resume_gets_no_second_session_and_its_follower_learns_why(kaggle_account):
+    """The end of its session is no word of a checkpoint, of a stop by anybody, or of files that only were newer at the end."""
+    account = kaggle_account
+    account.host(session_hours=SESSION_HOURS)
+    account.client.script("import time\nprint('at work', flush=True)\ntime.sleep(300)\n")
+    followed = account.client.run("--host", "k", "--", "python", "train.py")
+    said = followed.stdout + followed.stderr
+    assert "never asks worker.resume_from()" in said
+    assert "stopping" not in said
+    assert "it cannot go on in another one" in said
+    assert "not-restartable" in said
+    assert "next one" not in said.partition("at its limit")[2]
+    assert "came otherwise" not in said
+    assert followed.returncode == 1
+    (run,) = account.runs()
+    account.assert_pushed_once(run, 1)
+    assert "resume_from" in account.client.ok("diagnose", run)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import Any, Dict, Optional, Sequence, Tuple
 
+from ..diagnosis import remedy
 from ..record.files import read_json
 from ..record.rundir import WISHES, Run
 from .fate import ALIVE, GONE, SILENT, Fate, Verdict
 
 MOST_FRUITLESS = 2
-NO_PROGRESS = "no-progress"
+NO_PROGRESS, NOT_RESTARTABLE = "no-progress", "not-restartable"
 _FATES = {
     **dict.fromkeys(("waiting", "sent", "queued", "running", "ended"), ALIVE),
     **dict.fromkeys(("over", "deleted", "none"), GONE),
@@ -41,7 +42,7 @@ class Spooled(Fate):
         return {run.id: _verdict(run) for run in runs}
 
     def hopeless(self, run: Run) -> Optional[Tuple[str, str, Dict[str, Any]]]:
-        """Give up a run whose last sessions have left no checkpoint, or whose session somebody has deleted.
+        """Give up a run that cannot go on in another session, whose last ones have left no checkpoint, or which was deleted.
 
         Another session would end as those did; and to delete one is how a service lets a person stop it.
         """
@@ -50,16 +51,36 @@ class Spooled(Fate):
         if record.get("status") == "deleted":
             words = str(record.get("words") or "its session was deleted")
             return "stopped", str(WISHES["stop"]), {"service": words}
+        line = str(record.get("words") or "its session is over")
+        if not _may_begin_again(run):
+            evidence = {
+                "class": NOT_RESTARTABLE,
+                "line": line,
+                "why": "its script never asked worker.resume_from(), so another session would begin at step 1 again",
+                "mend": "a script that asks for its checkpoint goes on in the next session; `restart = true` lets it begin anew",
+            }
+            return "failed", NOT_RESTARTABLE, evidence
         if fruitless < MOST_FRUITLESS:
             return None
         evidence = {
             "class": NO_PROGRESS,
-            "line": str(record.get("words") or "its session is over"),
+            "line": line,
             "why": "%d sessions in a row left no new checkpoint: another one would end as they did"
             % fruitless,
             "mend": "what stopped them is in the log; a script saves within a session by worker.due, or `save_every_minutes`",
         }
         return "failed", NO_PROGRESS, evidence
+
+
+def _may_begin_again(run: Run) -> bool:
+    """Whether a script can be started again. One that never was can; else it took its checkpoint, or a remedy is due."""
+    if read_json(run.plan).get("restart"):
+        return True
+    records = run.newest_records()
+    if not any(state.get("began") for _, state in records) or remedy.in_force(records).remedy is not None:
+        return True
+    consumed = {knob for _, state in records for knob in state.get("consumed") or []}
+    return "resume" in consumed and "held resume" not in consumed
 
 
 def _verdict(run: Run) -> Verdict:

@@ -13,7 +13,7 @@ from ..system import process
 from .account import Account, read_report
 from .fence import Fence
 from .host_watch import HostWatch
-from .judging import Outcome
+from .judging import Outcome, shutdown_reason
 from .progress import News, Progress
 from .proofs import Proofs
 from .stopping import RunTime, Stopping
@@ -146,7 +146,7 @@ class Running:
         if self._fence.is_crossed():
             stopping.give_up(0.0)
         if stopping.begins(progress.grace_s, self._run_time):
-            self._account.say("stopping")
+            self._account.say("stopping", shutdown_reason() if stopping.wish == "run" else None)
             self._account.record("state", {"state": "stopping", "wish": stopping.wish})
             if stopping.wish != "cancel" and progress.failure is None:
                 self._signal(command, signal.SIGTERM)

@@ -1,0 +1,33 @@
+"""What a job's user must know of its host's sessions, by the job's script, and what is refused before values are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher.planning import no_secrets
+from launcher.runs.resolve import Task
+from launcher.runs.script_reading import seems_to_resume
+from launcher.values.host import Host
+from launcher.values.plan import Finding
+
+
+def findings(task: Task, host: Host) -> Iterator[Finding]:
+    """Yield a note if a job that may be longer than a session cannot go on in the next one."""
+    settings, job = host.kaggle, task.job
+    if settings is None or job.restart:
+        return
+    limit = job.time_limit_minutes
+    is_short = limit is not None and limit <= settings.session_hours * 60
+    if is_short or seems_to_resume(job, task.code) is not False:
+        return
+    message = (
+        f"{host.name}: the script never asks worker.resume_from(): a run that is longer than a session cannot go on in the "
+        "next one, and ends as not-restartable"
+    )
+    mend = "have it save and resume through launcher_worker     or let it begin anew   --set restart=true"
+    yield Finding(level="note", code="cannot-go-on", message=message, mend=mend)
+
+
+def refusals(task: Task, host: Host) -> tuple[Finding, ...]:
+    """Return the refusal of secrets where a host cannot be given any."""
+    return () if host.kaggle is None else no_secrets(host.name, task.job.secrets)
