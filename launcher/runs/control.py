@@ -193,7 +193,7 @@ def _ask(host: Host, asked: list[Mirror]) -> list[Row]:
 def remembered(mirror: Mirror) -> Summary:
     """Return what this client knows of a run without asking its host."""
     plan, state = mirror.plan(), mirror.state() or RunState(state=State.PREPARING)
-    reached = state if state.step is not None else mirror.last_step()
+    reached = state if None not in (state.step, state.loss) else mirror.last_step()
     return Summary(
         run=mirror.run,
         state=state.state,

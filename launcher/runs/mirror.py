@@ -492,10 +492,13 @@ class Mirror:
         """
         for folder in sorted(self.folder.glob("[0-9][0-9][0-9][0-9]*"), reverse=True)[:MOST_LOOKED_BACK]:
             state = _state(read_json(folder / "state.json"))
-            if state is not None and state.step is not None:
+            if state is not None and state.step is not None and state.loss is not None:
                 return Reached(state.step, state.loss)
-            if reached := _last_reported(folder / "events.jsonl"):
-                return reached
+            reported = _last_reported(folder / "events.jsonl")
+            if state is not None and state.step is not None:
+                return Reached(state.step, reported.loss)
+            if reported.step is not None:
+                return reported
         return Reached()
 
     def began(self) -> float | None:
@@ -525,9 +528,8 @@ class Mirror:
         return sorted(paths, key=lambda path: path.relative_to(self.folder).parent.parts)
 
 
-def _last_reported(path: Path) -> Reached | None:
-    """Return the last step that the training reported in one folder, None if it reported none."""
-    loss = None
+def _last_reported(path: Path) -> Reached:
+    """Return the last step with a loss that the training reported in a folder's events."""
     for line in reversed(_end_of(path).splitlines()):
         event = parse_event(line)
         if event is None or event.kind != "metric" or event.rank != 0 or event.step is None:
@@ -535,7 +537,7 @@ def _last_reported(path: Path) -> Reached | None:
         loss = event.values.get("loss")
         if isinstance(loss, int | float | str):
             return Reached(event.step, loss)
-    return None
+    return Reached()
 
 
 def _end_of(path: Path) -> bytes:
