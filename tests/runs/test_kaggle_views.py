@@ -63,7 +63,9 @@ def test_ps_alone_shows_how_far_a_live_run_is_and_keeps_it_when_the_service_is_a
     """Nobody follows it: `ps` itself brings what the session has sent."""
     account = kaggle_account
     account.pause_at(5)
-    run = account.detached()
+    said = account.client.seen("--detach", *account.words())
+    (run,) = account.runs()
+    assert "continues to the end of its session, and the next one begins with" in said
     until(account.waits, "the training's pause")
     row = until(lambda: _row_with_a_step(account, run), "a step")
     assert (row["state"], 1 <= row["step"] <= 4, row["loss"] is None) == ("running", True, False)
