@@ -83,7 +83,7 @@ LACKS = {
     ),
     "verify": (
         "what it measures is kept on the machine for later launches, and a session's is gone with it",
-        "its plan on this machine's CPU   launch verify --rehearse --profile t4x2 --job …",
+        "its plan on this machine's CPU   launch verify --host local --rehearse --profile t4x2 --job …",
     ),
 }
 """What an account of Kaggle's cannot do, by the verb: why, and what to type instead."""

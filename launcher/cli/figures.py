@@ -20,10 +20,14 @@ def size_text(size: float) -> str:
 
 
 def transfer_text(moved: Moved) -> str:
-    """Format how far a transfer has come: 1.2 of 1.5 GB  214.0 MB/s  eta 0:02   data/train.bin."""
+    """Format how far a transfer has come: 1.2 of 1.5 GB  214.0 MB/s  eta 0:02   data/train.bin.
+
+    Where nobody knows how much there is, only what has come is shown.
+    """
     done, total = size_text(moved.done), size_text(moved.total)
     figure, _, unit = done.partition(" ")
-    words = [f"{figure if unit == total.partition(' ')[2] else done} of {total}"]
+    of_total = f"{figure if unit == total.partition(' ')[2] else done} of {total}"
+    words = [of_total if moved.total else done]
     words += [f"{size_text(moved.bytes_per_s)}/s"]
     if moved.eta_s is not None:
         words.append(f"eta {clock_text(min(moved.eta_s, MOST_S))}")

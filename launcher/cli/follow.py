@@ -16,7 +16,7 @@ from launcher.hosts import Desk
 from launcher.runs.evidence import doubt
 from launcher.runs.following import Watch, finish, no_watch
 from launcher.runs.mirror import Mirror
-from launcher.runs.sessions import follow_sessions
+from launcher.runs.sessions import follow_sessions, has_sessions
 from launcher.runs.view import View
 from launcher.values.host import Host
 from launcher.values.record import RunState, State, is_terminal
@@ -41,7 +41,7 @@ def start_and_follow(start: Callable[[], Started], view: View, *, detach: bool) 
         started.desk.close()
         if tenant is not None:
             say_who_keeps(tenant, mirror, view)
-        view.note(f"detached; the run continues.   launch attach {mirror.short} · launch stop {mirror.short}")
+        view.note(_detached(mirror))
         view.started(mirror.run)
         raise typer.Exit(Terminated.exit_code if signal_number == signal.SIGTERM else 0)
     follow_to_end(started.host, mirror, view, started.desk, tenant)
@@ -57,7 +57,7 @@ def follow_to_end(
     """
     with contextlib.closing(view):
         try:
-            state = follow_sessions(host, mirror, view, desk, _watch_of(tenant, view))
+            state = follow_sessions(host, mirror, view, desk, watch=_watch_of(tenant, view))
             if tenant is not None:
                 from launcher.runs.rent_ending import end_rent  # few runs are on a rented machine
 
@@ -120,4 +120,9 @@ def _detached(mirror: Mirror) -> str:
     state = mirror.state()
     if state is not None and is_terminal(state.state):
         return f"detached; the run has {state.state}, and not all of its files are here.   launch pull {mirror.short}"
+    if has_sessions(mirror):
+        return (
+            "detached; the run continues to the end of its session, and the next one begins with"
+            f"   launch attach {mirror.short} · launch recover --all     to end it   launch stop {mirror.short}"
+        )
     return f"detached; the run continues.   launch attach {mirror.short} · launch stop {mirror.short}"

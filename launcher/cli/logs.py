@@ -31,7 +31,7 @@ def logs(
 ) -> None:
     """Print a run's log, without terminal escapes.
 
-    The log has all attempts, one after another. --since counts back from the run's end, or from now, and shows up to
+    The log has all attempts, one after another; -f also goes from one session of a run to the next, as launch attach does. --since counts back from the run's end, or from now, and shows up to
     ten seconds more.
 
     Examples:
@@ -42,8 +42,9 @@ def logs(
     """
     from launcher.cli.fetch import fetch
     from launcher.cli.log_view import JsonLogView, LogView
-    from launcher.runs.following import follow as follow_run
     from launcher.runs.log_parts import last_lines, lines_since
+    from launcher.runs.sessions import follow_sessions
+    from launcher.values.record import State
 
     if lines is not None and since is not None:
         raise UsageError("-n and --since are two parts of a log: give one of them")
@@ -57,6 +58,8 @@ def logs(
         ) as view:
             view.show()
             if follow:
-                follow_run(mirror.host(), mirror, view, pulls=False)
+                state = follow_sessions(mirror.host(), mirror, view, pulls=False).state
+                if state in (State.INTERRUPTED, State.WAITING):
+                    view.note(f"{mirror.run} is {state}, and goes on with   launch attach {mirror.short}")
     except KeyboardInterrupt:
         raise typer.Exit(0) from None

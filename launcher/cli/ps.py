@@ -175,13 +175,14 @@ def _why(row: Row) -> str:
 
     run = row.summary
     evidence, remedy = run.evidence, run.remedy
+    there = f" --host {row.host}" if row.is_foreign else ""
     if run.trouble is not None:
         return run.trouble.on(row.host).words
     if run.state in ("waiting", "interrupted"):
         what = diagnosis(evidence).get("why") or ", ".join(words(evidence))
-        return f"{what}   launch recover {run.short}".strip()
+        return f"{what}   launch recover {run.short}{there}".strip()
     if run.state == "reserved":
-        return f"{', '.join(words(evidence))}   launch attach {run.short}".strip()
+        return f"{', '.join(words(evidence))}   launch attach {run.short}{there}".strip()
     if why := diagnosis(evidence).get("why") or doubt(evidence):
         return why
     if remedy and not evidence and _is_of_now(remedy, run.attempt):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from launcher.cli.figures import size_text
+from launcher.planning.kaggle_machines import NO_ACCELERATOR
+from launcher.values.text import hours_text
 
 if TYPE_CHECKING:
     from launcher.cli.json_shapes import SessionShown
@@ -23,8 +25,9 @@ def show_session(session: SessionPreview) -> None:
         "code and data": parts.tree,
     }
     words = [f"{what} {size_text(size)}" for what, size in made_of.items() if size is not None]
+    machine = "without a card" if session.machine == NO_ACCELERATOR else session.machine
     lines = [
-        f"  session    {session.machine}, {session.hours:g} h at most",
+        f"  session    {machine}, {hours_text(session.hours)} at most",
         f"  script     {size_text(parts.total)} of {size_text(session.most_bytes)}: {', '.join(words)}",
     ]
     if parts.tree is None:

@@ -57,6 +57,9 @@ class Runs(Protocol):
         `like` is the start of an id or of its last part; only runs in one of the `states` count. Malformed lines are left out.
         """
 
+    def heard_before(self, *runs: str) -> list[Summary]:
+        """Return what was last heard of these runs, of those that a place without a wire keeps on record here."""
+
     def read(self, run: str, request: Mapping[str, Any], wait_s: float | None = None) -> Reply:
         """Return what is new of a run since the cursors in `request`, waiting up to `wait_s` seconds for news."""
 

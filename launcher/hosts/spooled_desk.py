@@ -31,6 +31,8 @@ from launcher.values.record import Summary, is_terminal
 MOST_LOOKS = 20
 """So many runs are asked about at once: each costs a call."""
 HOME_POLL_S = 1.0
+BRIEFLY_S = 3.0
+"""How long a list of runs waits at most for what its live runs have sent."""
 
 
 class SpooledDesk(AgentDesk):
@@ -112,6 +114,20 @@ class SpooledDesk(AgentDesk):
             feeder.catch_up()
             feeder.check()
 
+    def catch_up_briefly(self, runs: Sequence[str]) -> bool:
+        """Let runs that nothing here has fed yet catch up with what they have sent, in BRIEFLY_S together; return whether there are any."""
+        until = time.monotonic() + BRIEFLY_S
+        records = {run: self.segments.record(run) for run in runs if run not in self._feeders}
+        begun = [
+            self.feeder(run)
+            for run, record in records.items()
+            if record is not None and record.status == "running"
+        ]
+        for feeder in begun:
+            if feeder is not None:
+                feeder.catch_up(until - time.monotonic())
+        return bool(begun)
+
     def by_hand(self, command: str) -> str:
         """Return the command as it is: the spool is on this machine."""
         return command
@@ -150,13 +166,20 @@ class _SpooledRuns(_Runs):
     def summaries(
         self, *runs: str, like: str | None = None, states: Sequence[str] = (), most: int | None = None
     ) -> list[Summary]:
+        if states:  # which of them a run is in, the service says
+            self.summaries(*runs, like=like)
+            return super().summaries(*runs, like=like, states=states, most=most)
         found = super().summaries(*runs, like=like, states=states, most=most)
         if self._has_adopted(found, runs, like):
             found = super().summaries(*runs, like=like, states=states, most=most)
-        changed = [run for run in _live(found) if self._has_changed(run)]
-        if not changed:
+        live = _live(found)
+        changed = [run for run in live if self._has_changed(run)]
+        if not self._desk.catch_up_briefly(live) and not changed:
             return found
         return super().summaries(*runs, like=like, states=states, most=most)
+
+    def heard_before(self, *runs: str) -> list[Summary]:
+        return super().summaries(*runs) if runs else []
 
     def _has_adopted(self, found: Sequence[Summary], runs: Sequence[str], like: str | None) -> bool:
         """Look at the service for runs that other clients began; return whether any came.

@@ -9,6 +9,7 @@ from launcher.planning.kaggle_machines import DATE
 from launcher.values.facts import Facts
 from launcher.values.kaggle_settings import KaggleSettings
 from launcher.values.plan import Finding, Plan
+from launcher.values.text import hours_text
 
 _SECRETS = "Kaggle attaches secrets by hand in its editor, to one kernel, and each session of a run is a new kernel (kaggle-cli#582)"
 _WITHOUT_SECRETS = (
@@ -74,7 +75,7 @@ def _sessions(plan: Plan, settings: KaggleSettings) -> list[Finding]:
     hours, limit = settings.session_hours, plan.time_limit_minutes
     if limit is not None and limit <= hours * 60:
         return []
-    message = f"{plan.host}: a session lasts {hours:g} h at most; a longer run goes on in the next one, which a client begins"
+    message = f"{plan.host}: a session lasts {hours_text(hours)} at most; a longer run goes on in the next one, which a client begins"
     mend = "as long as it is followed, or by   launch attach RUN     launch recover --all"
     return [Finding(level="note", code="sessions", message=message, mend=mend)]
 

@@ -15,6 +15,7 @@ from launcher.errors import (
     HostError,
     LaunchError,
     RunError,
+    ServiceError,
     SeveralRunsError,
     UnknownNameError,
 )
@@ -52,7 +53,7 @@ class Row(NamedTuple):
     `reached` is when the host of a row with a problem last answered, in seconds since 1970. `kept_age_s` is set for a live run
     whose newest checkpoint a follower keeps here: how old that copy is, in seconds; infinity before the first. `goes_on` is
     where this client has had it go on, `next` the command that begins its successor if that has not begun, `beside` says that
-    its parent may still train.
+    its parent may still train. One that `is_foreign` is not on record here: a command finds it with `--host` alone.
     """
 
     host: str
@@ -64,6 +65,7 @@ class Row(NamedTuple):
     goes_on: Departure | None = None
     next: str | None = None
     beside: str | None = None
+    is_foreign: bool = False
 
 
 def listing(host_name: str | None, states: Sequence[str] = (), most: int | None = None) -> list[Row]:
@@ -102,7 +104,12 @@ def _with_departures(row: Row) -> Row:
 def _rows_of(host: Host, states: Sequence[str], most: int | None) -> list[Row]:
     with connect(host) as desk:
         found = desk.runs.summaries(states=states, most=most)
-    return [Row(host.name, summary) for summary in found if RUN_ID.fullmatch(summary.run)]
+    own = {*run_ids()}
+    return [
+        Row(host.name, summary, is_foreign=summary.run not in own)
+        for summary in found
+        if RUN_ID.fullmatch(summary.run)
+    ]
 
 
 def _rented_for(host: Host) -> list[Mirror]:
@@ -174,15 +181,27 @@ def known_summary(desk: Desk, run: str) -> Summary:
 
 
 def _ask(host: Host, asked: list[Mirror]) -> list[Row]:
+    heard: dict[str, Summary] = {}
     try:
         with connect(host) as desk:
             here = [mirror for mirror in asked if mirror.is_in(desk.root_id)]
-            found = runs_of(desk, [mirror.run for mirror in here])
+            names = [mirror.run for mirror in here]
+            try:
+                found = runs_of(desk, names)
+            except ServiceError:
+                heard = {summary.run: summary for summary in desk.runs.heard_before(*names)}
+                raise
             summaries = {summary.run: summary for summary in found}
     except LaunchError as error:
         problem = str(error).splitlines()[0]
         return [
-            Row(host.name, remembered(mirror), problem, mirror.reached(), is_unreachable=True)
+            Row(
+                host.name,
+                heard.get(mirror.run) or remembered(mirror),
+                problem,
+                mirror.reached(),
+                is_unreachable=True,
+            )
             for mirror in asked
         ]
     for mirror in here:
@@ -199,14 +218,15 @@ def _ask(host: Host, asked: list[Mirror]) -> list[Row]:
 def remembered(mirror: Mirror) -> Summary:
     """Return what this client knows of a run without asking its host."""
     plan, state = mirror.plan(), mirror.state() or RunState(state=State.PREPARING)
+    reached = state if None not in (state.step, state.loss) else mirror.last_step()
     return Summary(
         run=mirror.run,
         state=state.state,
         reason=state.reason,
         attempt=state.attempt,
-        step=state.step,
+        step=reached.step,
         steps=plan.steps,
-        loss=state.loss,
+        loss=reached.loss,
         job=plan.job,
         card=plan.card,
         evidence=state.evidence if diagnosis(state.evidence) or doubt(state.evidence) else None,

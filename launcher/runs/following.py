@@ -74,15 +74,20 @@ def follow(
         view.begin(mirror.run, mirror.plan(), fetched)
         _tell_parent(mirror, view)
         tries = lost_pulls = 0
+
+        def answered() -> None:
+            nonlocal tries
+            if tries:
+                view.back()
+            tries = 0
+
         while True:
             has_ended = False
             try:
                 with desk or open_desk(host, mirror) as link:
                     desk = None
-                    if tries:
-                        view.back()
-                    tries = 0
-                    state = _until_end(link, mirror, view, board, keeper, watch)
+                    wait_s = None if tries else WAIT_S
+                    state = _until_end(link, mirror, view, board, keeper, watch, answered, wait_s)
                     has_ended = pulls and is_terminal(state.state)
                     if has_ended:
                         _bring_home(link, mirror, view, keeper, is_last_try=lost_pulls + 1 == LOST_LINKS)
@@ -139,13 +144,24 @@ def _tell_parent(mirror: Mirror, view: View) -> bool:
 
 
 def _until_end(
-    desk: Desk, mirror: Mirror, view: View, board: TensorBoard, keeper: CheckpointKeeper, watch: Watch
+    desk: Desk,
+    mirror: Mirror,
+    view: View,
+    board: TensorBoard,
+    keeper: CheckpointKeeper,
+    watch: Watch,
+    answered: Callable[[], None],
+    wait_s: float | None,
 ) -> RunState:
-    wait_s = WAIT_S
+    """Show a run until it does not go on; `answered` is called once it was read.
+
+    The first answer may take `wait_s`. With `None` it is what the run has sent by now, which a service must be reached for.
+    """
     is_shown = mirror.began() is not None  # and was shown, if it continues another run
     while True:
         watch(None)
         news = mirror.apply(desk.runs.read(mirror.run, mirror.request(), wait_s))
+        answered()
         is_shown = is_shown or _tell_parent(mirror, view)
         wait_s = WAIT_S if _goes_on(news.state) else 0.0
         board.add(news.events)

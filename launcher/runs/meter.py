@@ -13,7 +13,7 @@ RATE_OVER = 50
 
 
 class Moved(NamedTuple):
-    """What of a transfer is done, in bytes. `name` is the file it is at, `doing` what is done with the bytes, if not sent."""
+    """What of a transfer is done, in bytes; a `total` of 0 is not known. `name` is the file it is at, `doing` what is done with the bytes, if not sent."""
 
     done: int
     total: int
@@ -23,8 +23,10 @@ class Moved(NamedTuple):
 
     @property
     def eta_s(self) -> float | None:
-        """The seconds that are left at this rate, None while nothing moves."""
-        return max(0, self.total - self.done) / self.bytes_per_s if self.bytes_per_s > 0 else None
+        """The seconds that are left at this rate, None while nothing moves, or without a total."""
+        if not self.total or self.bytes_per_s <= 0:
+            return None
+        return max(0, self.total - self.done) / self.bytes_per_s
 
 
 class Meter:

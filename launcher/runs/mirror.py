@@ -40,11 +40,21 @@ REACHED = ".mirror.lock"
 """The time of change of this file says when the run's host last answered this client."""
 REACHED_S = 2.0
 TAIL = 4096
+MOST_LOOKED_BACK = 8
+LOOKED_BACK_BYTES = 65_536
+"""So many folders, and so much of the events of each, are searched for the last step."""
 _NODE = r"(?:[a-z0-9][a-z0-9-]{0,62}/)?"
 _MIRRORED = re.compile(
     rf"plan\.json|[0-9]{{4,9}}/{_NODE}(?:attempt\.json|state\.json|events\.jsonl|log\.txt)"
 )
 _EVENT = TypeAdapter(Event)
+
+
+class Reached(NamedTuple):
+    """The step that a run has reached, and its loss there, as far as they are known."""
+
+    step: int | None = None
+    loss: float | str | None = None
 
 
 class News(NamedTuple):
@@ -475,6 +485,22 @@ class Mirror:
             return state.model_copy(update={"state": State.STOPPED})
         return state
 
+    def last_step(self) -> Reached:
+        """Return the last step that is on record here, with its loss, by the newest folders that know of one.
+
+        A run's last record may be that of a contact, or of an attempt that was stopped before its first step.
+        """
+        for folder in sorted(self.folder.glob("[0-9][0-9][0-9][0-9]*"), reverse=True)[:MOST_LOOKED_BACK]:
+            state = _state(read_json(folder / "state.json"))
+            if state is not None and state.step is not None and state.loss is not None:
+                return Reached(state.step, state.loss)
+            reported = _last_reported(folder / "events.jsonl")
+            if state is not None and state.step is not None:
+                return Reached(state.step, reported.loss)
+            if reported.step is not None:
+                return reported
+        return Reached()
+
     def began(self) -> float | None:
         """Return when the run was made, by the host's clock."""
         return FolderStart.lenient(read_json(self.folder / "0001" / "attempt.json")).time
@@ -500,6 +526,28 @@ class Mirror:
         """Return a file of every numbered folder, oldest first; the leader's before those of the other nodes."""
         paths = [*self.folder.glob(f"[0-9]*/{name}"), *self.folder.glob(f"[0-9]*/*/{name}")]
         return sorted(paths, key=lambda path: path.relative_to(self.folder).parent.parts)
+
+
+def _last_reported(path: Path) -> Reached:
+    """Return the last step with a loss that the training reported in a folder's events."""
+    for line in reversed(_end_of(path).splitlines()):
+        event = parse_event(line)
+        if event is None or event.kind != "metric" or event.rank != 0 or event.step is None:
+            continue
+        loss = event.values.get("loss")
+        if isinstance(loss, int | float | str):
+            return Reached(event.step, loss)
+    return Reached()
+
+
+def _end_of(path: Path) -> bytes:
+    """Return the last piece of a file; empty if there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOOKED_BACK_BYTES))
+            return file.read()
+    except OSError:
+        return b""
 
 
 def parent_of(folder: Path) -> Parent | None:

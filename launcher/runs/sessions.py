@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from launcher.errors import UnreachableError
+from launcher.errors import BadFileError, UnreachableError
 from launcher.hosts import Desk
 from launcher.runs.following import Watch, follow, no_watch, pause
 from launcher.runs.mirror import Mirror
@@ -19,11 +19,17 @@ ANOTHER_S = 1.0
 
 
 def follow_sessions(
-    host: Host, mirror: Mirror, view: View, desk: Desk | None, watch: Watch = no_watch
+    host: Host,
+    mirror: Mirror,
+    view: View,
+    desk: Desk | None = None,
+    *,
+    pulls: bool = True,
+    watch: Watch = no_watch,
 ) -> RunState:
     """Follow a run as `follow` does, and go on with it each time that its session has ended at the place's limit."""
     while True:
-        state = follow(host, mirror, view, desk, watch=watch)
+        state = follow(host, mirror, view, desk, pulls=pulls, watch=watch)
         if not _has_a_next(mirror, state):
             return state
         desk = _with_next_session(host, mirror, view)
@@ -62,4 +68,12 @@ def _with_next_session(host: Host, mirror: Mirror, view: View) -> Desk | None:
 def _has_a_next(mirror: Mirror, state: RunState) -> bool:
     """Whether a run was interrupted only by the end of its session."""
     is_interrupted = state.state == State.INTERRUPTED and state.reason == Reason.SESSION_LIMIT
-    return is_interrupted and load(mirror.whole_plan().runtime).has_sessions
+    return is_interrupted and has_sessions(mirror)
+
+
+def has_sessions(mirror: Mirror) -> bool:
+    """Whether a run is at a place that ends it at a limit, from which a client has it go on; False before its plan is here."""
+    try:
+        return load(mirror.whole_plan().runtime).has_sessions
+    except BadFileError:
+        return False

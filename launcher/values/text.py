@@ -12,6 +12,14 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text)[:MOST_CHARACTERS]
 
 
+def hours_text(hours: float) -> str:
+    """Return hours in the unit that suits them: 8.5 h, 6 min, 14.4 s."""
+    if hours >= 0.5:
+        return f"{hours:g} h"
+    seconds = hours * 3600
+    return f"{seconds / 60:.3g} min" if seconds >= 120 else f"{seconds:.3g} s"
+
+
 def files_text(count: int) -> str:
     """Return a number of files in words: 1 file, 3 files."""
     return f"{count} file" if count == 1 else f"{count:,} files"

@@ -46,6 +46,15 @@ def test_a_dry_run_without_credentials_shows_the_plan_and_what_is_missing(person
     assert "the checks pass; nothing was sent" in text
 
 
+def test_a_short_session_without_a_card_is_told_in_words(account, person):
+    """A figure such as 0.006 h, or a machine of the name `None`, says nothing to a person."""
+    table = (person.project / "launch.toml").read_text() + 'accelerator = "None"\nsession_hours = 0.05\n'
+    person.script(table, "launch.toml")
+    text = dry(person, host="k").stdout
+    assert "session    without a card, 3 min at most" in text
+    assert "a session lasts 3 min at most" in text
+
+
 def test_a_dry_run_as_json_has_the_sizes_and_the_plans_for_other_cards(person):
     shown = json.loads(dry(person, "--profile", "p100", "--allow-substitute", "--json").stdout)
     script = shown["session"]["script"]

@@ -23,7 +23,7 @@ SAID = {
     "image prune --host kaggle": ("Kaggle's own image", "launch probe --host kaggle"),
     "init --host kaggle": ("needs no table", "launch --host kaggle -- python train.py"),
     "drill --host kaggle": ("a drill hurts a run", "launch drill --host local"),
-    "verify --host kaggle --profile t4x2": ("gone with it", "launch verify --rehearse"),
+    "verify --host kaggle --profile t4x2": ("gone with it", "launch verify --host local --rehearse"),
 }
 
 

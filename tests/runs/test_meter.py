@@ -41,6 +41,7 @@ def test_a_transfer_is_shown_with_its_rate_and_the_time_that_is_left():
 def test_a_transfer_that_stands_still_has_no_time_left_to_show():
     """Nothing is divided by a rate of zero, and a wait of years is not spelt out."""
     assert "eta" not in transfer_text(Moved(0, MB, 0.0, "x"))
+    assert transfer_text(Moved(24, 0, 10.0, "on k", "checking")) == "checking 24 bytes  10 bytes/s   on k"
     assert "eta 100:00:00" in transfer_text(Moved(0, 10**15, 1.0, "x"))
 
 

@@ -676,3 +676,19 @@ def test_what_is_there_by_now_is_fetched_and_no_more(tmp_path, desk, most):
     refresh(desk, Mirror(RUN, tmp_path / "runs"), most)
     log = (tmp_path / "runs" / RUN / "0001" / "log.txt").stat().st_size
     assert 0 < log <= 50_000
+
+
+@pytest.mark.parametrize("ended", [{"state": "stopped"}, {"state": "stopped", "step": 43}])
+def test_the_last_step_and_its_loss_outlive_a_record_that_has_none(mirror, ended):
+    """The end of a run may be on record in a folder in which nothing was trained, or without a loss."""
+    told = {"version": 1, "time": 1.0, "kind": "metric"}
+    metrics = [{**told, "step": 40 + n, "values": {"loss": 1 / n}} for n in (1, 2, 3)]
+    lines = "".join(f"{json.dumps(one)}\n" for one in metrics)
+    last = "0001" if "step" in ended else "0002"
+    for name, text in {
+        "0001/events.jsonl": lines + '{"torn',
+        f"{last}/state.json": json.dumps(ended),
+    }.items():
+        (mirror.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (mirror.folder / name).write_text(text)
+    assert (mirror.state().state, mirror.last_step()) == ("stopped", (43, 1 / 3))

@@ -7,6 +7,7 @@ from launcher.remote.record import rundir
 from launcher.runs.resolve import profile, profiles
 from launcher.values.plan import Split
 from launcher.values.record import TERMINAL
+from launcher.values.text import hours_text
 
 
 @pytest.mark.parametrize(
@@ -48,3 +49,10 @@ def test_a_split_keeps_the_global_batch():
 def test_agent_and_client_mean_the_same_words():
     """The agent's terminal states are the client's."""
     assert set(rundir.TERMINAL) == {state.value for state in TERMINAL}
+
+
+@pytest.mark.parametrize(
+    ("hours", "text"), [(8.5, "8.5 h"), (12, "12 h"), (0.1, "6 min"), (0.006, "21.6 s"), (0.05, "3 min")]
+)
+def test_hours_are_told_in_the_unit_that_suits_them(hours, text):
+    assert hours_text(hours) == text
