@@ -18,6 +18,7 @@ from testbed.client import REPOSITORY, Client, processes_of
 from testbed.engine import BASE, Engine
 from testbed.kaggle_service import KaggleService
 from testbed.kaggle_state import Habits
+from testbed.lambda_cloud import LambdaCloud
 from testbed.sshd import SshHost
 
 from launcher.hosts.kaggle import Account
@@ -31,6 +32,7 @@ PLACES = (
     pytest.param("ssh_docker", marks=TESTBED),
     pytest.param("toy"),
     pytest.param("kaggle", marks=TESTBED),
+    pytest.param("lambda_native", marks=TESTBED),
 )
 """The names of the fixtures below; `place` of test_contract.py takes each in turn."""
 
@@ -66,6 +68,13 @@ class Place:
     """Returns the same of what the run itself has left elsewhere, of which `root` has only copies."""
     ledger: str = ""
     """Where the training writes its ledger, if not in the cache below `root`."""
+    names_machine: Callable[[], str] | None = None
+    """Returns the name that `--host` takes for runs that are there, if it is another than that for a launch."""
+
+    @property
+    def place(self) -> str:
+        """The host that verbs of a run name."""
+        return self.names_machine() if self.names_machine is not None else self.host
 
     def sums(self, run: str) -> dict[str, str]:
         """Return the SHA-256 of each file in a run's folder on the host, by the host's own sha256sum."""
@@ -217,3 +226,31 @@ def kaggle(client: Client, tmp_path: Path) -> Iterator[Place]:
                 "resume_makes_a_child_that_continues": "likewise: nothing is left of a stopped run to continue from",
             },
         )
+
+
+@pytest.fixture
+def lambda_native(lambda_cloud: LambdaCloud) -> Place:
+    """A machine rented from Lambda Cloud's stand-in for each launch, and kept, as a process under a keeper."""
+    lambda_cloud.table(keep=True, profile="a100_40gb")
+    machines = lambda_cloud.instances
+
+    def on_host(*words: str, check: bool = True) -> str:
+        return machines.newest.ssh(*words, check=check) if machines.machines else ""
+
+    def there() -> str:
+        lambda_cloud.name_machine("there")
+        return "there"
+
+    def alive(run: str) -> list[str]:
+        lines = on_host("ps", "-u", "ubuntu", "-o", "pid=,args=").splitlines()
+        return [line for line in lines if run in line or "train.py" in line]
+
+    return Place(
+        client=lambda_cloud.client,
+        host="rented",
+        root="/home/ubuntu/.launch",
+        on_host=on_host,
+        alive=alive,
+        kept=_nothing,
+        names_machine=there,
+    )

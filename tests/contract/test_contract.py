@@ -87,7 +87,7 @@ def ended(place, run):
 
 
 def row(place, run):
-    rows = json.loads(place.client.ok("ps", "--json", "--host", place.host))["runs"]
+    rows = json.loads(place.client.ok("ps", "--json", "--host", place.place))["runs"]
     return next(values for values in rows if values["run"] == run)
 
 
@@ -134,7 +134,7 @@ def test_pull_verifies_each_file(place):
     run = detached(place)
     ended(place, run)
     shutil.rmtree(place.client.runs)
-    place.client.ok("pull", run, "--host", place.host)
+    place.client.ok("pull", run, "--host", place.place)
     on_host = {
         path.partition("/artifacts/")[2]: digest
         for path, digest in place.sums(run).items()
@@ -195,7 +195,7 @@ def test_attach_continues_from_an_empty_client_folder(place):
     until_step(place, 7)
     shutil.rmtree(place.client.runs)
     go_on(place)
-    assert "succeeded" in place.client.seen("attach", run, "--host", place.host)
+    assert "succeeded" in place.client.seen("attach", run, "--host", place.place)
     assert ledger(place) == list(range(1, 13))
     assert_mirrored(place, run)
 
@@ -268,7 +268,7 @@ def test_remove_leaves_nothing(place):
     assert (refused.returncode, " only on " in refused.stderr) == (1, True)
     assert place.traces(run)
     place.client.ok("rm", "--force", "--here", run)
-    place.client.ok("gc", "--host", place.host)
+    place.client.ok("gc", "--host", place.place)
     assert place.traces(run) == []
     assert place.kept(run) == []
     assert not (place.client.runs / run).exists()

@@ -33,13 +33,23 @@ class LambdaCloud:
     def __init__(self, client: Client, service: LambdaService, instances: Instances, clock: SimClock) -> None:
         """Write the project's launch.toml, with a host `rented`."""
         self.client, self.service, self.instances, self.clock = client, service, instances, clock
+        self._tables: list[str] = []
         self.table()
 
     def table(self, **more: object) -> None:
         """Write the table of the host `rented`, with more keys."""
         keys = {"kind": "lambda-cloud", "api": self.service.base, "max_hours": 4, **more}
         lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
-        (self.client.project / "launch.toml").write_text("\n".join(["[hosts.rented]", *lines, ""]))
+        self._tables[:1] = ["\n".join(["[hosts.rented]", *lines, ""])]
+        self._write()
+
+    def name_machine(self, name: str) -> None:
+        """Write a table of a plain host for the newest machine, for verbs that name a host."""
+        self._tables[1:] = [self.instances.newest.table(name)]
+        self._write()
+
+    def _write(self) -> None:
+        (self.client.project / "launch.toml").write_text("".join(self._tables))
 
     @property
     def ledger(self) -> Ledger:

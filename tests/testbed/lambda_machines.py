@@ -42,6 +42,13 @@ class RentedMachine(Machine):
         """Where cloud-init puts it."""
         return HOST_KEY
 
+    @property
+    def known_hosts(self) -> Path:
+        """A file with the host key that it has now."""
+        path = self.folder / "known_hosts"
+        path.write_text(f"{self.address} {self.public_host_key()}\n")
+        return path
+
     def _connect(self) -> None:
         """Do nothing: it has this machine's network."""
 
@@ -60,7 +67,8 @@ class RentedMachine(Machine):
             key.with_name(f"{key.name}.pub").write_text(given["ed25519_public"])
         else:
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
-        (self.folder / "keys" / USER).write_text("".join(f"{one}\n" for one in public_keys))
+        witness = (self.folder / "client_key.pub").read_text().strip()  # for `ssh`, which is not our code
+        (self.folder / "keys" / USER).write_text("".join(f"{one}\n" for one in [*public_keys, witness]))
         for user in config.get("users", []):
             self._add_user(user["name"], user.get("shell", "/bin/bash"))
             keys = self.folder / "keys" / user["name"]
