@@ -89,7 +89,9 @@ def test_the_log_gives_the_record_and_the_rest_of_the_text(tmp_path, captured):
 
 
 @pytest.mark.slow(reason="a log is cut in thousands of places")
-@pytest.mark.parametrize("dies", [False, True], ids=["kept", "died"])
+@pytest.mark.parametrize(
+    "dies", [pytest.param(False, id="kept"), pytest.param(True, id="died", marks=pytest.mark.long)]
+)
 def test_a_cut_anywhere_changes_nothing(tmp_path, captured, dies, monkeypatch):
     """Between any two characters; also if a process of ours has gone further, and died before it kept its progress."""
     monkeypatch.setattr(os, "fsync", lambda _descriptor: None)  # no disk dies here

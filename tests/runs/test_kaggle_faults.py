@@ -38,7 +38,9 @@ def assert_spooled(account, run, segment=1):
     assert {path: here.get(path) for path in sent} == sent
 
 
-@pytest.mark.parametrize("is_clean", [True, False], ids=["ended", "broken"])
+@pytest.mark.parametrize(
+    "is_clean", [pytest.param(True, id="ended", marks=pytest.mark.long), pytest.param(False, id="broken")]
+)
 def test_streams_that_are_cut_again_and_again_bring_every_byte(kaggle_account, is_clean):
     """Before its outputs come, the record is the kernel's already; afterwards the spool is."""
     account = kaggle_account
@@ -95,6 +97,7 @@ def test_a_kernel_deleted_before_it_has_printed_anything_is_seen_by_its_follower
     assert (process.returncode, GONE in out + err) == (5, True), out + err
 
 
+@pytest.mark.long
 def test_a_source_that_somebody_has_deleted_is_made_good_from_here(kaggle_account):
     """The next session would mount its outputs; they came home, and travel with the script instead."""
     account = kaggle_account
@@ -145,6 +148,7 @@ def test_a_session_that_is_called_running_for_ever_is_deleted(kaggle_account):
     assert account.kernels() == []
 
 
+@pytest.mark.long
 def test_links_that_expire_are_asked_for_again(kaggle_account):
     """In the middle of a pull of several files."""
     account = kaggle_account
@@ -234,6 +238,7 @@ def test_a_run_whose_sessions_leave_no_checkpoint_ends(kaggle_account):
     assert account.kernels() == []
 
 
+@pytest.mark.long
 def test_a_service_that_is_away_for_a_while_costs_nothing(kaggle_account):
     """The follower says that the link is lost, and goes on by itself, as over SSH."""
     account = kaggle_account
