@@ -10,6 +10,7 @@
 # kills        write the table of random kills
 # faults       write the table of faults: those of `launch drill`, and those that need root
 # moves        write the table of moves whose client is killed
+# segments     write the table of runs in sessions whose follower is killed
 # orders       write the table of random removals and pulls
 # large        write the table of large trees
 # scale        write the table of a host with 10,000 runs
@@ -25,7 +26,7 @@
 # testbed-up   leave two machines running
 # testbed-down end them
 # clean        remove what these targets made
-.PHONY: demo quick test long check lint docs cast bench links kills faults moves orders large scale precision curves memory fuzz gpu scripts mutants testbed-up testbed-down clean
+.PHONY: demo quick test long check lint docs cast bench links kills faults moves segments orders large scale precision curves memory fuzz gpu scripts mutants testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -73,6 +74,9 @@ faults: .venv/ready
 
 moves: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py moves
+
+segments: .venv/ready
+	$(BIN)/python tests/bench/scenarios.py segments
 
 orders: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py orders

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,6 +44,7 @@ def hosts(
     from launcher.runs import resolve
     from launcher.runs.open_rentals import open_rentals
     from launcher.runs.probing import aliases_in_use, kaggle_in_use, probe_all
+    from launcher.values.clock import SystemClock
 
     configured = resolve.hosts()
     configured |= aliases_in_use(configured)
@@ -54,7 +54,7 @@ def hosts(
     with _report_slow_hosts(rows, list(configured)):
         rows.extend(probe_all(list(configured.values())))
     rows.sort(key=lambda row: list(configured).index(row.host.name))
-    rented = open_rentals(time.time())
+    rented = open_rentals(SystemClock().now())
     if as_json:
         from launcher.cli import json_shapes
         from launcher.cli.answer import answer

@@ -90,7 +90,8 @@ def show_rentals(rented: OpenRentals) -> None:
     say("")
     if rows:
         print_columns(columns, rows)
-    say_wrapped(*(f"! {words}" for words in rented.warnings()))
+    if warnings := rented.warnings():
+        say_wrapped(*(f"! {words}" for words in warnings))
 
 
 def _clock(moment: float) -> str:

@@ -30,7 +30,7 @@ def stop(
         launch stop w8q2
         launch stop --now w8q2
     """
-    from launcher.runs.control import locate_live
+    from launcher.runs.control import has_live_session, locate_live
     from launcher.runs.control import stop as ask
     from launcher.runs.evidence import words
     from launcher.runs.run_desk import open_desk
@@ -39,16 +39,14 @@ def stop(
 
     place, mirror = locate_live(run, host, "stop")
     check_last(run, mirror, "stop", yes=yes)
-    if place.kaggle is not None and not now:
-        check_loss(mirror)
     from launcher.cli.streams import console
 
     grace_s = mirror.plan().stop_grace_s
-    with (
-        open_desk(place, mirror) as desk,
-        spinner(console(stderr=True), f"stopping {mirror.run} on {place.name}"),
-    ):
-        row = ask(desk, mirror.run, now=now, grace_s=grace_s)
+    with open_desk(place, mirror) as desk:
+        if place.kaggle is not None and not now and has_live_session(desk, mirror.run):
+            check_loss(mirror)
+        with spinner(console(stderr=True), f"stopping {mirror.run} on {place.name}"):
+            row = ask(desk, mirror.run, now=now, grace_s=grace_s)
     ended = row.summary
     leave_to_keeper(mirror)
     if as_json:

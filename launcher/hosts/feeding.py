@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from launcher.errors import ServiceError, ServiceUnreachableError
-from launcher.hosts.segments import GONE, Segments, is_overdue
+from launcher.hosts.segments import GONE, NO_LIVE_VIEW, Segments, is_overdue
 from launcher.hosts.spool import Spool
 from launcher.values.segment_record import SegmentRecord
 
@@ -105,22 +105,25 @@ class Feeder:
     def _follow(self, record: SegmentRecord) -> bool:
         """Take what the log brings until its end, or until the service is to be asked; return whether it brought anything."""
         spool = Spool(Path(self._segments.run(self._run).path), record.segment)
-        before, ask_at = spool.position, time.monotonic() + ASK_S
+        before, ask_at, is_noted = spool.position, time.monotonic() + ASK_S, bool(record.words)
         try:
             for piece in self._segments.service.follow(record.ref, spool.position):
                 if piece is not None:
                     spool.take(piece.text, piece.stream)
                     self._took = time.monotonic()
                     self._is_current.set()
+                    if is_noted:
+                        self._segments.note(self._run, "")
+                        is_noted = False
                 is_to_ask = is_overdue(record) or (record.lost and time.monotonic() > ask_at)
                 if is_to_ask or self._is_closed.is_set():
                     break
-        except ServiceUnreachableError:
-            raise
         except ServiceError as error:  # no live view: its record comes with its outputs
+            if isinstance(error, ServiceUnreachableError):
+                self._segments.look(self._run)  # raises if more is away than the log
             if error.reason not in GONE:
                 _LOG.info("no live view of %s: %s", record.ref, error)
-            self._segments.note(self._run, f"no live view: {str(error).splitlines()[0]}")
+            self._segments.note(self._run, f"{NO_LIVE_VIEW}: {str(error).splitlines()[0]}")
         finally:
             spool.save()
         return spool.position > before

@@ -19,7 +19,7 @@ from platformdirs.unix import Unix
 from pydantic import ValidationError
 from rich.filesize import decimal
 
-from launcher.errors import BadFileError, ServiceAuthError, ServiceError
+from launcher.errors import BadFileError, ServiceAuthError, ServiceError, ServiceUnreachableError
 from launcher.hosts import kaggle_log
 from launcher.hosts.agent_file import agent_file
 from launcher.hosts.kaggle_credentials import logins
@@ -33,7 +33,7 @@ from launcher.planning.kaggle_script import (
     SETTINGS,
     Member,
     fits,
-    parts,
+    may_fit,
     payload,
     payload_of,
     script,
@@ -41,7 +41,7 @@ from launcher.planning.kaggle_script import (
     write_tree,
 )
 from launcher.planning.kaggle_session import segment_cards
-from launcher.remote.record.rundir import Run
+from launcher.remote.record.rundir import RUN_ID, Run
 from launcher.values.host import Host
 from launcher.values.kaggle_kernel import SLUG_CHARACTERS, KernelRef, LogPiece, NewKernel, OutputFile
 from launcher.values.kaggle_kernel import KaggleReason as Reason
@@ -63,6 +63,8 @@ STATUSES: dict[str, SegmentStatus] = {
 WORDS = {"COMPLETE": "its session is complete", "ERROR": "its session ended in an error"}
 OUTPUT_ROOT = "launch/runs"
 """Where a kernel keeps runs, below its working folder, which is its output."""
+BESIDE = "work/working"
+"""Where a run's folder has what its job wrote into the working folder itself, as scripts for Kaggle do."""
 TREE = "tree.json"
 SEGMENT_DIGITS = 3
 LEAST_S = 600.0
@@ -89,8 +91,7 @@ class Account:
         """Nothing is asked of the service yet."""
         self._settings = settings
         self.user = name
-        suffix = "" if settings.api == API else "-" + hashlib.sha256(settings.api.encode()).hexdigest()[:8]
-        self.place = f"{HOST}-{name}{suffix}"
+        self.place = f"{HOST}-{name}{_suffix(settings.api)}"
 
     def desk(self, host: Host) -> SpooledDesk:
         """Return the desk of the account's spool. Raises HostError."""
@@ -100,7 +101,7 @@ class Account:
     @property
     def spool(self) -> Path:
         """The folder of the spool, in this user's data."""
-        return Unix("launch").user_data_path / "spool" / self.place
+        return _spools() / self.place
 
     @functools.cached_property
     def service(self) -> KaggleService:
@@ -131,9 +132,10 @@ class Account:
         """
         say("the agent, code and data into one script")
         work = [*work_files(run, only_shipped=False)]
-        sizes = parts(agent_file().data, self._settings_of(run, None, 1.0, None), [*record_files(run), *work])
-        if sizes.tree is not None:
-            return f"{decimal(sizes.total)} in one script"
+        if may_fit(work):
+            text = self._script(run, None, 1.0, None, work)
+            if fits(text):
+                return f"{decimal(len(text))} in one script"
         return self._send_archive(work, Path(run.control) / TREE, say)
 
     def _send_archive(self, work: Sequence[Member], record: Path, say: Callable[[str], None]) -> str:
@@ -198,12 +200,7 @@ class Account:
 
     def reference(self, run: str, segment: int) -> str:
         """Return `account/launch-RUN-SEGMENT`; the name in a run's id is cut where that would be too long for Kaggle."""
-        room = SLUG_CHARACTERS.stop - 1 - len("launch--") - SEGMENT_DIGITS
-        if len(run) > room:
-            head, _, tail = run.rpartition("-")
-            run = f"{head[: room - len(tail) - 1]}-{tail}"
-        slug = re.sub(r"[^a-z0-9]+", "-", f"launch-{run}-{segment}")
-        return str(KernelRef(self.user, slug))
+        return str(KernelRef(self.user, f"launch-{_in_slug(run)}-{segment}"))
 
     def pack(self, run: Run, record: SegmentRecord) -> Packed:
         """Return a segment's script: the agent, the run's record, and what it works on unless that is in a dataset.
@@ -217,13 +214,14 @@ class Account:
         tree = self._tree_of(run)
         if tree is not None and not self._has_dataset(tree.dataset):
             self._send_archive(shipped, Path(run.control) / TREE, _unheard)  # somebody has deleted it
+            tree = self._tree_of(run)
         work = [] if tree is not None else shipped
         if record.source is None:
             sent = {member.path for member in shipped}
             made = (member for member in work_files(run, only_shipped=False) if member.path not in sent)
             work = [*work, *made]
-        text = self._script(run, record, session_s, tree, work)
-        if not fits(text):
+        text = self._script(run, record, session_s, tree, work) if may_fit(work) else None
+        if text is None or not fits(text):
             path = Path(run.control) / f"tree-{record.segment}.json"
             everything = [*work_files(run, only_shipped=record.source is not None)]
             self._send_archive(everything, path, _unheard)
@@ -234,7 +232,7 @@ class Account:
     def _script(
         self,
         run: Run,
-        record: SegmentRecord,
+        record: SegmentRecord | None,
         session_s: float,
         tree: SegmentTree | None,
         work: Iterable[Member],
@@ -339,12 +337,14 @@ class Account:
         return kaggle_log.follow(self.service, _ref(ref), position)
 
     def outputs(self, ref: str, run: str) -> Iterator[Output]:
-        """Yield the files of a run's folder that a session has left."""
+        """Yield the files of a run's folder that a session has left, and those that its job has put beside it."""
         prefix = f"{OUTPUT_ROOT}/{run}/"
         for file in self.service.outputs(_ref(ref)):
             path = file.file_name.removeprefix(prefix)
             if path != file.file_name:
                 yield Output(path, self._pieces(ref, file))
+            elif not path.startswith(f"{OUTPUT_ROOT}/"):
+                yield Output(f"{BESIDE}/{path}", self._pieces(ref, file))
 
     def _pieces(self, ref: str, file: OutputFile) -> Iterator[bytes]:
         """Yield the bytes of a file; a link that has expired by its turn is asked for again."""
@@ -366,8 +366,7 @@ class Account:
 
     def names(self, words: str) -> list[str]:
         """Return the names of all kernels of launch that have some words in their names."""
-        ours = re.sub(r"[^a-z0-9]+", "-", f"launch-{words}".lower()).strip("-")
-        found = self.service.kernels(ours if words else "launch")
+        found = self.service.kernels(_in_slug(words) or "launch")
         return [str(ref) for ref in found if ref.slug.startswith("launch-")]
 
     def unpack(self, ref: str, folder: Path) -> SegmentRecord | None:
@@ -378,9 +377,11 @@ class Account:
         try:
             carried = payload_of(kernel.blob.source or "")
             settings = SegmentSettings.model_validate_json(unpacked(carried)[SETTINGS])
+            if not RUN_ID.fullmatch(settings.run) or self.reference(settings.run, settings.segment) != ref:
+                return None  # a copy of one, perhaps
+            extract_run(carried, folder)
         except (BadFileError, KeyError, ValidationError):
             return None
-        extract_run(carried, folder)
         if settings.tree is not None:
             (folder / "control" / TREE).write_text(settings.tree.model_dump_json() + "\n")
         sources = ["/".join(source.split("/")[:2]) for source in kernel.metadata.kernel_data_sources]
@@ -405,14 +406,56 @@ def _unheard(_words: str) -> None:
     pass
 
 
+def _in_slug(run: str) -> str:
+    """Return the id of a run, or a part of it, as it stands in the names of its kernels."""
+    room = SLUG_CHARACTERS.stop - 1 - len("launch--") - SEGMENT_DIGITS
+    if len(run) > room:
+        head, _, tail = run.rpartition("-")
+        run = f"{head[: room - len(tail) - 1]}-{tail}"
+    return re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")
+
+
 def _ref(text: str) -> KernelRef:
     owner, _, slug = text.partition("/")
     return KernelRef(owner, slug)
 
 
 def _account_here(settings: KaggleSettings) -> str:
-    """Return the account of the credentials here, which only the service knows for an access token. Raises ServiceAuthError."""
-    first = next(logins(os.environ, Path.home()), None)
-    if first is not None and first.user and first.kind != "token":
-        return first.user
-    return log_in(os.environ, Path.home(), settings.api).user
+    """Return the account of the credentials here, which only the service knows for an access token.
+
+    Where they cannot be used, it is the account of the only spool there is: what has come home can be read without Kaggle.
+    Raises ServiceAuthError, ServiceUnreachableError or BadFileError.
+    """
+    try:
+        first = next(logins(os.environ, Path.home()), None)
+        if first is not None and first.user and first.kind != "token":
+            return first.user
+        return log_in(os.environ, Path.home(), settings.api).user
+    except (ServiceAuthError, ServiceUnreachableError, BadFileError):
+        known = _accounts_with_a_spool(settings)
+        if len(known) != 1:
+            raise
+        return known[0]
+
+
+def _accounts_with_a_spool(settings: KaggleSettings) -> list[str]:
+    start, end = f"{HOST}-", _suffix(settings.api)
+    names = [path.name for path in _spools().glob(f"{start}*{end}")]
+    accounts = [name.removeprefix(start).removesuffix(end) for name in names]
+    return [
+        name
+        for name in accounts
+        if Account(settings, name).place in names and (end or not _SUFFIX.search(name))
+    ]
+
+
+def _spools() -> Path:
+    return Unix("launch").user_data_path / "spool"
+
+
+def _suffix(api: str) -> str:
+    """Return what tells the places of other services from those of Kaggle itself."""
+    return "" if api == API else "-" + hashlib.sha256(api.encode()).hexdigest()[:8]
+
+
+_SUFFIX = re.compile(r"-[0-9a-f]{8}$")

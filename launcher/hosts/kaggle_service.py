@@ -41,12 +41,15 @@ from launcher.values.kaggle_kernel import (
     TokenOwner,
 )
 from launcher.values.kaggle_kernel import KaggleReason as Reason
+from launcher.values.text import printable
 
 BASE = "https://api.kaggle.com/v1"
 HOST = "kaggle"
 SETTINGS = "https://www.kaggle.com/settings"
 PAGE = 200
 LIST_PAGE, MOST_PAGES = 100, 10
+MOST_SAID = 300
+"""Characters of the service's own words in a message."""
 SKEW_S = 300.0
 """A clock that differs more than this from the service's is named when a call is refused."""
 EXPIRED = (400, 401, 403, 404, 410)
@@ -132,7 +135,7 @@ class KaggleService:
             raise self._unsettled(kernel.ref, Reason.MALFORMED, "its answer cannot be read") from None
         if pushed.error:
             reason = next((one for word, one in PHRASES if word in pushed.error.lower()), Reason.REFUSED)
-            raise self._error(reason, f"pushing {kernel.ref}: {self._login.redact(pushed.error)}")
+            raise self._error(reason, f"pushing {kernel.ref}: {self._said(pushed.error)}")
         if pushed.landed is None:
             raise self._unsettled(kernel.ref, Reason.MALFORMED, "its answer does not say where the kernel is")
         return pushed
@@ -241,7 +244,7 @@ class KaggleService:
         what = f"making the dataset {self.user}/{slug}"
         answer = self._ask(DatasetAnswer, "datasets.DatasetApiService/CreateDataset", body, what)
         if answer.error or (answer.status or "").lower() != "ok":
-            words = self._login.redact(answer.error or f"its status is {answer.status}")
+            words = self._said(answer.error or f"its status is {answer.status}")
             raise self._error(Reason.REFUSED, f"{what}: {words}")
 
     def dataset_status(self, slug: str) -> DatasetStatus:
@@ -329,8 +332,11 @@ class KaggleService:
     def _read(self, kind: type[A], reply: Reply, what: str) -> A:
         """Read an answer strictly: what a wrong field would default to may be the opposite of what it says."""
         said = reply.json()
+        if said is None:  # a page of something before the service, which is not the service's word
+            words = f"{what}: its answer is no JSON ({reply.kind or 'no type'}, {len(reply.body)} bytes)"
+            raise ServiceUnreachableError(HOST, Reason.MALFORMED, f"{HOST}: {words}")
         try:
-            fields = {key: value for key, value in said.items() if value is not None} if said else said
+            fields = {key: value for key, value in said.items() if value is not None}
             return kind.model_validate(fields, strict=True)
         except (ValidationError, AttributeError):
             words = f"{what}: its answer cannot be read ({reply.kind or 'no type'}, {len(reply.body)} bytes)"
@@ -341,7 +347,11 @@ class KaggleService:
         said = reply.json()
         words = said.get(key) if isinstance(said, dict) else None
         if words:
-            raise self._error(Reason.REFUSED, f"{what}: {self._login.redact(str(words))}")
+            raise self._error(Reason.REFUSED, f"{what}: {self._said(words)}")
+
+    def _said(self, words: object) -> str:
+        """Return words of the service for one line of a message, without our secret."""
+        return printable(" ".join(self._login.redact(str(words)).split())[:MOST_SAID])
 
     def _check(self, reply: Reply, what: str) -> None:
         """Raise the error of an answer: by its status, or by the code in its JSON."""
@@ -353,7 +363,7 @@ class KaggleService:
             return
         reason = STATUS.get(status, Reason.SERVER_ERROR if status >= 500 else Reason.BAD_REQUEST)
         skew = 0.0 if reply.moment is None else reply.moment - time.time()
-        message = self._login.redact(str(said.get("message", ""))[:300])
+        message = self._said(said.get("message", ""))
         words = f"{what}: {status}{f' {message}' if message else ''}"
         if reason in (Reason.UNAUTHORIZED, Reason.FORBIDDEN) and abs(skew) > SKEW_S:
             side = "behind" if skew > 0 else "ahead of"
@@ -370,6 +380,7 @@ class KaggleService:
             Reason.UNAUTHORIZED: ServiceAuthError,
             Reason.CLOCK_SKEW: ServiceAuthError,
             Reason.SERVER_ERROR: ServiceUnreachableError,
+            Reason.RATE_LIMIT: ServiceUnreachableError,
         }.get(reason, ServiceError)
         return kind(HOST, reason, message, retry_s)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-import lzma
 import os
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.planning.kaggle_script import RUN, Member
+from launcher.planning.kaggle_script import RUN, Member, opened
 from launcher.remote.record.files import read_json
 from launcher.remote.record.rundir import Run
 
@@ -37,8 +36,8 @@ def work_files(run: Run, *, only_shipped: bool) -> Iterator[Member]:
 
 
 def extract_run(payload: bytes, folder: Path) -> None:
-    """Put the run's folder of a payload, whose paths were checked, into a folder: files, links and modes as they were packed."""
-    with tarfile.open(fileobj=io.BytesIO(lzma.decompress(payload))) as archive:
+    """Put the run's folder of a payload into a folder: files, links and modes as they were packed. Raises BadFileError."""
+    with opened(payload) as archive:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)  # not before Python 3.11.4
         for member in archive:
             if member.name.startswith(RUN):

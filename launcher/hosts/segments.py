@@ -9,6 +9,7 @@ service sends into the run's folder.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import tempfile
@@ -28,10 +29,13 @@ from launcher.remote.record.rundir import TERMINAL, Run
 from launcher.remote.store import checkpoints
 from launcher.values.kaggle_kernel import LogPiece
 from launcher.values.segment_record import SegmentRecord, SegmentStatus
+from launcher.values.text import printable
 
 SETTLE_S = 60.0
 """How long a push without an answer may take to show at the service. It is a guess: no figure was found."""
 SETTLE_EVERY_S = 3.0
+SHOW_S = 20.0
+"""How long a push that was accepted may be called missing. A guess as well."""
 PUSHES = 3
 """So many pushes in a row may be lost before the launch gives up."""
 BACK_OFF_S = (30.0, 60.0, 120.0, 300.0)
@@ -39,9 +43,12 @@ BACK_OFF_S = (30.0, 60.0, 120.0, 300.0)
 OVERDUE_S = 900.0
 """A session that the service calls running so long after its limit is deleted: others have seen such sessions (APIS of
 Kaggle, unsloth's tests, 2026-08)."""
+MOST_REFUSED = 20
 LOCK_S = 90.0
 ASKED = ("unsettled", "sent", "queued", "running")
 """The statuses that may have changed at the service."""
+NO_LIVE_VIEW = "no live view"
+"""So the words of a session begin whose log cannot be followed, until it can."""
 RECORD, LOCK, FEED_LOCK = "service.json", "service.lock", "feed.lock"
 LEFT = "left"
 """The folder of the records of runs that were removed here, and not yet from the service."""
@@ -265,10 +272,14 @@ class Segments:
             return self._settle(record)
         seen, now = self.service.look(record.ref), time.time()
         if seen.status == "deleted":
+            if record.status == "sent" and now < record.time + SHOW_S:
+                return record  # what was just taken may not show everywhere yet
             return _with(_over(_without(record, record.ref), seen.words, "deleted"), are_gone=True)
         status = "ended" if seen.status == "over" else seen.status
         began = record.began or (now if status in ("running", "ended") else None)
-        record = _with(record, status=status, words=seen.words, time=now, began=began)
+        has_no_view = status == "running" and record.words.startswith(NO_LIVE_VIEW)
+        words = seen.words or (record.words if has_no_view else "")
+        record = _with(record, status=status, words=words, time=now, began=began)
         if status == "ended" or not is_overdue(record):
             return record
         if next(self.service.outputs(record.ref, record.run), None) is not None:
@@ -331,15 +342,15 @@ class Segments:
             count += size
             heard(count)
 
-        problem = ""
+        problem, refused = "", dict[str, str]()
         try:
-            Spool(Path(folder.path), record.segment).settle(pending())
+            refused = Spool(Path(folder.path), record.segment).settle(pending()).refused
         except ServiceError as error:
             if error.reason not in GONE:
                 raise
             problem = "its outputs are gone"
         with self._locked(run):
-            record = self._at_home(folder, self._known(run))
+            record = self._at_home(folder, _with(self._known(run), refused=_first(refused)))
             if problem:
                 words = [record.words, *([] if problem in record.words else [problem])]
                 record = _with(record, words="; ".join(filter(None, words)), are_gone=True)
@@ -352,14 +363,17 @@ class Segments:
         has_ended = last is not None and last.read_state().get("state") in TERMINAL
         is_fruitful = newest is not None and newest != record.checkpoint
         no_longer = [] if record.source is None or not (is_fruitful or has_ended) else [record.source]
-        if (has_ended and not record.is_shared) or not (has_ended or is_fruitful):
+        is_whole = not record.refused
+        if is_whole and ((has_ended and not record.is_shared) or not (has_ended or is_fruitful)):
             no_longer.append(record.ref)
         source = record.ref if is_fruitful else record.source
+        if has_ended:  # another client's is kept in mind: whoever stops the run deletes it
+            source = None if record.source in record.pushed else record.source
         own = (ref for ref in no_longer if ref in record.pushed)
         return _with(
             record,
             is_home=True,
-            source=None if has_ended else source,
+            source=source,
             earlier=tuple(dict.fromkeys((*record.earlier, *own))),
             checkpoint=newest,
             fruitless=0 if is_fruitful or has_ended else record.fruitless + 1,
@@ -384,7 +398,9 @@ class Segments:
         """
         runs = self._root / "runs"
         runs.mkdir(exist_ok=True, mode=0o700)
-        known = {_stem(self.service.reference(run.name, 1)) for run in runs.iterdir()}
+        removed = (path.stem for path in (self._root / LEFT).glob("*.json"))
+        names = [*removed, *(run.name for run in runs.iterdir())]
+        known = {_stem(self.service.reference(run, 1)) for run in names}
         newest: dict[str, int] = {}
         for name in self.service.names(words):
             stem, number = _stem(name), _number(name)
@@ -422,13 +438,14 @@ class Segments:
         record = self.record(run)
         if record is None or not record.is_shared:
             return
-        gone = record.ref if record.is_adopted and record.status == "deleted" else None
+        is_gone = record.status == "deleted" or record.are_gone
+        gone = record.ref if record.is_adopted and is_gone else None
         if gone is None and record.source is not None and record.source not in record.pushed:
             gone = None if self.service.exists(record.source) else record.source
         if gone is not None:
             short = run.rpartition("-")[2]
             raise RunError(
-                f"{run}: {gone} is gone: the client that pushed it has gone on with the run, or somebody has deleted it\n"
+                f"{run}: {gone} is gone: the client that pushed it has gone on with the run or stopped it, or somebody has deleted it\n"
                 f"  from the checkpoint that is here   launch stop {short}   then   launch resume {short}"
             )
 
@@ -483,7 +500,45 @@ class Segments:
                 self.service.delete(record.ref)
             lost = (*record.lost, record.ref) if record.status == "unsettled" else record.lost
             record = _with(_without(record, record.ref), lost=lost)
-            self._write(run, _with(_over(record, "it was deleted, to stop it"), are_gone=True))
+            self._write(
+                run,
+                _with(
+                    _over(record, "it was deleted, to stop it, with what it had not printed"), are_gone=True
+                ),
+            )
+
+    def retire(self, run: str) -> None:
+        """Delete the segments of a run that was stopped, so that no client goes on with it. What they have left is here.
+
+        The last one is over, and its outputs are home. An earlier one that another client has pushed may not be.
+        """
+        record = self.record(run)
+        if record is None or record.is_live or not record.is_home or self._keeps:
+            return
+        with self._locked(run):
+            record = self._known(run)
+            if record.source not in (None, record.ref, *record.pushed):
+                self._bring_source(record)
+            everything = (record.ref, *filter(None, (record.source,)), *record.pushed)
+            for ref in dict.fromkeys(everything):
+                if ref not in record.lost:  # one that shows late is still deleted then
+                    self.service.delete(ref)
+                    record = self._write(run, _without(record, ref))
+            self._write(run, _with(record, source=None))
+
+    def _bring_source(self, record: SegmentRecord) -> None:
+        """Bring the work of an earlier segment home if nothing later of it came."""
+        folder = self.run(record.run)
+        has_later = not record.are_gone and checkpoints.newest(folder.checkpoints) is not None
+        if record.source is None or has_later:
+            return
+        try:
+            listed = self.service.outputs(record.source, record.run)
+            work = (file for file in listed if not file.path.startswith("record/"))
+            Spool(Path(folder.path), record.segment).settle(work)
+        except ServiceError as error:
+            if error.reason not in GONE:
+                raise
 
     @contextlib.contextmanager
     def removal(self, run: str) -> Iterator[None]:
@@ -607,14 +662,15 @@ def _number(name: str) -> int:
 
 
 class _Brought:
-    """The paths that have come home of a segment, kept over interruptions."""
+    """The paths that have come home of a segment, kept over interruptions, each as JSON in a line: a name may have several."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
-            self._paths = {*path.read_text().splitlines()}
-        except FileNotFoundError:
-            self._paths = set()
+        self._paths = set[str]()
+        with contextlib.suppress(FileNotFoundError):
+            for line in path.read_text().splitlines():
+                with contextlib.suppress(ValueError):  # a kill has cut it: that file comes again
+                    self._paths.add(json.loads(line))
 
     def __contains__(self, path: str) -> bool:
         return path in self._paths
@@ -622,7 +678,7 @@ class _Brought:
     def add(self, path: str) -> None:
         self._paths.add(path)
         with self._path.open("a") as file:
-            file.write(path + "\n")
+            file.write(json.dumps(path) + "\n")
 
 
 def _differing(settled: Settled) -> str:
@@ -630,6 +686,11 @@ def _differing(settled: Settled) -> str:
     if not settled.replaced:
         return ""
     return f"{', '.join(settled.replaced[:3])} came otherwise than it was printed"
+
+
+def _first(refused: dict[str, str]) -> dict[str, str]:
+    """Return the first of the outputs that were refused, as they are kept on record."""
+    return {printable(path): why for path, why in [*refused.items()][:MOST_REFUSED]}
 
 
 def _counted(pieces: Iterator[bytes], add: Heard) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from launcher.errors import LackingError, ServiceUnreachableError
+from launcher.errors import LackingError, ServiceAuthError, ServiceUnreachableError
 from launcher.hosts.agent_desk import AgentDesk, _Preparation, _Runs, _Upkeep
 from launcher.hosts.channel import Channel, Incoming, Reply, Socket
 from launcher.hosts.company import Keyboard
@@ -84,10 +84,26 @@ class SpooledDesk(AgentDesk):
                 time.sleep(HOME_POLL_S)
             record = self.segments.record(run)
 
+    def await_record(self, run: str) -> None:
+        """Wait until the record of a run's session is here, if that has ended."""
+        record = self.segments.record(run)
+        while record is not None and record.status == "ended":
+            self.feeder(run)
+            time.sleep(HOME_POLL_S)
+            record = self.segments.record(run)
+
     def has_ended(self, run: str) -> bool:
         """Whether a run has ended, by the record in the spool."""
+        return self._recorded(run) in TERMINAL
+
+    def was_stopped(self, run: str) -> bool:
+        """Whether a run was stopped, by the record in the spool."""
+        return self._recorded(run) == "stopped"
+
+    def _recorded(self, run: str) -> str | None:
         last = self.segments.run(run).last()
-        return last is not None and last.read_state().get("state") in TERMINAL
+        state = last.read_state().get("state") if last is not None else None
+        return state if isinstance(state, str) else None
 
     def catch_up(self, run: str) -> None:
         """Wait until the spool has what a run has sent by now."""
@@ -150,7 +166,7 @@ class _SpooledRuns(_Runs):
         if not runs and not like:
             try:
                 return bool(self._desk.segments.adopt())
-            except ServiceUnreachableError:
+            except (ServiceUnreachableError, ServiceAuthError):
                 if _live(found) or not found:
                     raise
                 return False
@@ -194,10 +210,12 @@ class _SpooledRuns(_Runs):
         self._desk.bring_home(run, heard)
         listed = super().outputs(run, heard, every_file=every_file)
         record = self._desk.segments.record(run)
-        if record is None or not record.are_gone:
+        if record is None:
             return listed
-        gone = {f"what session {record.segment} left": record.words}
-        return listed._replace(left_out={**listed.left_out, **gone})
+        missing = {path: f"{why}; it is in {record.ref}" for path, why in record.refused.items()}
+        if record.are_gone:
+            missing[f"what session {record.segment} left"] = record.words
+        return listed._replace(left_out={**listed.left_out, **missing})
 
     def manifest(self, run: str, paths: Sequence[str], heard: Heard) -> Manifest:
         self._desk.bring_home(run, heard)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import gzip
 import hashlib
 import io
@@ -28,6 +29,8 @@ MOST_RAW_BYTES = 32 * MOST_BYTES
 """A run's folder that is larger is not even tried: code compresses to a tenth, and models hardly at all."""
 AGENT, SETTINGS, RUN, TREE = "agent.pyz", "segment.json", "run/", "work/"
 LINE = 120
+MOST_UNPACKED_BYTES = 4 * MOST_RAW_BYTES
+"""What a script that the service gives back may hold: a few bytes may stand for very many."""
 _PIECE = 1 << 20
 
 _STUB = '''\
@@ -168,21 +171,36 @@ def payload_of(text: str) -> bytes:
 def unpacked(payload: bytes) -> Mapping[str, bytes]:
     """Return the files of a payload by their paths, e.g. `segment.json` and `run/control/plan.json`; links are left out.
 
-    Raises BadFileError for what is not an archive, or holds a path that leads out of it.
+    Raises BadFileError as `opened` does.
+    """
+    with opened(payload) as archive:
+        opener = {member.name: archive.extractfile(member) for member in archive if member.isreg()}
+        return {path: file.read() for path, file in opener.items() if file is not None}
+
+
+@contextlib.contextmanager
+def opened(payload: bytes) -> Iterator[tarfile.TarFile]:
+    """Open the archive of a payload.
+
+    Raises BadFileError for what is none, holds a path that leads out of it, or is larger unpacked than any that we push.
     """
     try:
-        with tarfile.open(fileobj=io.BytesIO(lzma.decompress(payload))) as archive:
-            return dict(_files(archive))
+        unpacking = lzma.LZMADecompressor()
+        data = unpacking.decompress(payload, MOST_UNPACKED_BYTES)
+        if not unpacking.eof:
+            raise BadFileError("the payload of a kernel's script is cut, or too large")
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            _check(archive)
+            yield archive
     except (lzma.LZMAError, tarfile.TarError, EOFError, binascii.Error) as error:
         raise BadFileError(f"the payload of a kernel's script cannot be read: {error}") from None
 
 
-def _files(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
+def _check(archive: tarfile.TarFile) -> None:
+    """Raise BadFileError unless an archive may be unpacked. A sparse file may be larger than the archive itself."""
     for member in archive:
-        if member.name.startswith("/") or ".." in member.name.split("/"):
+        if member.name.startswith("/") or ".." in member.name.split("/") or member.issparse():
             raise BadFileError(f"the payload of a kernel's script holds {member.name!r}")
-        if member.isreg() and (file := archive.extractfile(member)) is not None:
-            yield member.name, file.read()
 
 
 # what is too large for a script

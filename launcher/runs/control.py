@@ -75,7 +75,13 @@ def listing(host_name: str | None, states: Sequence[str] = (), most: int | None 
     for word in states:
         if word not in STATES:
             raise unknown_name("state", word, STATES, looked_in="of a run")
-    rows = _own_rows() if host_name is None else _rows_of(resolve.host(host_name), states, most)
+    host = resolve.host(host_name) if host_name is not None else None
+    if host is None:
+        rows = _own_rows(mirrors())
+    elif host.lambda_cloud is not None:
+        rows = _own_rows(_rented_for(host))
+    else:
+        rows = _rows_of(host, states, most)
     rows = [row for row in rows if not states or row.summary.state in states]
     rows.sort(key=lambda row: row.summary.time or 0, reverse=True)
     return [_with_departures(row) for row in rows[:most]]
@@ -99,11 +105,20 @@ def _rows_of(host: Host, states: Sequence[str], most: int | None) -> list[Row]:
     return [Row(host.name, summary) for summary in found if RUN_ID.fullmatch(summary.run)]
 
 
-def _own_rows() -> list[Row]:
+def _rented_for(host: Host) -> list[Mirror]:
+    """Return the runs of this client on machines that were rented for a host, the latest launched last."""
+    found = []
+    for mirror in mirrors():
+        with contextlib.suppress(RunError):
+            found += [mirror] if mirror.host().name == host.name else []
+    return found
+
+
+def _own_rows(own: Sequence[Mirror]) -> list[Row]:
     rows: list[Row] = []
     open_runs: dict[str, tuple[Host, list[Mirror]]] = {}
     gone = tenancies.gone_machines()
-    for mirror in reversed(mirrors()):
+    for mirror in reversed(own):
         try:
             host = mirror.host()
         except RunError as error:
@@ -141,6 +156,13 @@ def runs_of(desk: Desk, runs: Sequence[str]) -> list[Summary]:
 def summary_of(desk: Desk, run: str) -> Summary | None:
     """Return the summary of a run; `None` if its host has no such run."""
     return next(iter(runs_of(desk, [run])), None)
+
+
+def has_live_session(desk: Desk, run: str) -> bool:
+    """Whether a run may be at work in a session of its host's."""
+    summary = summary_of(desk, run)
+    idle = (State.INTERRUPTED, State.RESERVED)
+    return summary is not None and summary.state not in idle and not is_terminal(summary.state)
 
 
 def known_summary(desk: Desk, run: str) -> Summary:
@@ -213,6 +235,13 @@ def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
         mirror = last or Mirror(_named_here(word), runs_folder())
         return mirror.host(), mirror
     host = resolve.host(host_name)
+    if host.lambda_cloud is not None:
+        rented = {mirror.run: mirror for mirror in _rented_for(host)}
+        try:
+            mirror = rented[find(word, [*rented])]
+        except UnknownNameError as error:
+            raise UnknownNameError(f"{host.name}: {error}") from error
+        return mirror.host(), mirror
     with connect(host) as desk:
         root_id = desk.root_id
         try:

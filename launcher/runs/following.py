@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from launcher.errors import HostError, RunError, UnreachableError
+from launcher.errors import HostError, RunError, ServiceError, UnreachableError
 from launcher.hosts import Desk
 from launcher.runs import departures
 from launcher.runs.adapting import mending_command
@@ -40,6 +40,7 @@ LOST_LINKS = 5
 """So many links may be lost during a pull before it gives up; what has come stays."""
 LONG_AGO_S = 120.0
 BACK_OFF_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+MOST_ASKED_S = 120.0
 
 
 Watch = Callable[[UnreachableError | None], None]
@@ -98,8 +99,13 @@ def follow(
 
 
 def pause(view: View, error: UnreachableError, losses: int) -> None:
-    """Say that the link is lost, for the `losses`th time, and wait before the next try: longer after each loss."""
+    """Say that the link is lost, for the `losses`th time, and wait before the next try: longer after each loss.
+
+    A service that says how long to wait is heard, up to a limit.
+    """
     wait_s = BACK_OFF_S[min(losses, len(BACK_OFF_S)) - 1] * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
+    asked_s = error.retry_s if isinstance(error, ServiceError) else None
+    wait_s = max(wait_s, min(asked_s or 0.0, MOST_ASKED_S))
     view.lost(error, losses, wait_s)
     time.sleep(wait_s)
 

@@ -165,12 +165,12 @@ def _probe_account(host: Host, settings: KaggleSettings) -> Probed:
 def _probe_offers(host: Host) -> Probed:
     """Ask what an account can rent; return what is expected of what would be. Raises LaunchError."""
     from launcher.planning.lambda_machines import expected_facts as expected_of_rental  # few hosts rent
-    from launcher.runs.rental_choice import choose, offers, price_words
+    from launcher.runs.rental_choice import choose, offer_words, offers
 
     named = resolve.profiles_meant(host.profile) if host.profile is not None else ()
     choice = choose(host, named, None, NO_JOB, offers(host))
     facts = expected_of_rental(host, choice.first)
-    return Probed(host, facts, choice.first.profile.name, quota=price_words(choice))
+    return Probed(host, facts, choice.first.profile.name, quota=offer_words(choice, choice.first))
 
 
 def expected_choice(host: Host, settings: KaggleSettings) -> MachineChoice:

@@ -155,21 +155,30 @@ def choose(
 def price_words(choice: RentalChoice) -> str:
     """Return in one line what is rented, its price an hour, and what it costs: expected and at most."""
     first = choice.first
-    regions = choice.regions_of(first)
-    where = f" in {regions[0]}" if regions else ", none free just now,"
     expected = (
         f"expected {dollars(first.expected)} ({first.why_expected})"
         if first.expected is not None
         else "how long it takes is not known"
     )
     most = f"at most {dollars(first.largest)} in {hours_text(first.limit_s)}"
-    words = f"{first.offer.type}{where} at {first.offer.price}: {expected}, {most}"
+    words = f"{_where(choice, first)}: {expected}, {most}"
     others = [one for one in choice.found if one.offer.type != first.offer.type]
     if others:
         words += f"; else {', '.join(f'{one.offer.type} at {one.offer.price}' for one in others)}"
         if choice.largest > first.largest:
             words += f", at most {dollars(choice.largest)}"
     return words
+
+
+def offer_words(choice: RentalChoice, one: Priced) -> str:
+    """Return in a few words what would be rented for any job, and what it costs at most."""
+    return f"{_where(choice, one)}, at most {dollars(one.largest)} in {hours_text(one.limit_s)}"
+
+
+def _where(choice: RentalChoice, one: Priced) -> str:
+    regions = choice.regions_of(one)
+    where = f" in {regions[0]}" if regions else ", none free just now,"
+    return f"{one.offer.type}{where} at {one.offer.price}"
 
 
 def price_finding(choice: RentalChoice) -> Finding:

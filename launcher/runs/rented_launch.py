@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from launcher.errors import RefusedError
 from launcher.runs import tenancies
 from launcher.runs.machine_renting import Order, rent
 from launcher.runs.rental_choice import offers, settings_of
@@ -31,10 +30,6 @@ def on_rented_machine(
     from launcher.runs.rental_agreement import agree  # it plans as a launch does
 
     host = resolved.host
-    if request.verifies:
-        raise RefusedError(
-            f"{host.name}: a verification keeps what it measures on its machine, and a rented one is gone after it"
-        )
     choice, expected = agree(resolved, request, view)
     order = Order(
         host,

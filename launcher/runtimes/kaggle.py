@@ -103,14 +103,29 @@ class Kaggle(Runtime):
     def stop(self, run: str, grace_s: float) -> bool:
         """Delete the run's kernel, which is the only way to end it. What it has printed by now is kept.
 
-        The kernel of a run that has ended is not deleted: what it has left may still be there alone.
+        The kernel of a run that has ended is not deleted: what it has left may still be there alone. Where only a session
+        has, its outputs come home first; then the run's kernels go, lest another client goes on from them.
         """
         feeder = self._spool.feeder(run)
         if feeder is not None:
             feeder.catch_up(LAST_WORDS_S)
         if not self._spool.has_ended(run):
             self._spool.segments.end(run)
+            self._spool.await_record(run)
+        if not self._spool.has_ended(run) or self._spool.was_stopped(run):
+            self._retire(run)
         return True
+
+    def _retire(self, run: str) -> None:
+        try:
+            self._spool.bring_home(run, lambda _count: None)
+            self._spool.segments.retire(run)
+        except ServiceError as error:
+            host, short = self.desk.host, run.rpartition("-")[2]
+            words = "is stopped here, but its kernels stay for now, and another client may go on from them"
+            raise HostError(
+                host, f"{run} {words}: {str(error).splitlines()[0]}\n  again   launch stop {short}"
+            ) from error
 
     def remove(self, run: str) -> str | None:
         """Delete the kernels of a run that was removed from the spool; return why not, and what to do."""

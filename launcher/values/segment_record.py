@@ -19,7 +19,7 @@ class SegmentRecord(Record):
     `ref` names it to the service, `words` say what the service said of it. Times are in seconds since 1970: `time` is when
     the service was last asked, `began` when the segment was first seen to run. It may run for `session_s`, in seconds.
 
-    `is_home`: its outputs are in the spool, unless they `are_gone`. `is_adopted`: another client has pushed it. `is_shared`: another client has pushed
+    `is_home`: its outputs are in the spool, unless they `are_gone`, or were `refused`: these paths, each with the reason. `is_adopted`: another client has pushed it. `is_shared`: another client has pushed
     a segment of the run, and may need the last one to learn of its end. `source` is an earlier segment whose outputs the next
     one needs. `pushed` are all segments that this client has pushed and that may still exist, `earlier` those of them that
     nothing needs, and `lost` those whose push never arrived: should one appear later, it is deleted. `retry_at` is when a
@@ -38,6 +38,7 @@ class SegmentRecord(Record):
     session_s: float = 0.0
     is_home: bool = False
     are_gone: bool = False
+    refused: dict[str, str] = {}
     is_adopted: bool = False
     is_shared: bool = False
     source: str | None = None

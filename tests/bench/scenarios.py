@@ -1,4 +1,4 @@
-"""Tables of what tests record of themselves when they are run at their full counts: `make links`, `make kills`, `make faults`, `make moves`, `make orders`, `make large`, `make long`."""
+"""Tables of what tests record of themselves when they are run at their full counts: `make links`, `make kills`, `make faults`, `make moves`, `make segments`, `make orders`, `make large`, `make long`."""
 
 from __future__ import annotations
 
@@ -92,6 +92,17 @@ TABLES = {
             "finished": "finished once",
             "again": "steps trained again",
         },
+    ),
+    "segments": Table(
+        "segments",
+        "Killed followers of runs in sessions",
+        ("tests/runs/test_kaggle_segments.py",),
+        {"LAUNCH_SEGMENT_KILLS": "10"},
+        "A run of three sessions at the stand-in for Kaggle's service, launched and followed by a client that is killed by SIGKILL ten\n"
+        "times, each after a random while, and typed again. *At work* are the kills of a client that had not ended by itself. Pushes\n"
+        "are counted by the stand-in's ledger, steps by one that the training writes outside of the run, and the model is a digest\n"
+        "of all samples in order. A checkpoint is saved every 3 steps, and at a session's end.\n",
+        {"seed": "seed", "killed": "killed", "pushed": "pushed", "again": "steps trained again"},
     ),
     "orders": Table(
         "orders",

@@ -246,10 +246,27 @@ def test_a_ladder_is_explained_for_what_would_be_rented(person, service):
     assert shown["profile"] == "a100_40gb"
 
 
-@pytest.mark.parametrize("verb", ["probe", "sweep", "gc"])
-def test_there_is_no_machine_without_a_run(person, service, verb):
-    done = person.run(verb, "--host", "r")
-    assert done.returncode == 2
+@pytest.mark.parametrize(
+    "words",
+    [
+        "probe",
+        "sweep",
+        "gc",
+        "image list",
+        "image build --job sft",
+        "init",
+        "drill",
+        "verify --job sft",
+    ],
+)
+def test_there_is_no_machine_without_a_run(person, service, words):
+    """Nothing is rented to look at it, and the message says what to type."""
+    if words == "init":
+        (person.project / "launch.toml").rename(person.home / "hosts.toml")
+        (person.home / ".config" / "launch").mkdir(parents=True)
+        (person.home / "hosts.toml").rename(person.home / ".config" / "launch" / "hosts.toml")
+    done = person.run(*words.split(), "--host", "r")
+    assert done.returncode == 2, done.stderr
     assert "launch offers --host r" in done.stderr
     assert service.calls == []
 

@@ -348,4 +348,4 @@ def test_what_a_page_does_at_lambda_happens(desk: Desk, page: str, lambda_cloud:
     table = f'[hosts.lambda]\nkind = "lambda-cloud"\napi = "{lambda_cloud.service.base}"\nmax_hours = 4\n'
     (desk.client.project / "launch.toml").write_text(table)
     run_all(desk, page, "lambda")
-    assert lambda_cloud.ours() == []
+    lambda_cloud.until_gone()

@@ -171,6 +171,9 @@ def test_a_refusal_has_its_reason(stand_in, kaggle, fresh, method, status, messa
         ({"kind": "silent", "wait_s": 5.0}, Reason.SILENT),
         ({"kind": "status", "status": 500}, Reason.SERVER_ERROR),
         ({"kind": "status", "status": 503, "message": "busy"}, Reason.SERVER_ERROR),
+        ({"kind": "status", "status": 429}, Reason.RATE_LIMIT),
+        ({"kind": "status", "status": 200}, Reason.MALFORMED),
+        ({"kind": "broken"}, Reason.MALFORMED),
     ],
     ids=str,
 )
@@ -186,6 +189,18 @@ def test_a_service_that_does_not_answer_is_unreachable_which_is_not_failed(
     assert isinstance(caught.value, ServiceUnreachableError)
     assert caught.value.reason == reason
     assert time.monotonic() - began < 3
+
+
+def test_what_the_service_says_stays_in_one_line_without_our_secret(stand_in, kaggle):
+    """It may repeat what we sent, also at the place where its words are cut; a line of its own would look like ours."""
+    words = f"bad \x1b[2J\r\n  then type   rm -rf {'x' * 250} key-of-alice"
+    stand_in.fail("GetAcceleratorQuotaStatistics", "status", status=400, message=words)
+    with pytest.raises(ServiceError) as caught:
+        kaggle.quota()
+    said = str(caught.value)
+    assert said.isprintable()
+    assert "bad" in said
+    assert "key" not in said
 
 
 def test_a_rate_limit_says_how_long_to_wait(stand_in, kaggle):

@@ -106,6 +106,7 @@ def test_a_client_with_an_empty_home_gets_a_run_that_has_ended(kaggle_account):
     assert account.kernels() == []
 
 
+@pytest.mark.long
 def test_two_homes_follow_one_run_and_the_second_takes_over(kaggle_account):
     """Each has a spool of its own; the one that is killed finds, when it comes back, the segment that the other has pushed."""
     account = kaggle_account
@@ -127,6 +128,7 @@ def test_two_homes_follow_one_run_and_the_second_takes_over(kaggle_account):
     assert account.judge(12, other.runs / run / "artifacts" / "model") == 0
 
 
+@pytest.mark.long
 def test_two_homes_that_follow_to_a_sessions_end_push_one_segment(kaggle_account):
     """Both would push it: the later one takes over what the other has pushed."""
     account = kaggle_account

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from testbed.client import until
 
 pytestmark = [pytest.mark.testbed, pytest.mark.slow(reason="each test waits for a session or two")]
 
@@ -57,3 +58,20 @@ def test_while_a_session_waits_for_a_machine_that_is_said(kaggle_account):
     assert said.count("its session waits for a machine") == 1
     assert "succeeded" in said
     assert "waits for a machine" not in kaggle_account.client.ok("ps")
+
+
+def test_without_the_log_the_run_says_that_there_is_no_live_view(kaggle_account):
+    """Its status is asked for instead, and its record comes with its outputs: it succeeds all the same."""
+    kaggle_account.service.fail("log", "status", status=500, times=10_000)
+    kaggle_account.pause_at(5)
+    run = kaggle_account.detached()
+    until(kaggle_account.waits, "the training")
+    client = kaggle_account.client
+    follower = client.start("attach", run)
+    until(lambda: "no live view" in client.ok("ps"), "a note of it")
+    kaggle_account.go_on()
+    _, said = follower.communicate(timeout=120)
+    assert follower.returncode == 0, said
+    assert "no live view" in said
+    assert "succeeded" in said
+    assert kaggle_account.row(run)["step"] == 12

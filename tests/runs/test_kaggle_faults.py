@@ -123,6 +123,7 @@ def test_outputs_that_are_gone_are_named(kaggle_account):
     assert account.row(run)["state"] == "succeeded"
 
 
+@pytest.mark.long
 def test_a_session_that_is_called_running_for_ever_is_deleted(kaggle_account):
     """After its limit and some slack: nobody pays for it any longer, and the run goes on from what is here."""
     account = kaggle_account
@@ -249,3 +250,45 @@ def test_a_service_that_is_away_for_a_while_costs_nothing(kaggle_account):
     (run,) = account.runs()
     account.assert_pushed_once(run, 1)
     assert account.judge(12, account.client.runs / run / "artifacts" / "model") == 0
+
+
+@pytest.mark.parametrize(
+    "fault", [{"status": 429, "headers": {"Retry-After": "1"}}, {"status": 200}], ids=str
+)
+def test_a_follower_outlives_a_refusal_for_now_and_a_page_of_html(kaggle_account, fault):
+    """Neither says anything of the run, whose next session would not be pushed by one who has given up."""
+    account = kaggle_account
+    account.host(session_hours=SESSION_HOURS)
+    account.pause_at(5)
+    process = account.client.start(*account.words())
+    until(account.waits, "the training's pause")
+    account.service.fail("GetKernelSessionStatus", "status", times=2, **fault)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, "succeeded" in err) == (0, True), out + err
+    (run,) = account.runs()
+    account.assert_pushed_once(run, 2)
+
+
+def test_a_kernel_that_does_not_show_at_once_is_not_gone(kaggle_account):
+    """The service has taken it, and says for a moment that it has none: the run is not given up while its session runs."""
+    account = kaggle_account
+    account.service.habits.queued_s = 3.0
+    for method in ("GetKernelSessionStatus", "GetKernel"):
+        account.service.fail(method, "status", status=404, message="not found")
+    assert "succeeded" in account.client.seen(*account.words())
+    assert account.kernels() == []
+
+
+def test_a_run_that_was_removed_does_not_come_back(kaggle_account):
+    """Its kernel could not be deleted with it: gc does so, and no list takes it for another client's run."""
+    account = kaggle_account
+    account.host(keep_kernels=True)
+    run = account.detached()
+    account.client.seen("attach", run)
+    account.service.fail("DeleteKernel", "status", status=503)
+    assert "launch gc --host k" in account.client.run("rm", "--force", run).stderr
+    assert account.kernels() == [f"alice/launch-{run}-1"]
+    account.client.ok("ps", "--host", "k")
+    assert not account.run_dir(run).exists()
+    account.client.ok("gc", "--host", "k")
+    assert account.kernels() == []

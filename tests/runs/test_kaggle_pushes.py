@@ -27,6 +27,7 @@ def only_run(account):
         ("status", {"status": 500}, [2]),
         ("broken", {}, [2]),
     ],
+    ids=["lost", "accepted", "late", "cut", "500", "broken"],
 )
 def test_a_push_without_an_answer_is_settled_by_looking(kaggle_account, kind, values, segments):
     """What was accepted is followed; what never arrives is pushed again under another name, once."""

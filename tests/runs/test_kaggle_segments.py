@@ -9,6 +9,7 @@ import signal
 import subprocess
 
 import pytest
+from testbed.client import until
 
 pytestmark = [
     pytest.mark.testbed,
@@ -19,6 +20,8 @@ STEPS = 12
 SESSION_HOURS = 0.004
 """14.4 s, of which the last quarter is for saving."""
 KILLS = 10
+EARLY = 2
+"""So many launches may be killed before they have begun a run."""
 LONGEST_S = 5.0
 SEEDS = range(1, 1 + int(os.environ.get("LAUNCH_SEGMENT_KILLS", "1")))
 """`make segments` asks for more."""
@@ -55,6 +58,8 @@ def killed_at_random(account, kills, dice):
             out, err = process.communicate(timeout=240)
             assert process.returncode == 0, out + err
             return known[0], at_work
+        if number >= EARLY and not known:  # a busy machine may take longer to begin than the longest while
+            until(lambda: [*client.runs.glob("[0-9]*")], "the run", every=0.1)
         try:
             process.wait(dice.uniform(0.2, LONGEST_S))
         except subprocess.TimeoutExpired:

@@ -1,5 +1,6 @@
 """What is rented for a launch: what will do, its price in words, the question above a limit, and all that before any rent."""
 
+import json
 import socket
 
 import pytest
@@ -289,3 +290,28 @@ def test_the_host_whose_offers_are_meant(account):
     assert offering_host(None).name == offering_host("lambda").name == offering_host("r").name == "r"
     with pytest.raises(UsageError, match="nothing is rented there"):
         offering_host(LOCAL.name)
+
+
+def test_the_runs_of_a_host_are_those_on_machines_that_were_rented_for_it(lambda_cloud):
+    """Each verb finds them by the host's name, though each had a machine of its own, which is gone."""
+    client = lambda_cloud.client
+    client.script("print('trained')\n")
+    client.ok("--host", "local", "--name", "here", "--", "python", "train.py")
+    client.ok(
+        "--host",
+        "rented",
+        "--profile",
+        "a100_40gb",
+        "--name",
+        "there",
+        "--",
+        "python3",
+        "-c",
+        "print('on it')",
+    )
+    rows = json.loads(client.ok("ps", "--host", "rented", "--json"))["runs"]
+    assert [(row["job"], row["host"], row["state"]) for row in rows] == [("there", "rented", "succeeded")]
+    assert "on it" in client.ok("logs", "last", "--host", "rented")
+    missing = client.run("logs", "here", "--host", "rented")
+    assert missing.returncode == 2
+    assert "rented: no run 'here'" in missing.stderr

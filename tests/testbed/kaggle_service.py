@@ -124,6 +124,11 @@ class KaggleService:
         self._thread.start()
         return self
 
+    def unplug(self) -> None:
+        """Take no call any more; its sessions go on."""
+        self._server.shutdown()
+        self._server.server_close()
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

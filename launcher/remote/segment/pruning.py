@@ -40,6 +40,7 @@ def prune(run: Run, after: int) -> None:
             _remove(path)
         elif name not in _KEPT_WHOLE:
             _prune_folder(path, sent if name == "code" else FileTree(), "")
+    _make_names_text(run.work)
     secret.erase(run)
 
 
@@ -71,6 +72,16 @@ def _prune_folder(path: str, sent: FileTree, inside: str) -> None:
     for folder, _, _ in os.walk(path, topdown=False):
         with contextlib.suppress(OSError):  # something is in it
             os.rmdir(folder)
+
+
+def _make_names_text(top: str) -> None:
+    """Rename what has a name that is no UTF-8: a service that lists its outputs as text could list none."""
+    for folder, names, files in os.walk(top, topdown=False):
+        for name in (*names, *files):
+            text = os.fsencode(name).decode("utf-8", "backslashreplace")
+            if text != name and not os.path.lexists(os.path.join(folder, text)):
+                with contextlib.suppress(OSError):
+                    os.rename(os.path.join(folder, name), os.path.join(folder, text))
 
 
 def _is_written(path: str, sent: FileTree, name: str) -> bool:

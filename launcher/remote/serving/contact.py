@@ -170,7 +170,9 @@ def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
         if _may_live_elsewhere(run):  # the wish reaches it there
             return refusal
         if judged["state"] in ("interrupted", "waiting") or run_state.is_unwritten(judged):
-            return _settle_if_possible(run, "stopped", str(WISHES[wish])) or refusal
+            evidence = judged.get("evidence") or {}
+            said = {"evidence": {"service": evidence["service"]}} if "service" in evidence else {}
+            return _settle_if_possible(run, "stopped", str(WISHES[wish]), **said) or refusal
         if wish == "cancel" and run_state.is_silent(judged):
             evidence = judged.get("evidence")
             return _settle_if_possible(run, "stop-incomplete", "engine-silent", evidence=evidence) or refusal

@@ -1,0 +1,80 @@
+"""What a segment has left comes home whole, or its kernel stays: a service that is asked file by file, and the spool."""
+
+import os
+import time
+
+import pytest
+
+from launcher.errors import ServiceUnreachableError
+from launcher.hosts.segments import Output, Segments
+from launcher.values.segment_record import SegmentRecord
+
+RUN, REF = "261125-toy-aaaa11", "alice/launch-261125-toy-aaaa11-1"
+
+
+class Service:
+    """A service with the outputs of one segment, and the files that it has sent. It breaks off after `most` of them."""
+
+    name = "toy"
+
+    def __init__(self, *paths):
+        self.paths = paths
+        self.most = len(paths)
+        self.sent = []
+        self.deleted = []
+
+    def outputs(self, ref, run):
+        """List them."""
+        yield from (Output(path, self._pieces(path)) for path in self.paths)
+
+    def _pieces(self, path):
+        if len(self.sent) == self.most:
+            raise ServiceUnreachableError("toy", "broken-off", "toy: it hung up")
+        self.sent.append(path)
+        yield path.encode()
+
+    def delete(self, ref):
+        """Note it."""
+        self.deleted.append(ref)
+
+
+def segments_of(service, root):
+    """The segments of a spool with one run, whose segment is over and whose record has come."""
+    segments = Segments(service, root)
+    run = segments.run(RUN)
+    for path in (run.control, run.folder(1).path, run.folder(2).path, run.code):
+        os.makedirs(path)
+    with open(os.path.join(run.folder(2).path, "state.json"), "w") as file:
+        file.write('{"version": 1, "state": "succeeded", "time": 1}')
+    record = SegmentRecord(run=RUN, segment=1, ref=REF, status="over", time=time.time(), pushed=(REF,))
+    with open(os.path.join(run.control, "service.json"), "w") as file:
+        file.write(record.model_dump_json())
+    return segments
+
+
+def test_a_name_of_several_lines_stands_for_no_other_file(tmp_path):
+    """After an interruption the rest comes, and nothing twice."""
+    odd, plain = "work/artifacts/x\nwork/artifacts/z", "work/artifacts/z"
+    service = Service(odd, plain)
+    segments = segments_of(service, tmp_path)
+    service.most = 1
+    with pytest.raises(ServiceUnreachableError):
+        segments.bring_home(RUN, lambda _count: None)
+    assert service.deleted == []
+    service.most = 2
+    assert segments.bring_home(RUN, lambda _count: None).is_home
+    assert service.sent == [odd, plain]
+    assert (tmp_path / "runs" / RUN / plain).read_text() == plain
+    assert service.deleted == [REF]
+
+
+def test_a_segment_stays_whose_outputs_cannot_all_be_here(tmp_path):
+    """Here is a file where its job has made a folder: that output is only there."""
+    service = Service("work/artifacts/model", "work/code/train.py/x")
+    segments = segments_of(service, tmp_path)
+    (tmp_path / "runs" / RUN / "work" / "code" / "train.py").touch()
+    record = segments.bring_home(RUN, lambda _count: None)
+    assert record.is_home
+    assert list(record.refused) == ["work/code/train.py/x"]
+    assert service.deleted == []
+    assert [kept.ref for kept in segments.kept()] == [REF]
