@@ -34,6 +34,7 @@ def stop(
     from launcher.runs.control import stop as ask
     from launcher.runs.evidence import words
     from launcher.runs.run_desk import open_desk
+    from launcher.runs.tenancies import leave_to_keeper
     from launcher.values.record import Reason
 
     place, mirror = locate_live(run, host, "stop")
@@ -47,6 +48,7 @@ def stop(
         with spinner(console(stderr=True), f"stopping {mirror.run} on {place.name}"):
             row = ask(desk, mirror.run, now=now, grace_s=grace_s)
     ended = row.summary
+    leave_to_keeper(mirror)
     if as_json:
         from launcher.cli import json_shapes
         from launcher.cli.answer import answer

@@ -97,6 +97,20 @@ def tenant_for(mirror: Mirror, view: View) -> Tenant | None:
     return tenant
 
 
+def leave_to_keeper(mirror: Mirror) -> None:
+    """Have a process in the background end the rent of a run's machine, unless one looks after it, or it is not rented.
+
+    Raises BadFileError or ServiceAuthError without a key for its account.
+    """
+    found = rented_for(mirror.run)
+    if found is None or not found.rental.is_open:
+        return
+    from launcher.runs.tenant import take
+
+    if (tenant := take(found)) is not None:
+        tenant.hand_over(mirror)
+
+
 def gone(mirror: Mirror) -> str | None:
     """Return what became of a run's machine if that is rented no more, what it cost, and what can be done; else None."""
     found = rented_for(mirror.run)

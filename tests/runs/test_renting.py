@@ -129,6 +129,17 @@ def test_a_client_that_is_killed_while_its_run_goes_on(project):
     assert home_of(project, rental.intent.run)
 
 
+def test_a_stop_ends_the_rent(project):
+    """Nobody follows the run any more: a process of ours does it."""
+    process = project.started("--", "python3", "train.py", "wait")
+    process.kill()
+    process.communicate()
+    project.client.ok("stop", "--yes", "last")
+    project.until_gone()
+    assert home_of(project, project.rentals()[0].intent.run)
+    until(lambda: not project.keepers(), "the keeper's end")
+
+
 def test_attach_looks_after_it_again(project):
     """Its follower was killed; whoever attaches brings the files home and ends the rent."""
     process = project.started("--", "python3", "train.py", "wait")
@@ -317,3 +328,21 @@ def test_an_unhealthy_machine_is_said_and_ended_at_its_limit(project):
     assert "its time was up" in said
     assert project.ours() == []
     assert project.rentals()[0].why == "limit"
+
+
+@pytest.mark.parametrize("call", ["launch", "instances"])
+def test_ctrl_c_before_the_run_began(project, call):
+    """While it is launched, or boots: what was rented is ended at once, and what was paid is said."""
+    done = []
+
+    def interrupt(line):
+        if line["call"] == call and not done:
+            done.append(process.send_signal(signal.SIGINT))
+
+    project.service.after = interrupt
+    process = project.client.start(*ON_RENTED, "--", "python3", "train.py")
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert project.ours() == []
+    assert not [rental for rental in project.rentals() if rental.is_open]

@@ -261,9 +261,10 @@ class Engine(Daemon):
     def down(self) -> None:
         """End the machine with all that runs in it, and remove its folder and its cgroups."""
         self.machine.down()
-        self._remove_cgroups()
+        self.remove_cgroups()
 
-    def _remove_cgroups(self) -> None:
+    def remove_cgroups(self) -> None:
+        """Remove the cgroups of an engine whose machine is dead."""
         places = [
             *Path("/sys/fs/cgroup").glob(self._cgroup),
             *Path("/sys/fs/cgroup").glob(f"*/{self._cgroup}"),

@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -96,10 +96,12 @@ class LambdaCloud:
 
 
 @contextmanager
-def lambda_cloud_for(client: Client, folder: Path) -> Iterator[LambdaCloud]:
+def lambda_cloud_for(
+    client: Client, folder: Path, make: Callable[[LambdaService], Instances] = Instances
+) -> Iterator[LambdaCloud]:
     """Give an account with machines to a client. Raises MissingPartError."""
     clock = SimClock(folder / "clock")
-    with LambdaService(clock) as service, Instances(service) as instances:
+    with LambdaService(clock) as service, make(service) as instances:
         service.account(key=KEY)
         client.variables |= {
             "LAMBDA_API_KEY": KEY,

@@ -16,26 +16,23 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
+from testbed.cache import Say, base_image
 from testbed.cards import Cards
+from testbed.engine import Engine
 from testbed.lambda_service import LambdaService
 from testbed.lambda_state import Instance
 from testbed.machine import Machine, check_parts
 
 USER = "ubuntu"
 UNDERSTOOD = {"ssh_keys", "ssh_deletekeys", "users", "runcmd"}
+FIRST_NUMBER = 60
 HOST_KEY = Path("/etc/ssh/ssh_host_ed25519_key")
 
 
-class RentedMachine(Machine):
-    """A machine with this one's network, and an address of its own on loopback."""
+class InstanceMachine(Machine):
+    """A machine that takes its `user_data` as cloud-init would."""
 
-    network = ()
-
-    def __init__(self, name: str, number: int, folder: Path) -> None:
-        """Name it; `number` makes its address, which no other test process has."""
-        address = f"127.{20 + os.getpid() % 200}.{number // 250}.{1 + number % 250}"
-        super().__init__(name, 2, folder, sshd=f"ListenAddress {address}\n")
-        self.address = address
+    engine: Engine | None = None
 
     @property
     def host_key(self) -> Path:
@@ -48,9 +45,6 @@ class RentedMachine(Machine):
         path = self.folder / "known_hosts"
         path.write_text(f"{self.address} {self.public_host_key()}\n")
         return path
-
-    def _connect(self) -> None:
-        """Do nothing: it has this machine's network."""
 
     def apply(self, text: str, public_keys: list[str], *, honours_host_key: bool) -> list[Any]:
         """Do what cloud-init does before sshd starts; return what it runs afterwards."""
@@ -91,6 +85,21 @@ class RentedMachine(Machine):
         return {line.split()[2] for line in said.stdout.splitlines() if not line.startswith("#")}
 
 
+class RentedMachine(InstanceMachine):
+    """One with this machine's network, and an address of its own on loopback."""
+
+    network = ()
+
+    def __init__(self, name: str, number: int, folder: Path) -> None:
+        """Name it; `number` makes its address, which no other test process has."""
+        address = f"127.{20 + os.getpid() % 200}.{number // 250}.{1 + number % 250}"
+        super().__init__(name, 2, folder, sshd=f"ListenAddress {address}\n")
+        self.address = address
+
+    def _connect(self) -> None:
+        """Do nothing: it has this machine's network."""
+
+
 def read_user_data(text: str) -> dict[str, Any]:
     """Return what a `user_data` asks for; only what is understood here may be in it. JSON is YAML too."""
     if not text:
@@ -105,14 +114,18 @@ def read_user_data(text: str) -> dict[str, Any]:
 class Instances:
     """The machines of a stand-in's instances, each up from its launch to its end."""
 
-    def __init__(self, service: LambdaService, card: str = "a100_40gb") -> None:
-        """Give each instance one card of a kind."""
+    def __init__(self, service: LambdaService, card: str = "a100_40gb", say: Say | None = None) -> None:
+        """Give each instance one card of a kind; with `say`, also a network of its own, on the bridge, and an engine."""
         check_parts()
+        if say is not None:
+            base_image(say)
+        self._say = say
+        self.breaks_engine = False
         self.service = service
         self.folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
         self.folder.chmod(0o755)
         self.honours_host_key = True
-        self.machines: dict[str, RentedMachine] = {}
+        self.machines: dict[str, InstanceMachine] = {}
         self._cards = Cards(self.folder / "cards")
         self._cards.put(card)
         self._thread = ThreadPoolExecutor(1)  # a machine dies with the thread that boots it
@@ -126,6 +139,8 @@ class Instances:
         """End them all."""
         for machine in self.machines.values():
             machine.kill()
+            if machine.engine is not None:
+                machine.engine.remove_cgroups()
         self._thread.shutdown()
         shutil.rmtree(self.folder)
 
@@ -134,16 +149,24 @@ class Instances:
         if not one.body.get("user_data"):
             return "127.0.0.1", 22
         number = len(self.machines)
-        machine = RentedMachine(f"rented-{number}", number, self.folder / one.id)
+        kind = RentedMachine if self._say is None else InstanceMachine
+        machine = kind(f"rented-{number}", FIRST_NUMBER + number, self.folder / one.id)
         self.machines[one.id] = machine
-        machine.make((USER, "/bin/bash"))
+        machine.make((USER, "/bin/bash"), groups={"docker": []})
         account = next(who for who in self.service.state.accounts if who.name == one.account)
         names = one.body["ssh_key_names"]
         keys = [key["public_key"] for key in account.keys.values() if key["name"] in names]
         commands = machine.apply(one.body.get("user_data", ""), keys, honours_host_key=self.honours_host_key)
         rc = machine.homes / USER / ".bashrc"
         rc.write_text(f'export PATH="{self._cards.folder}:$PATH"\n')
+        if self._say is not None and not self.breaks_engine:
+            machine.engine = Engine(machine)
+            (machine.engine.folder / "cards").symlink_to(self._cards.folder)
+            machine.engine.configure(runtimes={"nvidia": {"path": "runc"}})
         self._thread.submit(machine.up).result()
+        if machine.engine is not None:
+            machine.engine.wait()
+            machine.engine.load_base()
         for command in commands:
             machine.enter(*(command if isinstance(command, list) else ["sh", "-c", command]))
         return machine.address, 22
@@ -158,6 +181,6 @@ class Instances:
         self._cards.put(kind)
 
     @property
-    def newest(self) -> RentedMachine:
+    def newest(self) -> InstanceMachine:
         """The machine that was booted last."""
         return list(self.machines.values())[-1]
