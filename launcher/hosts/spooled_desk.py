@@ -6,6 +6,7 @@ fed, and before its files are, they have come home.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,12 +14,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from launcher.errors import LackingError, ServiceUnreachableError
+from launcher.errors import LackingError, ServiceError, ServiceUnreachableError
 from launcher.hosts.agent_desk import AgentDesk, _Preparation, _Runs, _Upkeep
 from launcher.hosts.channel import Channel, Incoming, Reply, Socket
 from launcher.hosts.company import Keyboard
 from launcher.hosts.desk import Heard, Printed
-from launcher.hosts.feeding import Feeder
+from launcher.hosts.feeding import CATCH_UP_S, Feeder
 from launcher.hosts.local import LocalLink
 from launcher.hosts.segments import Segments
 from launcher.remote.record.rundir import TERMINAL
@@ -31,6 +32,8 @@ from launcher.values.record import Summary, is_terminal
 MOST_LOOKS = 20
 """So many runs are asked about at once: each costs a call."""
 HOME_POLL_S = 1.0
+FEED_S = 5.0
+"""How long a list of runs waits for what they have sent: one that sends more is shown as far as it has come."""
 
 
 class SpooledDesk(AgentDesk):
@@ -89,11 +92,11 @@ class SpooledDesk(AgentDesk):
         last = self.segments.run(run).last()
         return last is not None and last.read_state().get("state") in TERMINAL
 
-    def catch_up(self, run: str) -> None:
+    def catch_up(self, run: str, wait_s: float = CATCH_UP_S) -> None:
         """Wait until the spool has what a run has sent by now."""
         feeder = self.feeder(run)
         if feeder is not None:
-            feeder.catch_up()
+            feeder.catch_up(wait_s)
             feeder.check()
 
     def by_hand(self, command: str) -> str:
@@ -138,9 +141,23 @@ class _SpooledRuns(_Runs):
         if self._has_adopted(found, runs, like):
             found = super().summaries(*runs, like=like, states=states, most=most)
         changed = [run for run in _live(found) if self._has_changed(run)]
-        if not changed:
+        fed = self._feed(_live(found))
+        if not (changed or fed):
             return found
         return super().summaries(*runs, like=like, states=states, most=most)
+
+    def _feed(self, runs: Sequence[str]) -> list[str]:
+        """Bring what these runs have sent by now, all at once and within a few seconds; return those that may have sent any."""
+        until = time.monotonic() + FEED_S
+        fed = [run for run in runs if self._is_up(run) and self._desk.feeder(run) is not None]
+        for run in fed:
+            with contextlib.suppress(ServiceError):  # its status is known all the same
+                self._desk.catch_up(run, max(0.0, until - time.monotonic()))
+        return fed
+
+    def _is_up(self, run: str) -> bool:
+        record = self._desk.segments.record(run)
+        return record is not None and record.status == "running"
 
     def _has_adopted(self, found: Sequence[Summary], runs: Sequence[str], like: str | None) -> bool:
         """Look at the service for runs that other clients began; return whether any came.
