@@ -112,7 +112,8 @@ class Feeder:
                     spool.take(piece.text, piece.stream)
                     self._took = time.monotonic()
                     self._is_current.set()
-                is_to_ask = is_overdue(record) or (record.lost and time.monotonic() > ask_at)
+                is_due = is_overdue(record, self._segments.service.now())
+                is_to_ask = is_due or (record.lost and time.monotonic() > ask_at)
                 if is_to_ask or self._is_closed.is_set():
                     break
         except ServiceUnreachableError:
