@@ -115,7 +115,8 @@ class Feeder:
                     if is_noted:
                         self._segments.note(self._run, "")
                         is_noted = False
-                is_to_ask = is_overdue(record) or (record.lost and time.monotonic() > ask_at)
+                is_due = is_overdue(record, self._segments.service.now())
+                is_to_ask = is_due or (record.lost and time.monotonic() > ask_at)
                 if is_to_ask or self._is_closed.is_set():
                     break
         except ServiceError as error:  # no live view: its record comes with its outputs

@@ -332,6 +332,10 @@ class Account:
             words = f"{words or said.status.lower()}: {printable(said.failure_message[:200])}"
         return Look(STATUSES.get(said.status, "running"), words)
 
+    def now(self) -> float:
+        """Return the time by Kaggle's clock, as its last answer has told it."""
+        return self.service.now()
+
     def follow(self, ref: str, position: int) -> Iterator[LogPiece | None]:
         """Yield the pieces of a session's log."""
         return kaggle_log.follow(self.service, _ref(ref), position)

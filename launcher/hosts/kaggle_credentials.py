@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from launcher.errors import BadFileError
+from launcher.values.text import printable
 
 MARGIN = timedelta(minutes=5)
 """An OAuth token that expires within this time is renewed first."""
@@ -31,9 +33,11 @@ class KaggleLogin:
     def __init__(
         self, kind: str, secret: str, origin: str, user: str = "", *, needs_renewal: bool = False
     ) -> None:
-        """Raises BadFileError if the secret could not stand in a header."""
+        """Raises BadFileError if the secret could not stand in a header, or the user in a path."""
         if not secret.isascii() or not secret.isprintable() or " " in secret:
             raise BadFileError(f"kaggle: what {origin} holds is not a token or key: it has other characters")
+        if user and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", user):
+            raise BadFileError(f"kaggle: {origin}: '{printable(user[:64])}' is no name of an account")
         self.kind, self.origin, self.user, self.needs_renewal = kind, origin, user, needs_renewal
         self._secret = secret
 

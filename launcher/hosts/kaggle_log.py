@@ -111,11 +111,15 @@ def _lines(download: Download) -> Iterator[bytes]:
     held = b""
     for piece in download.pieces():
         *lines, held = (held + piece).split(b"\n")
-        if len(held) > EVENT_BYTES:
-            raise ServiceError(
-                HOST, Reason.TOO_LARGE, f"{HOST}: an event of a log is larger than {EVENT_BYTES:,} bytes"
-            )
+        _check_size(len(held))
         yield from (line.rstrip(b"\r") for line in lines)
+
+
+def _check_size(size: int) -> None:
+    """Raise ServiceError for an event that is larger than we want to hold."""
+    if size > EVENT_BYTES:
+        words = f"{HOST}: an event of a log is larger than {EVENT_BYTES:,} bytes"
+        raise ServiceError(HOST, Reason.TOO_LARGE, words)
 
 
 def _items(download: Download, ref: KernelRef) -> Iterator[object]:
@@ -141,6 +145,7 @@ def _items(download: Download, ref: KernelRef) -> Iterator[object]:
                 break
             yield item
             held = held[end:]
+        _check_size(len(held))
     rest = (held + pending.decode(errors="replace")).strip()
     if rest not in (("]",) if is_open else ("",)):
         raise ServiceError(HOST, Reason.MALFORMED, f"{HOST}: the log of {ref} cannot be read")

@@ -107,11 +107,16 @@ class KaggleService:
         """Use these credentials over this wire."""
         self._login = login
         self._wire = wire
+        self._ahead_s = 0.0
 
     @property
     def user(self) -> str:
         """The account's name."""
         return self._login.user
+
+    def now(self) -> float:
+        """Return the time by the service's clock, as its last answer has told it."""
+        return time.time() + self._ahead_s
 
     # kernels
 
@@ -357,19 +362,19 @@ class KaggleService:
         """Raise the error of an answer: by its status, or by the code in its JSON."""
         said = reply.json()
         said = said if isinstance(said, dict) else {}
+        self._ahead_s = self._ahead_s if reply.moment is None else reply.moment - time.time()
         code = said.get("code")
         status = max(reply.status, code) if isinstance(code, int) else reply.status
         if status < 300:
             return
         reason = STATUS.get(status, Reason.SERVER_ERROR if status >= 500 else Reason.BAD_REQUEST)
-        skew = 0.0 if reply.moment is None else reply.moment - time.time()
         message = self._said(said.get("message", ""))
         words = f"{what}: {status}{f' {message}' if message else ''}"
-        if reason in (Reason.UNAUTHORIZED, Reason.FORBIDDEN) and abs(skew) > SKEW_S:
-            side = "behind" if skew > 0 else "ahead of"
+        if reason in (Reason.UNAUTHORIZED, Reason.FORBIDDEN) and abs(self._ahead_s) > SKEW_S:
+            side = "behind" if self._ahead_s > 0 else "ahead of"
             reason, words = (
                 Reason.CLOCK_SKEW,
-                f"{words}; this machine's clock is {abs(skew):.0f} s {side} Kaggle's",
+                f"{words}; this machine's clock is {abs(self._ahead_s):.0f} s {side} Kaggle's",
             )
         raise self._error(reason, words, reply.retry_s)
 

@@ -122,6 +122,9 @@ class Service(Protocol):
     def look(self, ref: str) -> Look:
         """Return what the service says of a segment."""
 
+    def now(self) -> float:
+        """Return the time by the service's clock, in seconds since 1970: this machine's may jump."""
+
     def follow(self, ref: str, position: int) -> Iterator[LogPiece | None]:
         """Yield the pieces of a segment's log from a position on until its end; `None` now and then."""
 
@@ -277,11 +280,12 @@ class Segments:
                 return record  # what was just taken may not show everywhere yet
             return _with(_over(_without(record, record.ref), seen.words, "deleted"), are_gone=True)
         status = "ended" if seen.status == "over" else seen.status
-        began = record.began or (now if status in ("running", "ended") else None)
+        its_now = self.service.now()
+        began = record.began or (its_now if status in ("running", "ended") else None)
         has_no_view = status == "running" and record.words.startswith(NO_LIVE_VIEW)
         words = seen.words or (record.words if has_no_view else "")
         record = _with(record, status=status, words=words, time=now, began=began)
-        if status == "ended" or not is_overdue(record):
+        if status == "ended" or not is_overdue(record, its_now):
             return record
         if next(self.service.outputs(record.ref, record.run), None) is not None:
             return _with(record, status="ended", words="it ended, though it is still called running")
@@ -641,11 +645,11 @@ _KEPT = ("is_shared", "source", "earlier", "lost", "checkpoint", "fruitless", "t
 """What a segment takes over from the one before it."""
 
 
-def is_overdue(record: SegmentRecord) -> bool:
-    """Whether a segment should have ended long ago."""
+def is_overdue(record: SegmentRecord, now: float) -> bool:
+    """Whether a segment should have ended long ago, by the service's clock."""
     if record.began is None:
         return False
-    return time.time() > record.began + record.session_s + min(OVERDUE_S, 60.0 + record.session_s / 4)
+    return now > record.began + record.session_s + min(OVERDUE_S, 60.0 + record.session_s / 4)
 
 
 def _refs(record: SegmentRecord) -> tuple[str, ...]:

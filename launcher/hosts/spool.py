@@ -56,6 +56,8 @@ MOST_FOLDERS = 1000
 """The numbered folders that one segment may make."""
 MOST_MISSING = 100_000
 """Frames that may be missing in a row; a number beyond that is forged."""
+MOST_LIVE_BYTES = 128 << 20
+"""What a segment may append before its outputs come: twice what its agent prints. A job that forges frames has no such limit."""
 MOST_FILES = 200_000
 MOST_PARTS = 64
 _PART = re.compile(r"[^/\x00\ud800-\udfff]{1,255}")
@@ -101,6 +103,7 @@ class Spool:
         self._sequence = int(record.get("seq", 0))
         self._holes = [Hole(*hole) for hole in record.get("holes", ())]
         self._has_ended = record.get("ended") is True
+        self._appended = int(record.get("appended", 0))
         self._lines = _Lines(str(record.get("rest", "")), is_begun=record.get("mid") is True)
         self._chatter = _Chatter(self._run, segment, record.get("chatter") or {})
         self._own: set[int] = set()
@@ -166,6 +169,7 @@ class Spool:
             "seq": self._sequence,
             "holes": self._holes,
             "ended": self._has_ended,
+            "appended": self._appended,
         }
         write_durably(self._file, strict_json.encode(record) + "\n")
         self._save_at_s = time.monotonic() + SAVE_S
@@ -213,8 +217,11 @@ class Spool:
             size = os.fstat(descriptor).st_size
             if frame.offset > size:
                 self._note(str(frame.path), size, "a piece is missing")
+            elif self._appended + len(frame.data) > MOST_LIVE_BYTES:
+                self._note(str(frame.path), size, "more was printed than a segment prints")
             else:  # over bytes that were written before this process died, too
                 _write_at(descriptor, frame.data, frame.offset)
+                self._appended += len(frame.data)
         finally:
             os.close(descriptor)
 

@@ -18,7 +18,7 @@ from launcher.hosts.agent_desk import AgentDesk, _Preparation, _Runs, _Upkeep
 from launcher.hosts.channel import Channel, Incoming, Reply, Socket
 from launcher.hosts.company import Keyboard
 from launcher.hosts.desk import Heard, Printed
-from launcher.hosts.feeding import Feeder
+from launcher.hosts.feeding import CATCH_UP_S, Feeder
 from launcher.hosts.local import LocalLink
 from launcher.hosts.segments import Segments
 from launcher.remote.record.rundir import TERMINAL
@@ -107,11 +107,11 @@ class SpooledDesk(AgentDesk):
         state = last.read_state().get("state") if last is not None else None
         return state if isinstance(state, str) else None
 
-    def catch_up(self, run: str) -> None:
+    def catch_up(self, run: str, wait_s: float = CATCH_UP_S) -> None:
         """Wait until the spool has what a run has sent by now."""
         feeder = self.feeder(run)
         if feeder is not None:
-            feeder.catch_up()
+            feeder.catch_up(wait_s)
             feeder.check()
 
     def catch_up_briefly(self, runs: Sequence[str]) -> bool:

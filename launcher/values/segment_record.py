@@ -17,7 +17,7 @@ class SegmentRecord(Record):
     """The latest segment of a run, as it lies in the run's `control/service.json`, where the run's Fate reads it.
 
     `ref` names it to the service, `words` say what the service said of it. Times are in seconds since 1970: `time` is when
-    the service was last asked, `began` when the segment was first seen to run. It may run for `session_s`, in seconds.
+    the service was last asked, `began` when the segment was first seen to run, by the service's clock. It may run for `session_s`, in seconds.
 
     `is_home`: its outputs are in the spool, unless they `are_gone`, or were `refused`: these paths, each with the reason. `is_adopted`: another client has pushed it. `is_shared`: another client has pushed
     a segment of the run, and may need the last one to learn of its end. `source` is an earlier segment whose outputs the next

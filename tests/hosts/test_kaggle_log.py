@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from launcher.errors import ServiceError, ServiceUnreachableError
+from launcher.hosts import kaggle_log as logs
 from launcher.hosts.kaggle_log import FAILURES, follow, read_log
 from launcher.values.kaggle_kernel import KaggleReason as Reason
 from launcher.values.kaggle_kernel import KernelRef, NewKernel
@@ -123,6 +124,16 @@ def test_what_is_no_log(stand_in, kaggle):
         with pytest.raises(ValueError, match="not a log"):
             read_log(text)
     assert read_log("") == []
+
+
+def test_a_log_without_an_end_to_its_first_event_is_not_held(stand_in, kaggle, monkeypatch):
+    """While a session runs and afterwards."""
+    monkeypatch.setattr(logs, "EVENT_BYTES", 200_000)
+    push(stand_in, kaggle, "print('one')\n", "COMPLETE")
+    stand_in.fail("log", "answer", values={"a": "x" * 1_000_000})
+    with pytest.raises(ServiceError) as caught:
+        pieces(kaggle)
+    assert caught.value.reason == Reason.TOO_LARGE
 
 
 def test_two_readers_at_once_see_the_same(stand_in, kaggle):

@@ -445,6 +445,22 @@ def test_a_link_in_the_place_of_an_output_is_replaced_and_not_written_through(tm
     assert Path(run.code, "large").read_text() == "changed"
 
 
+def test_what_a_job_may_forge_does_not_fill_this_machines_disk(tmp_path, monkeypatch):
+    """A thousand bytes of a frame stand for a megabyte: beyond what an agent prints they are not written, also later."""
+    monkeypatch.setattr(spools, "MOST_LIVE_BYTES", 10_000)
+    run = spooled(tmp_path)
+    lines = [frame(1 + n, "log.txt", b"x" * 4000, offset=4000 * n) for n in range(5)]
+    fed(run, *lines[:3])
+    spool = fed(run, *lines[3:])
+    assert os.path.getsize(run.folder(2).log) == 8000
+    assert [hole.why for hole in spool.holes] == [
+        "more was printed than a segment prints",
+        "a piece is missing",
+    ]
+    assert spool.settle([("record/0002/log.txt", [b"x" * 20_000])]).filled == ("record/0002/log.txt",)
+    assert spool.holes == ()
+
+
 def test_an_output_that_breaks_off_changes_nothing(tmp_path):
     """It is whole or not there; the next time nothing is left of it."""
     run = spooled(tmp_path)

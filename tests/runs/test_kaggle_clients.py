@@ -165,3 +165,14 @@ def test_a_client_does_not_begin_anew_what_another_has_ended(kaggle_account):
     refused = other.run("attach", run, "--host", "k")
     assert (refused.returncode, "has gone on with the run" in refused.stderr) == (1, True)
     account.assert_pushed_once(run, 2)
+
+
+def test_a_list_shows_how_far_a_run_is_that_nobody_follows(kaggle_account):
+    """Its session's log is read for that, and nobody else needs to."""
+    account = kaggle_account
+    account.pause_at(5)
+    run = account.detached()
+    until(lambda: 5 in account.waits(), "the pause")
+    assert account.row(run)["state"] == "running"
+    until(lambda: account.row(run)["step"] == 4, "the step before the pause")
+    account.go_on()

@@ -1,6 +1,7 @@
 """What goes wrong at Kaggle while a run is there: each time a true state, a reason, an exit code, and a command that works."""
 
 import hashlib
+import sys
 
 import pytest
 from testbed.client import until
@@ -11,6 +12,13 @@ pytestmark = [
 ]
 SESSION_HOURS = 0.004
 SHORT_HOURS = 0.002
+A_WEEK_LATER = """
+import time
+real = time.time
+time.time = lambda: real() + 7 * 86_400
+from launcher.cli import main
+main()
+"""
 GONE = "its kernel is gone from kaggle.com"
 
 
@@ -297,3 +305,20 @@ def test_a_run_that_was_removed_does_not_come_back(kaggle_account):
     assert not account.run_dir(run).exists()
     account.client.ok("gc", "--host", "k")
     assert account.kernels() == []
+
+
+def test_a_clock_that_jumps_ends_no_session(kaggle_account):
+    """A session is deleted that goes on long after its limit, which is judged by the service's clock."""
+    account = kaggle_account
+    account.pause_at(5)
+    run = account.detached()
+    until(account.waits, "the training's pause")
+    assert account.row(run)["state"] == "running"
+    client = account.client
+    usual = (client.is_forked, client.program)
+    client.is_forked, client.program = False, [sys.executable, "-c", A_WEEK_LATER]
+    assert account.row(run)["state"] == "running"
+    assert account.kernels() == [f"alice/launch-{run}-1"]
+    client.is_forked, client.program = usual
+    account.go_on()
+    assert "succeeded" in client.seen("attach", run)
