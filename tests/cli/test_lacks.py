@@ -45,15 +45,13 @@ def test_a_verb_that_the_place_lacks_says_why_and_what_to_type(desk, line):
     assert done.stdout == ""
 
 
-def test_stop_says_that_a_sessions_outputs_are_lost_and_asks(desk):
-    """Without a terminal to ask at, nothing is asked of the service, and --now is what to type."""
-    done = desk.run("stop", "aaaa11")
-    assert done.returncode == 2
-    assert "only by deleting it" in done.stderr
-    assert done.stderr.splitlines()[-1].strip() == "if that is meant   launch stop --now aaaa11"
-    meant = desk.run("stop", "--now", "aaaa11")
-    assert "deleting" not in meant.stderr
-    assert "no credentials here" in meant.stderr
+def test_stop_without_credentials_says_so_before_it_asks_anything(desk):
+    """Whether a session is alive, whose outputs would be lost, only the account's spool and service know."""
+    for words in (("stop", "aaaa11"), ("stop", "--now", "aaaa11")):
+        done = desk.run(*words)
+        assert done.returncode == 4
+        assert "no credentials here" in done.stderr
+        assert "deleting" not in done.stderr
 
 
 def test_every_lack_is_said_by_a_verb():
