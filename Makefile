@@ -44,8 +44,9 @@ demo: .venv/ready
 quick: .venv/ready
 	$(BIN)/python -m pytest -n 2 -m "not training and not testbed and not slow and not long and not gpu"
 
+# Three workers on two cores: most tests wait for another process.
 test: .venv/ready
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 3
 
 long: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py long
