@@ -71,7 +71,8 @@ class Feeder:
                     self._is_closed.wait(1.0)
                     continue
                 try:
-                    self._feed()
+                    with self._segments.disk_errors():
+                        self._feed()
                     return
                 finally:
                     lock.release()

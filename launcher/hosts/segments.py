@@ -162,9 +162,9 @@ class Segments:
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as error:
-            raise RunError(
-                f"{self._path(run, RECORD)}: cannot be read: {str(error).splitlines()[0]}"
-            ) from None
+            path = self._path(run, RECORD)
+            mend = f"to do without what it says of the session   rm {path}"
+            raise RunError(f"{path}: cannot be read: {str(error).splitlines()[0]}\n  {mend}") from None
 
     # push
 
@@ -304,6 +304,16 @@ class Segments:
         """Take the lock under which a run's folder is fed; `None` if another process feeds it."""
         return Lock.take(str(self._path(run, FEED_LOCK)), wait_s)
 
+    @contextlib.contextmanager
+    def disk_errors(self) -> Iterator[None]:
+        """Turn an error of the disk with the spool into a HostError that names it."""
+        try:
+            yield
+        except OSError as error:
+            words = f"{error.filename or self._root}: {error.strerror or error}"
+            mend = "the run is not affected; when this is fixed, the same again"
+            raise HostError(self.service.name, f"{words}\n  {mend}") from error
+
     # home
 
     def bring_records(self, run: str) -> SegmentRecord:
@@ -313,7 +323,8 @@ class Segments:
         try:
             listed = self.service.outputs(record.ref, run)
             recorded = (file for file in listed if file.path.startswith("record/"))
-            problem = _differing(Spool(Path(self.run(run).path), record.segment).settle(recorded))
+            with self.disk_errors():
+                problem = _differing(Spool(Path(self.run(run).path), record.segment).settle(recorded))
         except ServiceError as error:
             if error.reason not in GONE:
                 raise
@@ -349,7 +360,8 @@ class Segments:
 
         problem, refused = "", dict[str, str]()
         try:
-            refused = Spool(Path(folder.path), record.segment).settle(pending()).refused
+            with self.disk_errors():
+                refused = Spool(Path(folder.path), record.segment).settle(pending()).refused
         except ServiceError as error:
             if error.reason not in GONE:
                 raise
@@ -364,8 +376,7 @@ class Segments:
     def _at_home(self, folder: Run, record: SegmentRecord) -> SegmentRecord:
         """Return the record of a segment whose outputs are home: what the next one needs, and what can be deleted."""
         newest = checkpoints.newest(folder.checkpoints)
-        last = folder.last()
-        has_ended = last is not None and last.read_state().get("state") in TERMINAL
+        has_ended = self._has_ended(record.run)
         is_fruitful = newest is not None and newest != record.checkpoint
         no_longer = [] if record.source is None or not (is_fruitful or has_ended) else [record.source]
         is_whole = not record.refused
@@ -572,11 +583,12 @@ class Segments:
         """Return the segments that this client has pushed and that may still exist."""
         found = []
         for path in sorted((self._root / "runs").glob(f"*/control/{RECORD}")):
-            record = self.record(path.parent.parent.name)
-            if record is None:
-                continue
-            needed = {record.source, *(() if record.is_home else (record.ref,))}
-            found += [Kept(ref, record.run, ref in needed) for ref in _refs(record)]
+            run = path.parent.parent.name
+            with contextlib.suppress(RunError):  # one that cannot be read hides no other
+                record = self._known(run)
+                needed = {None if self._has_ended(run) else record.source}
+                needed |= set() if record.is_home else {record.ref}
+                found += [Kept(ref, run, ref in needed) for ref in _refs(record)]
         for path in sorted((self._root / LEFT).glob("*.json")):
             with contextlib.suppress(OSError, ValidationError):
                 record = SegmentRecord.model_validate_json(path.read_text())
@@ -596,6 +608,10 @@ class Segments:
             self._write_at(left, record) if _refs(record) else left.unlink()
 
     # the record
+
+    def _has_ended(self, run: str) -> bool:
+        last = self.run(run).last()
+        return last is not None and last.read_state().get("state") in TERMINAL
 
     def _known(self, run: str) -> SegmentRecord:
         record = self.record(run)

@@ -1,7 +1,9 @@
 """What goes wrong at Kaggle while a run is there: each time a true state, a reason, an exit code, and a command that works."""
 
 import hashlib
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from testbed.client import until
@@ -18,6 +20,13 @@ real = time.time
 time.time = lambda: real() + 7 * 86_400
 from launcher.cli import main
 main()
+"""
+LEAVES_8_MB = """
+import os
+import launcher_worker as worker
+os.makedirs(worker.knobs().artifacts, exist_ok=True)
+with open(os.path.join(worker.knobs().artifacts, "large"), "wb") as file:
+    file.write(os.urandom(8_000_000))
 """
 GONE = "its kernel is gone from kaggle.com"
 
@@ -322,3 +331,53 @@ def test_a_clock_that_jumps_ends_no_session(kaggle_account):
     client.is_forked, client.program = usual
     account.go_on()
     assert "succeeded" in client.seen("attach", run)
+
+
+def test_a_full_disk_under_the_spool_is_named_and_costs_nothing(kaggle_account, small_disk):
+    """The kernel stays until its outputs have found room."""
+    account = kaggle_account
+    account.client.variables["XDG_DATA_HOME"] = str(small_disk)
+    account.client.script(LEAVES_8_MB)
+    said = account.client.seen("--host", "k", "--", "python", "train.py")
+    (run,) = account.runs()
+    assert f"not pulled: {small_disk}/launch/spool" in said
+    assert "No space left on device" in said
+    assert account.kernels() == [f"alice/launch-{run}-1"]
+    subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+    account.client.ok("pull", run)
+    assert (account.client.runs / run / "artifacts" / "large").stat().st_size == 8_000_000
+    assert account.kernels() == []
+
+
+def test_a_run_whose_record_is_broken_hides_no_other_and_can_be_removed(kaggle_account):
+    """What is on record of its session cannot be read; nothing else depends on that, and the words say what to do."""
+    account = kaggle_account
+    account.host(keep_kernels=True)
+    broken, whole = account.detached(), account.detached()
+    for run in (broken, whole):
+        account.client.seen("attach", run)
+    (account.run_dir(broken) / "control" / "service.json").write_text("{}")
+    account.client.ok("ps", "--host", "k")
+    account.client.ok("gc", "--host", "k")
+    assert account.kernels() == [f"alice/launch-{broken}-1"]
+    refused = account.client.run("rm", "--force", broken)
+    told = refused.stderr.split("   rm ")[1].strip()
+    Path(told).unlink()
+    account.client.ok("rm", "--force", broken)
+    assert not account.run_dir(broken).exists()
+
+
+def test_a_run_that_was_moved_away_leaves_no_kernel_for_good(kaggle_account):
+    """Its last session's outputs are what a next one here would have gone on from; there is none any more."""
+    account = kaggle_account
+    account.host(session_hours=SESSION_HOURS)
+    account.pause_at(5)
+    run = account.detached()
+    account.service.wait_for(f"alice/launch-{run}-1", "COMPLETE")
+    account.go_on()
+    account.client.ok("recover", run, "--host", "local")
+    (moved,) = {*account.runs()} - {run}
+    assert "succeeded" in account.client.seen("attach", moved)
+    assert account.judge(12, account.client.runs / moved / "artifacts" / "model") == 0
+    account.client.ok("gc", "--host", "k")
+    assert account.kernels() == []
