@@ -90,6 +90,7 @@ class Account:
     def __init__(self, settings: KaggleSettings, name: str) -> None:
         """Nothing is asked of the service yet."""
         self._settings = settings
+        self._service: KaggleService | None = None
         self.user = name
         self.place = f"{HOST}-{name}{_suffix(settings.api)}"
 
@@ -103,9 +104,17 @@ class Account:
         """The folder of the spool, in this user's data."""
         return _spools() / self.place
 
-    @functools.cached_property
+    @property
     def service(self) -> KaggleService:
-        """The service, logged in. Raises ServiceAuthError, BadFileError or ServiceUnreachableError."""
+        """The service, logged in: again if the login expires soon, as a run may be followed for days.
+
+        Raises ServiceAuthError, BadFileError or ServiceUnreachableError.
+        """
+        if self._service is None or self._service.is_out_of_date:
+            self._service = self._logged_in()
+        return self._service
+
+    def _logged_in(self) -> KaggleService:
         service = log_in(os.environ, Path.home(), self._settings.api)
         if service.user != self.user:
             words = (

@@ -25,13 +25,21 @@ MARGIN = timedelta(minutes=5)
 class KaggleLogin:
     """One way to log in: `kind` is `token`, `key` or `oauth`; `origin` says where it was found.
 
-    `user` is empty if only the service knows it. An `oauth` login holds a refresh token if `needs_renewal`.
+    `user` is empty if only the service knows it. An `oauth` login holds a refresh token if `needs_renewal`, or else an
+    access token that expires at `until`.
     """
 
-    __slots__ = ("_secret", "kind", "needs_renewal", "origin", "user")
+    __slots__ = ("_secret", "kind", "needs_renewal", "origin", "until", "user")
 
     def __init__(
-        self, kind: str, secret: str, origin: str, user: str = "", *, needs_renewal: bool = False
+        self,
+        kind: str,
+        secret: str,
+        origin: str,
+        user: str = "",
+        *,
+        needs_renewal: bool = False,
+        until: datetime | None = None,
     ) -> None:
         """Raises BadFileError if the secret could not stand in a header, or the user in a path."""
         if not secret.isascii() or not secret.isprintable() or " " in secret:
@@ -39,7 +47,12 @@ class KaggleLogin:
         if user and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", user):
             raise BadFileError(f"kaggle: {origin}: '{printable(user[:64])}' is no name of an account")
         self.kind, self.origin, self.user, self.needs_renewal = kind, origin, user, needs_renewal
-        self._secret = secret
+        self._secret, self.until = secret, until
+
+    @property
+    def is_out_of_date(self) -> bool:
+        """Whether it expires soon, so that another login is needed."""
+        return self.until is not None and datetime.now(UTC) + MARGIN > self.until
 
     def of(self, user: str) -> KaggleLogin:
         """Return the login with the user that the service has named."""
@@ -108,8 +121,9 @@ def _oauth(home: Path) -> Iterator[KaggleLogin]:
     refresh, access, user = (_word(data, key) for key in ("refresh_token", "access_token", "username"))
     if not refresh:
         return
-    if access and _expiry(_word(data, "access_token_expiration")) > datetime.now(UTC) + MARGIN:
-        yield KaggleLogin("oauth", access, str(path), user)
+    until = _expiry(_word(data, "access_token_expiration"))
+    if access and until > datetime.now(UTC) + MARGIN:
+        yield KaggleLogin("oauth", access, str(path), user, until=until)
     else:
         yield KaggleLogin("oauth", refresh, str(path), user, needs_renewal=True)
 

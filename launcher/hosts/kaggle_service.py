@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -54,7 +55,8 @@ SKEW_S = 300.0
 """A clock that differs more than this from the service's is named when a call is refused."""
 EXPIRED = (400, 401, 403, 404, 410)
 """How a store answers to a link of no use."""
-TOKEN_LIFE = "43200s"  # noqa: S105 — 12 hours, as Kaggle's own client asks for
+TOKEN_LIFE_S = 43_200
+"""12 hours, as Kaggle's own client asks for."""
 STATUS = {
     400: Reason.BAD_REQUEST,
     401: Reason.UNAUTHORIZED,
@@ -113,6 +115,11 @@ class KaggleService:
     def user(self) -> str:
         """The account's name."""
         return self._login.user
+
+    @property
+    def is_out_of_date(self) -> bool:
+        """Whether its login expires soon: `log_in` gives another one."""
+        return self._login.is_out_of_date
 
     def now(self) -> float:
         """Return the time by the service's clock, as its last answer has told it."""
@@ -283,7 +290,7 @@ class KaggleService:
         body = {
             "refreshToken": self._login.secret(),
             "apiVersion": "API_VERSION_V1",
-            "expirationDuration": TOKEN_LIFE,
+            "expirationDuration": f"{TOKEN_LIFE_S}s",
         }
         login = self._login
         try:
@@ -294,7 +301,8 @@ class KaggleService:
         self._check(reply, what)
         fresh = self._read(FreshToken, reply, what)
         user = fresh.user_name or login.user
-        return type(self)(KaggleLogin("oauth", fresh.token, login.origin, user), self._wire)
+        until = datetime.now(UTC) + timedelta(seconds=fresh.expires_in or TOKEN_LIFE_S)
+        return type(self)(KaggleLogin("oauth", fresh.token, login.origin, user, until=until), self._wire)
 
     def close(self) -> None:
         """Close its connections."""

@@ -344,10 +344,11 @@ class TokenOwner(_Answer):
 
 
 class FreshToken(_Answer):
-    """An access token that a refresh token gave."""
+    """An access token that a refresh token gave, and for how many seconds it is valid."""
 
     token: str = Field(repr=False)
     user_name: str = ""
+    expires_in: Count = 0
 
 
 def _seconds(duration: str) -> float:

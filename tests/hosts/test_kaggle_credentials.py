@@ -10,11 +10,14 @@ import pytest
 from testbed.kaggle_service import KaggleService as StandIn
 
 from launcher.errors import AuthRefusedError, BadFileError, LaunchError, ServiceAuthError
+from launcher.hosts import kaggle_credentials
+from launcher.hosts.kaggle import Account
 from launcher.hosts.kaggle_credentials import KaggleLogin, logins
 from launcher.hosts.kaggle_log import follow
 from launcher.hosts.kaggle_service import log_in
 from launcher.values.kaggle_kernel import KaggleReason as Reason
 from launcher.values.kaggle_kernel import KernelRef, NewKernel
+from launcher.values.kaggle_settings import KaggleSettings
 
 KEY = {"KAGGLE_USERNAME": "carol", "KAGGLE_KEY": "key-of-carol"}
 REF = KernelRef("alice", "launch-toy-1")
@@ -213,3 +216,19 @@ def test_a_name_of_an_account_is_no_path(stand_in, home, user):
         log_in({"KAGGLE_API_TOKEN": "KGAT_alice"}, home, stand_in.base)
     with pytest.raises(BadFileError, match="no name of an account"):
         log_in({"KAGGLE_USERNAME": user, "KAGGLE_KEY": "key"}, home, stand_in.base)
+
+
+def test_a_login_that_expires_while_a_run_is_followed_is_renewed(stand_in, home, monkeypatch):
+    """Sessions are longer than the life of such a token."""
+    for name in ("KAGGLE_API_TOKEN", "KAGGLE_USERNAME", "KAGGLE_KEY", "KAGGLE_CONFIG_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    write(home, "credentials.json", oauth("alice", "KGAT_alice", 1))
+    account = Account(KaggleSettings(api=stand_in.base), "alice")
+    assert not account.service.is_out_of_date
+    assert account.service is account.service
+    assert stand_in.calls("GenerateAccessToken") == []
+    monkeypatch.setattr(kaggle_credentials, "MARGIN", timedelta(hours=2))
+    stand_in.state.accounts[0].token = "KGAT_no_more"
+    account.service.quota()
+    assert len(stand_in.calls("GenerateAccessToken")) == 1
