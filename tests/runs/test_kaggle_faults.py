@@ -1,6 +1,7 @@
 """What goes wrong at Kaggle while a run is there: each time a true state, a reason, an exit code, and a command that works."""
 
 import hashlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,12 @@ def sums_below(top):
         for path in top.rglob("*")
         if path.is_file() and not path.is_symlink()
     }
+
+
+def newest_state(account, run):
+    """The state in the last folder of a run's record in the spool that has one."""
+    *_, path = sorted((account.run_dir(run) / "record").glob("*/state.json"))
+    return json.loads(path.read_text())["state"]
 
 
 def assert_spooled(account, run, segment=1):
@@ -215,6 +222,7 @@ def test_a_session_that_failed_without_outputs_leaves_an_interrupted_run(kaggle_
     process = account.client.start(*account.words())
     until(lambda: 9 in account.waits(), "the second session", 120)
     (run,) = account.runs()
+    until(lambda: newest_state(account, run) == "running", "what it has printed of that")
     account.fail_session(run, 2)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 5, out + err
