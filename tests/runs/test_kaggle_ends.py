@@ -1,6 +1,7 @@
 """What a run at Kaggle says that does not train, or not yet: each end says why, and what to do, also to one who asks later."""
 
 import json
+import threading
 
 import pytest
 from testbed.client import until
@@ -67,11 +68,15 @@ def test_without_the_log_the_run_says_that_there_is_no_live_view(kaggle_account)
     run = kaggle_account.detached()
     until(kaggle_account.waits, "the training")
     client = kaggle_account.client
-    follower = client.start("attach", run)
+    follower, said = client.start("attach", run), list[str]()
+    reader = threading.Thread(target=lambda: [said.append(line) for line in follower.stderr])
+    reader.start()
     until(lambda: "no live view" in client.ok("ps"), "a note of it")
+    until(lambda: "no live view" in "".join(said), "one who follows to be told")
     kaggle_account.go_on()
-    _, said = follower.communicate(timeout=120)
-    assert follower.returncode == 0, said
-    assert "no live view" in said
-    assert "succeeded" in said
+    assert follower.wait(timeout=120) == 0, said
+    reader.join()
+    follower.stdout.close()
+    follower.stderr.close()
+    assert "succeeded" in "".join(said)
     assert kaggle_account.row(run)["step"] == 12
