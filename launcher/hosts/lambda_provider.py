@@ -86,10 +86,16 @@ def _instance(listed: LambdaInstance) -> Instance:
         id=listed.id,
         state=STATES.get(listed.status, InstanceState.UNKNOWN),
         word=listed.status,
-        nonce=listed.tag(NONCE_TAG) or nonce_in(listed.name),
+        nonce=_nonce(listed),
         name=listed.name,
         ip=listed.ip or None,
         region=listed.region.name if listed.region is not None else "",
         type=about.name if about is not None else "",
         cents_per_hour=about.price_cents_per_hour if about is not None else None,
     )
+
+
+def _nonce(listed: LambdaInstance) -> str:
+    """Return the mark of a launch: its tag's, or its name's if there is no tag, or one that was cut off."""
+    tagged, named = listed.tag(NONCE_TAG), nonce_in(listed.name)
+    return named if named.startswith(tagged) else tagged

@@ -97,4 +97,6 @@ def _record(renter: Renter, judged: Judged) -> None:
 def _is_billed(judged: Judged) -> bool:
     if judged.verdict in (Verdict.UNSETTLED, Verdict.ELSEWHERE):
         return True
-    return judged.instance is not None and judged.verdict is not Verdict.STRANGER
+    return judged.instance is not None and (
+        judged.verdict is not Verdict.STRANGER or judged.rental is not None
+    )

@@ -71,12 +71,14 @@ class Ledger:
                 os.close(descriptor)
             _sync_folder(self._folder)
         except OSError as error:
-            why = error.strerror or error
-            raise RefusedError(
-                f"{self._folder}: an instance is recorded here before it is rented, and that failed: {why}\n"
-                "  nothing was rented; make room or set the folder's permissions, then try again"
-            ) from error
+            mend = "nothing was rented; make room or set the folder's permissions, then try again"
+            raise RefusedError(f"{self.words(error)}\n  {mend}") from error
         return lock
+
+    def words(self, error: Exception) -> str:
+        """Return what is said when it cannot be written or read."""
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
+        return f"{self._folder}: what is rented is recorded here first, and that failed: {why}"
 
     def take(self, nonce: str) -> Lock | None:
         """Look after a rental from now on; None if another process does."""
@@ -234,10 +236,13 @@ def _read(path: Path) -> Rental | None:
         raise BadFileError(
             f"{path} holds no rental: it may be a newer launcher's\n  its instance, if any, is in the provider's list"
         ) from None
-    for text in rest:
-        if _is_json(text):  # else a write was cut off
-            rental = _after(rental, json.loads(text))
-    return rental
+    try:
+        for text in rest:
+            if _is_json(text):  # else a write was cut off
+                rental = _after(rental, json.loads(text))
+        return Rental.model_validate(dict(rental))
+    except (LookupError, TypeError, ValidationError):
+        raise BadFileError(f"{path}: a line of it is damaged: what it records may be billed") from None
 
 
 def _read_or_none(path: Path) -> Rental | None:
