@@ -38,8 +38,9 @@ def _cut_after(connection: HTTPConnection, seconds: float) -> Iterator[None]:
             socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)  # below TLS, whose own farewell waits
 
     timer = threading.Timer(seconds, cut)
-    timer.start()
+    timer.daemon = True
     try:
+        timer.start()  # Ctrl-C may come here too, and a timer that is left would cut a later call
         yield
     finally:
         timer.cancel()
