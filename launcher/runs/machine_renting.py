@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.errors import CardBusyError, HostError, HostKeyError, ServiceError
+from launcher.errors import CardBusyError, HostError, HostKeyError, RefusedError, ServiceError
 from launcher.hosts.instance_keys import login_key, new_key, user_data
 from launcher.hosts.instance_login import Login, log_in
 from launcher.hosts.new_keys import NEW_KEYS
+from launcher.hosts.rental import is_passing
 from launcher.hosts.rental_account import LambdaAccount, open_account, registered_key
 from launcher.hosts.rental_ledger import usual_folder
 from launcher.hosts.renter import Rented
@@ -57,6 +58,9 @@ def rent(order: Order, view: View) -> Tenant:
     account = open_account(order.settings)
     try:
         return _Renting(order, account, view).rent()
+    except OSError as error:
+        account.close()
+        raise RefusedError(account.renter.ledger.words(error)) from error
     except BaseException:
         account.close()
         raise
@@ -80,9 +84,11 @@ class _Renting:
                 instance = self._boot(held.rental, candidate, stage)
             tenant.tenancy = self._tenancy(held.rental, instance)
             self._prepare(tenant, held.rental.since + boot_limit_s(candidate.priced.offer.cards))
-        except BaseException:
-            tenant.give_up(self._view)
-            tenant.release()
+        except BaseException as error:
+            try:
+                tenant.give_up(self._view, error)
+            finally:
+                tenant.release()
             raise
         return tenant
 
@@ -113,6 +119,10 @@ class _Renting:
         try:
             return self._order.find_again()
         except CardBusyError:
+            return ()
+        except ServiceError as error:
+            if not is_passing(error):
+                raise
             return ()
 
     def _nothing_free(
@@ -146,7 +156,7 @@ class _Renting:
                 continue
             with contextlib.suppress(HostError, OSError):
                 self._renter.end(rental, "the launch was interrupted")
-            if self._renter.ledger.rental(rental.nonce).is_open:
+            if self._renter.known(rental).is_open:
                 self._view.note("an instance of the interrupted launch may still appear   launch reconcile")
 
     def _setup(self) -> Setup:

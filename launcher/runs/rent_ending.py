@@ -7,6 +7,7 @@ import sys
 from launcher.errors import AgentError, HostError, LaunchError, RunError, ServiceError, UnreachableError
 from launcher.hosts import Desk
 from launcher.runs.checkpoint_pulling import WHOLE, pull_checkpoint
+from launcher.runs.control import known_summary
 from launcher.runs.following import LOST_LINKS, pause, refresh
 from launcher.runs.mirror import Mirror
 from launcher.runs.pulling import Choice, came, pull, shown_path
@@ -14,6 +15,7 @@ from launcher.runs.run_desk import open_desk
 from launcher.runs.tenant import Tenant
 from launcher.runs.view import View
 from launcher.values.record import State, is_terminal
+from launcher.values.renting import RentalReason
 
 NO_LIMIT = sys.maxsize
 """Everything comes home whatever its size: nothing can be fetched from a machine that is gone."""
@@ -50,7 +52,7 @@ def bring_home(desk: Desk, mirror: Mirror, state: str, view: View) -> None:
 def end_rent(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:
     """Bring a run that is over home, and end its rent, unless the user keeps the machine.
 
-    If its files do not come home, the machine is left, and that is said with what it costs.
+    If its files do not come home, that is said with what the machine costs, and a process in the background goes on trying.
     """
     if not is_over(state):
         return
@@ -62,9 +64,37 @@ def end_rent(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:
     except ServiceError:
         raise  # the rent is over
     except (HostError, RunError) as error:
+        if tenant.is_keeper:
+            raise  # it tries again
         view.note(_not_home(tenant, mirror, error))
+        view.note(look_after(tenant, mirror))
         return
     tenant.end(f"the run has ended: {state}", view)
+
+
+def end_at_limit(tenant: Tenant, mirror: Mirror, view: View) -> None:
+    """End a rent whose time is up though its run has not ended; before that, bring home what there is.
+
+    What cannot come is lost, which is said. Raises ServiceError if the machine is still billed.
+    """
+    try:
+        with open_desk(tenant.host, mirror) as desk:
+            bring_home(desk, mirror, known_summary(desk, mirror.run).state, view)
+    except (LaunchError, OSError) as error:
+        view.note(
+            f"{mirror.run}: not all came home before its machine is ended: {str(error).splitlines()[0]}"
+        )
+    tenant.end(RentalReason.LIMIT, view)
+
+
+def look_after(tenant: Tenant, mirror: Mirror) -> str:
+    """Leave a rental to a process in the background; return what is said about it. Raises ServiceError."""
+    cost, price, until = tenant.cost, tenant.price, tenant.until
+    keeper = tenant.hand_over(mirror)
+    return (
+        f"process {keeper.pid} goes on trying to bring its files home until {until}, then its machine is ended: "
+        f"{cost} so far, {price}   {keeper.log}"
+    )
 
 
 def _bring_home_over_lost_links(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from launcher.errors import LaunchError, ServiceError, UnreachableError
 from launcher.hosts.reconciler import Reconciled, reconcile, survey
 from launcher.hosts.rental_account import LambdaAccount, has_key, open_account
+from launcher.planning.reconciling import owner_of
 from launcher.runs import resolve, tenancies
 from launcher.runs.control import known_summary
 from launcher.runs.mirror import Mirror
@@ -30,9 +31,20 @@ class Report(NamedTuple):
 def reconcile_all(adopted: Sequence[str], view: View, *, dry_run: bool) -> list[Report]:
     """Reconcile every account that this user has rented at, or that a table here names.
 
-    With `dry_run` nothing is changed. Raises BadFileError or ServiceAuthError without a key, and ServiceError.
+    With `dry_run` nothing is changed. One that fails keeps no other. Raises BadFileError or ServiceAuthError without a key,
+    and ServiceError.
     """
-    return [_reconcile(settings, adopted, view, dry_run=dry_run) for settings in _accounts(adopted)]
+    reports, failed = [], []
+    for settings in _accounts(adopted):
+        try:
+            reports.append(_reconcile(settings, adopted, view, dry_run=dry_run))
+        except ServiceError as error:
+            failed.append(error)
+    for other in failed[1:]:
+        view.note(str(other))
+    if failed:
+        raise failed[0]
+    return reports
 
 
 def _accounts(adopted: Sequence[str]) -> list[LambdaSettings]:
@@ -48,23 +60,43 @@ def _reconcile(settings: LambdaSettings, adopted: Sequence[str], view: View, *, 
     account = open_account(settings)
     renter = account.renter
     try:
-        found = [one for one in tenancies.rented() if _is_at(one, account)]
+        found = _at(account, [*tenancies.rented()])
+        unsure = _unsure_of(account, view)
         if dry_run:
             wanted = {one.tenancy.run for one in found if tenancies.mirror_of(one.tenancy) is not None}
-            judged = survey(renter, wanted, adopted)
+            judged = survey(renter, wanted | unsure, adopted)
             return Report(renter.provider.account, Reconciled((), judged, renter.ledger.unreadable()))
         wanted = {
             one.tenancy.run for one in found if one.rental.instance not in adopted and _goes_on(one, view)
         }
-        return Report(renter.provider.account, reconcile(renter, wanted, adopted))
+        return Report(renter.provider.account, reconcile(renter, wanted | unsure, adopted))
     finally:
         account.close()
 
 
-def _is_at(found: RentedMachine, account: LambdaAccount) -> bool:
-    """Whether a machine of ours is ready at an account, so that a run may be there."""
-    rental = found.rental
-    return rental.state is RentalState.READY and rental.intent.account == account.renter.provider.account
+def _at(account: LambdaAccount, found: Sequence[RentedMachine]) -> list[RentedMachine]:
+    """Return the machines of ours that are ready at an account, so that a run may be there.
+
+    Those that were rented with another key are, if the account lists them: a key may be replaced.
+    """
+    ready = [one for one in found if one.rental.state is RentalState.READY]
+    own = [one for one in ready if one.rental.intent.account == account.renter.provider.account]
+    if len(own) == len(ready):
+        return own
+    rentals = [one.rental for one in ready]
+    owners = [owner_of(one, rentals) for one in account.renter.provider.instances()]
+    listed = {rental.nonce for rental in owners if rental is not None}
+    return [one for one in ready if one in own or one.rental.nonce in listed]
+
+
+def _unsure_of(account: LambdaAccount, view: View) -> set[str]:
+    """Return the runs of which nobody knows here how they stand: their machines are left until their limit."""
+    ledger, runs = account.renter.ledger, set()
+    for rental in ledger.rentals():
+        if rental.state is RentalState.READY and (why := tenancies.damage(ledger, rental)):
+            view.note(f"{rental.intent.run}: {why}; its machine is left until its limit")
+            runs.add(rental.intent.run)
+    return runs
 
 
 def _goes_on(found: RentedMachine, view: View) -> bool:

@@ -44,18 +44,20 @@ def on_rented_machine(
     try:
         profile = choice.profile_of(tenant.rental.intent.type)
         started = start(resolved._replace(host=tenant.host, profiles=(profile,)), order.run, expected)
-    except BaseException:
-        _leave(tenant, view)
+    except BaseException as error:
+        _leave(tenant, view, error)
         raise
     return started._replace(tenant=tenant)
 
 
-def _leave(tenant: Tenant, view: View) -> None:
+def _leave(tenant: Tenant, view: View, error: BaseException) -> None:
     """End the rent of a launch that failed, unless its run may have begun: then it is looked after."""
     mirror = tenancies.mirror_of(tenant.tenancy)
     if mirror is None:
-        tenant.give_up(view)
-        tenant.release()
+        try:
+            tenant.give_up(view, error)
+        finally:
+            tenant.release()
         return
     keeper = tenant.hand_over(mirror)
     view.note(

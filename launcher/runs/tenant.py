@@ -8,7 +8,7 @@ import sys
 import time
 from typing import NamedTuple
 
-from launcher.errors import HostError, ServiceError, UnreachableError
+from launcher.errors import BadFileError, HostError, ServiceError, UnreachableError
 from launcher.hosts.rental import is_passing
 from launcher.hosts.rental_account import LambdaAccount, open_account
 from launcher.hosts.renter import Rented, Renter
@@ -44,8 +44,9 @@ class Tenant:
         self._account, self._lock = account, held.lock
         self.is_keeper = is_keeper
         self.nonce, self.tenancy = held.rental.nonce, tenancy
+        self._known = held.rental
         self._said: set[str] = set()
-        self._is_released = False
+        self.is_released = False
 
     @property
     def host(self) -> Host:
@@ -59,8 +60,9 @@ class Tenant:
 
     @property
     def rental(self) -> Rental:
-        """The rental as the ledger has it now."""
-        return self.renter.ledger.rental(self.nonce)
+        """The rental as the ledger has it now, or as it was last known here."""
+        self._known = self.renter.known(self._known)
+        return self._known
 
     @property
     def cost(self) -> str:
@@ -78,6 +80,16 @@ class Tenant:
         return self.rental.is_past(self.renter.clock.now())
 
     @property
+    def is_over(self) -> bool:
+        """Whether its time is up for so long that it is ended, whatever its run does."""
+        return self.renter.clock.now() >= self.rental.intent.deadline + GRACE_S
+
+    @property
+    def still_rented(self) -> str:
+        """What is said when this process ends, and the rent does not."""
+        return f"{self.host.name}: its machine is still rented: {self.cost} so far, {self.price}   launch reconcile"
+
+    @property
     def until(self) -> str:
         """When the rent is over at the latest, by this machine's clock."""
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(self.rental.intent.deadline))
@@ -93,35 +105,38 @@ class Tenant:
     def watch(self, view: View, error: UnreachableError | None = None) -> None:
         """Look whether the machine is still there, if its link is lost, and whether its time is up.
 
-        Raises ServiceError, with what was paid, once the rent is over: the run goes no further on this machine.
+        Raises ServiceError, with what was paid, once the rent is over: the run goes no further on this machine. With the
+        reason `limit` it has still to be ended.
         """
-        rental, now = self.rental, self.renter.clock.now()
+        rental = self.rental
         if not rental.is_open:
-            raise self._over(rental.why or RentalReason.GONE, "its rent was ended by another command")
-        if now >= rental.intent.deadline + GRACE_S:
-            self._end(RentalReason.LIMIT)
-            raise self._over(RentalReason.LIMIT, "its time was up, and its run had not ended")
+            raise self.over(rental.why or RentalReason.GONE, "its rent was ended by another command")
+        if self.is_over:
+            raise self.over(RentalReason.LIMIT, "its time was up")
         if error is None:
             return
         try:
-            instances = self.renter.provider.instances()
+            provider = self.renter.provider
+            found = first_of(rental, provider.instances())
+            if found is None and rental.instance is not None:
+                found = provider.instance(rental.instance)  # a list may lack what is there
         except ServiceError as unanswered:
             if not is_passing(unanswered):
                 raise
             return  # the network here may be down
-        self._judge(first_of(rental, instances), view)
+        self._judge(found, view)
 
     def _judge(self, instance: Instance | None, view: View) -> None:
         """Deal with what the provider says of a machine that does not answer."""
         if instance is None or not instance.is_billed:
             self._end(RentalReason.GONE)
-            raise self._over(RentalReason.GONE, "the provider does not list it any more")
+            raise self.over(RentalReason.GONE, "the provider does not list it any more")
         if instance.state is InstanceState.PREEMPTED:
             self._end(RentalReason.PREEMPTED)
-            raise self._over(RentalReason.PREEMPTED, "the provider has taken the machine away")
+            raise self.over(RentalReason.PREEMPTED, "the provider has taken the machine away")
         if instance.state is InstanceState.ENDING:
             self._end(RentalReason.GONE)
-            raise self._over(RentalReason.GONE, "somebody else has ended it")
+            raise self.over(RentalReason.GONE, "somebody else has ended it")
         if not instance.is_ready and instance.word not in self._said:
             self._said.add(instance.word)
             short = self.tenancy.run.rpartition("-")[2]
@@ -131,7 +146,7 @@ class Tenant:
                 f"   go on elsewhere   launch recover {short} --host HOST --abandon"
             )
 
-    def _over(self, reason: str, why: str) -> ServiceError:
+    def over(self, reason: str, why: str) -> ServiceError:
         """Return the error that says why a run goes no further on this machine."""
         run = self.tenancy.run
         short = run.rpartition("-")[2]
@@ -145,27 +160,59 @@ class Tenant:
         """End the rent; return once the provider does not list the machine any more. Raises ServiceError if it still does."""
         with view.stage("end") as stage:
             stage.progress(f"the rent of {self.host.name}'s machine")
-            ended = self._end(why)
+            try:
+                ended = self._end(why)
+            except ServiceError as error:
+                if error.reason == RentalReason.STILL_BILLED:
+                    raise
+                words = f"{error}\n  {self.still_rented}"
+                raise type(error)(error.host, error.reason, words, error.retry_s) from error
             minutes = (ended.ended or self.renter.clock.now()) - ended.since
             stage.text = f"the machine is gone: {minutes / 60:.0f} minutes, at most {self.cost}"
 
-    def give_up(self, view: View) -> None:
-        """End the rent after a failure, and say what was paid. A failure of that is only said: the first one is raised."""
+    def give_up(self, view: View, failure: BaseException) -> None:
+        """End the rent after a failure, and say what was paid.
+
+        If that fails too it is only said, since the first failure is raised. Raises ServiceError if the first one was an
+        interrupt, or another one comes: who interrupts is not to believe that nothing is left.
+        """
         if not self.rental.is_open:
             return
+        words = self.still_rented  # if it is interrupted
         try:
             self.end("the launch failed", view)
+            words = ""
         except (HostError, OSError) as error:
-            view.note(f"{error}")
+            words = str(error)
+        finally:
+            if words and not isinstance(sys.exception() or failure, Exception):
+                raise ServiceError(self.host.name, RentalReason.STILL_BILLED, words) from None
+        if words:
+            view.note(words)
 
     def _end(self, why: str) -> Rental:
         return self.renter.end(self.rental, why)
 
     def hand_over(self, mirror: Mirror) -> Keeper:
-        """Leave the rental to a process in the background, which follows the run and ends the rent. Raises OSError.
+        """Leave the rental to a process in the background, which follows the run and ends the rent.
 
-        It is the same as `launch attach`, in a session of its own, with the rental's lock from its first moment.
+        It is the same as `launch attach`, in a session of its own, with the rental's lock from its first moment. Raises
+        ServiceError if it cannot be started.
         """
+        try:
+            return self._hand_over(mirror)
+        except (OSError, BadFileError) as error:
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
+            words = (
+                f"{self.still_rented}\n  no process could be left that ends it: {why}\n"
+                f"  to lose what its run made   launch reconcile --adopt {self.rental.instance}"
+            )
+            raise ServiceError(self.host.name, RentalReason.STILL_BILLED, words) from error
+        finally:
+            self.release()
+
+    def _hand_over(self, mirror: Mirror) -> Keeper:
+        self.renter.ledger.rental(self.nonce)  # it finds the rental there
         log = self.renter.ledger.place(self.nonce) / tenancies.KEEPER_LOG
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = self._lock.fileno()
@@ -180,13 +227,12 @@ class Tenant:
                 pass_fds=(descriptor,),
                 start_new_session=True,
             )
-        self.release()
         return Keeper(process.pid, str(log))
 
     def release(self) -> None:
         """Look after it no more. Once is enough."""
-        if not self._is_released:
-            self._is_released = True
+        if not self.is_released:
+            self.is_released = True
             self._lock.release()
             self._account.close()
 
