@@ -36,6 +36,10 @@ class LambdaKey:
         """Return a text without the key, in case that the service repeats it."""
         return text.replace(self._secret, "***")
 
+    def is_in(self, text: str) -> bool:
+        """Whether a text holds the key."""
+        return self._secret in text
+
     def fingerprint(self, base: str) -> str:
         """Return eight digits that stand for this key at a service: no call tells the name of its account."""
         return hashlib.sha256(f"launcher\0{base}\0{self._secret}".encode()).hexdigest()[:8]

@@ -145,6 +145,13 @@ class Ledger:
             _append(descriptor, line)
             return _after(rental, line)
 
+    def note_price(self, nonce: str, cents_per_hour: int) -> Rental:
+        """Record that an hour costs something else than was offered."""
+        line = {"kind": "price", "cents_per_hour": cents_per_hour}
+        with self._locked(nonce) as (descriptor, rental):
+            _append(descriptor, line)
+            return _after(rental, line)
+
     def note_extra(self, nonce: str, instance: str, cents: int | None = None) -> Rental:
         """Record another instance of a rental, and what it has cost once it has gone."""
         line = {"kind": "extra", "instance": instance, **({} if cents is None else {"cents": cents})}
@@ -272,6 +279,9 @@ def _after(rental: Rental, line: dict[str, Any]) -> Rental:
     kind, time = line.get("kind"), line.get("time", rental.intent.time)
     if kind == "missing":
         return rental.model_copy(update={"missing_since": time})
+    if kind == "price":
+        intent = {**rental.intent.model_dump(), "cents_per_hour": line["cents_per_hour"]}
+        return rental.model_copy(update={"intent": Intent.model_validate(intent)})
     if kind == "extra":
         known = {extra.id: extra for extra in rental.extras}
         known[line["instance"]] = Extra(line["instance"], line.get("cents"))

@@ -117,6 +117,13 @@ class Renter:
             now = self.clock.now()
             instance = self._look_for(rental)
             report(rental, instance)
+            if (
+                instance is not None
+                and (price := instance.cents_per_hour or 0) > rental.intent.cents_per_hour
+            ):
+                offered, rental = rental.intent.cents_per_hour, self.ledger.note_price(rental.nonce, price)
+                why = f"an hour costs {dollars(price)}, and not {dollars(offered)} as was offered"
+                raise self._given_up(rental, RentalReason.PRICE, why)
             if instance is not None and instance.is_ready:
                 self.ledger.step(rental.nonce, RentalState.READY, self.clock.now())
                 return instance

@@ -137,6 +137,7 @@ class RentalReason(StrEnum):
     PREEMPTED = "preempted"
     GONE = "gone"
     LIMIT = "limit"
+    PRICE = "price"
     STILL_BILLED = "still-billed"
 
 

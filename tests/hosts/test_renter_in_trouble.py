@@ -6,7 +6,7 @@ import shutil
 import pytest
 from testbed.lambda_client import REGION, RUN, SETUP, offer
 
-from launcher.errors import BadFileError, RefusedError, ServiceError
+from launcher.errors import BadFileError, RefusedError, ServiceError, UnsettledError
 from launcher.hosts.reconciler import reconcile, survey
 from launcher.hosts.rental_ledger import Ledger
 from launcher.hosts.renter import Renter
@@ -218,3 +218,99 @@ def test_a_damaged_line_makes_a_rental_unreadable(renter, lambda_service, tmp_pa
     assert lambda_service.terminated() == set()
     renter.end(rental, "done")
     assert lambda_service.alive() == []
+
+
+def test_a_price_that_rose_since_the_offer_is_not_paid(renter, lambda_service):
+    """The machine is ended before it is used, and its cost is by the price that is charged."""
+    lambda_service.state.kinds["gpu_1x_a10"].cents = 12900
+    rental, lock = rent(renter)
+    with pytest.raises(ServiceError, match=r"\$129\.00, and not \$1\.29") as caught:
+        renter.wait_until_ready(rental, 900, lambda *_: None)
+    lock.release()
+    assert caught.value.reason == RentalReason.PRICE
+    assert lambda_service.alive() == []
+    ended = renter.ledger.rental(rental.nonce)
+    assert ended.state is RentalState.ENDED
+    assert ended.cents >= 215  # a minute at that price
+
+
+def with_instance(lambda_service, **values):
+    """Let the next list have its instances with other values, and the raw answer go past the stand-in's own checks."""
+    (one,) = lambda_service.alive()
+    shown = {**lambda_service.state.instances(lambda_service.state.accounts[0], None, "")[0], **values}
+    lambda_service.fail("instances", "answer", data=[shown])
+    return one
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"status": "active", "ip": "$(reboot)"},
+        {"status": "active", "ip": "-oProxyCommand=x"},
+        {"status": "active", "ip": "evil.example"},
+        {"status": "active", "ip": ["10.0.0.1"]},
+        {"status": ["active"], "ip": "10.0.0.1"},
+        {"status": "\x1b[2Jactive", "ip": "10.0.0.1"},
+        {"instance_type": {"name": "gpu_1x_a10", "price_cents_per_hour": -5}},
+        {"instance_type": {"name": "gpu_1x_a10", "price_cents_per_hour": 10**30}},
+        {"instance_type": {"name": 7}},
+        {"region": "us-east-1"},
+        {"tags": "launch:nonce"},
+        {"name": 5},
+    ],
+    ids=str,
+)
+def test_a_field_of_nonsense_is_not_used(renter, lambda_service, values):
+    """Neither as an address, nor as a price, nor on a terminal."""
+    rental, _ = rent(renter)
+    with_instance(lambda_service, **values)
+    (seen,) = renter.provider.instances()
+    assert not seen.is_ready
+    assert seen.word.isprintable()
+    assert seen.cents_per_hour in (None, 129)
+    renter.wait_until_ready(rental, 900, lambda *_: None)
+
+
+@pytest.mark.parametrize("bad", ["x; reboot", "../ssh-keys", "", "a b", "\x1b[2J", 5, None])
+def test_an_id_of_nonsense_makes_the_list_unreadable(renter, lambda_service, bad):
+    """It would stand in commands that are shown, and in addresses; a list that is wrong ends nothing."""
+    rental, _ = rent(renter)
+    with_instance(lambda_service, id=bad)
+    with pytest.raises(ServiceError) as caught:
+        renter.provider.instances()
+    assert caught.value.reason == LambdaReason.MALFORMED
+    lambda_service.fail("launch", "answer", data={"instance_ids": [bad]})
+    with pytest.raises(UnsettledError):
+        renter.provider.launch(rental.intent, SETUP)
+
+
+def test_offers_of_nonsense_are_left_out(renter, lambda_service):
+    """Prices and sizes that no machine has, and names that would do something on a terminal or in a command."""
+    types = lambda_service.state.types(None, None, "")
+    good = types["gpu_1x_a10"]["instance_type"]
+
+    def offer_of(**values):
+        return {"instance_type": {**good, **values}, "regions_with_capacity_available": []}
+
+    bad = [
+        {"name": "gpu; reboot"},
+        {"name": "\x1b[2J"},
+        {"price_cents_per_hour": 0},
+        {"price_cents_per_hour": -1},
+        {"price_cents_per_hour": 1.5},
+        {"price_cents_per_hour": "129"},
+        {"price_cents_per_hour": 10**400},
+        {"specs": {**good["specs"], "gpus": 10**12}},
+        {"specs": {**good["specs"], "gpus": -1}},
+        {"specs": None},
+    ]
+    answer = {str(number): offer_of(**values) for number, values in enumerate(bad)}
+    shown = {"description": "\x1b[2J1x A10", "gpu_description": "\x07A10 (24 GB)", "later": {"x": 1}}
+    lambda_service.fail("types", "answer", data={**answer, "good": offer_of(**shown), "twin": offer_of()})
+    found = renter.provider.offers()
+    assert [one.type for one in found] == ["gpu_1x_a10", "gpu_1x_a10"]
+    assert all(one.title.isprintable() and one.card.isprintable() for one in found)
+    lambda_service.fail("types", "answer", data=answer)
+    with pytest.raises(ServiceError) as caught:
+        renter.provider.offers()
+    assert caught.value.reason == LambdaReason.MALFORMED

@@ -1,11 +1,13 @@
 """A rented machine in bad luck: keys that change, folders that go away, full disks, second interrupts: no data and no orphan is left."""
 
+import contextlib
 import re
 import shutil
 import signal
 
 import pytest
 from testbed.client import until
+from testbed.lambda_cloud import KEY
 
 ON_RENTED = ("--host", "rented", "--profile", "a100_40gb")
 TRAIN = """
@@ -248,3 +250,83 @@ def test_a_wait_outlasts_an_outage(project):
     done = project.client.run(*ON_RENTED, "--wait=1h", "--", "python3", "train.py")
     assert done.returncode == 0, done.stderr
     assert project.ours() == []
+
+
+@pytest.mark.parametrize("how", ["secret", "env-file", "other name", "variable", "words"])
+def test_the_key_never_goes_to_a_machine(project, how):
+    """Whoever hands it to the job, by whatever name, is refused before anything is rented."""
+    (project.client.project / "my.env").write_text(
+        f"{'WHATEVER' if how == 'other name' else 'LAMBDA_API_KEY'}='x {KEY}'\n"
+    )
+    words = {
+        "secret": ("--secret", "LAMBDA_API_KEY"),
+        "variable": ("-e", f"SETTING=x{KEY}x"),
+        "words": (),
+    }.get(how, ("--env-file", "my.env"))
+    more = (KEY,) if how == "words" else ()
+    done = project.client.run(*ON_RENTED, *words, "--", "python3", "train.py", *more)
+    assert done.returncode in (2, 3), done.stderr
+    assert KEY not in done.stdout + done.stderr
+    assert project.service.of("launch") == []
+
+
+def test_a_limit_of_any_size_can_be_said(project):
+    """A cost that allows ages is a year, and the times of it can be shown."""
+    project.table(max_hours=1e3, max_cost=1e30)
+    project.client.ok(*ON_RENTED, "--dry-run", "--", "python3", "train.py")
+    text = (project.client.project / "launch.toml").read_text().replace("max_hours = 1000.0\n", "")
+    (project.client.project / "launch.toml").write_text(text)
+    said = project.client.run("--yes", "--detach", *ON_RENTED, "--", "python3", "train.py")
+    assert said.returncode == 0, said.stderr
+    assert "at most $17,432.40" in said.stderr
+    project.until_gone()
+    until(lambda: not project.keepers(), "the keeper's end")
+
+
+def test_a_price_that_rises_between_offer_and_launch(project):
+    """What was agreed to is not exceeded: it is ended before the run begins."""
+
+    def rise(line):
+        if line["call"] == "launch":
+            project.service.state.kinds["gpu_1x_a100"].cents = 1990
+
+    project.service.before = rise
+    done = project.client.run(*ON_RENTED, "--", "python3", "train.py")
+    assert done.returncode == 4
+    assert "an hour costs $19.90, and not $1.99" in done.stderr
+    assert project.ours() == []
+    assert not [*project.client.runs.glob("2*")]
+
+
+def test_a_project_file_that_breaks_while_its_run_goes_on(project):
+    """The process that is left behind needs it no more."""
+    process = project.started("--", "python3", "train.py", "wait")
+    (project.client.project / "launch.toml").write_text("[hosts\n")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    project.go()
+    project.until_gone()
+    (rental,) = project.rentals()
+    assert weights(project, rental.intent.run).exists()
+    until(lambda: not project.keepers(), "the keeper's end")
+
+
+def test_a_disk_that_fills_up_while_a_run_is_followed(project, small_disk):
+    """The follower fails, and says who tries again; once there is room all comes home, and the rent ends."""
+    project.client.runs.symlink_to(small_disk)
+    process = project.started("--", "python3", "train.py", "wait")
+    filler = small_disk / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
+    project.go()
+    _, said = process.communicate(timeout=90)
+    assert "Traceback" not in said
+    assert re.search(r"goes on trying .* \$0\.\d\d so far", said), said
+    assert len(project.ours()) == 1
+    filler.unlink()
+    project.until_gone()
+    until(lambda: not project.keepers(), "the keeper's end")
+    (rental,) = project.rentals()
+    assert weights(project, rental.intent.run).read_text() == "w" * 1000
+    assert rental.ended < rental.intent.deadline
