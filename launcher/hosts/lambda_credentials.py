@@ -85,6 +85,8 @@ def _key_in(text: str, path: Path) -> str:
 def _private_text(path: Path) -> str | None:
     """Return the text of a file that only its owner can read; None if it is missing."""
     try:
+        if path.exists() and not path.is_file():
+            raise BadFileError(f"lambda: {path} is not a regular file")  # a pipe could keep one waiting
         with path.open() as file:
             about = os.fstat(file.fileno())
             if stat.S_IMODE(about.st_mode) & 0o077:

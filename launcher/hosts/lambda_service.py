@@ -115,7 +115,11 @@ class LambdaService:
                 raise self._unsettled(what, Reason(error.failure), str(error)) from None
             raise self._lost(what, error) from None
         meaning = self._meaning(reply)
-        if reply.status >= 500 or (meaning is not None and meaning.reason is Reason.UPSTREAM):
+        if (
+            reply.status >= 500
+            or reply.status == 408
+            or (meaning is not None and meaning.reason is Reason.UPSTREAM)
+        ):
             reason = Reason.SERVER_ERROR if meaning is None else meaning.reason
             raise self._unsettled(what, reason, f"it answered {reply.status}")
         self._check(reply, what)

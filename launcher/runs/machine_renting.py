@@ -75,20 +75,22 @@ class _Renting:
         self._host_key = new_key()
 
     def rent(self) -> Tenant:
-        with self._view.stage("rent") as stage:
-            held, candidate = self._first_free(stage)
-            stage.text = self._words(held.rental, candidate)
-        tenant = Tenant(self._account, held, self._tenancy(held.rental, None))
+        tenant = None
         try:
+            with self._view.stage("rent") as stage:
+                held, candidate = self._first_free(stage)
+                tenant = Tenant(self._account, held, self._tenancy(held.rental, None))
+                stage.text = self._words(held.rental, candidate)
             with self._view.stage("boot") as stage:
                 instance = self._boot(held.rental, candidate, stage)
             tenant.tenancy = self._tenancy(held.rental, instance)
             self._prepare(tenant, held.rental.since + boot_limit_s(candidate.priced.offer.cards))
         except BaseException as error:
-            try:
-                tenant.give_up(self._view, error)
-            finally:
-                tenant.release()
+            if tenant is not None:
+                try:
+                    tenant.give_up(self._view, error)
+                finally:
+                    tenant.release()
             raise
         return tenant
 

@@ -44,6 +44,13 @@ def reconcile_all(adopted: Sequence[str], view: View, *, dry_run: bool) -> list[
         view.note(str(other))
     if failed:
         raise failed[0]
+    seen = {one.instance for report in reports for one in report.done.ended}
+    seen |= {one.instance.id for report in reports for one in report.done.judged if one.instance is not None}
+    for instance in adopted:
+        if instance not in seen:
+            view.note(
+                f"{instance} is not in the list of this account: it has gone, or it is another account's"
+            )
     return reports
 
 

@@ -180,7 +180,10 @@ class Tenant:
             return
         words = self.still_rented  # if it is interrupted
         try:
-            self.end("the launch failed", view)
+            try:
+                self.end("the launch failed", view)
+            except OSError:  # as of a terminal that was closed, or `| head`: it is ended all the same
+                self._end("the launch failed")
             words = ""
         except (HostError, OSError) as error:
             words = str(error)

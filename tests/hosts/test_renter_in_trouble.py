@@ -314,3 +314,14 @@ def test_offers_of_nonsense_are_left_out(renter, lambda_service):
     with pytest.raises(ServiceError) as caught:
         renter.provider.offers()
     assert caught.value.reason == LambdaReason.MALFORMED
+
+
+def test_a_list_that_lacks_an_instance_does_not_make_it_gone(renter, lambda_service):
+    """Every time: it is asked for by its id, and ended."""
+    rental, lock = ready(renter)
+    lock.release()
+    lambda_service.fail("instances", "answer", data=[], times=3)
+    reconcile(renter)
+    assert lambda_service.alive() == []
+    assert lambda_service.terminated() == {rental.instance}
+    assert not reconcile(renter).is_anything_billed

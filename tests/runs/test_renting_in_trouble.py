@@ -330,3 +330,49 @@ def test_a_disk_that_fills_up_while_a_run_is_followed(project, small_disk):
     (rental,) = project.rentals()
     assert weights(project, rental.intent.run).read_text() == "w" * 1000
     assert rental.ended < rental.intent.deadline
+
+
+def test_a_terminal_that_is_closed_leaves_a_keeper(project):
+    """SIGHUP is as Ctrl-C; before the run began what was rented is ended."""
+    process = project.started("--", "python3", "train.py", "wait")
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=60)
+    (rental,) = project.rentals()
+    assert project.ledger.is_held(rental.nonce)
+    project.go()
+    project.until_gone()
+    until(lambda: not project.keepers(), "the keeper's end")
+    assert weights(project, rental.intent.run).exists()
+    done = []
+
+    def hang_up(line):
+        if line["call"] == "instances" and not done:
+            done.append(process.send_signal(signal.SIGHUP))
+
+    project.service.after = hang_up
+    process = project.client.start(*ON_RENTED, "--", "python3", "train.py")
+    process.communicate(timeout=60)
+    assert project.ours() == []
+
+
+def test_a_reader_that_goes_away_while_it_boots_leaves_no_machine(project):
+    """As `launch … 2>&1 | head` does: what is said goes nowhere, and the rent is ended."""
+    process = project.client.start(*ON_RENTED, "--", "python3", "train.py")
+    closed = []
+
+    def close(line):
+        if line["call"] == "launch":
+            closed.append(process.stderr.close())
+
+    project.service.after = close
+    process.stdout.read()
+    process.wait(timeout=60)
+    assert closed
+    assert project.ours() == []
+    assert not [rental for rental in project.rentals() if rental.is_open]
+
+
+def test_a_wrong_id_to_adopt_is_said(project):
+    """Else one would think that it has been ended."""
+    done = project.client.run("reconcile", "--adopt", "0123456789abcdef")
+    assert "0123456789abcdef is not in the list" in done.stderr
