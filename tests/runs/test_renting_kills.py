@@ -5,7 +5,8 @@ finished is home, by the sha256sum of the dead machines' disks. `make rents` has
 """
 
 import pytest
-from testbed.rent_rounds import CALLS, FILES, rounds
+from testbed.client import is_gone, until
+from testbed.rent_rounds import CALLS, FILES, LAUNCH, rounds
 from testbed.rents import HOWS, MOST_LATER_S, Killer, Tally, kill
 from testbed.two_hosts import killed_after
 
@@ -14,12 +15,17 @@ pytestmark = [
     pytest.mark.slow(reason="each round rents a machine and reconciles three times"),
 ]
 REQUESTS = range(1, len(CALLS) + 1)
-IN_CI = {4, 8, 10, "start"}
+IN_CI = {4, 8, 10, "start", 0, 2}
 
 
 def some_in_ci(points):
     """Leave the others to `make long`."""
     return [pytest.param(one, marks=[] if one in IN_CI else pytest.mark.long) for one in points]
+
+
+def how_of(one, number):
+    """Take turns."""
+    return HOWS[(number + one.turn) % len(HOWS)]
 
 
 @pytest.fixture
@@ -37,7 +43,7 @@ def test_a_launch_that_nobody_kills(each_round):
     assert tuple(line["call"] for line in one.service.calls) == CALLS
     ((run, there),) = one.finished().items()
     assert len([*there.iterdir()]) == len([*(one.client.runs / run / "outputs" / "out").iterdir()]) == FILES
-    one.judge(one.reconciles())
+    one.judge()
     (one.client.runs / run / "outputs" / "out" / "7").unlink()
     assert one.lost() == [f"{run}: 7"]
 
@@ -47,7 +53,7 @@ def test_killed_at_a_request(each_round, record_property, number):
     """Before it is accepted, which it then is not; before its answer is sent; or a little later."""
     tally = Tally()
     for one in each_round:
-        how = HOWS[(number + one.turn) % len(HOWS)]
+        how = how_of(one, number)
         killer = Killer(one.service, number, how, one.dice)
         process = one.launch()
         killer.begin(process.pid)
@@ -55,7 +61,7 @@ def test_killed_at_a_request(each_round, record_property, number):
         killer.end()
         was_killed = process.returncode == -9
         assert was_killed or how == "answered"  # a little later it may have ended
-        one.judge(one.reconciles())
+        one.judge()
         one.add_to(tally, killed=was_killed)
     tally.record(record_property, "`launch`", f"request {number}, {CALLS[number - 1]}")
 
@@ -67,7 +73,7 @@ def test_killed_after_a_stage(each_round, record_property, stage):
     for one in each_round:
         process = one.launch()
         killed_after(process, stage, one.dice.uniform(0.0, MOST_LATER_S) if one.turn else 0.0)
-        one.judge(one.reconciles())
+        one.judge()
         one.add_to(tally, killed=process.returncode == -9)
     tally.record(record_property, "`launch`", f"up to 0.3 s after stage {stage}")
 
@@ -81,6 +87,71 @@ def test_killed_while_files_come_home(each_round, record_property):
         kill(process.pid)
         process.communicate()
         assert process.returncode == -9
-        one.judge(one.reconciles())
+        one.judge()
         one.add_to(tally, killed=True)
     tally.record(record_property, "`launch`", "while files come home")
+
+
+KEEPER = ("instances", "terminate", "instances")
+
+
+@pytest.mark.parametrize("number", some_in_ci(range(len(KEEPER) + 1)))
+def test_a_keeper_is_killed(each_round, record_property, number):
+    """At a request of its end of the rent, or before that, while files come home: two reconciles do what is left."""
+    tally = Tally()
+    for one in each_round:
+        one.client.ok("--detach", *LAUNCH, "wait")
+        (pid,) = one.cloud.keepers()
+        killer = Killer(one.service, number, how_of(one, number), one.dice)
+        killer.begin(pid)
+        one.cloud.go()
+        was_killed = False
+        if number == 0:
+            one.until_home(one.dice.randrange(1, FILES // 2))
+            was_killed = kill(pid)
+        until(lambda pid=pid: is_gone(pid), "the keeper's end")
+        killer.end()
+        one.judge()
+        one.add_to(tally, killed=was_killed or killer.has_killed)
+    point = f"request {number}, {KEEPER[number - 1]}" if number else "while files come home"
+    tally.record(record_property, "the keeper of a detached run", point)
+
+
+@pytest.mark.parametrize("number", some_in_ci([4, 5, 6, 8]))
+def test_killed_after_a_launch_that_made_two(each_round, record_property, number):
+    """One of them is ended by the client, or by the reconciles; what both have cost is in the ledger."""
+    tally = Tally()
+    for one in each_round:
+        one.service.state.is_doubled = True
+        how = "accepted" if number == 4 else how_of(one, number)
+        killer = Killer(one.service, number, how, one.dice)
+        process = one.launch()
+        killer.begin(process.pid)
+        process.communicate(timeout=120)
+        killer.end()
+        one.judge()
+        one.add_to(tally, killed=process.returncode == -9)
+    assert tally.doubled == tally.rounds
+    tally.record(record_property, "`launch`", f"two instances for one call: request {number}")
+
+
+@pytest.mark.parametrize("look", some_in_ci([0, 1, 3]))
+def test_killed_at_a_launch_whose_instance_comes_late(each_round, record_property, look):
+    """At the launch itself, or at a look for its instance, which comes 250 s later: the reconciles wait for it, and end it."""
+    tally = Tally()
+    for one in each_round:
+        if look:
+            one.service.fail("launch", "late", wait_s=250)
+            how = how_of(one, look)
+            killer = Killer(one.service, (4 if how == "unheard" else 3) + look, how, one.dice)
+        else:
+            killer = Killer(one.service, 4, "unheard", one.dice, then=lambda one=one: one.let_come_late(250))
+        process = one.launch()
+        killer.begin(process.pid)
+        process.communicate(timeout=120)
+        killer.end()
+        one.judge()
+        assert len(one.witness.ours) == 1
+        one.add_to(tally, killed=process.returncode == -9)
+    where = f"look {look} for it" if look else "the launch"
+    tally.record(record_property, "`launch`", f"no answer, an instance 250 s later: {where}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from testbed.client import Client, missing, until
@@ -13,7 +14,7 @@ from testbed.rents import ROUNDS, Tally, Witness
 from testbed.sshd import MissingPartError
 
 LAUNCH = ("--host", "rented", "--profile", "a100_40gb", "--", "python3", "train.py")
-FILES = 201
+FILES = 61
 TRAIN = f"""
 import os, sys, time
 os.makedirs("out")
@@ -45,15 +46,26 @@ class Round:
         """Start a client that rents."""
         return self.client.start(*LAUNCH, *more)
 
+    def let_come_late(self, wait_s: float) -> None:
+        """Let the last launch, which was not accepted, make its instance after a while."""
+        state, (*_, line) = self.service.state, self.service.of("launch")
+        state.late.append((state.clock.now() + wait_s, state.accounts[0], line["body"]))
+
     def reconciles(self) -> list[subprocess.Popen[str]]:
         """Start two at once."""
         return [self.client.start("reconcile") for _ in range(2)]
 
-    def judge(self, reconciles: list[subprocess.Popen[str]]) -> None:
-        """After these reconciles nothing of ours lives but what a process looks after; in the end nothing does, and all is home."""
-        for one in reconciles:
+    def judge(self, begun: Sequence[subprocess.Popen[str]] = ()) -> None:
+        """After two reconciles nothing of ours lives but what a process looks after; in the end nothing does, and all is home.
+
+        `begun` are two that were started before; else two run at once.
+        """
+        for one in begun:
             _, said = one.communicate(timeout=120)
             assert "Traceback" not in said, said
+        if not begun:
+            with ThreadPoolExecutor(2) as pool:
+                list(pool.map(lambda _: self.client.run("reconcile"), range(2)))
         self.witness.check_single()
         held = {one.instance for one in self.cloud.rentals() if self.cloud.ledger.is_held(one.nonce)}
         assert {one.id for one in self.witness.alive} <= held
@@ -67,8 +79,11 @@ class Round:
 
     def until_home(self, count: int) -> None:
         """Wait until so many of its files are here."""
-        files = "2*/outputs/out/*"
-        until(lambda: len([*self.client.runs.glob(files)]) >= count, "files that come home", every=0.01)
+        until(lambda: self.files_home() >= count, "files that come home", every=0.01)
+
+    def files_home(self) -> int:
+        """Return how many of its files are here."""
+        return len([*self.client.runs.glob("2*/outputs/out/*")])
 
     def lost(self) -> list[str]:
         """Return the files of finished trainings, on any machine's disk, that are not home byte for byte."""

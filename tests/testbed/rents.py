@@ -28,10 +28,7 @@ MOST_LATER_S = 0.3
 
 
 class Killer:
-    """Kills one of some clients at its own Nth request, whichever comes there first; and with it, if wanted, all of them.
-
-    `then` is called once that is done. How: see HOWS.
-    """
+    """Kills one of some clients at its own Nth request, whichever comes there first; then `then` is called. How: see HOWS."""
 
     def __init__(
         self,
@@ -40,13 +37,12 @@ class Killer:
         how: str,
         dice: random.Random,
         *,
-        kills_all: bool = False,
         then: Callable[[], None] = lambda: None,
     ) -> None:
         """Wait for `begin`: until then requests are held."""
         self.victim: int | None = None
-        self._service, self._number, self._how = service, number, how
-        self._kills_all, self._then = kills_all, then
+        self.has_killed = False
+        self._service, self._number, self._how, self._then = service, number, how, then
         self._later_s = MOST_LATER_S * dice.random() ** 3
         self._clients: list[int] = []
         self._begun, self._done = threading.Event(), threading.Event()
@@ -83,17 +79,19 @@ class Killer:
 
     def _kill(self) -> None:
         assert self.victim is not None
-        for pid in self._clients if self._kills_all else (self.victim,):
-            kill(pid)
+        self.has_killed = kill(self.victim)
         self._then()
         self._done.set()
 
 
-def kill(pid: int) -> None:
-    """Kill a process, and return once it runs no more. One that has ended is left alone."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-    until(lambda: is_gone(pid), "the end of a killed process")
+def kill(pid: int) -> bool:
+    """Kill a process, and return once it runs no more; return whether it had not ended by itself."""
+    was_alive = not is_gone(pid)
+    if was_alive:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: is_gone(pid), "the end of a killed process")
+    return was_alive
 
 
 def sender_of(port: int, clients: Iterable[int]) -> int | None:
@@ -165,6 +163,7 @@ class Tally:
     doubled: int = 0
     billed: int = 0
     known: int = 0
+    extra: int = 0
 
     def add(self, witness: Witness, rentals: Sequence[Rental], *, killed: bool) -> None:
         """Count a round that is over, and was judged."""
@@ -177,6 +176,7 @@ class Tally:
         self.doubled += len(witness.doubled)
         self.billed += sum(one.cents(now) for one in witness.ours)
         self.known += sum(rental.cents_at(now) for rental in rentals)
+        self.extra += sum(extra.cents or 0 for rental in rentals for extra in rental.extras)
 
     def record(self, record_property: Callable[[str, object], None], where: str, point: str) -> None:
         """Put a row of the table on record."""
@@ -187,6 +187,7 @@ class Tally:
             record_property(name, getattr(self, name))
         record_property("billed", f"${self.billed / 100:.2f}")
         record_property("known", f"${self.known / 100:.2f}")
+        record_property("extra", f"${self.extra / 100:.2f}")
 
 
 def _end(one: Instance) -> float:
