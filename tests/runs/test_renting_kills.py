@@ -15,12 +15,11 @@ pytestmark = [
     pytest.mark.slow(reason="each round rents a machine and reconciles three times"),
 ]
 REQUESTS = range(1, len(CALLS) + 1)
-IN_CI = {4, 8, 10, "start", 0, 2}
 
 
-def some_in_ci(points):
-    """Leave the others to `make long`."""
-    return [pytest.param(one, marks=[] if one in IN_CI else pytest.mark.long) for one in points]
+def points(all_of_them, *in_ci):
+    """Leave all but some to `make long`."""
+    return [pytest.param(one, marks=[] if one in in_ci else pytest.mark.long) for one in all_of_them]
 
 
 def how_of(one, number):
@@ -48,7 +47,7 @@ def test_a_launch_that_nobody_kills(each_round):
     assert one.lost() == [f"{run}: 7"]
 
 
-@pytest.mark.parametrize("number", some_in_ci(REQUESTS))
+@pytest.mark.parametrize("number", points(REQUESTS, 4, 10))
 def test_killed_at_a_request(each_round, record_property, number):
     """Before it is accepted, which it then is not; before its answer is sent; or a little later."""
     tally = Tally()
@@ -66,7 +65,7 @@ def test_killed_at_a_request(each_round, record_property, number):
     tally.record(record_property, "`launch`", f"request {number}, {CALLS[number - 1]}")
 
 
-@pytest.mark.parametrize("stage", some_in_ci(["login", "probe", "ship", "start"]))
+@pytest.mark.parametrize("stage", points(["login", "probe", "ship", "start"], "start"))
 def test_killed_after_a_stage(each_round, record_property, stage):
     """Up to 0.3 s after it."""
     tally = Tally()
@@ -95,7 +94,7 @@ def test_killed_while_files_come_home(each_round, record_property):
 KEEPER = ("instances", "terminate", "instances")
 
 
-@pytest.mark.parametrize("number", some_in_ci(range(len(KEEPER) + 1)))
+@pytest.mark.parametrize("number", points(range(len(KEEPER) + 1), 2))
 def test_a_keeper_is_killed(each_round, record_property, number):
     """At a request of its end of the rent, or before that, while files come home: two reconciles do what is left."""
     tally = Tally()
@@ -117,7 +116,7 @@ def test_a_keeper_is_killed(each_round, record_property, number):
     tally.record(record_property, "the keeper of a detached run", point)
 
 
-@pytest.mark.parametrize("number", some_in_ci([4, 5, 6, 8]))
+@pytest.mark.parametrize("number", points([4, 5, 6, 8], 5))
 def test_killed_after_a_launch_that_made_two(each_round, record_property, number):
     """One of them is ended by the client, or by the reconciles; what both have cost is in the ledger."""
     tally = Tally()
@@ -135,7 +134,7 @@ def test_killed_after_a_launch_that_made_two(each_round, record_property, number
     tally.record(record_property, "`launch`", f"two instances for one call: request {number}")
 
 
-@pytest.mark.parametrize("look", some_in_ci([0, 1, 3]))
+@pytest.mark.parametrize("look", points([0, 1, 3], 0))
 def test_killed_at_a_launch_whose_instance_comes_late(each_round, record_property, look):
     """At the launch itself, or at a look for its instance, which comes 250 s later: the reconciles wait for it, and end it."""
     tally = Tally()
