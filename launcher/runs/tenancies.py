@@ -5,7 +5,7 @@ The ledger says what is rented; beside it lies a rental's tenancy, which says ho
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +15,7 @@ from launcher.hosts.rental_ledger import Ledger, usual_folder
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.whole_file import write_durably
-from launcher.values.renting import Rental, dollars
+from launcher.values.renting import Rental, dollars, run_cents
 from launcher.values.tenancy import Tenancy
 
 if TYPE_CHECKING:
@@ -118,20 +118,20 @@ def gone(mirror: Mirror) -> str | None:
         return None
     short = mirror.short
     mend = f"what is here   launch logs {short}     go on elsewhere   launch recover {short} --host HOST --abandon"
-    return f"{mirror.run}: {_why_gone(found)}\n  {mend}"
+    return f"{mirror.run}: {_why_gone(found, ledger().rentals())}\n  {mend}"
 
 
 def gone_machines() -> dict[str, str]:
     """Return what became of the machines that are rented no more, in one line each, by the run that they were for."""
     if not usual_folder().is_dir():
         return {}
-    newest = {one.tenancy.run: one for one in rented()}
-    return {run: _why_gone(one) for run, one in newest.items() if not one.rental.is_open}
+    newest, rentals = {one.tenancy.run: one for one in rented()}, ledger().rentals()
+    return {run: _why_gone(one, rentals) for run, one in newest.items() if not one.rental.is_open}
 
 
-def _why_gone(found: RentedMachine) -> str:
+def _why_gone(found: RentedMachine, rentals: Sequence[Rental]) -> str:
     rental = found.rental
-    cost = dollars(rental.cents_at(rental.ended or rental.since))
+    cost = dollars(run_cents(rentals, rental.intent.run, rental.ended or rental.since))
     return f"its rented machine is gone: {rental.why or 'ended'}; it cost at most {cost}"
 
 

@@ -23,6 +23,7 @@ from launcher.values.renting import (
     Rental,
     RentalReason,
     dollars,
+    run_cents,
 )
 from launcher.values.tenancy import Tenancy
 
@@ -64,8 +65,9 @@ class Tenant:
 
     @property
     def cost(self) -> str:
-        """What has been paid until now, at most."""
-        return dollars(self.rental.cents_at(self.renter.clock.now()))
+        """What all machines of the run have cost until now, at most."""
+        others = [one for one in self.renter.ledger.rentals() if one.nonce != self.nonce]
+        return dollars(run_cents([self.rental, *others], self.tenancy.run, self.renter.clock.now()))
 
     @property
     def price(self) -> str:

@@ -7,6 +7,7 @@ matched by the rental's nonce, which the instance carries in its name and in a t
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, NamedTuple
 
@@ -197,6 +198,11 @@ class Rental(Record):
         return own + sum(
             self.time_cents(now) if extra.cents is None else extra.cents for extra in self.extras
         )
+
+
+def run_cents(rentals: Iterable[Rental], run: str, now: float) -> int:
+    """Return what all launches for a run have cost at most until a moment: one may have been made again."""
+    return sum(rental.cents_at(now) for rental in rentals if rental.intent.run == run)
 
 
 def cents(seconds: float, cents_per_hour: int) -> int:
