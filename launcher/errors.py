@@ -10,6 +10,7 @@ LaunchError                    exit 1
 ├── HostError                  exit 4   the host, or the way to it
 │   ├── UnreachableError                no answer
 │   │   ├── ConnectionLostError         it answered, then fell silent
+│   │   ├── MachineGoneError            it was rented, and is rented no more
 │   │   └── ServiceUnreachableError     a cloud service, likewise
 │   ├── AuthRefusedError                it does not let us in
 │   │   └── ServiceAuthError            a cloud service, likewise
@@ -139,6 +140,10 @@ class UnreachableError(HostError):
 
 class ConnectionLostError(UnreachableError):
     """Raised when an open connection ends or misses its deadline."""
+
+
+class MachineGoneError(UnreachableError):
+    """Raised when the machine of a run was rented, and is rented no more: it never answers again."""
 
 
 class AuthRefusedError(HostError):

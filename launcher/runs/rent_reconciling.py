@@ -50,11 +50,13 @@ def _reconcile(settings: LambdaSettings, adopted: Sequence[str], view: View, *, 
     try:
         found = [one for one in tenancies.rented() if _is_at(one, account)]
         if dry_run:
-            wanted = {one.tenancy.run for one in found if tenancies.mirror_of(one.tenancy) is not None}
+            wanted = {one.rental.intent.run for one in found if tenancies.mirror_of(one.tenancy) is not None}
             judged = survey(renter, wanted, adopted)
             return Report(renter.provider.account, Reconciled((), judged, renter.ledger.unreadable()))
         wanted = {
-            one.tenancy.run for one in found if one.rental.instance not in adopted and _goes_on(one, view)
+            one.rental.intent.run
+            for one in found
+            if one.rental.instance not in adopted and _goes_on(one, view)
         }
         return Report(renter.provider.account, reconcile(renter, wanted, adopted))
     finally:

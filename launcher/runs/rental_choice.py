@@ -2,7 +2,7 @@
 
 `agree` of rental_agreement.py takes all steps before the rent, none of which costs anything:
 
-    choice = agree(resolved, request, view).choice
+    choice = agree(resolved, plan_for, view, is_sure=…).choice
                                                 offers, plan and gate by what is expected, price, question
     choice.candidates()                         what to try, in that order; raises CardBusyError if none is free
     choice.renewed(offers(host))                the same by new offers, after no capacity; never what costs more

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ValidationError
 
+from launcher.errors import MachineGoneError
 from launcher.hosts.rental_ledger import Ledger, usual_folder
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.whole_file import write_durably
+from launcher.values.record import State
 from launcher.values.renting import Rental, dollars
 from launcher.values.tenancy import Tenancy
 
@@ -33,6 +35,11 @@ class RentedMachine(NamedTuple):
 
     rental: Rental
     tenancy: Tenancy
+
+    @property
+    def runs(self) -> tuple[str, str]:
+        """The run that it was rented for, and the one that it is for: another one may have taken over the machine."""
+        return self.rental.intent.run, self.tenancy.run
 
     @property
     def price(self) -> str:
@@ -73,10 +80,10 @@ def rented() -> Iterator[RentedMachine]:
 
 
 def rented_for(run: str) -> RentedMachine | None:
-    """Return the newest rental for a run, over or not; None if its machine was not rented here."""
+    """Return the newest rental that was for a run, over or not; None if its machine was not rented here."""
     if not usual_folder().is_dir():
         return None
-    return next((one for one in reversed([*rented()]) if one.tenancy.run == run), None)
+    return next((one for one in reversed([*rented()]) if run in one.runs), None)
 
 
 def tenant_for(mirror: Mirror, view: View) -> Tenant | None:
@@ -85,7 +92,7 @@ def tenant_for(mirror: Mirror, view: View) -> Tenant | None:
     Raises BadFileError or ServiceAuthError without a key for its account.
     """
     found = rented_for(mirror.run)
-    if found is None or not found.rental.is_open:
+    if found is None or not found.rental.is_open or found.tenancy.run != mirror.run:
         return None
     from launcher.runs.tenant import take
 
@@ -103,7 +110,7 @@ def leave_to_keeper(mirror: Mirror) -> None:
     Raises BadFileError or ServiceAuthError without a key for its account.
     """
     found = rented_for(mirror.run)
-    if found is None or not found.rental.is_open:
+    if found is None or not found.rental.is_open or found.tenancy.run != mirror.run:
         return
     from launcher.runs.tenant import take
 
@@ -116,16 +123,24 @@ def gone(mirror: Mirror) -> str | None:
     found = rented_for(mirror.run)
     if found is None or found.rental.is_open:
         return None
-    short = mirror.short
-    mend = f"what is here   launch logs {short}     go on elsewhere   launch recover {short} --host HOST --abandon"
+    short, state = mirror.short, mirror.state()
+    mend = f"what is here   launch logs {short}"
+    if state is None or state.state != State.SUCCEEDED:
+        mend += f"     go on elsewhere   launch recover {short} --host {found.tenancy.machine.name}"
     return f"{mirror.run}: {_why_gone(found)}\n  {mend}"
+
+
+def check_rented(mirror: Mirror) -> None:
+    """Raise MachineGoneError for a run whose machine was rented, and is rented no more: its address may be another's."""
+    if (words := gone(mirror)) is not None:
+        raise MachineGoneError(mirror.host().name, words)
 
 
 def gone_machines() -> dict[str, str]:
     """Return what became of the machines that are rented no more, in one line each, by the run that they were for."""
     if not usual_folder().is_dir():
         return {}
-    newest = {one.tenancy.run: one for one in rented()}
+    newest = {run: one for one in rented() for run in one.runs}
     return {run: _why_gone(one) for run, one in newest.items() if not one.rental.is_open}
 
 

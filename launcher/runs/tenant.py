@@ -12,14 +12,14 @@ from launcher.errors import HostError, ServiceError, UnreachableError
 from launcher.hosts.rental import is_passing
 from launcher.hosts.rental_account import LambdaAccount, open_account
 from launcher.hosts.renter import Rented, Renter
-from launcher.planning.reconciling import GRACE_S, first_of
+from launcher.planning.reconciling import GRACE_S, first_of, loss
 from launcher.runs import tenancies
 from launcher.runs.mirror import Mirror
+from launcher.runs.runs_folder import runs_folder
 from launcher.runs.view import View
 from launcher.values.host import Host
 from launcher.values.renting import (
     Instance,
-    InstanceState,
     Rental,
     RentalReason,
     dollars,
@@ -88,6 +88,12 @@ class Tenant:
         when = time.strftime("%M %H %d %m *", time.localtime(self.rental.intent.deadline + GRACE_S))
         return f"{when} launch reconcile --adopt {self.rental.instance}"
 
+    def take_in(self, run: str) -> None:
+        """Have the machine be for another run from now on, which is not on it yet. Raises OSError."""
+        if run != self.tenancy.run:
+            self.tenancy = self.tenancy.model_copy(update={"run": run, "runs": str(runs_folder())})
+            tenancies.write(self.renter.ledger.place(self.nonce), self.tenancy)
+
     # while its run goes on
 
     def watch(self, view: View, error: UnreachableError | None = None) -> None:
@@ -113,22 +119,16 @@ class Tenant:
 
     def _judge(self, instance: Instance | None, view: View) -> None:
         """Deal with what the provider says of a machine that does not answer."""
-        if instance is None or not instance.is_billed:
-            self._end(RentalReason.GONE)
-            raise self._over(RentalReason.GONE, "the provider does not list it any more")
-        if instance.state is InstanceState.PREEMPTED:
-            self._end(RentalReason.PREEMPTED)
-            raise self._over(RentalReason.PREEMPTED, "the provider has taken the machine away")
-        if instance.state is InstanceState.ENDING:
-            self._end(RentalReason.GONE)
-            raise self._over(RentalReason.GONE, "somebody else has ended it")
-        if not instance.is_ready and instance.word not in self._said:
+        if (lost := loss(instance)) is not None:
+            self._end(lost.reason)
+            raise self._over(*lost)
+        if instance is not None and not instance.is_ready and instance.word not in self._said:
             self._said.add(instance.word)
             short = self.tenancy.run.rpartition("-")[2]
             view.note(
                 f"{self.host.name}: the provider says that the machine is '{instance.word}'; {self.cost} so far, {self.price}"
                 f"   end it   launch reconcile --adopt {instance.id}"
-                f"   go on elsewhere   launch recover {short} --host HOST --abandon"
+                f"   go on elsewhere   launch recover {short} --host {self.host.name} --abandon"
             )
 
     def _over(self, reason: str, why: str) -> ServiceError:
@@ -136,7 +136,7 @@ class Tenant:
         run = self.tenancy.run
         short = run.rpartition("-")[2]
         words = f"{self.host.name}: {run}: {why}; it cost at most {self.cost}"
-        mend = f"from a checkpoint that is here   launch recover {short} --host HOST --abandon"
+        mend = f"from a checkpoint that is here   launch recover {short} --host {self.host.name}"
         return ServiceError(self.host.name, reason, f"{words}\n  {mend}")
 
     # its end

@@ -39,7 +39,7 @@ class LambdaCloud:
     def table(self, **more: object) -> None:
         """Write the table of the host `rented`, with more keys."""
         keys = {"kind": "lambda-cloud", "api": self.service.base, "max_hours": 4, **more}
-        lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
+        lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items() if value is not None]
         self._tables[:1] = ["\n".join(["[hosts.rented]", *lines, ""])]
         self._write()
 
