@@ -59,8 +59,8 @@ def check_without(
     if (intention := departures.intention_of(mirror)) is not None:
         give_up_elsewhere(mirror, intention.to, view)
     _refuse_ended(mirror, target)
-    _sent(mirror, target)
-    _home(mirror, target)
+    sent_from_here(mirror, target)
+    newest_here(mirror, target)
     refuse_unresumable(resumes=checkpoints_here.resumes(mirror), mirror=mirror, host=target.name)
 
 
@@ -129,9 +129,11 @@ def _abandon(new: Desk, errand: _Errand, view: View) -> Recovery:
     if root_of(mirror) is None:
         raise RunError(f"{mirror.run} cannot be abandoned: this client does not know the root that {old} has")
     _refuse_ended(mirror, target)
-    sent = _sent(mirror, target)
+    sent = sent_from_here(mirror, target)
     with view.stage("read") as stage:
-        home = _home(mirror, target)  # first: of a run that was never followed, nothing else is known here
+        home = newest_here(
+            mirror, target
+        )  # first: of a run that was never followed, nothing else is known here
         refuse_unresumable(resumes=checkpoints_here.resumes(mirror), mirror=mirror, host=target.name)
         stage.text = f"{home.checkpoint.name}, step {home.checkpoint.step}: whole, as {old} sent it"
     place = arrival(new, mirror, target, old, request, heir, view)
@@ -146,7 +148,7 @@ def _begin(place: Arrival, departure: Departure, home: HomeCheckpoint, sent: Sen
     if departure.root != new.root_id:
         words = f"{mirror.run} has just been abandoned for {departure.host}, as {departure.run}, by another command"
         raise UsageError(f"{words}\n  that run   launch recover {departure.short} --host {departure.host}")
-    return go_on(place, departure.run, home, functools.partial(_fill, place, home, sent))
+    return go_on(place, departure.run, home, functools.partial(fill_from_here, place, home, sent))
 
 
 def _refuse_ended(mirror: Mirror, target: Host) -> None:
@@ -154,7 +156,7 @@ def _refuse_ended(mirror: Mirror, target: Host) -> None:
     refuse_succeeded(state.state if state is not None else None, mirror, target.name)
 
 
-def _home(mirror: Mirror, target: Host) -> HomeCheckpoint:
+def newest_here(mirror: Mirror, target: Host) -> HomeCheckpoint:
     """Return the newest whole checkpoint that is here. Raises RunError without one."""
     here = checkpoints_here.newest_whole(mirror)
     if here.newest is not None:
@@ -169,7 +171,7 @@ def _home(mirror: Mirror, target: Host) -> HomeCheckpoint:
     )
 
 
-def _sent(mirror: Mirror, target: Host) -> Sent:
+def sent_from_here(mirror: Mirror, target: Host) -> Sent:
     """Return what was sent for a run. Raises RunError if that is not on record here."""
     sent = sent_record.read(mirror)
     if sent is not None:
@@ -200,7 +202,7 @@ def _files(new: Desk, sent: Sent, missing: list[str], mirror: Mirror, target: Ho
     return [found.files[sha256] for sha256 in missing]
 
 
-def _fill(place: Arrival, home: HomeCheckpoint, sent: Sent, child: Mirror, stage: Stage) -> str:
+def fill_from_here(place: Arrival, home: HomeCheckpoint, sent: Sent, child: Mirror, stage: Stage) -> str:
     """Put the checkpoint, and code and data as they were sent, in place for a run; return what was sent, in words.
 
     The code comes last: a run without it never began, so that none goes on without the checkpoint.

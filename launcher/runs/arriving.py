@@ -27,7 +27,7 @@ from launcher.runs import (
 )
 from launcher.runs.contact import Contact, pass_gate_when_free
 from launcher.runs.control import known_summary, summary_of
-from launcher.runs.launching import Filling, Resolved, begin, plan_with
+from launcher.runs.launching import Filling, Resolved, Started, begin, plan_with
 from launcher.runs.lost_machines import end_rental, look_for
 from launcher.runs.meter import Meter
 from launcher.runs.mirror import Mirror
@@ -70,11 +70,13 @@ class MoveRequest(NamedTuple):
 class Heir(NamedTuple):
     """The id that a run's successor gets, None for a new one, and the plan that has been shown of it.
 
+    `derived_from` is the plan that its own is derived from, None for that of the run that it goes on with.
     `expect` is called with its id before it is on record anywhere.
     """
 
     run: str | None = None
     shown: Plan | None = None
+    derived_from: Plan | None = None
     expect: Callable[[str], None] = lambda _run: None
 
     def id_of(self, job: str) -> str:
@@ -211,13 +213,12 @@ def _give_up(desk: Desk, moved: MovedTo, view: View) -> bool:
 
 
 def consented(
-    mirror: Mirror, target: Host, sender: str, request: MoveRequest, view: View
+    mirror: Mirror, before: Plan, target: Host, sender: str, request: MoveRequest, view: View
 ) -> Mapping[str, str]:
     """Return the secrets of a run that is to go on at another host, once the user agrees to send them.
 
     `sender` is the host whose word its plan is, if this client did not make it.
     """
-    before = mirror.whole_plan()
     refuse_verification(before, mirror)
     if not request.is_sure:
         check_consent(before.secrets, mirror, sender, view, f"recover --host {target.name}")
@@ -228,8 +229,8 @@ def arrival(
     new: Desk, mirror: Mirror, target: Host, sender: str, request: MoveRequest, heir: Heir, view: View
 ) -> Arrival:
     """Find out whether a run can go on at a host. Raises what the gate raises, before anything is made there."""
-    secrets = consented(mirror, target, sender, request, view)
-    before = mirror.whole_plan()
+    before = heir.derived_from or mirror.whole_plan()
+    secrets = consented(mirror, before, target, sender, request, view)
     job = job_of(before)
     with view.stage("probe") as stage:
         facts = probe(new, target, job)
@@ -262,25 +263,33 @@ def resolved_there(before: Plan, target: Host, profile_name: str | None) -> Reso
 
 def go_on(arrival: Arrival, run: str, home: HomeCheckpoint, fill: Callable[[Mirror, Stage], str]) -> Recovery:
     """Begin the successor under its id, with what `fill` puts in place, and leave it to itself."""
-    mirror, contact, plan, secrets = arrival
-    target, new, view = contact.host, contact.desk, contact.view
-    for passed in home.checkpoint.passed_over:
-        view.note(f"{passed.checkpoint} passed over: {passed.wrong}")
-    build = build_settings.read(target, os.environ)
-    with open_for_plan(new, target, plan, contact.facts, build) as runtime:
-        try:
-            started = begin(contact, runtime, plan, secrets, Filling("ship", fill), run)
-        except AgentError as error:
-            if error.code not in ("run-exists", "forgone"):
-                raise
-            words = f"{mirror.run} is being moved to {new.host} as {run} by another client"
-            again = f"launch recover {mirror.short} --host {target.name}"
-            raise RunError(f"{words}\n  look again   {again}") from error
+    mirror, new = arrival.mirror, arrival.contact.desk
+    try:
+        started = begin_there(arrival, run, home, fill)
+    except AgentError as error:
+        if error.code not in ("run-exists", "forgone"):
+            raise
+        words = f"{mirror.run} is being moved to {new.host} as {run} by another client"
+        again = f"launch recover {mirror.short} --host {arrival.contact.host.name}"
+        raise RunError(f"{words}\n  look again   {again}") from error
     started.interrupts.release()
-    with contextlib.suppress(OSError):  # without it, only `recover --abandon` is refused
-        sent_record.copy(mirror, started.mirror)
     words = f"from step {home.checkpoint.step} of {mirror.run}"
     return Recovery(run, new.host, Outcome.RECOVERED, State.RUNNING, words)
+
+
+def begin_there(
+    arrival: Arrival, run: str, home: HomeCheckpoint, fill: Callable[[Mirror, Stage], str]
+) -> Started:
+    """Begin a run that goes on with another one, under its id, with what `fill` puts in place."""
+    mirror, contact, plan, secrets = arrival
+    for passed in home.checkpoint.passed_over:
+        contact.view.note(f"{passed.checkpoint} passed over: {passed.wrong}")
+    build = build_settings.read(contact.host, os.environ)
+    with open_for_plan(contact.desk, contact.host, plan, contact.facts, build) as runtime:
+        started = begin(contact, runtime, plan, secrets, Filling("ship", fill), run)
+    with contextlib.suppress(OSError):  # without it, only `recover --abandon` is refused
+        sent_record.copy(mirror, started.mirror)
+    return started
 
 
 def send_checkpoint(new: Desk, mirror: Mirror, home: HomeCheckpoint, child: Mirror, stage: Stage) -> int:

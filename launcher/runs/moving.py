@@ -88,7 +88,7 @@ def check_move(mirror: Mirror, target: Host, request: MoveRequest, view: View) -
         if moved is not None:
             give_up_elsewhere(mirror, moved, view)
         refuse_unresumable(resumes=outlook.resumes, mirror=mirror, host=target.name)
-        _checkpoint_at_hand(old, mirror, target)
+        check_checkpoint(old, mirror, target)
         return old.host
 
 
@@ -138,7 +138,7 @@ def _move(old: Desk, new: Desk, errand: _Errand, view: View) -> Recovery:
     mirror, request, target = errand.mirror, errand.request, errand.target
     refresh(old, mirror)
     place = arrival(new, mirror, target, old.host, request, errand.heir, view)
-    _checkpoint_at_hand(old, mirror, target)
+    check_checkpoint(old, mirror, target)
     # From here on the run does not go on at its old host.
     if not is_terminal(errand.summary.state):
         with view.stage("stop") as stage:
@@ -160,12 +160,12 @@ def _move(old: Desk, new: Desk, errand: _Errand, view: View) -> Recovery:
     if moved.root != new.root_id:
         raise RunError(f"{mirror.run} has just been moved to {moved.host} as {moved.run} by another client")
     departures.note(mirror, run=moved.run)  # by another command of this client, maybe
-    recovery = go_on(place, moved.run, home, functools.partial(_fill, old, new, mirror, home))
+    recovery = go_on(place, moved.run, home, functools.partial(fill_from_old, old, new, mirror, home))
     departures.note(mirror, settled=time.time())
     return recovery
 
 
-def _checkpoint_at_hand(old: Desk, mirror: Mirror, target: Host) -> None:
+def check_checkpoint(old: Desk, mirror: Mirror, target: Host) -> None:
     """Raise RunError if the run has no checkpoint yet."""
     with _explained(old, mirror, target):
         old.runs.checkpoint(mirror.run, LAST)
@@ -189,7 +189,9 @@ def _explained(old: Desk, mirror: Mirror, target: Host) -> Iterator[None]:
 # what travels
 
 
-def _fill(old: Desk, new: Desk, mirror: Mirror, home: HomeCheckpoint, child: Mirror, stage: Stage) -> str:
+def fill_from_old(
+    old: Desk, new: Desk, mirror: Mirror, home: HomeCheckpoint, child: Mirror, stage: Stage
+) -> str:
     """Put the checkpoint, and code and data as they were sent to the old host, in place for a run; return what was sent, in words.
 
     The code comes last: a run without it never began, so that none goes on without the checkpoint.

@@ -50,11 +50,8 @@ def move_to_rented(mirror: Mirror, target: Host, request: MoveRequest, view: Vie
     return recovery
 
 
-def _rented(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> tuple[Tenant, Plan]:
-    """Rent a machine for a run's successor, once it was agreed to; return the plan that was shown."""
-    sender = check_move(mirror, target, request, view)
-    consented(mirror, target, sender, request, view)
-    before = mirror.whole_plan()
+def rented_like(before: Plan, target: Host, request: MoveRequest, view: View) -> tuple[Tenant, Plan]:
+    """Rent a machine for a run that goes on with one of this plan, once it was agreed to; return the plan that was shown."""
     resolved = resolved_there(before, target, request.profile or target.profile)
     agreement = agree(
         resolved,
@@ -64,6 +61,14 @@ def _rented(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> t
         is_sure=request.is_sure,
     )
     return rent(order_of(target, agreement, request.wait_s), view), agreement.plan
+
+
+def _rented(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> tuple[Tenant, Plan]:
+    """Rent a machine for a run's successor, once it was agreed to; return the plan that was shown."""
+    sender = check_move(mirror, target, request, view)
+    before = mirror.whole_plan()
+    consented(mirror, before, target, sender, request, view)
+    return rented_like(before, target, request, view)
 
 
 def _tenant_of_earlier(mirror: Mirror, target: Host) -> Tenant | None:

@@ -16,7 +16,7 @@ from launcher.hosts.rental_ledger import Ledger, usual_folder
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.whole_file import write_durably
-from launcher.values.record import State
+from launcher.values.record import is_terminal
 from launcher.values.renting import Rental, dollars
 from launcher.values.tenancy import Tenancy
 
@@ -123,10 +123,9 @@ def gone(mirror: Mirror) -> str | None:
     found = rented_for(mirror.run)
     if found is None or found.rental.is_open:
         return None
-    short, state = mirror.short, mirror.state()
-    mend = f"what is here   launch logs {short}"
-    if state is None or state.state != State.SUCCEEDED:
-        mend += f"     go on elsewhere   launch recover {short} --host {found.tenancy.machine.name}"
+    short, state, host = mirror.short, mirror.state(), found.tenancy.machine.name
+    has_ended = state is not None and is_terminal(state.state)
+    mend = f"what is here   launch logs {short}     go on elsewhere   launch {'resume' if has_ended else 'recover'} {short} --host {host}"
     return f"{mirror.run}: {_why_gone(found)}\n  {mend}"
 
 
