@@ -144,6 +144,8 @@ def _ours(instance: Instance, rental: Rental, now: float, is_held: bool, is_want
         return Judged(Verdict.ORPHAN, "it came after its launch was given up", instance, rental)
     if now >= limit:
         return Judged(Verdict.DUE, "its time is up", instance, rental)
+    if rental.state is RentalState.DISMISSED:
+        return Judged(Verdict.STRANGER, "dismissed by you, until its time is up", instance, rental)
     if is_held:
         return Judged(Verdict.WANTED, "a process here looks after it", instance, rental)
     if rental.state is RentalState.ENDING:

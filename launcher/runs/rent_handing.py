@@ -20,7 +20,9 @@ def hand_over(tenant: Tenant, mirror: Mirror, view: View) -> None:
     cron, words = tenant.cron_line, f"{tenant.cost} so far, {tenant.price}, at most until {tenant.until}"
     keeper = tenant.hand_over(mirror)
     view.note(f"process {keeper.pid} brings its files home, then ends the rent: {words}   {keeper.log}")
-    view.note(f"in case this machine goes down, for cron on another one that has the API key:   {cron}")
+    view.note(
+        f"in case this machine goes down, a line for crontab -e on another one that has the API key; it goes once the machine has gone:   {cron}"
+    )
 
 
 def leave(tenant: Tenant, view: View) -> None:

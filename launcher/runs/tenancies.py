@@ -17,7 +17,7 @@ from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.whole_file import write_durably
 from launcher.values.record import is_terminal
-from launcher.values.renting import Rental, dollars
+from launcher.values.renting import Rental, RentalState, dollars
 from launcher.values.tenancy import Tenancy
 
 if TYPE_CHECKING:
@@ -40,6 +40,11 @@ class RentedMachine(NamedTuple):
     def runs(self) -> tuple[str, str]:
         """The run that it was rented for, and the one that it is for: another one may have taken over the machine."""
         return self.rental.intent.run, self.tenancy.run
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is known that the machine is rented no more. Of one that was dismissed that is not known."""
+        return not self.rental.is_open and self.rental.state is not RentalState.DISMISSED
 
     @property
     def price(self) -> str:
@@ -121,7 +126,7 @@ def leave_to_keeper(mirror: Mirror) -> None:
 def gone(mirror: Mirror) -> str | None:
     """Return what became of a run's machine if that is rented no more, what it cost, and what can be done; else None."""
     found = rented_for(mirror.run)
-    if found is None or found.rental.is_open:
+    if found is None or not found.is_gone:
         return None
     short, state, host = mirror.short, mirror.state(), found.tenancy.machine.name
     has_ended = state is not None and is_terminal(state.state)
@@ -140,7 +145,7 @@ def gone_machines() -> dict[str, str]:
     if not usual_folder().is_dir():
         return {}
     newest = {run: one for one in rented() for run in one.runs}
-    return {run: _why_gone(one) for run, one in newest.items() if not one.rental.is_open}
+    return {run: _why_gone(one) for run, one in newest.items() if one.is_gone}
 
 
 def _why_gone(found: RentedMachine) -> str:

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import NamedTuple
 
-from launcher.errors import HostError, ServiceError, UnreachableError
+from launcher.errors import HostError, ServiceAuthError, ServiceError, UnreachableError
 from launcher.hosts.rental import is_passing
 from launcher.hosts.rental_account import LambdaAccount, open_account
 from launcher.hosts.renter import Rented, Renter
@@ -18,6 +18,7 @@ from launcher.runs.mirror import Mirror
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.view import View
 from launcher.values.host import Host
+from launcher.values.lambda_cloud import PAGES
 from launcher.values.renting import (
     Instance,
     Rental,
@@ -25,6 +26,8 @@ from launcher.values.renting import (
     dollars,
 )
 from launcher.values.tenancy import Tenancy
+
+OTHER_KEY = "other-key"
 
 
 class Keeper(NamedTuple):
@@ -84,9 +87,12 @@ class Tenant:
 
     @property
     def cron_line(self) -> str:
-        """The line of a crontab that ends the rent, once it is over, from a machine without our ledger."""
-        when = time.strftime("%M %H %d %m *", time.localtime(self.rental.intent.deadline + GRACE_S))
-        return f"{when} launch reconcile --adopt {self.rental.instance}"
+        """The line of a crontab that ends the rent, once it is over, from a machine without our ledger, and then removes itself."""
+        instance, until = self.rental.instance, self.rental.intent.deadline + GRACE_S
+        after = time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(until + 60))
+        minute = int(until // 60) % 60
+        ends = f"launch reconcile --adopt {instance} --after {after}"
+        return f"{minute} * * * * {ends} && crontab -l | grep -v {instance} | crontab -"
 
     def take_in(self, run: str) -> None:
         """Have the machine be for another run from now on, which is not on it yet. Raises OSError."""
@@ -192,7 +198,10 @@ class Tenant:
 
 
 def take(found: tenancies.RentedMachine) -> Tenant | None:
-    """Look after a rental from now on; None if another process does. Raises BadFileError or ServiceAuthError."""
+    """Look after a rental from now on; None if another process does.
+
+    Raises BadFileError, and ServiceAuthError without a key for its account: with another one it would seem to be gone.
+    """
     ledger, nonce = tenancies.ledger(), found.rental.nonce
     inherited = ledger.inherited(nonce)
     lock = inherited or ledger.take(nonce)
@@ -200,7 +209,28 @@ def take(found: tenancies.RentedMachine) -> Tenant | None:
         return None
     try:
         account = open_account(found.tenancy.settings)
+        try:
+            _check_is_of(account, found)
+        except BaseException:
+            account.close()
+            raise
     except BaseException:
         lock.release()
         raise
     return Tenant(account, Rented(found.rental, lock), found.tenancy, is_keeper=inherited is not None)
+
+
+def _check_is_of(account: LambdaAccount, found: tenancies.RentedMachine) -> None:
+    """Raise ServiceAuthError unless a machine was rented with this key, or the key's account has it all the same."""
+    provider, rental = account.renter.provider, found.rental
+    if rental.intent.account == provider.account:
+        return
+    if any(instance.nonce == rental.nonce for instance in provider.instances()):
+        return
+    name, short = found.tenancy.machine.name, found.tenancy.run.rpartition("-")[2]
+    raise ServiceAuthError(
+        name,
+        OTHER_KEY,
+        f"{name}: the machine of {found.tenancy.run} was rented with another API key, whose account this one's is not\n"
+        f"  set LAMBDA_API_KEY to that key     or, if it is lost, and you have looked at {PAGES}/instances   launch reconcile --dismiss {short}",
+    )

@@ -119,7 +119,10 @@ class Intent(Record):
 
 
 class RentalState(StrEnum):
-    """How far a rental is. REFUSED: the provider said no. UNSEEN: no answer, and no instance of it in the time it had."""
+    """How far a rental is. REFUSED: the provider said no. UNSEEN: no answer, and no instance of it in the time it had.
+
+    DISMISSED: the user does not want to hear of it any more; whether it has ended nobody here knows.
+    """
 
     INTENT = "intent"
     LAUNCHED = "launched"
@@ -128,6 +131,7 @@ class RentalState(StrEnum):
     ENDED = "ended"
     REFUSED = "refused"
     UNSEEN = "unseen"
+    DISMISSED = "dismissed"
 
 
 class RentalReason(StrEnum):
