@@ -35,7 +35,7 @@ from launcher.runs.resuming import changed_plan, check_ended, check_settings, re
 from launcher.runs.run_desk import connect, open_desk
 from launcher.runs.run_id import new_run_id
 from launcher.runs.tenancies import RentedMachine, mirror_of
-from launcher.runs.tenant import Tenant, take
+from launcher.runs.tenant import Tenant, take_idle
 from launcher.values.record import is_terminal
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def resume_on_kept(found: RentedMachine, parent: Mirror, start: Callable[[Kept],
             f"{parent.run}: its rented machine is not kept: it ends once all has come home\n"
             f"  have it end   launch attach {parent.short}     then   launch resume {parent.short} --host {found.tenancy.machine.name}"
         )
-    tenant = take(found)
+    tenant = take_idle(found)
     if tenant is None:
         raise UsageError(f"{parent.run}: another process here looks after its rented machine\n  {again}")
     former = tenant.tenancy.run
@@ -181,6 +181,14 @@ def resume_on_kept(found: RentedMachine, parent: Mirror, start: Callable[[Kept],
             tenant.hand_over(mirror)  # it may have begun
         else:
             tenant.take_in(former)
-            tenant.release()
+            _keep(tenant)
         raise
     return started._replace(tenant=tenant)
+
+
+def _keep(tenant: Tenant) -> None:
+    """Leave a kept machine to a process in the background again, until its limit."""
+    if (mirror := mirror_of(tenant.tenancy)) is not None:
+        tenant.hand_over(mirror)
+    else:
+        tenant.release()

@@ -28,6 +28,8 @@ TENANCY = "tenancy.json"
 KNOWN_HOSTS = "known_hosts"
 SERVICES = "services"
 SETUP_LOG, KEEPER_LOG = "setup.log", "keeper.log"
+ASKED = "asked"
+"""The file by which a command asks a process that only keeps a machine to give it up."""
 
 
 class RentedMachine(NamedTuple):

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from launcher.errors import HostError, ServiceAuthError, ServiceError, UnreachableError
@@ -27,6 +29,9 @@ from launcher.values.renting import (
 )
 from launcher.values.tenancy import Tenancy
 
+LOOK_S = 1.0
+YIELD_S = 10.0
+"""How long a process that only keeps a machine has to give it up."""
 OTHER_KEY = "other-key"
 
 
@@ -81,6 +86,11 @@ class Tenant:
         return self.rental.is_past(self.renter.clock.now())
 
     @property
+    def is_overdue(self) -> bool:
+        """Whether its time is up, and the time that it takes to bring files home."""
+        return self.renter.clock.now() >= self.rental.intent.deadline + GRACE_S
+
+    @property
     def until(self) -> str:
         """When the rent is over at the latest, by this machine's clock."""
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(self.rental.intent.deadline))
@@ -107,10 +117,10 @@ class Tenant:
 
         Raises ServiceError, with what was paid, once the rent is over: the run goes no further on this machine.
         """
-        rental, now = self.rental, self.renter.clock.now()
+        rental = self.rental
         if not rental.is_open:
             raise self._over(rental.why or RentalReason.GONE, "its rent was ended by another command")
-        if now >= rental.intent.deadline + GRACE_S:
+        if self.is_overdue:
             self._end(RentalReason.LIMIT)
             raise self._over(RentalReason.LIMIT, "its time was up, and its run had not ended")
         if error is None:
@@ -144,6 +154,19 @@ class Tenant:
         words = f"{self.host.name}: {run}: {why}; it cost at most {self.cost}"
         mend = f"from a checkpoint that is here   launch recover {short} --host {self.host.name}"
         return ServiceError(self.host.name, reason, f"{words}\n  {mend}")
+
+    def is_left_alone_until(self, condition: Callable[[], bool]) -> bool:
+        """Wait for a condition; return False as soon as the rent is over, or another command asks for the machine."""
+        asked = self._asked
+        while not condition():
+            if not self.rental.is_open or asked.exists():
+                return False
+            time.sleep(LOOK_S)
+        return True
+
+    @property
+    def _asked(self) -> Path:
+        return self.renter.ledger.place(self.nonce) / tenancies.ASKED
 
     # its end
 
@@ -218,6 +241,20 @@ def take(found: tenancies.RentedMachine) -> Tenant | None:
         lock.release()
         raise
     return Tenant(account, Rented(found.rental, lock), found.tenancy, is_keeper=inherited is not None)
+
+
+def take_idle(found: tenancies.RentedMachine) -> Tenant | None:
+    """Do the same with a machine that a process in the background only keeps until its limit: that gives it up when asked."""
+    place = tenancies.ledger().place(found.rental.nonce)
+    asked = place / tenancies.ASKED
+    try:
+        asked.touch()
+        until = time.monotonic() + YIELD_S
+        while (tenant := take(found)) is None and time.monotonic() < until:
+            time.sleep(LOOK_S / 4)
+        return tenant
+    finally:
+        asked.unlink(missing_ok=True)
 
 
 def _check_is_of(account: LambdaAccount, found: tenancies.RentedMachine) -> None:

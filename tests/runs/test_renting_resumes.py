@@ -80,7 +80,6 @@ def test_a_kept_machine_takes_the_run_that_goes_on_with_its_own(project):
     """Nothing else is rented; the rent is the new run's, and its limit the old one."""
     project.table(keep=True)
     run = stopped(project, *ON_RENTED)
-    until(lambda: not project.keepers(), "the end of what looks after it")
     (instance,) = project.ours()
     let_go(project)
     done = project.client.run("resume", run, "--set", f"steps={MORE}")
