@@ -120,7 +120,10 @@ class Intent(Record):
 
 
 class RentalState(StrEnum):
-    """How far a rental is. REFUSED: the provider said no. UNSEEN: no answer, and no instance of it in the time it had."""
+    """How far a rental is. REFUSED: the provider said no. UNSEEN: no answer, and no instance of it in the time it had.
+
+    DISMISSED: the user does not want to hear of it any more; whether it has ended nobody here knows.
+    """
 
     INTENT = "intent"
     LAUNCHED = "launched"
@@ -129,6 +132,7 @@ class RentalState(StrEnum):
     ENDED = "ended"
     REFUSED = "refused"
     UNSEEN = "unseen"
+    DISMISSED = "dismissed"
 
 
 class RentalReason(StrEnum):
