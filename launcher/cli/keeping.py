@@ -57,7 +57,9 @@ def keep(follow: Callable[[], None], tenant: Tenant, mirror: Mirror, view: View)
             if not tenant.rental.is_open or denied == DENIED:
                 raise
             view.note(f"{str(error).splitlines()[0]}; {tenant.cost} so far, {tenant.price}")
-        if tenant.is_over:
+        if tenant.is_overdue:
             with contextlib.suppress(LaunchError):  # it says so, and is tried again
                 end_at_limit(tenant, mirror, view)
-        tenant.renter.clock.sleep(PAUSE_S)
+        again = tenant.renter.clock.now() + PAUSE_S
+        if not tenant.is_left_alone_until(lambda again=again: tenant.renter.clock.now() >= again):  # type: ignore[misc]
+            return

@@ -44,14 +44,18 @@ def test_it_is_distilled_in_fp16_with_its_scaler(project, method, base, title):
     """On the first rung, by what was observed too; every loss is finite, a better student comes out, and comes home."""
     client = project.client
     said = client.seen(*WORDS, "--set", f"method={method}", timeout=400)
-    (run,) = client.runs.glob("[0-9]*")
+    runs = sorted(client.runs.glob("[0-9]*"))
+    assert len(runs) == 1, said
+    run = runs[0]
     assert f"2 x T4 16 GB, rehearsed on a CPU · fp16 autocast + scaler, {title}" in said
     assert "Attempting to unscale" not in said
     rung = (
         f"precision fp16, rehearsed on the CPU: fp16 autocast over an {base} base, fp32 trainables, scaler on"
     )
     assert rung in client.ok("logs", run.name)
-    (folder,) = [path for path in run.glob("[0-9]*") if (path / "log.txt").exists()]
+    attempts = [path for path in sorted(run.glob("[0-9]*")) if (path / "log.txt").exists()]
+    assert len(attempts) == 1, f"{attempts}\n{said}\n{client.ok('explain', run.name)}"
+    folder = attempts[0]
     assert json.loads((folder / "attempt.json").read_text())["rehearsed"] is True
     explained = json.loads(client.ok("explain", "--json", run.name))
     assert explained["verdict"] == "as-wanted"
