@@ -371,7 +371,8 @@ def test_a_reader_that_goes_away_while_it_boots_leaves_no_machine(project):
             closed.append(process.stderr.close())
 
     project.service.after = close
-    process.stdout.read()
+    with process.stdout as out:
+        out.read()
     process.wait(timeout=60)
     assert closed
     assert project.ours() == []
