@@ -14,6 +14,7 @@ import typer
 from launcher import __version__, core_dumps
 from launcher.cli import (
     attach,
+    batch,
     completing,
     cp,
     diagnose,
@@ -139,6 +140,7 @@ _TASKS: dict[str, dict[str, Any]] = {
         "rerun": rerun.rerun,
         "resume": resume.resume,
         "recover": recover.recover,
+        "batch": batch.app,
         "verify": verify.verify,
         "init": init.init,
     },

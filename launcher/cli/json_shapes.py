@@ -63,6 +63,40 @@ class Runs(Shape):
     runs: list[RunRow]
 
 
+class BatchItem(Shape):
+    """`launch batch`, a line for each change, and `launch batch status`, a line for each item.
+
+    `state` is that of its run where it has one, else how far it is in the queue. `seen` is when its host was last heard.
+    `values` are its values of the matrix.
+    """
+
+    kind: Literal["batch-item"] = "batch-item"
+    name: str
+    run: str | None
+    host: str | None
+    state: str
+    step: int | None
+    steps: int | None
+    loss: Number | None
+    seen: float | None
+    why: str | None
+    values: dict[str, Any]
+
+
+class BatchPreviewed(Shape):
+    """`launch batch --dry-run`, a line for each item and host: the digest of its plan, and what the gate says."""
+
+    kind: Literal["batch-preview"] = "batch-preview"
+    name: str
+    host: str
+    card: str | None
+    precision: str | None
+    digest: str | None
+    findings: list[Finding]
+    problem: str | None
+    values: dict[str, Any]
+
+
 class OfferRow(Part):
     """A type of instance: its price, the regions that have one free, and the profile of its card, null if none names it."""
 
@@ -795,6 +829,8 @@ class EndLine(Line):
 SHAPES: tuple[type[BaseModel], ...] = (
     *(
         Runs,
+        BatchItem,
+        BatchPreviewed,
         Offers,
         Hosts,
         Probe,

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import signal
+import threading
 from types import FrameType
 
 _HELD = (signal.SIGINT, signal.SIGTERM)
 
 
 class HeldInterrupts:
-    """Hold back both signals from now until `release`, and remember the first that came."""
+    """Hold back both signals from now until `release`, and remember the first that came. In another thread nothing is held."""
 
     def __init__(self) -> None:
-        self._first: int | None = None
-        self._before = [signal.signal(number, self._note) for number in _HELD]
+        self.first: int | None = None
+        is_main = threading.current_thread() is threading.main_thread()  # which alone may, and gets them all
+        self._before = [signal.signal(number, self._note) for number in _HELD] if is_main else []
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        self._first = self._first or number
+        self.first = self.first or number
+
+    def forget(self) -> None:
+        """Forget the signal that came."""
+        self.first = None
 
     def release(self) -> int | None:
         """Restore the handlers; return the signal that came, None if none did."""
-        for number, handler in zip(_HELD, self._before, strict=True):
+        for number, handler in zip(_HELD, self._before, strict=bool(self._before)):
             signal.signal(number, handler)
-        return self._first
+        return self.first

@@ -176,8 +176,8 @@ class Started(NamedTuple):
     """Our hold on the machine, if it is rented: the caller ends the rent, or hands it over."""
 
 
-def launch(request: Request, view: View) -> Started:
-    """Start a run.
+def launch(request: Request, view: View, run_id: str | None = None) -> Started:
+    """Start a run, under a new id unless one is given.
 
     Raises RefusedError from the gate, before anything was sent. If this raises, or is interrupted, nothing is left on
     the host: its agent removes what was prepared when the connection ends. The start itself is not interrupted: Ctrl-C
@@ -201,7 +201,7 @@ def launch(request: Request, view: View) -> Started:
         _ask(before.question(loaded), view)
     ready = _Ready(request, secrets, loaded, before)
     if host.lambda_cloud is None:
-        return _launch_on(resolved, ready, view)
+        return _launch_on(resolved, ready, view, run_id)
     from launcher.runs.rented_launch import on_rented_machine  # few launches rent
 
     return on_rented_machine(
@@ -209,6 +209,7 @@ def launch(request: Request, view: View) -> Started:
         request,
         view,
         lambda machine, run, expected: _launch_on(machine, ready, view, run, expected),
+        run_id,
     )
 
 

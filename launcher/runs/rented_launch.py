@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 
 
 def on_rented_machine(
-    resolved: Resolved, request: Request, view: View, start: Callable[[Resolved, str, Plan], Started]
+    resolved: Resolved,
+    request: Request,
+    view: View,
+    start: Callable[[Resolved, str, Plan], Started],
+    run_id: str | None = None,
 ) -> Started:
     """Rent a machine, and start a run on it by `start`.
 
-    That gets the machine as a plain host with the profile of its cards, the run's id, and the plan that was expected.
+    That gets the machine as a plain host with the profile of its cards, the run's id (new unless one is given), and the plan that was expected.
     Whatever fails before the run begins ends the rent. A run that may have begun is left to a process in the background.
     """
     from launcher.runs.rental_agreement import agree  # it plans as a launch does
@@ -34,7 +38,7 @@ def on_rented_machine(
     order = Order(
         host,
         settings_of(host),
-        new_run_id(resolved.job.name),
+        run_id or new_run_id(resolved.job.name),
         () if request.wait_s > 0 and not choice.is_any_free else choice.candidates(),
         lambda: choice.renewed(offers(host)).candidates(),
         request.wait_s,

@@ -1,0 +1,225 @@
+"""One item of a batch, from its place to its end: launched, looked for after a crash, followed, brought home.
+
+Each function runs in a thread of its own, and writes what it is about to do into the queue first.
+"""
+
+from __future__ import annotations
+
+import shutil
+from enum import StrEnum
+from typing import NamedTuple
+
+from pydantic import TypeAdapter
+
+from launcher.errors import (
+    AgentError,
+    CardBusyError,
+    HostError,
+    LaunchError,
+    RefusedError,
+    RunError,
+    UnreachableError,
+    UsageError,
+)
+from launcher.hosts import Desk
+from launcher.runs import resolve, tenancies
+from launcher.runs.batch_queue import BatchQueue
+from launcher.runs.control import runs_of
+from launcher.runs.evidence import diagnosis
+from launcher.runs.following import Watch, finish
+from launcher.runs.item_view import ItemView
+from launcher.runs.launching import Started, launch
+from launcher.runs.mirror import Mirror
+from launcher.runs.recovering import recover_to_follow
+from launcher.runs.request import Request
+from launcher.runs.run_desk import connect, open_desk
+from launcher.runs.run_id import new_run_id
+from launcher.runs.runs_folder import runs_folder
+from launcher.runs.sessions import follow_sessions
+from launcher.values.batch import Item, ItemState
+from launcher.values.host import Host
+from launcher.values.record import RunState, is_terminal
+
+RUN_EXISTS = "run-exists"
+
+
+class Verdict(StrEnum):
+    """What became of an attempt to begin an item."""
+
+    BEGAN = "began"
+    BUSY = "busy"
+    SILENT = "silent"
+    REFUSED = "refused"
+    UNSETTLED = "unsettled"
+
+
+class Attempt(NamedTuple):
+    """An attempt to begin an item: the item as it is then, what became of it, and why in words.
+
+    `started` is the run that began; None where it was found on its host.
+    """
+
+    item: Item
+    verdict: Verdict
+    words: str = ""
+    started: Started | None = None
+
+
+def run_of(item: Item) -> str:
+    """Return the id of an item's run. Raises RunError for an item that has none yet."""
+    if item.run is None:
+        raise RunError(f"{item.name}: has no run yet")
+    return item.run
+
+
+def request_of(item: Item) -> Request:
+    """Return the launch that an item stands for, without a host."""
+    return TypeAdapter(Request).validate_json(item.request)
+
+
+def begin(queue: BatchQueue, item: Item, host: str, view: ItemView) -> Attempt:
+    """Launch a queued item on a host. Its run's id is on disk before anything is sent."""
+    item = queue.step(item, ItemState.RESERVED, run=new_run_id(item.name), host=host)
+    return submit(queue, item, view)
+
+
+def submit(queue: BatchQueue, item: Item, view: ItemView) -> Attempt:
+    """Launch an item that has its run's id and its host."""
+    request = request_of(item)._replace(host=item.host, name=item.name)
+    if item.state == ItemState.RESERVED:
+        item = queue.step(item, ItemState.SUBMITTED)
+    try:
+        started = launch(request, view, item.run)
+    except CardBusyError as error:
+        return _put_back(queue, item, Verdict.BUSY, _line(error))
+    except (RefusedError, UsageError) as error:
+        return _put_back(queue, item, Verdict.REFUSED, str(error))
+    except AgentError as error:
+        if error.code == RUN_EXISTS:
+            return settle(queue, item, view)
+        return _failed(queue, item, error)
+    except (HostError, RunError) as error:
+        return _failed(queue, item, error)
+    return Attempt(queue.step(item, ItemState.CONFIRMED), Verdict.BEGAN, started=started)
+
+
+def settle(queue: BatchQueue, item: Item, view: ItemView) -> Attempt:
+    """Look for the run of an item whose launch broke off: take it over, or launch it again under the same id."""
+    try:
+        host = resolve.host(item.host)
+        is_there = _is_rented(host, item, view) if host.lambda_cloud is not None else _is_there(host, item)
+    except UnreachableError as error:
+        return Attempt(item, Verdict.UNSETTLED, _line(error))
+    except LaunchError as error:
+        return Attempt(item, Verdict.UNSETTLED, str(error))
+    if is_there:
+        if item.state == ItemState.RESERVED:
+            item = queue.step(item, ItemState.SUBMITTED)
+        return Attempt(queue.step(item, ItemState.CONFIRMED), Verdict.BEGAN)
+    mirror = Mirror(run_of(item), runs_folder())
+    if mirror.folder.is_dir() and not [*mirror.folder.glob("[0-9]*")]:
+        shutil.rmtree(mirror.folder)  # bound by a launch that never reached the host
+    return submit(queue, item, view)
+
+
+def _is_there(host: Host, item: Item) -> bool:
+    """Whether a host has the run of an item; its mirror is bound to it then."""
+    with connect(host) as desk:
+        summaries = runs_of(desk, [run_of(item)])
+        if not summaries:
+            return False
+        Mirror(run_of(item), runs_folder()).bind_seen(host, desk.root_id, summaries[0].time)
+    return True
+
+
+def _is_rented(host: Host, item: Item, view: ItemView) -> bool:
+    """Whether the run of an item began on a machine that was rented for it; a machine without its run is given up."""
+    found = tenancies.rented_for(run_of(item))
+    if found is None:
+        return False
+    if (mirror := tenancies.mirror_of(found.tenancy)) is not None and mirror.began() is not None:
+        return True
+    if not found.rental.is_open:
+        return False
+    if mirror is not None:
+        with open_desk(mirror.host(), mirror) as desk:
+            if runs_of(desk, [run_of(item)]):
+                return True
+    from launcher.runs.tenant import take
+
+    if (tenant := take(found)) is not None:
+        tenant.give_up(view)
+        tenant.release()
+    return False
+
+
+def _put_back(queue: BatchQueue, item: Item, verdict: Verdict, words: str) -> Attempt:
+    """Queue an item again that this host does not take; for good if it refused it, and the last of them ends it."""
+    if verdict != Verdict.REFUSED:
+        return Attempt(queue.step(item, ItemState.QUEUED, why=words), verdict, words)
+    tried = (*item.tried, item.host or "")
+    if all(host in tried for host in item.hosts):
+        return Attempt(
+            queue.step(item, ItemState.ENDED, outcome="refused", why=words, tried=tried), verdict, words
+        )
+    return Attempt(queue.step(item, ItemState.QUEUED, why=words, tried=tried), verdict, words)
+
+
+def _failed(queue: BatchQueue, item: Item, error: LaunchError) -> Attempt:
+    """Deal with a launch that broke off: nothing began unless the run's host is bound, which comes before its start."""
+    if (Mirror(run_of(item), runs_folder()).folder / "client.json").is_file():
+        return Attempt(item, Verdict.UNSETTLED, _line(error))
+    return _put_back(queue, item, Verdict.SILENT, _line(error))
+
+
+def follow_item(
+    item: Item, started: Started | None, view: ItemView, watch: Watch, *, pulls: bool
+) -> RunState:
+    """Follow the run of an item to its end, as `launch` and `attach` do; return its last state.
+
+    A run that was interrupted is recovered first. Raises HostError if a person must act, RunError.
+    """
+    mirror = started.mirror if started is not None else Mirror(run_of(item), runs_folder())
+    host = started.host if started is not None else mirror.host()
+    desk: Desk | None = started.desk if started is not None else None
+    tenant = started.tenant if started is not None else tenancies.tenant_for(mirror, view)
+    if (
+        tenancies.gone(mirror) is not None
+        and (state := mirror.state()) is not None
+        and is_terminal(state.state)
+    ):
+        return state
+    if started is None:
+        try:
+            desk = open_desk(host, mirror)
+            recover_to_follow(desk, mirror, view)
+        except UnreachableError as error:
+            view.lost(error, 1, 0.0)
+
+    def look(error: UnreachableError | None) -> None:
+        watch(error)
+        if tenant is not None:
+            tenant.watch(view, error)
+
+    try:
+        state = follow_sessions(host, mirror, view, desk, pulls=pulls, watch=look)
+        if tenant is not None:
+            from launcher.runs.rent_ending import end_rent
+
+            end_rent(tenant, mirror, state.state, view)
+    except BaseException:
+        if tenant is not None:
+            tenant.hand_over(mirror)
+        raise
+    finish(mirror, state, view)
+    return state
+
+
+def why_ended(state: RunState) -> str | None:
+    """Say in a line why a run is in its last state."""
+    why = diagnosis(state.evidence).get("why")
+    return "; ".join(filter(None, (str(state.reason) if state.reason else None, why))) or None
+
+
+def _line(error: LaunchError) -> str:
+    return str(error).splitlines()[0]

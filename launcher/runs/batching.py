@@ -1,0 +1,345 @@
+"""Work a batch: begin what may begin, follow what runs, and go on where an earlier process was cut off.
+
+There is no server: a batch moves while one client works it. What runs goes on without it; what is queued waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue as threads
+import threading
+import time
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import Protocol
+
+from platformdirs.unix import Unix
+
+from launcher.errors import LaunchError, UnreachableError
+from launcher.planning.batch_placement import FAILURES, Decision, Place, decide
+from launcher.remote.record.locks import Lock
+from launcher.runs.batch_item import Attempt, Verdict, begin, follow_item, settle, why_ended
+from launcher.runs.batch_queue import BatchQueue
+from launcher.runs.held_interrupts import HeldInterrupts
+from launcher.runs.item_view import ItemView
+from launcher.values.batch import Item, ItemState
+from launcher.values.record import RunState, State, is_terminal
+
+LOOK_S = 0.5
+"""How often the table is drawn, and the queue is asked for a wish to stop."""
+BACK_OFF_S = (5.0, 10.0, 20.0, 40.0, 60.0)
+"""How long a host that is busy or silent is left alone, after each time in a row."""
+SILENT_TRIES = 4
+"""So often in a row a host may be silent before a batch of which nothing else is left gives up."""
+TURN_S = 0.3
+"""How long a place is left to other batches after a launch there."""
+RECOVERIES = 3
+LOG = "batch.log"
+
+
+class Outcome(StrEnum):
+    """How the work on a batch ended."""
+
+    DONE = "done"
+    LEFT = "left"
+    STOPPED = "stopped"
+    SILENT = "silent"
+    WAITS = "waits"
+
+
+class BatchView(Protocol):
+    """What shows a batch while it is worked."""
+
+    def show(self, items: list[Item], live: dict[int, ItemView]) -> None:
+        """Show all items as they are now."""
+
+    def changed(self, item: Item) -> None:
+        """Show that an item has come into another state."""
+
+    def note(self, text: str) -> None:
+        """Say something about the batch."""
+
+
+class _LeaveError(Exception):
+    """Raised in a follower when this process works the batch no more."""
+
+
+class _Host:
+    """What the worker knows of a host."""
+
+    def __init__(self) -> None:
+        self.is_beginning = False
+        self.closed_until = 0.0
+        self.why: str | None = None
+        self.times = 0
+        self.failures = 0
+        self.silent = 0
+        self.most: int | None = None
+
+    def close(self, why: str, *, is_silent: bool) -> None:
+        """Leave it alone for a while: longer after each time in a row."""
+        self.closed_until = time.monotonic() + BACK_OFF_S[min(self.times, len(BACK_OFF_S) - 1)]
+        self.times += 1
+        self.silent = self.silent + 1 if is_silent else 0
+        self.why = why
+
+    def open(self) -> None:
+        """Something was begun, or ended there: it may be tried at once."""
+        self.closed_until, self.times, self.silent, self.why = 0.0, 0, 0, None
+
+    @property
+    def is_rested(self) -> bool:
+        """Whether it has failed too many items in a row before their first step."""
+        return self.failures >= FAILURES
+
+    def place(self, name: str, going: int) -> Place:
+        """Return what the placement needs to know."""
+        if self.is_rested:
+            return Place(
+                f"{name} is rested: {FAILURES} runs in a row failed there before their first step", going
+            )
+        if self.is_beginning:
+            return Place(f"waits for another launch on {name}", going)
+        if time.monotonic() < self.closed_until:
+            return Place(self.why, going)
+        return Place(None, going, self.most)
+
+
+class Batching:
+    """One process's work on a batch. `run` returns once there is nothing more to do for it."""
+
+    def __init__(self, queue: BatchQueue, view: BatchView) -> None:
+        """Work this queue, whose lock this process holds."""
+        self._queue, self._view, self._rules = queue, view, queue.rules
+        self._items = {item.number: item for item in queue.items()}
+        self._hosts: dict[str, _Host] = {}
+        for item in self._items.values():
+            for host in (*item.hosts, *([item.host] if item.host else [])):
+                self._hosts.setdefault(host, _Host())
+        self._live: dict[int, ItemView] = {}
+        self._news: threads.Queue[Callable[[], None]] = threads.Queue()
+        self._leaves = threading.Event()
+        self._log = queue.folder / LOG
+        self._log_lock = threading.Lock()
+        self._recovered: dict[int, int] = {}
+        self._waits_for_person: set[int] = set()
+
+    def run(self) -> Outcome:
+        """Work until nothing is left to do, a person stops it, or Ctrl-C. What runs goes on after Ctrl-C."""
+        for item in self._items.values():
+            if item.state in (ItemState.RESERVED, ItemState.SUBMITTED):
+                self._start(item, self._settle)
+            elif item.state == ItemState.CONFIRMED:
+                self._start(item, self._follow, None)
+        held = HeldInterrupts()
+        try:
+            while True:
+                if held.first is not None:
+                    return self._leave(held)
+                if self._queue.stop_wish is not None:
+                    self._drop_queued("the batch was stopped")
+                decision = self._decide()
+                if (outcome := self._outcome(decision)) is not None:
+                    return outcome
+                for item, host in decision.begin:
+                    self._hosts[host].is_beginning = True
+                    self._start(item, self._begin, host)
+                self._view.show([*self._items.values()], self._live)
+                self._take_news()
+        finally:
+            held.release()
+
+    # the main thread
+
+    def _take_news(self) -> None:
+        """Wait a moment for what the threads have to say, and take all of it."""
+        with contextlib.suppress(threads.Empty):
+            self._news.get(timeout=LOOK_S)()
+            while True:
+                self._news.get_nowait()()
+
+    def _decide(self) -> Decision:
+        going: dict[str, int] = {}
+        for number in self._live:
+            if (host := self._items[number].host) is not None:
+                going[host] = going.get(host, 0) + 1
+        waiting = [
+            item
+            for item in self._items.values()
+            if item.state == ItemState.QUEUED and item.number not in self._live
+        ]
+        if self._failures_are_too_many():
+            self._drop_queued("not begun: too many runs of the batch have failed")
+            waiting = []
+        places = {name: host.place(name, going.get(name, 0)) for name, host in self._hosts.items()}
+        decision = decide(waiting, places, going=len(self._live), most=self._rules.max_parallel)
+        for number, why in decision.waits.items():
+            if self._items[number].why != why:
+                self._items[number] = self._items[number]._replace(why=why)
+        return decision
+
+    def _outcome(self, decision: Decision) -> Outcome | None:
+        """Return how the work ends if nothing is left to do, or nothing can be done just now."""
+        if self._live or decision.begin:
+            return None
+        if self._queue.stop_wish is not None:
+            return Outcome.STOPPED
+        queued = [item for item in self._items.values() if item.state == ItemState.QUEUED]
+        if not queued:
+            return Outcome.WAITS if self._waits_for_person else Outcome.DONE
+        hosts = {host for item in queued for host in item.hosts if host not in item.tried}
+        if all(self._hosts[host].is_rested for host in hosts):
+            return Outcome.WAITS
+        if all(self._hosts[host].is_rested or self._hosts[host].silent >= SILENT_TRIES for host in hosts):
+            return Outcome.SILENT
+        return None
+
+    def _failures_are_too_many(self) -> bool:
+        most = self._rules.max_failures
+        failed = sum(
+            item.outcome in ("failed", "refused", State.STOP_INCOMPLETE) for item in self._items.values()
+        )
+        return most is not None and failed >= most
+
+    def _drop_queued(self, why: str) -> None:
+        for item in [*self._items.values()]:
+            if item.state == ItemState.QUEUED and item.number not in self._live:
+                self._changed(self._queue.step(item, ItemState.ENDED, outcome="dropped", why=why))
+
+    def _changed(self, item: Item) -> None:
+        self._items[item.number] = item
+        self._view.changed(item)
+
+    def _leave(self, held: HeldInterrupts) -> Outcome:
+        """Let the followers go; a launch that is on its way is waited for, until a second signal."""
+        self._leaves.set()
+        held.forget()
+        count = sum(host.is_beginning for host in self._hosts.values())
+        if count:
+            self._view.note(f"waits for {count} launches that are on their way; Ctrl-C leaves them")
+        while held.first is None and any(host.is_beginning for host in self._hosts.values()):
+            self._take_news()
+        return Outcome.LEFT
+
+    # threads
+
+    def _start(self, item: Item, work: Callable[..., None], *more: object) -> None:
+        """Work on an item in a thread of its own; what it raises ends the item's work, not the batch."""
+        view = self._live[item.number] = ItemView(lambda text: self._say(item, text))
+
+        def run() -> None:
+            try:
+                work(item, view, *more)
+            except _LeaveError:
+                pass
+            except LaunchError as error:
+                self._tell(self._needs_person, item, str(error))
+            except Exception as error:  # a bug: it must not look as if the item still went on
+                self._tell(self._needs_person, item, f"{type(error).__name__}: {error}")
+                raise
+
+        threading.Thread(target=run, name=f"item {item.name}", daemon=True).start()
+
+    def _tell(self, what: Callable[..., None], *values: object) -> None:
+        """Have the main thread do something."""
+        self._news.put(lambda: what(*values))
+
+    def _begin(self, item: Item, view: ItemView, host: str) -> None:
+        with _turn(host):
+            attempt = begin(self._queue, item, host, view)
+        self._after(attempt, view, host)
+
+    def _settle(self, item: Item, view: ItemView) -> None:
+        tries = 0
+        while True:
+            attempt = settle(self._queue, item, view)
+            if attempt.verdict != Verdict.UNSETTLED:
+                self._after(attempt, view, item.host or "")
+                return
+            view.lost_for = attempt.words
+            tries += 1
+            if self._leaves.wait(BACK_OFF_S[min(tries, len(BACK_OFF_S)) - 1]):
+                raise _LeaveError
+
+    def _after(self, attempt: Attempt, view: ItemView, host: str) -> None:
+        self._tell(self._take_attempt, attempt, host)
+        if attempt.verdict == Verdict.UNSETTLED:
+            self._settle(attempt.item, view)
+        elif attempt.verdict == Verdict.BEGAN:
+            self._follow(attempt.item, view, attempt)
+
+    def _follow(self, item: Item, view: ItemView, attempt: Attempt | None) -> None:
+        started = attempt.started if attempt is not None else None
+        while True:
+            state = follow_item(item, started, view, self._watch, pulls=self._rules.artifacts == "all")
+            started = None
+            if is_terminal(state.state):
+                break
+            recovered = self._recovered.get(item.number, 0)
+            if state.state == State.WAITING or recovered >= RECOVERIES:
+                self._tell(self._needs_person, item, why_ended(state) or state.state)
+                return
+            self._recovered[item.number] = recovered + 1
+        self._tell(self._ended, item, state)
+
+    def _watch(self, _error: UnreachableError | None) -> None:
+        if self._leaves.is_set():
+            raise _LeaveError
+
+    def _say(self, item: Item, text: str) -> None:
+        """Put a line about an item into the batch's log. What the disk refuses is only not known later."""
+        when = time.strftime("%Y-%m-%d %H:%M:%S")
+        with self._log_lock, contextlib.suppress(OSError), self._log.open("a") as file:
+            file.writelines(f"{when}  {item.name}  {line}\n" for line in text.splitlines())
+
+    # what the threads have said, in the main thread
+
+    def _take_attempt(self, attempt: Attempt, name: str) -> None:
+        item, verdict, host = attempt.item, attempt.verdict, self._hosts[name]
+        host.is_beginning = False
+        self._changed(item)
+        if verdict == Verdict.BEGAN:
+            host.open()
+            if attempt.started is not None and attempt.started.mirror.whole_plan().allocation.cards == 0:
+                host.most = self._rules.max_parallel or 1
+        elif verdict != Verdict.UNSETTLED:
+            del self._live[item.number]
+            if verdict != Verdict.REFUSED:
+                host.close(attempt.words, is_silent=verdict == Verdict.SILENT)
+
+    def _needs_person(self, item: Item, why: str) -> None:
+        self._live.pop(item.number, None)
+        self._waits_for_person.add(item.number)
+        self._items[item.number] = self._queue.note(self._queue.item(item.number), why)
+        self._view.changed(self._items[item.number])
+
+    def _ended(self, item: Item, state: RunState) -> None:
+        view = self._live.pop(item.number)
+        host = self._hosts[item.host or ""]
+        has_failed = state.state in (State.FAILED, State.STOP_INCOMPLETE)
+        host.failures = host.failures + 1 if has_failed and view.step is None else 0
+        host.open()
+        if host.is_rested:
+            self._view.note(
+                f"{item.host}: {FAILURES} runs in a row failed before their first step; nothing more is begun there"
+            )
+        self._changed(
+            self._queue.step(
+                self._items[item.number], ItemState.ENDED, outcome=state.state, why=why_ended(state)
+            )
+        )
+
+
+@contextlib.contextmanager
+def _turn(host: str) -> Iterator[None]:
+    """Begin something on a host when no other batch of this user does; leave it to others for a moment then."""
+    folder = Unix("launch").user_data_path / "turns"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = None
+    while lock is None:
+        lock = Lock.take(str(folder / f"{host}.lock"), 5.0)
+    try:
+        yield
+    finally:
+        lock.release()
+        time.sleep(TURN_S)
