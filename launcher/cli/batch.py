@@ -17,6 +17,7 @@ from launcher.cli.options import (
     JsonFlag,
     SecretOption,
     SetOption,
+    SureFlag,
     VerboseFlag,
 )
 from launcher.cli.quick import QuickCommand, QuickGroup
@@ -96,6 +97,10 @@ def begin(
     max_failures: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Begin nothing more after this many have failed.")
     ] = None,
+    max_cost: Annotated[
+        float | None,
+        typer.Option(metavar="DOLLARS", help="Rent machines for at most this much, for all items together."),
+    ] = None,
     best: Annotated[
         str | None,
         typer.Option(
@@ -105,6 +110,7 @@ def begin(
     artifacts: Annotated[
         str | None, typer.Option(metavar="all|best|none", help="Whose files come home; by default all.")
     ] = None,
+    sure: SureFlag = False,
     detach: DetachFlag = False,
     dry_run: Annotated[
         bool,
@@ -120,7 +126,7 @@ def begin(
     """Run all items of a file, or of a grid, wherever there is room. `begin` may be left out.
 
     Examples:
-        launch batch sweep.toml
+        launch batch sweep.toml                    or, with the verb,   launch batch begin sweep.toml
         launch batch --grid settings.learning_rate=1e-4,3e-4 --grid seed=1,2 --host lab,l40s
         launch batch --grid lr=1e-4,3e-4 --host lab -- python train.py --lr {lr}
     """
@@ -134,6 +140,7 @@ def begin(
         "host": host.split(",") if host else None,
         "max_parallel": max_parallel,
         "max_failures": 1 if fail_fast else max_failures,
+        "max_cost": max_cost,
         "best": best,
         "artifacts": artifacts,
     }
@@ -153,6 +160,8 @@ def begin(
         return
     from launcher.runs.batch_queue import Entry, make_queue
 
+    if not sure:
+        _agree(batch)
     queue = make_queue(
         batch.name,
         batch.rules,
@@ -177,6 +186,24 @@ def _batch(file: Path | None, grid: list[str], changes: dict[str, Any], only_gri
             f"{file}: the job, its command, settings and secrets stand in the file\n  or give no file, and --grid"
         )
     return read_batch(file, changes)
+
+
+def _agree(batch: Batch) -> None:
+    """Ask whether a batch may spend what it might. Raises RefusedError for no, and without a terminal."""
+    from launcher.cli.asking import agrees
+    from launcher.errors import RefusedError
+    from launcher.runs.batch_budget import spending_question
+
+    question = spending_question(batch)
+    if question is None:
+        return
+    answer = agrees(question)
+    if answer is None:
+        raise RefusedError(
+            f"nothing was begun: {question}\n  launch batch --yes … agrees, as y does at a terminal"
+        )
+    if not answer:
+        raise RefusedError("nothing was begun, as you answered")
 
 
 def _preview(batch: Batch, *, as_json: bool) -> None:
@@ -245,6 +272,7 @@ def resume(
     from launcher.runs.batch_stopping import queue_again
 
     with open_queue(name) as queue:
+        queue.check_folder()
         if not _is_worked(queue):
             queue.wish_stop("")
             if failed:

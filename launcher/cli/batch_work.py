@@ -21,14 +21,14 @@ from launcher.runs.batch_queue import BatchQueue, take_work, worker_of
 from launcher.runs.batch_status import rows_of, totals
 from launcher.runs.batching import Batching, Outcome
 from launcher.runs.item_view import ItemView
-from launcher.values.batch import Item, ItemState
+from launcher.values.batch import REFUSED, Item, ItemState
 from launcher.values.text import printable
 
 LOOK_S = 1.0
 FEWEST_LINES = 3
 WORKER_LOG = "worker.log"
 STARTS_S = 30.0
-_EXIT = {"succeeded": 0, "refused": 3}
+_EXIT = {"succeeded": 0, REFUSED: 3}
 
 
 class _LinesView:

@@ -5,6 +5,7 @@ Each function runs in a thread of its own, and writes what it is about to do int
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from enum import StrEnum
 from typing import NamedTuple
@@ -22,7 +23,8 @@ from launcher.errors import (
     UsageError,
 )
 from launcher.hosts import Desk
-from launcher.runs import resolve, tenancies
+from launcher.runs import cards, resolve, tenancies
+from launcher.runs.batch_budget import Budget
 from launcher.runs.batch_queue import BatchQueue
 from launcher.runs.control import runs_of
 from launcher.runs.evidence import diagnosis
@@ -36,7 +38,7 @@ from launcher.runs.run_desk import connect, open_desk
 from launcher.runs.run_id import new_run_id
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.sessions import follow_sessions
-from launcher.values.batch import Item, ItemState
+from launcher.values.batch import REFUSED, Item, ItemState
 from launcher.values.host import Host
 from launcher.values.record import RunState, is_terminal
 
@@ -77,33 +79,35 @@ def request_of(item: Item) -> Request:
     return TypeAdapter(Request).validate_json(item.request)
 
 
-def begin(queue: BatchQueue, item: Item, host: str, view: ItemView) -> Attempt:
+def begin(queue: BatchQueue, item: Item, host: str, view: ItemView, budget: Budget) -> Attempt:
     """Launch a queued item on a host. Its run's id is on disk before anything is sent."""
     item = queue.step(item, ItemState.RESERVED, run=new_run_id(item.name), host=host)
-    return submit(queue, item, view)
+    return submit(queue, item, view, budget)
 
 
-def submit(queue: BatchQueue, item: Item, view: ItemView) -> Attempt:
+def submit(queue: BatchQueue, item: Item, view: ItemView, budget: Budget) -> Attempt:
     """Launch an item that has its run's id and its host."""
     request = request_of(item)._replace(host=item.host, name=item.name)
     if item.state == ItemState.RESERVED:
         item = queue.step(item, ItemState.SUBMITTED)
     try:
-        started = launch(request, view, item.run)
+        is_rented = resolve.host(item.host).lambda_cloud is not None
+        with budget.promise(item.number, request) if is_rented else contextlib.nullcontext():
+            started = launch(request, view, item.run)
     except CardBusyError as error:
         return _put_back(queue, item, Verdict.BUSY, _line(error))
     except (RefusedError, UsageError) as error:
-        return _put_back(queue, item, Verdict.REFUSED, str(error))
+        return _put_back(queue, item, Verdict.REFUSED, str(error).removeprefix(cards.REFUSED))
     except AgentError as error:
         if error.code == RUN_EXISTS:
-            return settle(queue, item, view)
+            return settle(queue, item, view, budget)
         return _failed(queue, item, error)
     except (HostError, RunError) as error:
         return _failed(queue, item, error)
     return Attempt(queue.step(item, ItemState.CONFIRMED), Verdict.BEGAN, started=started)
 
 
-def settle(queue: BatchQueue, item: Item, view: ItemView) -> Attempt:
+def settle(queue: BatchQueue, item: Item, view: ItemView, budget: Budget) -> Attempt:
     """Look for the run of an item whose launch broke off: take it over, or launch it again under the same id."""
     try:
         host = resolve.host(item.host)
@@ -119,7 +123,7 @@ def settle(queue: BatchQueue, item: Item, view: ItemView) -> Attempt:
     mirror = Mirror(run_of(item), runs_folder())
     if mirror.folder.is_dir() and not [*mirror.folder.glob("[0-9]*")]:
         shutil.rmtree(mirror.folder)  # bound by a launch that never reached the host
-    return submit(queue, item, view)
+    return submit(queue, item, view, budget)
 
 
 def _is_there(host: Host, item: Item) -> bool:
@@ -160,7 +164,7 @@ def _put_back(queue: BatchQueue, item: Item, verdict: Verdict, words: str) -> At
     tried = (*item.tried, item.host or "")
     if all(host in tried for host in item.hosts):
         return Attempt(
-            queue.step(item, ItemState.ENDED, outcome="refused", why=words, tried=tried), verdict, words
+            queue.step(item, ItemState.ENDED, outcome=REFUSED, why=words, tried=tried), verdict, words
         )
     return Attempt(queue.step(item, ItemState.QUEUED, why=words, tried=tried), verdict, words)
 

@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -22,9 +23,9 @@ from typing import Any, NamedTuple, Self
 from pydantic import ValidationError
 
 from launcher.errors import RunError, UnknownNameError, UsageError
-from launcher.remote.record.locks import Lock, is_locked
+from launcher.runs import held_lock
 from launcher.runs.runs_folder import runs_folder
-from launcher.values.batch import FOLLOWING, Item, ItemState, Rules
+from launcher.values.batch import FOLLOWING, NEVER_BEGAN, Item, ItemState, Rules
 from launcher.values.parsing import nearest
 
 FOLDER = "batches"
@@ -105,11 +106,15 @@ class BatchQueue:
         with self._errors():
             return Rules.model_validate_json(self._value("rules"))
 
-    @property
-    def working_folder(self) -> Path:
-        """The folder that the batch was made in, whose files its runs take."""
+    def check_folder(self) -> None:
+        """Raise UsageError unless this is the folder that the batch was made in: its runs take their files from there."""
         with self._errors():
-            return Path(self._value("folder"))
+            folder = Path(self._value("folder"))
+        if folder != Path.cwd():
+            raise UsageError(
+                f"{self.name} was made in {folder}, and takes its files from there\n"
+                f"  next   cd {shlex.quote(str(folder))} && launch batch resume {self.name}"
+            )
 
     @property
     def stop_wish(self) -> str | None:
@@ -155,16 +160,16 @@ class BatchQueue:
     ) -> Item:
         """Bring an item into a state, on disk when this returns; return it as it is then.
 
-        `run` and `host` stay as they are where they are not given, unless it is queued again. Raises ValueError for a
-        state that does not follow the one that it is in.
+        `run` and `host` stay as they are where they are not given; one that is queued again, or never began, has none. Raises
+        ValueError for a state that does not follow the one that it is in.
         """
         if state not in FOLLOWING[item.state]:
             raise ValueError(f"{item.name}: {state} does not follow {item.state}")
-        is_anew = state == ItemState.QUEUED
+        has_no_run = state == ItemState.QUEUED or outcome in NEVER_BEGAN
         values = {
             "state": state,
-            "run": None if is_anew else run or item.run,
-            "host": None if is_anew else host or item.host,
+            "run": None if has_no_run else run or item.run,
+            "host": None if has_no_run else host or item.host,
             "outcome": outcome,
             "why": why,
             "tried": json.dumps([*tried] if tried else [*item.tried]),
@@ -373,7 +378,7 @@ def open_queue(name: str | None) -> BatchQueue:
 class Work:
     """The right to work a batch: a lock that ends with this process."""
 
-    def __init__(self, lock: Lock, folder: Path) -> None:
+    def __init__(self, lock: held_lock.HeldLock, folder: Path) -> None:
         """Take over a held lock."""
         self._lock, self._folder = lock, folder
 
@@ -389,7 +394,7 @@ def take_work(queue: BatchQueue) -> Work | None:
     import platform
 
     try:
-        lock = Lock.take(str(queue.folder / LOCK), 0.0)
+        lock = held_lock.take(queue.folder / LOCK, 0.2)
         if lock is None:
             return None
         record = {"pid": os.getpid(), "machine": platform.node()}
@@ -402,7 +407,7 @@ def take_work(queue: BatchQueue) -> Work | None:
 def worker_of(queue: BatchQueue) -> Worker | None:
     """Return who works a batch; None if nobody does."""
     try:
-        if not is_locked(str(queue.folder / LOCK)):
+        if not held_lock.is_held(queue.folder / LOCK):
             return None
         record = json.loads((queue.folder / WORKER).read_bytes())
         return Worker(int(record["pid"]), str(record["machine"]))

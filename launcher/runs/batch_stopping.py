@@ -11,10 +11,10 @@ from launcher.runs.control import stop as stop_run
 from launcher.runs.mirror import Mirror
 from launcher.runs.run_desk import open_desk
 from launcher.runs.runs_folder import runs_folder
-from launcher.values.batch import Item, ItemState
+from launcher.values.batch import DROPPED, REFUSED, Item, ItemState
 from launcher.values.record import is_terminal
 
-AGAIN = ("failed", "refused", "dropped", "stop-incomplete")
+AGAIN = ("failed", REFUSED, DROPPED, "stop-incomplete")
 
 
 class Stopped(NamedTuple):
@@ -33,10 +33,10 @@ def stop_batch(queue: BatchQueue, *, now: bool) -> list[Stopped]:
     try:
         for item in queue.items():
             if item.state == ItemState.QUEUED and work is not None:
-                queue.step(item, ItemState.ENDED, outcome="dropped", why="the batch was stopped")
-                stopped.append(Stopped(item, "dropped"))
+                queue.step(item, ItemState.ENDED, outcome=DROPPED, why="the batch was stopped")
+                stopped.append(Stopped(item, DROPPED))
             elif item.state == ItemState.QUEUED:
-                stopped.append(Stopped(item, "dropped"))  # its worker does
+                stopped.append(Stopped(item, DROPPED))  # its worker does
             elif item.state != ItemState.ENDED:
                 stopped.append(_stop(queue, item, now=now, is_ours=work is not None))
     finally:
@@ -55,9 +55,9 @@ def _stop(queue: BatchQueue, item: Item, *, now: bool, is_ours: bool) -> Stopped
     except RunError:
         if is_ours:
             queue.step(
-                item, ItemState.ENDED, outcome="dropped", why="the batch was stopped before its run began"
+                item, ItemState.ENDED, outcome=DROPPED, why="the batch was stopped before its run began"
             )
-        return Stopped(item, "dropped")
+        return Stopped(item, DROPPED)
     known = mirror.state()
     if known is not None and is_terminal(known.state):
         return Stopped(item, str(known.state))

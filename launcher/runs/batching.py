@@ -15,14 +15,17 @@ from typing import Protocol
 
 from platformdirs.unix import Unix
 
-from launcher.errors import LaunchError, UnreachableError
+from launcher.errors import BadFileError, LaunchError, UnreachableError
 from launcher.planning.batch_placement import FAILURES, Decision, Place, decide
-from launcher.remote.record.locks import Lock
-from launcher.runs.batch_item import Attempt, Verdict, begin, follow_item, settle, why_ended
+from launcher.runs import held_lock, resolve
+from launcher.runs.batch_budget import Budget
+from launcher.runs.batch_item import Attempt, Verdict, begin, follow_item, run_of, settle, why_ended
 from launcher.runs.batch_queue import BatchQueue
 from launcher.runs.held_interrupts import HeldInterrupts
 from launcher.runs.item_view import ItemView
-from launcher.values.batch import Item, ItemState
+from launcher.runs.mirror import Mirror
+from launcher.runs.runs_folder import runs_folder
+from launcher.values.batch import DROPPED, REFUSED, Item, ItemState
 from launcher.values.record import RunState, State, is_terminal
 
 LOOK_S = 0.5
@@ -67,7 +70,13 @@ class _LeaveError(Exception):
 class _Host:
     """What the worker knows of a host."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        host = resolve.host(name)
+        self.name, self.is_rented, self.is_account = (
+            name,
+            host.lambda_cloud is not None,
+            host.kaggle is not None,
+        )
         self.is_beginning = False
         self.closed_until = 0.0
         self.why: str | None = None
@@ -92,14 +101,15 @@ class _Host:
         """Whether it has failed too many items in a row before their first step."""
         return self.failures >= FAILURES
 
-    def place(self, name: str, going: int) -> Place:
-        """Return what the placement needs to know."""
+    def place(self, going: int, unbegun: str | None) -> Place:
+        """Return what the placement needs to know. `unbegun` is an item that this host has and does not run yet."""
         if self.is_rested:
-            return Place(
-                f"{name} is rested: {FAILURES} runs in a row failed there before their first step", going
-            )
-        if self.is_beginning:
-            return Place(f"waits for another launch on {name}", going)
+            words = f"{FAILURES} runs in a row failed there before their first step"
+            return Place(f"{self.name} is rested: {words}", going)
+        if self.is_beginning and not self.is_rented:
+            return Place(f"waits for another launch on {self.name}", going)
+        if self.is_account and unbegun is not None:
+            return Place(f"waits for {unbegun}, which has no machine of {self.name} yet", going)
         if time.monotonic() < self.closed_until:
             return Place(self.why, going)
         return Place(None, going, self.most)
@@ -115,12 +125,14 @@ class Batching:
         self._hosts: dict[str, _Host] = {}
         for item in self._items.values():
             for host in (*item.hosts, *([item.host] if item.host else [])):
-                self._hosts.setdefault(host, _Host())
+                if host not in self._hosts:
+                    self._hosts[host] = _Host(host)
         self._live: dict[int, ItemView] = {}
         self._news: threads.Queue[Callable[[], None]] = threads.Queue()
         self._leaves = threading.Event()
         self._log = queue.folder / LOG
         self._log_lock = threading.Lock()
+        self._budget = Budget(queue)
         self._recovered: dict[int, int] = {}
         self._waits_for_person: set[int] = set()
 
@@ -130,6 +142,7 @@ class Batching:
             if item.state in (ItemState.RESERVED, ItemState.SUBMITTED):
                 self._start(item, self._settle)
             elif item.state == ItemState.CONFIRMED:
+                self._note_cards(item)
                 self._start(item, self._follow, None)
         held = HeldInterrupts()
         try:
@@ -160,9 +173,13 @@ class Batching:
 
     def _decide(self) -> Decision:
         going: dict[str, int] = {}
-        for number in self._live:
-            if (host := self._items[number].host) is not None:
-                going[host] = going.get(host, 0) + 1
+        unbegun: dict[str, str] = {}
+        for number, view in self._live.items():
+            item = self._items[number]
+            if item.host is not None:
+                going[item.host] = going.get(item.host, 0) + 1
+                if view.state is None or view.state.state in (State.RESERVED, State.PREPARING):
+                    unbegun[item.host] = item.name
         waiting = [
             item
             for item in self._items.values()
@@ -171,7 +188,9 @@ class Batching:
         if self._failures_are_too_many():
             self._drop_queued("not begun: too many runs of the batch have failed")
             waiting = []
-        places = {name: host.place(name, going.get(name, 0)) for name, host in self._hosts.items()}
+        places = {
+            name: host.place(going.get(name, 0), unbegun.get(name)) for name, host in self._hosts.items()
+        }
         decision = decide(waiting, places, going=len(self._live), most=self._rules.max_parallel)
         for number, why in decision.waits.items():
             if self._items[number].why != why:
@@ -197,14 +216,14 @@ class Batching:
     def _failures_are_too_many(self) -> bool:
         most = self._rules.max_failures
         failed = sum(
-            item.outcome in ("failed", "refused", State.STOP_INCOMPLETE) for item in self._items.values()
+            item.outcome in ("failed", REFUSED, State.STOP_INCOMPLETE) for item in self._items.values()
         )
         return most is not None and failed >= most
 
     def _drop_queued(self, why: str) -> None:
         for item in [*self._items.values()]:
             if item.state == ItemState.QUEUED and item.number not in self._live:
-                self._changed(self._queue.step(item, ItemState.ENDED, outcome="dropped", why=why))
+                self._changed(self._queue.step(item, ItemState.ENDED, outcome=DROPPED, why=why))
 
     def _changed(self, item: Item) -> None:
         self._items[item.number] = item
@@ -245,14 +264,14 @@ class Batching:
         self._news.put(lambda: what(*values))
 
     def _begin(self, item: Item, view: ItemView, host: str) -> None:
-        with _turn(host):
-            attempt = begin(self._queue, item, host, view)
+        with contextlib.nullcontext() if self._hosts[host].is_rented else _turn(host):
+            attempt = begin(self._queue, item, host, view, self._budget)
         self._after(attempt, view, host)
 
     def _settle(self, item: Item, view: ItemView) -> None:
         tries = 0
         while True:
-            attempt = settle(self._queue, item, view)
+            attempt = settle(self._queue, item, view, self._budget)
             if attempt.verdict != Verdict.UNSETTLED:
                 self._after(attempt, view, item.host or "")
                 return
@@ -300,12 +319,21 @@ class Batching:
         self._changed(item)
         if verdict == Verdict.BEGAN:
             host.open()
-            if attempt.started is not None and attempt.started.mirror.whole_plan().allocation.cards == 0:
-                host.most = self._rules.max_parallel or 1
+            self._note_cards(item)
         elif verdict != Verdict.UNSETTLED:
             del self._live[item.number]
             if verdict != Verdict.REFUSED:
                 host.close(attempt.words, is_silent=verdict == Verdict.SILENT)
+
+    def _note_cards(self, item: Item) -> None:
+        """Where no cards are handed out, nothing but the batch itself keeps its runs from crowding a host."""
+        host = self._hosts[item.host or ""]
+        with contextlib.suppress(BadFileError):
+            if (
+                not (host.is_rented or host.is_account)
+                and not Mirror(run_of(item), runs_folder()).whole_plan().allocation.cards
+            ):
+                host.most = self._rules.max_parallel or 1
 
     def _needs_person(self, item: Item, why: str) -> None:
         self._live.pop(item.number, None)
@@ -337,7 +365,7 @@ def _turn(host: str) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = None
     while lock is None:
-        lock = Lock.take(str(folder / f"{host}.lock"), 5.0)
+        lock = held_lock.take(folder / f"{host}.lock", 5.0)
     try:
         yield
     finally:

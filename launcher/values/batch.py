@@ -92,11 +92,16 @@ FOLLOWING: dict[ItemState, tuple[ItemState, ...]] = {
 """The states that may follow each; one that ended is queued again only when a person asks for that."""
 
 
+REFUSED, DROPPED = "refused", "dropped"
+NEVER_BEGAN = (REFUSED, DROPPED)
+"""The outcomes of items that have no run: no host takes it, or a person stopped the batch before its turn."""
+
+
 class Item(NamedTuple):
     """One item of a batch and how far it is. `request` is its launch as JSON.
 
-    `values` are those of the matrix. `run` is its run's id, from RESERVED on. `outcome` is the state that its run ended in, or `refused` or
-    `dropped` for one that never began; `why` says what it waits for, or why it ended so. `tried` are the hosts that refused it.
+    `values` are those of the matrix. `run` is its run's id, from RESERVED on. `outcome` is the state that its run ended in, or
+    one of NEVER_BEGAN; `why` says what it waits for, or why it ended so. `tried` are the hosts that refused it.
     """
 
     number: int
