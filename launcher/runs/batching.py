@@ -32,7 +32,7 @@ LOOK_S = 0.5
 """How often the table is drawn, and the queue is asked for a wish to stop."""
 BACK_OFF_S = (5.0, 10.0, 20.0, 40.0, 60.0)
 """How long a host that is busy or silent is left alone, after each time in a row."""
-SILENT_TRIES = 4
+SILENT_TRIES = 3
 """So often in a row a host may be silent before a batch of which nothing else is left gives up."""
 TURN_S = 0.3
 """How long a place is left to other batches after a launch there."""
