@@ -100,6 +100,7 @@ def work(queue: BatchQueue, *, as_json: bool) -> int:
         with _view(queue, as_json=as_json) as view:
             outcome = Batching(queue, view).run()
     finally:
+        queue.mark()
         held.release()
     items = queue.items()
     if not as_json:

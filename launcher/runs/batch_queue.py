@@ -32,6 +32,8 @@ FOLDER = "batches"
 FILE = "queue.sqlite"
 LOCK = ".worker.lock"
 WORKER = "worker.json"
+OPEN = ".open"
+"""A mark beside the queue of a batch that has not ended: a list of runs looks at no other."""
 VERSION = 1
 BUSY_S = 30.0
 _TABLES = """
@@ -187,6 +189,16 @@ class BatchQueue:
             )
         return self.item(item.number)
 
+    def mark(self) -> bool:
+        """Mark whether the batch has ended, for lists of runs; return that. What the disk refuses costs them a look."""
+        has_ended = not any(count for (state, _), count in self.counts().items() if state != ItemState.ENDED)
+        with contextlib.suppress(OSError):
+            if has_ended:
+                (self.folder / OPEN).unlink(missing_ok=True)
+            else:
+                (self.folder / OPEN).touch()
+        return has_ended
+
     def note(self, item: Item, why: str | None) -> Item:
         """Put on record what an item waits for. It need not survive a crash."""
         with self._errors():
@@ -257,6 +269,19 @@ def names() -> list[str]:
     return [path.name for path in sorted(found, key=lambda path: (path.stat().st_mtime, path.name))]
 
 
+def left_alone() -> dict[str, int]:
+    """Return how many items are queued in each batch that no process works and that has not ended."""
+    folder = batches_folder()
+    found: dict[str, int] = {}
+    for path in sorted(folder.glob(f"*/{OPEN}")) if folder.is_dir() else ():
+        with contextlib.suppress(RunError), BatchQueue(path.parent.name, path.parent) as queue:
+            if worker_of(queue) is None and not queue.mark():
+                found[queue.name] = sum(
+                    count for (state, _), count in queue.counts().items() if state == ItemState.QUEUED
+                )
+    return found
+
+
 def make_queue(name: str, rules: Rules, entries: Iterable[Entry]) -> BatchQueue:
     """Make the queue of a new batch; it appears whole, or not at all.
 
@@ -273,6 +298,7 @@ def make_queue(name: str, rules: Rules, entries: Iterable[Entry]) -> BatchQueue:
         part.mkdir(parents=True)
         check_locks(part)
         _write(part / FILE, rules, entries)
+        (part / OPEN).touch()
         _sync(part)
         part.rename(folder)
         _sync(folder.parent)

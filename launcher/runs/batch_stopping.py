@@ -41,6 +41,7 @@ def stop_batch(queue: BatchQueue, *, now: bool) -> list[Stopped]:
                 stopped.append(_stop(queue, item, now=now, is_ours=work is not None))
     finally:
         if work is not None:
+            queue.mark()
             work.release()
     return stopped
 
@@ -77,6 +78,7 @@ def queue_again(queue: BatchQueue) -> int:
     again = [item for item in queue.items(ItemState.ENDED) if item.outcome in AGAIN]
     for item in again:
         queue.step(item._replace(tried=()), ItemState.QUEUED)
+    queue.mark()
     return len(again)
 
 
