@@ -52,7 +52,7 @@ def test_each_run_has_its_own_over_those_of_the_file():
     batch = read(
         f'{HEAD}settings = {{ steps = 3 }}\n[[run]]\nname = "a"\nsettings = {{ steps = 5 }}\n'
         '[[run]]\nname = "b"\nhost = ["local", "kaggle"]\nprofile = "t4x2"\ncommand = ["python3", "train.py"]\n'
-        'settings = { steps = 9 }\n'
+        "settings = { steps = 9 }\n"
     )
     a, b = batch.drafts
     assert (a.name, a.hosts, a.request.job, a.request.settings) == ("a", ("local",), "sft", ["steps=5"])
@@ -85,7 +85,9 @@ def test_all_mistakes_are_told_at_once_each_with_its_line():
     text = "\n".join(found)
     assert "sweep.toml: run.1: unknown host 'lab'" in text
     assert any("run.1" in line and line.endswith("(line 5)") for line in found)
-    assert any("unknown key 'batch.globl': did you mean 'global'" in line and "(line 4)" in line for line in found)
+    assert any(
+        "unknown key 'batch.globl': did you mean 'global'" in line and "(line 4)" in line for line in found
+    )
     assert any('steps = "many": expected a whole number' in line and "(line 12)" in line for line in found)
 
 
@@ -114,7 +116,9 @@ def test_a_mistake_is_told_with_key_value_and_line(text, words):
 
 def test_a_grid_is_a_matrix_on_the_command_line():
     """Values are in TOML's notation, or bare words."""
-    batch = grid_batch(["settings.learning_rate=1e-4,3e-4", "method=lora,full"], {"profile": "cpu", "job": "sft"})
+    batch = grid_batch(
+        ["settings.learning_rate=1e-4,3e-4", "method=lora,full"], {"profile": "cpu", "job": "sft"}
+    )
     assert batch.name == "batch"
     assert [json.loads(draft.as_json)["settings"] for draft in batch.drafts][1:3] == [
         ["settings.learning_rate=0.0001", 'method="full"'],

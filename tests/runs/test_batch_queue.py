@@ -154,7 +154,13 @@ def test_locks_that_do_not_hold_are_refused(folder, monkeypatch):
 
 def test_two_thousand_items_are_small_and_quickly_counted(folder):
     """The file stays under 10 MB."""
-    with make_queue("sweep", Rules(), [Entry(f"i{n}", "x" * 1500, ("A", "B"), {"n": n}) for n in range(2000)]) as made:
-        size = int(subprocess.run(["du", "-sk", made.folder], capture_output=True, text=True, check=True).stdout.split()[0])
+    with make_queue(
+        "sweep", Rules(), [Entry(f"i{n}", "x" * 1500, ("A", "B"), {"n": n}) for n in range(2000)]
+    ) as made:
+        size = int(
+            subprocess.run(
+                ["du", "-sk", made.folder], capture_output=True, text=True, check=True
+            ).stdout.split()[0]
+        )
         assert size < 10_000
         assert made.counts() == {(Q, None): 2000}
