@@ -15,6 +15,7 @@ from launcher import __version__, core_dumps
 from launcher.cli import (
     attach,
     batch,
+    compare,
     completing,
     cp,
     diagnose,
@@ -150,6 +151,7 @@ _TASKS: dict[str, dict[str, Any]] = {
         "logs": logs.logs,
         "metrics": metrics.metrics,
         "plot": plot.plot,
+        "compare": compare.compare,
         "diagnose": diagnose.diagnose,
         "explain": explain.explain,
     },
