@@ -14,6 +14,7 @@ from rich.text import Text
 
 from launcher.cli import streams
 from launcher.cli.batch_table import shape, table, who_works
+from launcher.cli.ending import shown_path
 from launcher.cli.say import complain, say
 from launcher.cli.signals import cursor_back_on_stop
 from launcher.errors import RunError
@@ -111,9 +112,29 @@ def work(queue: BatchQueue, *, as_json: bool) -> int:
     complain(f"{queue.name}: {totals(items)}")
     if outcome == Outcome.LEFT:
         complain("what runs goes on, what is queued waits")
+    elif all(item.state == ItemState.ENDED for item in items):
+        _tell_results(queue)
     for line in who_works(queue, items):
         complain(line)
     return exit_code(items, outcome)
+
+
+def _tell_results(queue: BatchQueue) -> None:
+    """Write what the batch came to, and say where it is."""
+    from launcher.cli.screens import make_stage
+    from launcher.runs.batch_results import write_results
+
+    with make_stage("results"):
+        results = write_results(queue)
+    if results.best is not None:
+        best = results.best
+        complain(f"  best     {best.item}, run {best.run}: {best.metric} {best.value:.6g}")
+    if results.table is not None:
+        complain(f"  table    {shown_path(results.table)}")
+    if results.picture is not None:
+        complain(f"  curves   {shown_path(results.picture)}")
+    for problem in results.problems:
+        complain(f"  {problem}")
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from launcher.runs.code_differences import (
 from launcher.runs.compared_curves import Curves, Line, curves_of, draw_curves
 from launcher.runs.json_file import read_json
 from launcher.runs.lineage import joined
-from launcher.runs.metric_results import MetricResult, results
+from launcher.runs.metric_results import NO_GOALS, Goal, MetricResult, results
 from launcher.runs.mirror import PLAN, Mirror
 from launcher.runs.plan_differences import Difference, plan_differences
 from launcher.runs.precision_report import known_precision
@@ -77,11 +78,11 @@ class Comparison(NamedTuple):
     files: tuple[FileDifference, ...]
 
 
-def compare(mirrors: Sequence[Mirror]) -> Comparison:
-    """Return what is known here of some runs, beside each other."""
+def compare(mirrors: Sequence[Mirror], goals: Mapping[str, Goal] = NO_GOALS) -> Comparison:
+    """Return what is known here of some runs, beside each other. `goals` say which way some metrics are better."""
     plans = [_plan(mirror) for mirror in mirrors]
     manifests = [sent.manifest if (sent := sent_record.read(mirror)) else None for mirror in mirrors]
-    runs = tuple(map(_compared, mirrors, plans, manifests))
+    runs = tuple(map(functools.partial(_compared, goals), mirrors, plans, manifests))
     differences = plan_differences(plans)
     if len({run.torch for run in runs}) > 1:
         differences = [one for one in differences if one.key not in _PLANNED_TORCH]
@@ -99,7 +100,9 @@ def _plan(mirror: Mirror) -> Mapping[str, Any] | None:
         return record
 
 
-def _compared(mirror: Mirror, plan: Mapping[str, Any] | None, manifest: Manifest | None) -> ComparedRun:
+def _compared(
+    goals: Mapping[str, Goal], mirror: Mirror, plan: Mapping[str, Any] | None, manifest: Manifest | None
+) -> ComparedRun:
     summary, state, report = mirror.plan(), mirror.state(), known_precision(mirror)
     points = [point for _, point in joined(mirror)]
     attempts = [attempt.number for attempt in report.attempts] if report is not None else []
@@ -120,7 +123,7 @@ def _compared(mirror: Mirror, plan: Mapping[str, Any] | None, manifest: Manifest
         precision=report.words if report is not None else None,
         torch=torch or _planned_torch(plan or {}),
         code=tree_digests(manifest or {}).get(CODE),
-        metrics=results(points),
+        metrics=results(points, goals),
         curves=curves_of(points),
     )
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from launcher.runs.curves import Point
 
 Goal = Literal["min", "max"]
 
+NO_GOALS: Mapping[str, Goal] = {}
 _PARTS = re.compile(r"[^a-z0-9]+")
 
 
@@ -66,22 +67,24 @@ def goal_of(name: str) -> Goal | None:
     return "min" if parts & _LESS else "max" if parts & _MORE else None
 
 
-def results(found: Iterable[Point]) -> dict[str, MetricResult]:
+def results(found: Iterable[Point], goals: Mapping[str, Goal] = NO_GOALS) -> dict[str, MetricResult]:
     """Return what became of each metric, by name, from the points of a run in their order.
+
+    `goals` say of some which way is better, whatever their names say.
 
     If several ranks reported one, the first of them counts. Where a name has steps, its values without one do not count.
     """
     series: dict[str, list[Point]] = {}
     for point in found:
         series.setdefault(point.name, []).append(point)
-    return {name: _result(name, points) for name, points in series.items()}
+    return {name: _result(name, points, goals.get(name) or goal_of(name)) for name, points in series.items()}
 
 
-def _result(name: str, points: list[Point]) -> MetricResult:
+def _result(name: str, points: list[Point], goal: Goal | None) -> MetricResult:
     rank = min(point.rank for point in points)
     own = [point for point in points if point.rank == rank]
     own = [point for point in own if point.step is not None] or own
-    goal, final = goal_of(name), own[-1]
+    final = own[-1]
     finite = [point for point in own if math.isfinite(point.value)]
     if goal is None or not finite:
         return MetricResult(name, final.value, final.step, None, None, goal)

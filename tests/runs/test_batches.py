@@ -1,5 +1,6 @@
 """A batch from its file to its end: each item once, whatever dies, by the items' own ledger."""
 
+import csv
 import signal
 
 import pytest
@@ -168,3 +169,30 @@ def test_a_batch_of_one_has_the_exit_code_of_launch(made, change, code):
     alone = made.client.run(*words, "--", *item["command"])
     assert alone.returncode == code, alone.stderr
     assert made.client.run("batch", file).returncode == code
+
+
+def test_a_batch_ends_with_a_table_a_picture_and_its_best_run(made):
+    """Of the items' own numbers; only the files of the best come home."""
+    items = made.items(3, steps=4)
+    items[1]["command"] = [*items[1]["command"], "fail"]
+    items[2]["command"][2] = "longest-name"  # the loss of an item grows with its name
+    file = made.write(items, host="local", best="loss:max", artifacts="best")
+    done = made.client.run("batch", file)
+    assert done.returncode == 1
+    with (made.client.runs / "batches" / "sweep" / "results.csv").open(newline="") as table:
+        rows = {row["item"]: row for row in csv.DictReader(table)}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "i1": "succeeded",
+        "i2": "failed",
+        "i3": "succeeded",
+    }
+    last, first = round(1 / 4 + 2, 4), round(1 / 1 + 2, 4)
+    assert [float(rows["i1"][key]) for key in ("loss final", "loss best")] == [last, first]
+    assert rows["i2"]["loss final"] == ""
+    assert float(rows["i1"]["seconds"]) > 0
+    assert rows["i1"]["run"] in made.runs_on("local")
+    assert "best     i3" in done.stderr
+    assert (made.client.runs / "batches" / "sweep" / "curves.png").read_bytes()[:4] == b"\x89PNG"
+    assert [path.read_text() for path in made.client.runs.glob("[0-9]*/outputs/out/result")] == [
+        "longest-name"
+    ]
