@@ -11,6 +11,7 @@
 # faults       write the table of faults: those of `launch drill`, and those that need root
 # moves        write the table of moves whose client is killed
 # segments     write the table of runs in sessions whose follower is killed
+# batches      write the table of batches whose worker is killed
 # orders       write the table of random removals and pulls
 # large        write the table of large trees
 # scale        write the table of a host with 10,000 runs
@@ -26,7 +27,7 @@
 # testbed-up   leave two machines running
 # testbed-down end them
 # clean        remove what these targets made
-.PHONY: demo quick test long check lint docs cast bench links kills faults moves segments orders large scale precision curves memory fuzz gpu scripts mutants testbed-up testbed-down clean
+.PHONY: demo quick test long check lint docs cast bench links kills faults moves segments batches orders large scale precision curves memory fuzz gpu scripts mutants testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -78,6 +79,9 @@ moves: .venv/ready
 
 segments: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py segments
+
+batches: .venv/ready
+	$(BIN)/python tests/bench/scenarios.py batches
 
 orders: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py orders

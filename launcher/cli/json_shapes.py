@@ -70,7 +70,7 @@ class BatchItem(Shape):
     `values` are its values of the matrix.
     """
 
-    kind: Literal["batch-item"] = "batch-item"
+    kind: Literal["item"] = "item"
     name: str
     run: str | None
     host: str | None
@@ -86,7 +86,7 @@ class BatchItem(Shape):
 class BatchPreviewed(Shape):
     """`launch batch --dry-run`, a line for each item and host: the digest of its plan, and what the gate says."""
 
-    kind: Literal["batch-preview"] = "batch-preview"
+    kind: Literal["itemplan"] = "itemplan"
     name: str
     host: str
     card: str | None
