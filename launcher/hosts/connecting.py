@@ -45,7 +45,7 @@ def open_line(host: Host) -> Line:
 
         return open_account_line(host, host.kaggle)
     _check_is_machine(host)
-    return Line(host.name, lambda: _connection(host), AgentDesk)
+    return Line(host, lambda: _connection(host), AgentDesk)
 
 
 def _check_is_machine(host: Host) -> None:

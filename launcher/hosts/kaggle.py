@@ -91,7 +91,7 @@ def open_account_line(host: Host, settings: KaggleSettings) -> Line:
     """
     account = functools.cache(lambda: _account(settings))
     return Line(
-        host.name,
+        host,
         lambda: account().connection(host),
         lambda calls, reader: SpooledDesk(calls, account().segments, reader),
     )

@@ -31,6 +31,7 @@ from launcher.hosts.channel_pool import ChannelPool
 from launcher.hosts.company import Company
 from launcher.hosts.desk import Desk
 from launcher.hosts.reading import JoinedReader, LoneReader, Reader
+from launcher.values.host import Host
 
 HOLDING = ("create", "hold", "resume")
 """Verbs after which an agent may hold something that ends with its channel."""
@@ -38,6 +39,12 @@ LETTING_GO = ("start", "await", "hold", "resume", "seal_environment")
 """Verbs after which it may hold nothing any more."""
 JUST_NOW_S = 0.5
 """An attempt to connect that failed just now stands for those who ask right after: many lose the link together."""
+
+
+WAY = {
+    *("name", "kind", "kaggle", "address", "port", "user", "identity_file", "known_hosts", "root", "python"),
+}
+"""What of a host decides which place a connection leads to, and how."""
 
 
 class Connection(Protocol):
@@ -78,12 +85,13 @@ class Line:
 
     def __init__(
         self,
-        host: str,
+        host: Host,
         connect: Callable[[], Connection],
         make_desk: Callable[[LineCalls, Reader], Desk],
     ) -> None:
         """Connect to nothing yet. `make_desk` makes a desk that asks through what it is given, and reads runs by the other."""
-        self.host = host
+        self.host = host.name
+        self._way = _way(host)
         self._connect = connect
         self._make_desk = make_desk
         self._lock = threading.Lock()
@@ -107,6 +115,10 @@ class Line:
         circuit = self._connected()
         calls = LineCalls(circuit)
         return self._make_desk(calls, _DeskReader(calls, circuit.reader))
+
+    def leads_to(self, host: Host) -> bool:
+        """Whether a host is this line's: it may be one of the same name that has moved, or that is reached otherwise."""
+        return _way(host) == self._way
 
     def close(self) -> None:
         """Close the connection, and with it all desks. Runs continue."""
@@ -347,6 +359,10 @@ class _DeskReader:
         if wait_s is None:
             return self._lone.read(run, request, None)
         return self._joined.read(run, request, wait_s)
+
+
+def _way(host: Host) -> dict[str, Any]:
+    return host.model_dump(include=WAY)
 
 
 def _close(stream: Socket) -> None:

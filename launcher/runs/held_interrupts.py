@@ -1,11 +1,29 @@
-"""Ctrl-C and SIGTERM held back while a run starts, until what follows the run can answer them."""
+"""Ctrl-C and SIGTERM held back while a run starts, until what follows the run can answer them.
+
+Signals belong to the main thread: another thread that starts runs holds none back.
+"""
 
 from __future__ import annotations
 
 import signal
 from types import FrameType
+from typing import Protocol
 
 _HELD = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupts(Protocol):
+    """What holds interrupts back."""
+
+    def release(self) -> int | None:
+        """Let them through again; return the signal that came, None if none did."""
+
+
+class NoInterrupts:
+    """Holds nothing back, for a thread other than the main one: no signal interrupts it."""
+
+    def release(self) -> None:
+        """Do nothing."""
 
 
 class HeldInterrupts:
