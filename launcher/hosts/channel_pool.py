@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 from launcher.errors import AgentError, ConnectionLostError, RefusedStreamError
@@ -13,6 +14,9 @@ MOST = 4
 """Channels at once. sshd allows 10 sessions by default (MaxSessions): there is one that reads runs, and programs may be started."""
 MOST_KEPT = 3
 """Of them, those that are kept: the others always have one to share."""
+ENDING_S = 10.0
+"""How long a host may count a session that was closed."""
+LOOK_S = 0.05
 
 
 class ChannelPool:
@@ -28,6 +32,7 @@ class ChannelPool:
         self._count = 0
         self._kept = 0
         self._most = MOST
+        self._dropped = -ENDING_S
         self._is_closed = False
 
     @contextlib.contextmanager
@@ -89,13 +94,13 @@ class ChannelPool:
                 with self._changed:
                     self._count -= 1
                     self._kept -= kept
-                    is_at_limit = isinstance(error, RefusedStreamError) and self._count > 0
-                    if is_at_limit:
-                        self._most = self._count
-                    self._changed.notify_all()
-                if is_at_limit:
-                    continue
-                raise
+                    is_ending = time.monotonic() - self._dropped < ENDING_S
+                    if not isinstance(error, RefusedStreamError) or not (self._count or is_ending):
+                        self._changed.notify_all()
+                        raise
+                    self._most = max(1, self._count)
+                    self._changed.wait(LOOK_S)
+                continue
             with self._changed:
                 self._open.add(channel)
                 if not self._is_closed:
@@ -113,5 +118,6 @@ class ChannelPool:
         with self._changed:
             self._kept -= kept
             self._count -= 1
+            self._dropped = time.monotonic()
             self._open.discard(channel)
             self._changed.notify_all()

@@ -41,9 +41,7 @@ JUST_NOW_S = 0.5
 """An attempt to connect that failed just now stands for those who ask right after: many lose the link together."""
 
 
-WAY = {
-    *("name", "kind", "kaggle", "address", "port", "user", "identity_file", "known_hosts", "root", "python"),
-}
+WAY = ("name", "kaggle", "address", "port", "user", "identity_file", "known_hosts", "root", "python")
 """What of a host decides which place a connection leads to, and how."""
 
 
@@ -361,8 +359,8 @@ class _DeskReader:
         return self._joined.read(run, request, wait_s)
 
 
-def _way(host: Host) -> dict[str, Any]:
-    return host.model_dump(include=WAY)
+def _way(host: Host) -> list[Any]:
+    return [getattr(host, key) for key in WAY]
 
 
 def _close(stream: Socket) -> None:

@@ -58,6 +58,8 @@ class SshConnection:
         self._wires: list[Wire] = []
         self._clients: list[paramiko.SSHClient] = []
         self._is_closed = threading.Event()
+        self._opening = threading.Lock()
+        """paramiko keeps one refusal of a channel, whoever has asked for it: channels are opened one at a time."""
         route = hops(host)
         try:
             for number, hop in enumerate(route):
@@ -82,13 +84,18 @@ class SshConnection:
         """Whether the connection is neither closed nor lost."""
         return not self._is_closed.is_set() and self._transport.is_active()
 
-    def start_agent(self) -> paramiko.Channel:
+    def start_agent(self, *, is_first: bool) -> paramiko.Channel:
         """Start an agent; return the stream to it, which counts as one of sshd's sessions.
 
-        Raises RefusedStreamError if sshd allows no more of them (MaxSessions), UnreachableError.
+        Raises RefusedStreamError if sshd allows no more of them (MaxSessions), UnreachableError if it `is_first`, else
+        ConnectionLostError.
         """
         host, who = self._host, _who(self._host, self._hop, is_last=True)
-        with _errors(host, self._hop, who), _deadline(self._transport):
+        with (
+            self._opening,
+            _errors(host, self._hop, who) if is_first else self.errors(),
+            _deadline(self._transport),
+        ):
             try:
                 channel = self._transport.open_session(window_size=WINDOW_BYTES, timeout=CONNECT_S)
             except paramiko.ChannelException as error:
@@ -102,7 +109,7 @@ class SshConnection:
         return _channel_errors(self._host, self._transport)
 
     def open_link(self) -> SshLink:
-        """Start one more agent, whose link ends alone. Raises RefusedStreamError or UnreachableError."""
+        """Start one more agent, whose link ends alone. Raises RefusedStreamError or ConnectionLostError."""
         return SshLink(self, is_alone=False)
 
     def by_hand(self, command: str) -> str:
@@ -114,7 +121,7 @@ class SshConnection:
 
         Raises RefusedStreamError if sshd forbids it or nothing listens there, ConnectionLostError if the link is lost.
         """
-        with _channel_errors(self._host, self._transport), _deadline(self._transport):
+        with self._opening, self.errors(), _deadline(self._transport):
             try:
                 return open_streamlocal(self._transport, path, CONNECT_S)
             except paramiko.ChannelException as error:
@@ -133,7 +140,7 @@ class SshConnection:
         Raises NobodyListensError, RefusedStreamError if sshd forbids it, ConnectionLostError if the link is lost.
         """
         name, here, there = self._host.name, ("127.0.0.1", 0), ("localhost", port)
-        with _channel_errors(self._host, self._transport), _deadline(self._transport):
+        with self._opening, self.errors(), _deadline(self._transport):
             try:
                 return self._transport.open_channel("direct-tcpip", there, here, timeout=CONNECT_S)
             except paramiko.ChannelException as error:
@@ -147,7 +154,7 @@ class SshConnection:
 
         Raises ConnectionLostError.
         """
-        with _channel_errors(self._host, self._transport), _deadline(self._transport):
+        with self._opening, self.errors(), _deadline(self._transport):
             channel = self._transport.open_session(timeout=CONNECT_S)
             channel.exec_command(f"exec sh -c {shell_word(shlex.join(['exec', *words]))}")
         return channel
@@ -212,14 +219,11 @@ class SshLink:
     """An agent's channel on a connection."""
 
     def __init__(self, connection: SshConnection, *, is_alone: bool = True) -> None:
-        """Start the agent. If it `is_alone`, the connection ends with the link.
-
-        Raises UnreachableError, RefusedStreamError.
-        """
+        """Start the agent. If it `is_alone`, the connection ends with the link. Raises as `start_agent` does."""
         self._connection = connection
         self._is_alone = is_alone
         try:
-            self._channel = connection.start_agent()
+            self._channel = connection.start_agent(is_first=is_alone)
         except BaseException:
             if is_alone:
                 connection.close()
