@@ -29,12 +29,13 @@ from launcher.runs.batch_queue import BatchQueue
 from launcher.runs.control import runs_of
 from launcher.runs.evidence import diagnosis
 from launcher.runs.following import Watch, finish
+from launcher.runs.held_interrupts import NoInterrupts
 from launcher.runs.item_view import ItemView
 from launcher.runs.launching import Started, launch
 from launcher.runs.mirror import Mirror
 from launcher.runs.recovering import recover_to_follow
 from launcher.runs.request import Request
-from launcher.runs.run_desk import connect, open_desk
+from launcher.runs.run_desk import Opening, connect, open_desk
 from launcher.runs.run_id import new_run_id
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.sessions import follow_sessions
@@ -43,6 +44,14 @@ from launcher.values.host import Host
 from launcher.values.record import RunState, is_terminal
 
 RUN_EXISTS = "run-exists"
+
+
+class Lane(NamedTuple):
+    """What work on an item needs: the queue, what is left to spend, and the way to its host's desks."""
+
+    queue: BatchQueue
+    budget: Budget
+    opening: Opening | None
 
 
 class Verdict(StrEnum):
@@ -79,56 +88,60 @@ def request_of(item: Item) -> Request:
     return TypeAdapter(Request).validate_json(item.request)
 
 
-def begin(queue: BatchQueue, item: Item, host: str, view: ItemView, budget: Budget) -> Attempt:
+def begin(lane: Lane, item: Item, host: str, view: ItemView) -> Attempt:
     """Launch a queued item on a host. Its run's id is on disk before anything is sent."""
-    item = queue.step(item, ItemState.RESERVED, run=new_run_id(item.name), host=host)
-    return submit(queue, item, view, budget)
+    item = lane.queue.step(item, ItemState.RESERVED, run=new_run_id(item.name), host=host)
+    return submit(lane, item, view)
 
 
-def submit(queue: BatchQueue, item: Item, view: ItemView, budget: Budget) -> Attempt:
+def submit(lane: Lane, item: Item, view: ItemView) -> Attempt:
     """Launch an item that has its run's id and its host."""
     request = request_of(item)._replace(host=item.host, name=item.name)
     if item.state == ItemState.RESERVED:
-        item = queue.step(item, ItemState.SUBMITTED)
+        item = lane.queue.step(item, ItemState.SUBMITTED)
     try:
         is_rented = resolve.host(item.host).lambda_cloud is not None
-        with budget.promise(item.number, request) if is_rented else contextlib.nullcontext():
-            started = launch(request, view, item.run)
+        with lane.budget.promise(item.number, request) if is_rented else contextlib.nullcontext():
+            started = launch(request, view, item.run, opening=lane.opening, hold=NoInterrupts)
     except CardBusyError as error:
-        return _put_back(queue, item, Verdict.BUSY, _line(error))
+        return _put_back(lane.queue, item, Verdict.BUSY, _line(error))
     except (RefusedError, UsageError) as error:
-        return _put_back(queue, item, Verdict.REFUSED, str(error).removeprefix(cards.REFUSED))
+        return _put_back(lane.queue, item, Verdict.REFUSED, str(error).removeprefix(cards.REFUSED))
     except AgentError as error:
         if error.code == RUN_EXISTS:
-            return settle(queue, item, view, budget)
-        return _failed(queue, item, error)
+            return settle(lane, item, view)
+        return _failed(lane.queue, item, error)
     except (HostError, RunError) as error:
-        return _failed(queue, item, error)
-    return Attempt(queue.step(item, ItemState.CONFIRMED), Verdict.BEGAN, started=started)
+        return _failed(lane.queue, item, error)
+    return Attempt(lane.queue.step(item, ItemState.CONFIRMED), Verdict.BEGAN, started=started)
 
 
-def settle(queue: BatchQueue, item: Item, view: ItemView, budget: Budget) -> Attempt:
+def settle(lane: Lane, item: Item, view: ItemView) -> Attempt:
     """Look for the run of an item whose launch broke off: take it over, or launch it again under the same id."""
     try:
         host = resolve.host(item.host)
-        is_there = _is_rented(host, item, view) if host.lambda_cloud is not None else _is_there(host, item)
+        is_there = (
+            _is_rented(host, item, view)
+            if host.lambda_cloud is not None
+            else _is_there(host, item, lane.opening)
+        )
     except UnreachableError as error:
         return Attempt(item, Verdict.UNSETTLED, _line(error))
     except LaunchError as error:
         return Attempt(item, Verdict.UNSETTLED, str(error))
     if is_there:
         if item.state == ItemState.RESERVED:
-            item = queue.step(item, ItemState.SUBMITTED)
-        return Attempt(queue.step(item, ItemState.CONFIRMED), Verdict.BEGAN)
+            item = lane.queue.step(item, ItemState.SUBMITTED)
+        return Attempt(lane.queue.step(item, ItemState.CONFIRMED), Verdict.BEGAN)
     mirror = Mirror(run_of(item), runs_folder())
     if mirror.folder.is_dir() and not [*mirror.folder.glob("[0-9]*")]:
         shutil.rmtree(mirror.folder)  # bound by a launch that never reached the host
-    return submit(queue, item, view, budget)
+    return submit(lane, item, view)
 
 
-def _is_there(host: Host, item: Item) -> bool:
+def _is_there(host: Host, item: Item, opening: Opening | None) -> bool:
     """Whether a host has the run of an item; its mirror is bound to it then."""
-    with connect(host) as desk:
+    with connect(host, opening) as desk:
         summaries = runs_of(desk, [run_of(item)])
         if not summaries:
             return False
@@ -177,7 +190,7 @@ def _failed(queue: BatchQueue, item: Item, error: LaunchError) -> Attempt:
 
 
 def follow_item(
-    item: Item, started: Started | None, view: ItemView, watch: Watch, *, pulls: bool
+    lane: Lane, item: Item, started: Started | None, view: ItemView, watch: Watch, *, pulls: bool
 ) -> RunState:
     """Follow the run of an item to its end, as `launch` and `attach` do; return its last state.
 
@@ -195,7 +208,7 @@ def follow_item(
         return state
     if started is None:
         try:
-            desk = open_desk(host, mirror)
+            desk = open_desk(host, mirror, lane.opening)
             recover_to_follow(desk, mirror, view)
         except UnreachableError as error:
             view.lost(error, 1, 0.0)
@@ -206,7 +219,7 @@ def follow_item(
             tenant.watch(view, error)
 
     try:
-        state = follow_sessions(host, mirror, view, desk, pulls=pulls, watch=look)
+        state = follow_sessions(host, mirror, view, desk, pulls=pulls, watch=look, opening=lane.opening)
         if tenant is not None:
             from launcher.runs.rent_ending import end_rent
 

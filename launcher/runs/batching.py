@@ -16,14 +16,16 @@ from typing import Protocol
 from platformdirs.unix import Unix
 
 from launcher.errors import BadFileError, LaunchError, UnreachableError
+from launcher.hosts import open_line
 from launcher.planning.batch_placement import FAILURES, Decision, Place, decide
 from launcher.runs import held_lock, resolve
 from launcher.runs.batch_budget import Budget
-from launcher.runs.batch_item import Attempt, Verdict, begin, follow_item, run_of, settle, why_ended
+from launcher.runs.batch_item import Attempt, Lane, Verdict, begin, follow_item, run_of, settle, why_ended
 from launcher.runs.batch_queue import BatchQueue
 from launcher.runs.held_interrupts import HeldInterrupts
 from launcher.runs.item_view import ItemView
 from launcher.runs.mirror import Mirror
+from launcher.runs.run_desk import on_line
 from launcher.runs.runs_folder import runs_folder
 from launcher.values.batch import DROPPED, REFUSED, Item, ItemState
 from launcher.values.record import RunState, State, is_terminal
@@ -77,7 +79,7 @@ class _Host:
             host.lambda_cloud is not None,
             host.kaggle is not None,
         )
-        self.is_beginning = False
+        self.line = None if self.is_rented else open_line(host)
         self.closed_until = 0.0
         self.why: str | None = None
         self.times = 0
@@ -101,12 +103,14 @@ class _Host:
         """Whether it has failed too many items in a row before their first step."""
         return self.failures >= FAILURES
 
-    def place(self, going: int, unbegun: str | None) -> Place:
-        """Return what the placement needs to know. `unbegun` is an item that this host has and does not run yet."""
+    def place(self, going: int, unbegun: str | None, *, is_beginning: bool) -> Place:
+        """Return what the placement needs to know. `unbegun` is an item that this host has and does not run yet, `is_beginning`
+        whether one is being launched there.
+        """
         if self.is_rested:
             words = f"{FAILURES} runs in a row failed there before their first step"
             return Place(f"{self.name} is rested: {words}", going)
-        if self.is_beginning and not self.is_rented:
+        if is_beginning and not self.is_rented:
             return Place(f"waits for another launch on {self.name}", going)
         if self.is_account and unbegun is not None:
             return Place(f"waits for {unbegun}, which has no machine of {self.name} yet", going)
@@ -128,6 +132,7 @@ class Batching:
                 if host not in self._hosts:
                     self._hosts[host] = _Host(host)
         self._live: dict[int, ItemView] = {}
+        self._beginning: dict[int, str] = {}
         self._news: threads.Queue[Callable[[], None]] = threads.Queue()
         self._leaves = threading.Event()
         self._log = queue.folder / LOG
@@ -155,12 +160,15 @@ class Batching:
                 if (outcome := self._outcome(decision)) is not None:
                     return outcome
                 for item, host in decision.begin:
-                    self._hosts[host].is_beginning = True
+                    self._beginning[item.number] = host
                     self._start(item, self._begin, host)
                 self._view.show([*self._items.values()], self._live)
                 self._take_news()
         finally:
             held.release()
+            for one in self._hosts.values():
+                if one.line is not None:
+                    one.line.close()
 
     # the main thread
 
@@ -188,8 +196,10 @@ class Batching:
         if self._failures_are_too_many():
             self._drop_queued("not begun: too many runs of the batch have failed")
             waiting = []
+        begun_at = set(self._beginning.values())
         places = {
-            name: host.place(going.get(name, 0), unbegun.get(name)) for name, host in self._hosts.items()
+            name: host.place(going.get(name, 0), unbegun.get(name), is_beginning=name in begun_at)
+            for name, host in self._hosts.items()
         }
         decision = decide(waiting, places, going=len(self._live), most=self._rules.max_parallel)
         for number, why in decision.waits.items():
@@ -233,10 +243,10 @@ class Batching:
         """Let the followers go; a launch that is on its way is waited for, until a second signal."""
         self._leaves.set()
         held.forget()
-        count = sum(host.is_beginning for host in self._hosts.values())
+        count = len(self._beginning)
         if count:
             self._view.note(f"waits for {count} launches that are on their way; Ctrl-C leaves them")
-        while held.first is None and any(host.is_beginning for host in self._hosts.values()):
+        while held.first is None and self._beginning:
             self._take_news()
         return Outcome.LEFT
 
@@ -265,13 +275,17 @@ class Batching:
 
     def _begin(self, item: Item, view: ItemView, host: str) -> None:
         with contextlib.nullcontext() if self._hosts[host].is_rented else _turn(host):
-            attempt = begin(self._queue, item, host, view, self._budget)
+            attempt = begin(self._lane(host), item, host, view)
         self._after(attempt, view, host)
+
+    def _lane(self, host: str | None) -> Lane:
+        line = self._hosts[host or ""].line
+        return Lane(self._queue, self._budget, None if line is None else on_line(line))
 
     def _settle(self, item: Item, view: ItemView) -> None:
         tries = 0
         while True:
-            attempt = settle(self._queue, item, view, self._budget)
+            attempt = settle(self._lane(item.host), item, view)
             if attempt.verdict != Verdict.UNSETTLED:
                 self._after(attempt, view, item.host or "")
                 return
@@ -290,7 +304,9 @@ class Batching:
     def _follow(self, item: Item, view: ItemView, attempt: Attempt | None) -> None:
         started = attempt.started if attempt is not None else None
         while True:
-            state = follow_item(item, started, view, self._watch, pulls=self._rules.artifacts == "all")
+            state = follow_item(
+                self._lane(item.host), item, started, view, self._watch, pulls=self._rules.artifacts == "all"
+            )
             started = None
             if is_terminal(state.state):
                 break
@@ -315,7 +331,7 @@ class Batching:
 
     def _take_attempt(self, attempt: Attempt, name: str) -> None:
         item, verdict, host = attempt.item, attempt.verdict, self._hosts[name]
-        host.is_beginning = False
+        self._beginning.pop(item.number, None)
         self._changed(item)
         if verdict == Verdict.BEGAN:
             host.open()
@@ -336,6 +352,7 @@ class Batching:
                 host.most = self._rules.max_parallel or 1
 
     def _needs_person(self, item: Item, why: str) -> None:
+        self._beginning.pop(item.number, None)
         self._live.pop(item.number, None)
         self._waits_for_person.add(item.number)
         self._items[item.number] = self._queue.note(self._queue.item(item.number), why)

@@ -1,21 +1,37 @@
-"""Ctrl-C and SIGTERM held back while a run starts, until what follows the run can answer them."""
+"""Ctrl-C and SIGTERM held back while a run starts, until what follows the run can answer them.
+
+Signals belong to the main thread: another thread that starts runs holds none back.
+"""
 
 from __future__ import annotations
 
 import signal
-import threading
 from types import FrameType
+from typing import Protocol
 
 _HELD = (signal.SIGINT, signal.SIGTERM)
 
 
+class Interrupts(Protocol):
+    """What holds interrupts back."""
+
+    def release(self) -> int | None:
+        """Let them through again; return the signal that came, None if none did."""
+
+
+class NoInterrupts:
+    """Holds nothing back, for a thread other than the main one: no signal interrupts it."""
+
+    def release(self) -> None:
+        """Do nothing."""
+
+
 class HeldInterrupts:
-    """Hold back both signals from now until `release`, and remember the first that came. In another thread nothing is held."""
+    """Hold back both signals from now until `release`, and remember the first that came."""
 
     def __init__(self) -> None:
         self.first: int | None = None
-        is_main = threading.current_thread() is threading.main_thread()  # which alone may, and gets them all
-        self._before = [signal.signal(number, self._note) for number in _HELD] if is_main else []
+        self._before = [signal.signal(number, self._note) for number in _HELD]
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self.first = self.first or number
@@ -26,6 +42,6 @@ class HeldInterrupts:
 
     def release(self) -> int | None:
         """Restore the handlers; return the signal that came, None if none did."""
-        for number, handler in zip(_HELD, self._before, strict=bool(self._before)):
+        for number, handler in zip(_HELD, self._before, strict=True):
             signal.signal(number, handler)
         return self.first

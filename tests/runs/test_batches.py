@@ -79,7 +79,8 @@ def test_ctrl_c_leaves_what_runs_and_names_the_command_that_goes_on(made):
     """What is queued waits."""
     file = made.write(made.items(3, steps=30, pause=0.1), host="local", max_parallel=1)
     process = made.client.start("batch", file)
-    until(lambda: made.rows()["i1"]["step"], "the first step of the first item")
+    until(lambda: made.noted("begin").total() == 1, "the first item")
+    until(lambda: made.rows()["i1"]["step"], "its first step")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 0, out + err
