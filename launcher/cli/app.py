@@ -14,6 +14,7 @@ import typer
 from launcher import __version__, core_dumps
 from launcher.cli import (
     attach,
+    compare,
     completing,
     cp,
     diagnose,
@@ -148,6 +149,7 @@ _TASKS: dict[str, dict[str, Any]] = {
         "logs": logs.logs,
         "metrics": metrics.metrics,
         "plot": plot.plot,
+        "compare": compare.compare,
         "diagnose": diagnose.diagnose,
         "explain": explain.explain,
     },
