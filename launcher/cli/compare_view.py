@@ -102,7 +102,9 @@ def difference_rows(comparison: Comparison) -> Iterator[Row]:
 
 
 def _row(difference: Difference) -> Row:
-    return Row("precision planned" if difference.key == "ladder" else difference.key, difference.words)
+    if difference.key == "ladder":
+        return Row("precision planned", difference.words)
+    return Row(difference.key.removeprefix("settings."), difference.words)
 
 
 def _sent(versions: Sequence[str | None], runs: Sequence[ComparedRun]) -> tuple[str, ...]:
@@ -141,7 +143,7 @@ def outcome_rows(runs: Sequence[ComparedRun]) -> Iterator[Row]:
         found = [run.metrics.get(name) for run in runs]
         yield Row(name, tuple(NONE if one is None else value_text(one.final) for one in found))
         if any(one is not None and _is_worse_now(one) for one in found):
-            yield Row(f"{name}, best", tuple(map(_best, found)))
+            yield Row(f"best {name}", tuple(map(_best, found)))
 
 
 def state_words(run: ComparedRun) -> str:
@@ -171,4 +173,4 @@ def _is_worse_now(one: MetricResult) -> bool:
 def _best(one: MetricResult | None) -> str:
     if one is None or one.best is None:
         return NONE
-    return value_text(one.best) if one.best_step is None else f"{value_text(one.best)} at {one.best_step}"
+    return value_text(one.best) if one.best_step is None else f"{value_text(one.best)} @{one.best_step}"

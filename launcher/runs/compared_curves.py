@@ -29,7 +29,10 @@ _HEAD_BYTES = 400
 _LOSSES = ("loss", "train_loss", *HELD_OUT)
 _SIZE = (9.0, 4.5)
 _MORE_HEIGHT = 1.6
+_EASILY_TOLD = 10
+"""More runs have colours of a scale, and thinner lines."""
 _NAMES_A_COLUMN = 40
+_COLUMN_WIDTH = 2.2
 _MOST_LETTERS = 40
 
 
@@ -123,7 +126,9 @@ def figure_of(lines: Sequence[Line], title: str) -> Figure:
 
     labels = [*dict.fromkeys(panel.label for line in lines for panel in line.curves.panels)][:MOST_PANELS]
     height = _SIZE[1] + _MORE_HEIGHT * (len(labels) - 1)
-    figure = Figure(figsize=(_SIZE[0], height), dpi=120, layout="constrained")
+    figure = Figure(
+        figsize=(_SIZE[0] + _COLUMN_WIDTH * (_columns(lines) - 1), height), dpi=120, layout="constrained"
+    )
     grid = figure.add_gridspec(len(labels), 1, height_ratios=(3, *[1] * (len(labels) - 1)))
     for number, label in enumerate(labels):
         above = figure.axes[0] if number else None
@@ -142,27 +147,36 @@ def figure_of(lines: Sequence[Line], title: str) -> Figure:
     return figure
 
 
+def _columns(lines: Sequence[Line]) -> int:
+    """Return the columns of the legend."""
+    return math.ceil(len(lines) / _NAMES_A_COLUMN)
+
+
 def _axis_label(axis: Axis) -> str:
     return "step" if axis.began is None else "minutes since the run began"
 
 
 def _draw_panel(axes: Axes, label: str, lines: Sequence[Line]) -> None:
-    """Draw one measure of all runs. A value that is not finite breaks a line and is marked at the foot."""
+    """Draw one measure of all runs. Values that are not finite break a line; where they begin is marked at the foot."""
     drawn = [
         (number, panel)
         for number, line in enumerate(lines)
         for panel in line.curves.panels
         if panel.label == label
     ]
+    is_crowded = len(lines) > _EASILY_TOLD
     for number, panel in drawn:
-        colour = _colour(number, len(lines))
+        style = {"color": _colour(number, len(lines)), "alpha": 0.7 if is_crowded else 0.9}
         marker = "o" if len(panel.xs) == 1 else ""
-        axes.plot(panel.xs, panel.ys, linewidth=1.2, marker=marker, markersize=3, color=colour)
+        axes.plot(
+            panel.xs, panel.ys, linewidth=0.7 if is_crowded else 1.2, marker=marker, markersize=3, **style
+        )
         if panel.dots:
-            axes.plot(*zip(*panel.dots, strict=True), "o--", markersize=3, linewidth=0.8, color=colour)
-        if panel.lost:
-            foot = [0.02 + 0.03 * (number % 8)] * len(panel.lost)
-            axes.plot(panel.lost, foot, "x", color=colour, transform=axes.get_xaxis_transform())
+            dots = "--" if is_crowded and len(panel.dots) > 1 else "o--"
+            axes.plot(*zip(*panel.dots, strict=True), dots, markersize=3, linewidth=0.6, **style)
+        if starts := _lost_from(panel):
+            foot = axes.get_xaxis_transform()
+            axes.plot(starts, [0.03] * len(starts), "x", transform=foot, **style)
     together = drawn[0][1]._replace(
         ys=[y for _, panel in drawn for y in panel.ys], dots=[dot for _, panel in drawn for dot in panel.dots]
     )
@@ -174,11 +188,20 @@ def _draw_panel(axes: Axes, label: str, lines: Sequence[Line]) -> None:
     )
 
 
+def _lost_from(panel: Panel) -> list[float]:
+    """Return where each stretch of values that are not finite begins."""
+    are_lost = [not math.isfinite(y) for y in panel.ys]
+    before = [False, *are_lost]
+    return [x for x, is_lost, was in zip(panel.xs, are_lost, before, strict=False) if is_lost and not was]
+
+
 def _colour(number: int, count: int) -> Any:
     """Return the colour of a run: one of ten that are easily told apart, or of a scale for more."""
     import matplotlib as mpl
 
-    return f"C{number}" if count <= 10 else mpl.colormaps["turbo"](0.05 + 0.9 * number / (count - 1))
+    return (
+        f"C{number}" if count <= _EASILY_TOLD else mpl.colormaps["turbo"](0.05 + 0.9 * number / (count - 1))
+    )
 
 
 def _add_legend(figure: Figure, lines: Sequence[Line]) -> None:
@@ -197,6 +220,6 @@ def _add_legend(figure: Figure, lines: Sequence[Line]) -> None:
         handles=handles,
         loc="outside right upper",
         fontsize=8 if len(lines) <= 20 else 6,
-        ncols=math.ceil(len(lines) / _NAMES_A_COLUMN),
+        ncols=_columns(lines),
         frameon=False,
     )

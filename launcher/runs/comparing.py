@@ -160,20 +160,21 @@ def picture_of(mirrors: Sequence[Mirror]) -> Path:
 def draw(comparison: Comparison, path: Path) -> bool:
     """Write a picture with the curves of all runs; return False, with nothing written, if none has any.
 
-    Where the log of one gives no steps, all are drawn over the time. Raises RunError if a file is there that was not drawn
-    by this, and OSError if it cannot be written.
+    Raises RunError if a file is there that was not drawn by this, and OSError if it cannot be written.
     """
+    lines = lines_to_draw(comparison)
+    if lines:
+        draw_curves(lines, _title(comparison), path)
+    return bool(lines)
+
+
+def lines_to_draw(comparison: Comparison) -> list[Line]:
+    """Return the curves of the runs that have some, all over the steps, or over the time if the log of one gives no steps."""
     drawn = [run for run in comparison.runs if run.curves.panels]
-    if not drawn:
-        return False
     if not all(run.curves.has_steps for run in drawn):
         drawn = [run._replace(curves=_over_time(run)) for run in drawn]
     words = _legend_words(comparison)
-    lines = [
-        Line(" ".join(filter(None, (run.mirror.short, words[run.mirror.run]))), run.curves) for run in drawn
-    ]
-    draw_curves(lines, _title(comparison), path)
-    return True
+    return [Line(f"{run.mirror.short} {words[run.mirror.run]}".strip(), run.curves) for run in drawn]
 
 
 def _over_time(run: ComparedRun) -> Curves:

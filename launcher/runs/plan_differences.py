@@ -52,33 +52,40 @@ def plan_differences(plans: Sequence[Mapping[str, Any] | None]) -> list[Differen
     found: list[Difference] = []
     for key in differing:
         if not {*_FOLLOWS.get(key, ())} & {*differing}:
-            values = [None if plan is None else plan.get(key) for plan in plans]
-            found += _of_key(key, values, [plan is not None for plan in plans])
+            found += _of_key(key, [plan.get(key) for plan in known])
     paths = {*differing, *(one.key for one in found)}
-    return [one for one in found if not {*_FOLLOWS.get(one.key, ())} & paths]
+    shown = [one for one in found if not {*_FOLLOWS.get(one.key, ())} & paths]
+    return [_with_unknown(one, [plan is not None for plan in plans]) for one in shown]
 
 
-def _of_key(key: str, values: list[Any], is_known: list[bool]) -> Iterator[Difference]:
+def _of_key(key: str, values: list[Any]) -> Iterator[Difference]:
     """Yield the differences below a key of the plan: one, if it has words that tell its values apart, else its parts'."""
     for in_words in _IN_WORDS.get(key, ()):
         with contextlib.suppress(ValidationError, KeyError, TypeError, IndexError):
             words = [NONE if value is None else in_words(value) for value in values]
             if _tell_apart(words, values):
-                yield _difference(key, values, words, is_known)
+                yield _difference(key, values, words)
                 return
     parts = [dict(flat(_numbered(value), key)) for value in values]
     for path in dict.fromkeys(path for part in parts for path in part):
         leaves = [part.get(path) for part in parts]
-        known = [leaf for leaf, is_one in zip(leaves, is_known, strict=True) if is_one]
-        if _differ(known) and path not in _NAMES_OF_CONTENT and not path.endswith(".why"):
-            yield _difference(path, leaves, _leaf_words(path, leaves), is_known)
+        if _differ(leaves) and path not in _NAMES_OF_CONTENT and not path.endswith(".why"):
+            yield _difference(path, leaves, _leaf_words(path, leaves))
 
 
-def _difference(key: str, values: list[Any], words: list[str], is_known: list[bool]) -> Difference:
+def _difference(key: str, values: list[Any], words: list[str]) -> Difference:
     top = key.partition(".")[0]
     group: Group = "settings" if top == "settings" else "packages" if top in _OF_PACKAGES else "plan"
-    shown = [word if known else UNKNOWN for word, known in zip(words, is_known, strict=True)]
-    return Difference(group, key, tuple(values), tuple(shown))
+    return Difference(group, key, tuple(values), tuple(words))
+
+
+def _with_unknown(difference: Difference, is_known: Sequence[bool]) -> Difference:
+    """Return a difference between known plans with a place for each plan."""
+    values, words = iter(difference.values), iter(difference.words)
+    return difference._replace(
+        values=tuple(next(values) if known else None for known in is_known),
+        words=tuple(next(words) if known else UNKNOWN for known in is_known),
+    )
 
 
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -138,7 +145,10 @@ def _leaf_words(path: str, values: list[Any]) -> list[str]:
             return words
     if path == "image.dockerfile":
         return [NONE if value is None else _digest(str(value)) for value in values]
-    return [value_words(value) for value in values]
+    words = [value_words(value) for value in values]
+    if _tell_apart(words, values):
+        return words
+    return [NONE if value is None else json.dumps(value) for value in values]
 
 
 def _is_texts(value: Any) -> bool:
@@ -155,4 +165,6 @@ def value_words(value: Any) -> str:
         return NONE
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
     return value if isinstance(value, str) and value else json.dumps(value)
