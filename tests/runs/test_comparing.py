@@ -202,6 +202,37 @@ def test_what_is_not_here_of_a_run_differs_from_nothing(made):
     assert first.seconds is None or first.seconds >= 0
 
 
+def test_the_precision_is_the_one_that_was_seen(made):
+    """Not the one that was planned; and torch's version is that of the worker's proof."""
+    runs = [made(short, CASES["sft_on_l40s"], [losses(2.0, 1.0)]) for short in ("aaaaaa", "bbbbbb")]
+    seen = {
+        "device": "cuda",
+        "autocast": ["float16"],
+        "scaler": True,
+        "trainable": {"float32": 4},
+        "steps": 1,
+    }
+    event = {"version": 1, "kind": "evidence", "attempt": 1, "rank": 0, "time": 1.0}
+    with (runs[0].folder / "0001" / "events.jsonl").open("a") as file:
+        file.write(f"{json.dumps({**event, 'source': 'hook', 'values': {'precision_seen': seen}})}\n")
+        file.write(f"{json.dumps({**event, 'values': {'proof': {'key': {'torch': '2.9.1+cu126'}}}})}\n")
+    first, second = compare(runs).runs
+    assert (first.precision, first.torch) == ("float16 autocast", "2.9.1+cu126")
+    assert (second.precision, second.torch) == (None, None)
+
+
+def test_a_run_that_continues_another_has_the_metrics_of_both(made):
+    """The best of the whole curve, and each step once."""
+    parent = made("aaaaaa", attempts=[losses(3.0, 1.0, 9.0)])
+    child = made("bbbbbb", attempts=[[(3, 0, {"loss": 2.0}), (4, 0, {"loss": 1.5})]])
+    start = child.folder / "0001" / "attempt.json"
+    came_from = {"run": parent.run, "checkpoint": "step-2", "step": 2}
+    start.write_text(json.dumps({**json.loads(start.read_text()), "parent": came_from}))
+    run = compare([child, parent]).runs[0]
+    assert run.metrics["loss"][1:5] == (1.5, 4, 1.0, 2)
+    assert run.curves.panels[0].ys == [3.0, 1.0, 2.0, 1.5]
+
+
 def test_an_unreadable_plan_is_compared_as_it_lies(made):
     """Of a version that knows other keys."""
     plan = CASES["sft_on_l40s"]
