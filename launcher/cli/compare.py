@@ -67,13 +67,13 @@ def compare(
     check_free(picture)
     comparison = comparing.compare(mirrors)
     code = _diff(mirrors) if diff else None
-    drawn = _draw(comparison, picture)
     if as_json:
         from launcher.cli.answer import answer
 
-        answer(_shape(comparison, code, drawn))
+        answer(_shape(comparison, code, _draw(comparison, picture)))
     else:
-        _show(comparison, code, drawn)
+        _show(comparison, code)
+        _show_picture(_draw(comparison, picture))
     if code is not None and code.errors:
         raise code.errors[0]
 
@@ -111,9 +111,8 @@ def _draw(comparison: Comparison, path: Path) -> Path | None:
         raise RunError(f"{words}\n  another place   launch compare RUN RUN -o FILE.png") from error
 
 
-def _show(comparison: Comparison, code: CodeDiff | None, drawn: Path | None) -> None:
+def _show(comparison: Comparison, code: CodeDiff | None) -> None:
     from launcher.cli.compare_view import show_comparison
-    from launcher.cli.ending import shown_path
     from launcher.cli.wrapping import complain_wrapped, terminal_width
 
     if not (comparison.plan or comparison.trees):
@@ -124,6 +123,11 @@ def _show(comparison: Comparison, code: CodeDiff | None, drawn: Path | None) -> 
     complain_wrapped(*(f"  · {note}" for note in _notes(comparison, has_diff=code is not None)))
     if code is not None:
         _show_diff(code)
+
+
+def _show_picture(drawn: Path | None) -> None:
+    from launcher.cli.ending import shown_path
+
     if drawn is None:
         complain("  · no picture: none of these runs has reported a metric")
     else:

@@ -60,7 +60,12 @@ def plan_differences(plans: Sequence[Mapping[str, Any] | None]) -> list[Differen
 
 def _of_key(key: str, values: list[Any]) -> Iterator[Difference]:
     """Yield the differences below a key of the plan: one, if it has words that tell its values apart, else its parts'."""
-    for in_words in _IN_WORDS.get(key, ()):
+    if key == "data":
+        for name in sorted({name for value in values for name in value or {}}):
+            sources = [(value or {}).get(name) for value in values]
+            yield from _of_key(f"data.{name}", sources) if _differ(sources) else ()
+        return
+    for in_words in (_source,) if key.startswith("data.") else _IN_WORDS.get(key, ()):
         with contextlib.suppress(ValidationError, KeyError, TypeError, IndexError):
             words = [NONE if value is None else in_words(value) for value in values]
             if _tell_apart(words, values):

@@ -183,6 +183,19 @@ def test_a_file_of_yours_is_not_drawn_over(client, grid):
         assert client.ok("compare", *runs, "-o", "new/curves.png").endswith("\nnew/curves.png\n")
 
 
+def test_a_place_where_no_picture_can_be_is_named_at_once(client, grid):
+    """A file where its folder should be; the message says how to choose another."""
+    runs = grid(2)
+    client.script("", "taken")
+    done = client.run("compare", *runs, "-o", "taken/curves.png")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "taken/curves.png: Not a directory" in done.stderr
+    client.script("", "runs/compared")
+    done = client.run("compare", *runs)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "another place   launch compare RUN RUN -o FILE.png" in done.stderr
+
+
 # --diff
 
 

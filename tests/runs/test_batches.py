@@ -53,11 +53,14 @@ def test_a_worker_that_is_killed_at_a_transition_loses_nothing_and_begins_nothin
 
 def test_a_second_worker_follows_the_first(made):
     """It says who works, shows what happens, and has the same exit code."""
-    file = made.write(made.items(2, steps=20, pause=0.1), host="local", max_parallel=2)
+    file = made.write(made.items(2), host="local", max_parallel=2)
+    made.hold()
     first = made.client.start("batch", file)
     until(lambda: made.noted("begin").total() == 2, "both items")
-    second = made.client.run("batch", "resume")
-    assert f"process {first.pid} on " in second.stderr
+    second = made.client.start("batch", "resume")
+    assert f"process {first.pid} on " in second.stderr.readline()
+    made.go_on()
+    second.communicate(timeout=60)
     assert second.returncode == 0
     first.communicate(timeout=60)
     assert first.returncode == 0
@@ -77,7 +80,8 @@ def test_a_detached_batch_goes_on_without_its_command(made):
 
 def test_ctrl_c_leaves_what_runs_and_names_the_command_that_goes_on(made):
     """What is queued waits."""
-    file = made.write(made.items(3, steps=30, pause=0.1), host="local", max_parallel=1)
+    file = made.write(made.items(3), host="local", max_parallel=1)
+    made.hold()
     process = made.client.start("batch", file)
     until(lambda: made.noted("begin").total() == 1, "the first item")
     until(lambda: made.rows()["i1"]["step"], "its first step")
@@ -86,6 +90,7 @@ def test_ctrl_c_leaves_what_runs_and_names_the_command_that_goes_on(made):
     assert process.returncode == 0, out + err
     assert "launch batch resume sweep" in err
     assert [row["state"] for row in made.rows().values()] == ["running", "queued", "queued"]
+    made.go_on()
     done = made.client.run("batch", "resume")
     assert done.returncode == 0, done.stderr
     made.judge(names(3))
@@ -136,7 +141,8 @@ def test_fail_fast_begins_nothing_more(made):
 
 def test_stop_ends_what_is_queued_then_the_runs(made):
     """Its worker ends too; nothing is begun afterwards."""
-    file = made.write(made.items(3, steps=200, pause=0.1), host="local", max_parallel=1)
+    file = made.write(made.items(3), host="local", max_parallel=1)
+    made.hold()
     process = made.client.start("batch", file)
     until(lambda: made.noted("begin").total() == 1, "the first item")
     done = made.client.run("batch", "stop")

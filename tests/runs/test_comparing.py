@@ -124,6 +124,18 @@ def test_settings_and_packages_are_told_by_what_differs():
     assert next(one.values for one in found if one.key == "settings.lr") == (0.1 * 3, 0.1 * 3, None, 3e-5)
 
 
+def test_the_source_of_data_is_one_value():
+    """Where it lies, in the words of a job; a name and a path that are written alike are told apart."""
+    plans = [
+        {"data": {"train": {"kind": kind, "value": value}, "eval": {"kind": "local", "value": "e"}}}
+        for kind, value in (("local", "/a"), ("host", "/a"))
+    ]
+    assert words(plan_differences(plans)) == {"data.train": ("/a", "host:/a")}
+    assert words(plan_differences([plans[0], {"data": {}}]))["data.train"] == ("/a", "-")
+    plans[1]["data"]["train"] = {"kind": "name", "value": "/a"}
+    assert words(plan_differences(plans)) == {"data.train.kind": ("local", "name")}
+
+
 # how each went
 
 

@@ -32,6 +32,8 @@ if "fail" in sys.argv[4:]:
 for step in range(1, steps + 1):
     print({{"step": step, "loss": round(1 / step + len(item), 4)}}, flush=True)
     time.sleep(pause)
+    while os.path.exists({ledger!r} + ".gate"):
+        time.sleep(0.02)
 os.makedirs("out", exist_ok=True)
 open("out/result", "w").write(item)
 note("end")
@@ -102,6 +104,14 @@ class Batches:
         words = ["batch", "status", *([name] if name else []), "--json"]
         found = map(json.loads, self.client.ok(*words).splitlines())
         return {row["name"]: row for row in found}
+
+    def hold(self) -> None:
+        """Let items wait after their first step."""
+        Path(f"{self.ledger}.gate").touch()
+
+    def go_on(self) -> None:
+        """Let them go on."""
+        Path(f"{self.ledger}.gate").unlink()
 
     # the witnesses
 
