@@ -298,11 +298,14 @@ def stop(
         launch batch stop sweep
     """
     from launcher.cli.batch_table import print_stopped
+    from launcher.cli.screens import make_stage
     from launcher.runs.batch_queue import open_queue
     from launcher.runs.batch_stopping import stop_batch
 
     with open_queue(name) as queue:
-        raise typer.Exit(print_stopped(queue, stop_batch(queue, now=now), as_json=as_json))
+        with make_stage("stop") as stage:
+            stopped = stop_batch(queue, now=now, tell=stage.progress)
+        raise typer.Exit(print_stopped(queue, stopped, as_json=as_json))
 
 
 @app.command("rm", cls=QuickCommand)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from launcher.cli import streams
 from launcher.cli.batch_table import shape, table, who_works
 from launcher.cli.ending import shown_path
 from launcher.cli.say import complain, say
-from launcher.cli.signals import cursor_back_on_stop
+from launcher.cli.signals import Terminated, cursor_back_on_stop
 from launcher.errors import RunError
 from launcher.runs.batch_queue import BatchQueue, take_work, worker_of
 from launcher.runs.batch_status import rows_of, totals
@@ -38,10 +39,19 @@ class _LinesView:
     def show(self, items: list[Item], live: Mapping[int, ItemView]) -> None:
         """Show nothing: a pipe gets what has changed."""
 
+    def __init__(self) -> None:
+        """Nothing was said yet."""
+        self._said: dict[int, str] = {}
+
     def changed(self, item: Item) -> None:
-        """Print an item's new state."""
-        if item.state not in (ItemState.RESERVED, ItemState.SUBMITTED):
-            say(f"  {item.name}  {_words(item)}")
+        """Print an item's new state, unless that was the last that was said of it."""
+        words = _words(item)
+        if (
+            item.state not in (ItemState.RESERVED, ItemState.SUBMITTED)
+            and self._said.get(item.number) != words
+        ):
+            self._said[item.number] = words
+            say(f"  {item.name}  {words}")
 
     def note(self, text: str) -> None:
         """Say something on standard error."""
@@ -62,6 +72,7 @@ class _TableView(_LinesView):
     """The table, drawn again in place."""
 
     def __init__(self, live: Live, name: str) -> None:
+        super().__init__()
         self._live, self._name = live, name
         self._drawn = 0.0
 
@@ -99,7 +110,8 @@ def work(queue: BatchQueue, *, as_json: bool) -> int:
         return follow(queue, as_json=as_json)
     try:
         with _view(queue, as_json=as_json) as view:
-            outcome = Batching(queue, view).run()
+            batching = Batching(queue, view)
+            outcome = batching.run()
     finally:
         queue.mark()
         held.release()
@@ -116,7 +128,7 @@ def work(queue: BatchQueue, *, as_json: bool) -> int:
         _tell_results(queue)
     for line in who_works(queue, items):
         complain(line)
-    return exit_code(items, outcome)
+    return Terminated.exit_code if batching.left_by == signal.SIGTERM else exit_code(items, outcome)
 
 
 def _tell_results(queue: BatchQueue) -> None:
@@ -218,7 +230,7 @@ def exit_code(items: list[Item], outcome: Outcome) -> int:
 
 
 def _words(item: Item) -> str:
-    words = [item.outcome or str(item.state)]
+    words = [item.outcome or ("begun" if item.state == ItemState.CONFIRMED else str(item.state))]
     if item.run is not None:
         words.append(f"{item.run.rpartition('-')[2]} on {item.host}")
     return "  ".join([*words, *(item.why or "").splitlines()[:1]])

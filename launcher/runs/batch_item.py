@@ -39,11 +39,14 @@ from launcher.runs.run_desk import Opening, connect, open_desk
 from launcher.runs.run_id import new_run_id
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.sessions import follow_sessions
+from launcher.runs.view import View
 from launcher.values.batch import REFUSED, Item, ItemState
 from launcher.values.host import Host
-from launcher.values.record import RunState, is_terminal
+from launcher.values.record import RunState, State, is_terminal
 
 RUN_EXISTS = "run-exists"
+PREPARING_LOOKS, PREPARING_LOOKS_THERE = 10, 1
+"""So often a run may be found as one in preparation before it counts as there; at Kaggle, where a session may wait for long."""
 
 
 class Lane(NamedTuple):
@@ -116,19 +119,22 @@ def submit(lane: Lane, item: Item, view: ItemView) -> Attempt:
     return Attempt(lane.queue.step(item, ItemState.CONFIRMED), Verdict.BEGAN, started=started)
 
 
-def settle(lane: Lane, item: Item, view: ItemView) -> Attempt:
-    """Look for the run of an item whose launch broke off: take it over, or launch it again under the same id."""
+def settle(lane: Lane, item: Item, view: ItemView, tries: int = 0) -> Attempt:
+    """Look for the run of an item whose launch broke off: take it over, or launch it again under the same id.
+
+    What was prepared by a client that died is removed by its host, which may take a moment: after some `tries` it counts as
+    there. Raises HostError if a person must act.
+    """
+    host = resolve.host(item.host)
     try:
-        host = resolve.host(item.host)
-        is_there = (
-            _is_rented(host, item, view)
-            if host.lambda_cloud is not None
-            else _is_there(host, item, lane.opening)
-        )
+        if host.lambda_cloud is not None:
+            is_there = _is_rented(host, item, view)
+        else:
+            is_there = _is_there(host, item, lane.opening, tries)
     except UnreachableError as error:
         return Attempt(item, Verdict.UNSETTLED, _line(error))
-    except LaunchError as error:
-        return Attempt(item, Verdict.UNSETTLED, str(error))
+    except _PreparingError:
+        return Attempt(item, Verdict.UNSETTLED, f"{host.name} clears away what a launch had prepared")
     if is_there:
         if item.state == ItemState.RESERVED:
             item = lane.queue.step(item, ItemState.SUBMITTED)
@@ -139,12 +145,19 @@ def settle(lane: Lane, item: Item, view: ItemView) -> Attempt:
     return submit(lane, item, view)
 
 
-def _is_there(host: Host, item: Item, opening: Opening | None) -> bool:
-    """Whether a host has the run of an item; its mirror is bound to it then."""
+class _PreparingError(Exception):
+    """Raised for a run that is prepared, and either about to begin or about to be removed."""
+
+
+def _is_there(host: Host, item: Item, opening: Opening | None, tries: int) -> bool:
+    """Whether a host has the run of an item; its mirror is bound to it then. Raises _PreparingError."""
+    most = PREPARING_LOOKS if host.kaggle is None else PREPARING_LOOKS_THERE
     with connect(host, opening) as desk:
         summaries = runs_of(desk, [run_of(item)])
         if not summaries:
             return False
+        if summaries[0].state == State.PREPARING and tries < most:
+            raise _PreparingError
         Mirror(run_of(item), runs_folder()).bind_seen(host, desk.root_id, summaries[0].time)
     return True
 
@@ -162,12 +175,20 @@ def _is_rented(host: Host, item: Item, view: ItemView) -> bool:
         with open_desk(mirror.host(), mirror) as desk:
             if runs_of(desk, [run_of(item)]):
                 return True
+    give_up_machine(run_of(item), view)
+    return False
+
+
+def give_up_machine(run: str, view: View) -> None:
+    """End the rent of a machine on which a run never began, if there is one and no other process looks after it."""
+    found = tenancies.rented_for(run)
+    if found is None or not found.rental.is_open:
+        return
     from launcher.runs.tenant import take
 
     if (tenant := take(found)) is not None:
         tenant.give_up(view)
         tenant.release()
-    return False
 
 
 def _put_back(queue: BatchQueue, item: Item, verdict: Verdict, words: str) -> Attempt:
@@ -199,19 +220,9 @@ def follow_item(
     mirror = started.mirror if started is not None else Mirror(run_of(item), runs_folder())
     host = started.host if started is not None else mirror.host()
     desk: Desk | None = started.desk if started is not None else None
+    if started is None and (words := tenancies.gone(mirror)) is not None:
+        return _state_of_gone(mirror, words)
     tenant = started.tenant if started is not None else tenancies.tenant_for(mirror, view)
-    if (
-        tenancies.gone(mirror) is not None
-        and (state := mirror.state()) is not None
-        and is_terminal(state.state)
-    ):
-        return state
-    if started is None:
-        try:
-            desk = open_desk(host, mirror, lane.opening)
-            recover_to_follow(desk, mirror, view)
-        except UnreachableError as error:
-            view.lost(error, 1, 0.0)
 
     def look(error: UnreachableError | None) -> None:
         watch(error)
@@ -219,17 +230,50 @@ def follow_item(
             tenant.watch(view, error)
 
     try:
+        if started is None:
+            desk = _recovered(host, mirror, view, lane.opening)
         state = follow_sessions(host, mirror, view, desk, pulls=pulls, watch=look, opening=lane.opening)
         if tenant is not None:
-            from launcher.runs.rent_ending import end_rent
+            from launcher.runs.rent_ending import end_rent  # few runs are on a rented machine
 
             end_rent(tenant, mirror, state.state, view)
     except BaseException:
-        if tenant is not None:
-            tenant.hand_over(mirror)
+        if tenant is not None and tenant.rental.is_open:
+            keeper = tenant.hand_over(mirror)
+            view.note(f"process {keeper.pid} brings its files home, then ends the rent   {keeper.log}")
         raise
+    finally:
+        if tenant is not None:
+            tenant.release()
     finish(mirror, state, view)
     return state
+
+
+def _state_of_gone(mirror: Mirror, why_gone: str) -> RunState:
+    """Return how a run ended whose machine is rented no more. Raises RunError if it had not ended."""
+    state = mirror.state()
+    if state is None or not is_terminal(state.state):
+        raise RunError(why_gone)
+    return state
+
+
+def _recovered(host: Host, mirror: Mirror, view: ItemView, opening: Opening | None) -> Desk | None:
+    """Recover a run if it needs that, and return its open desk; None if its host does not answer: following goes on trying."""
+    try:
+        desk = open_desk(host, mirror, opening)
+    except UnreachableError as error:
+        view.lost(error, 1, 0.0)
+        return None
+    try:
+        recover_to_follow(desk, mirror, view)
+    except UnreachableError as error:
+        desk.close()
+        view.lost(error, 1, 0.0)
+        return None
+    except BaseException:
+        desk.close()
+        raise
+    return desk
 
 
 def why_ended(state: RunState) -> str | None:

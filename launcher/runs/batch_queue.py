@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -199,11 +199,20 @@ class BatchQueue:
                 (self.folder / OPEN).touch()
         return has_ended
 
-    def note(self, item: Item, why: str | None) -> Item:
-        """Put on record what an item waits for. It need not survive a crash."""
+    def note(self, reasons: Mapping[int, str | None]) -> None:
+        """Put on record what items wait for, by their numbers."""
         with self._errors():
-            self._data.execute("UPDATE item SET why = ? WHERE number = ?", (why, item.number))
-        return item._replace(why=why)
+            self._data.execute("BEGIN")
+            try:
+                self._data.executemany(
+                    "UPDATE item SET why = ? WHERE number = ?",
+                    [(why, number) for number, why in reasons.items()],
+                )
+                self._data.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._data.execute("ROLLBACK")
+                raise
 
     def _value(self, key: str) -> str:
         row = self._data.execute("SELECT value FROM batch WHERE key = ?", (key,)).fetchone()

@@ -32,8 +32,12 @@ from launcher.values.record import RunState, State, is_terminal
 
 LOOK_S = 0.5
 """How often the table is drawn, and the queue is asked for a wish to stop."""
+NOTE_S = 5.0
+"""How often what items wait for is put on record."""
 BACK_OFF_S = (5.0, 10.0, 20.0, 40.0, 60.0)
 """How long a host that is busy or silent is left alone, after each time in a row."""
+SETTLE_S = (0.5, 1.0, 2.0, *BACK_OFF_S)
+"""How long to wait before a host is asked again for a run that may have begun there."""
 SILENT_TRIES = 3
 """So often in a row a host may be silent before a batch of which nothing else is left gives up."""
 TURN_S = 0.3
@@ -140,6 +144,10 @@ class Batching:
         self._budget = Budget(queue)
         self._recovered: dict[int, int] = {}
         self._waits_for_person: set[int] = set()
+        self._noted: dict[int, str | None] = {}
+        self._noted_at = 0.0
+        self.left_by: int | None = None
+        """The signal by which a person has left the batch."""
 
     def run(self) -> Outcome:
         """Work until nothing is left to do, a person stops it, or Ctrl-C. What runs goes on after Ctrl-C."""
@@ -162,6 +170,7 @@ class Batching:
                 for item, host in decision.begin:
                     self._beginning[item.number] = host
                     self._start(item, self._begin, host)
+                self._note_waits()
                 self._view.show([*self._items.values()], self._live)
                 self._take_news()
         finally:
@@ -207,6 +216,16 @@ class Batching:
                 self._items[number] = self._items[number]._replace(why=why)
         return decision
 
+    def _note_waits(self) -> None:
+        """Put what items wait for on record now and then, for who looks from another command."""
+        if time.monotonic() - self._noted_at < NOTE_S:
+            return
+        self._noted_at = time.monotonic()
+        waits = {n: item.why for n, item in self._items.items() if item.state == ItemState.QUEUED}
+        if changed := {n: why for n, why in waits.items() if self._noted.get(n) != why}:
+            self._queue.note(changed)
+            self._noted.update(changed)
+
     def _outcome(self, decision: Decision) -> Outcome | None:
         """Return how the work ends if nothing is left to do, or nothing can be done just now."""
         if self._live or decision.begin:
@@ -240,15 +259,17 @@ class Batching:
         self._view.changed(item)
 
     def _leave(self, held: HeldInterrupts) -> Outcome:
-        """Let the followers go; a launch that is on its way is waited for, until a second signal."""
+        """Let the followers go. A launch that is on its way, and a hand-over of a rented machine, is waited for, until a second signal."""
         self._leaves.set()
-        held.forget()
-        count = len(self._beginning)
-        if count:
+        self.left_by, held.first = held.first, None
+        if count := len(self._beginning):
             self._view.note(f"waits for {count} launches that are on their way; Ctrl-C leaves them")
-        while held.first is None and self._beginning:
+        while held.first is None and (self._beginning or self._has_rented()):
             self._take_news()
         return Outcome.LEFT
+
+    def _has_rented(self) -> bool:
+        return any(self._hosts[self._items[number].host or ""].is_rented for number in self._live)
 
     # threads
 
@@ -260,7 +281,7 @@ class Batching:
             try:
                 work(item, view, *more)
             except _LeaveError:
-                pass
+                self._tell(self._left, item)
             except LaunchError as error:
                 self._tell(self._needs_person, item, str(error))
             except Exception as error:  # a bug: it must not look as if the item still went on
@@ -285,13 +306,13 @@ class Batching:
     def _settle(self, item: Item, view: ItemView) -> None:
         tries = 0
         while True:
-            attempt = settle(self._lane(item.host), item, view)
+            attempt = settle(self._lane(item.host), item, view, tries)
             if attempt.verdict != Verdict.UNSETTLED:
                 self._after(attempt, view, item.host or "")
                 return
             view.lost_for = attempt.words
             tries += 1
-            if self._leaves.wait(BACK_OFF_S[min(tries, len(BACK_OFF_S)) - 1]):
+            if self._leaves.wait(SETTLE_S[min(tries, len(SETTLE_S)) - 1]):
                 raise _LeaveError
 
     def _after(self, attempt: Attempt, view: ItemView, host: str) -> None:
@@ -351,12 +372,16 @@ class Batching:
             ):
                 host.most = self._rules.max_parallel or 1
 
+    def _left(self, item: Item) -> None:
+        self._beginning.pop(item.number, None)
+        self._live.pop(item.number, None)
+
     def _needs_person(self, item: Item, why: str) -> None:
         self._beginning.pop(item.number, None)
         self._live.pop(item.number, None)
         self._waits_for_person.add(item.number)
-        self._items[item.number] = self._queue.note(self._queue.item(item.number), why)
-        self._view.changed(self._items[item.number])
+        self._queue.note({item.number: why})
+        self._changed(self._queue.item(item.number))
 
     def _ended(self, item: Item, state: RunState) -> None:
         view = self._live.pop(item.number)

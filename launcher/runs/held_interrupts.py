@@ -36,10 +36,6 @@ class HeldInterrupts:
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self.first = self.first or number
 
-    def forget(self) -> None:
-        """Forget the signal that came."""
-        self.first = None
-
     def release(self) -> int | None:
         """Restore the handlers; return the signal that came, None if none did."""
         for number, handler in zip(_HELD, self._before, strict=True):
