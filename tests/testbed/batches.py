@@ -39,17 +39,20 @@ open("out/result", "w").write(item)
 note("end")
 """
 KILLED = """
-import os, signal, sys
+import os, signal, threading
 from launcher.runs import batch_queue
+lock = threading.Lock()
 count, when = int(os.environ["KILL_AT"]), os.environ["KILL_WHEN"]
 step = batch_queue.BatchQueue.step
 def dying(self, *values, **more):
     global count
-    count -= 1
-    if count == 0 and when == "before":
+    with lock:  # several threads make transitions
+        count -= 1
+        is_last = count == 0
+    if is_last and when == "before":
         os.kill(os.getpid(), signal.SIGKILL)
     done = step(self, *values, **more)
-    if count == 0:
+    if is_last:
         os.kill(os.getpid(), signal.SIGKILL)
     return done
 batch_queue.BatchQueue.step = dying
