@@ -10,6 +10,7 @@ LaunchError                    exit 1
 ├── HostError                  exit 4   the host, or the way to it
 │   ├── UnreachableError                no answer
 │   │   ├── ConnectionLostError         it answered, then fell silent
+│   │   ├── MachineGoneError            it was rented, and is rented no more
 │   │   └── ServiceUnreachableError     a cloud service, likewise
 │   ├── AuthRefusedError                it does not let us in
 │   │   └── ServiceAuthError            a cloud service, likewise
@@ -29,6 +30,7 @@ LaunchError                    exit 1
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import ClassVar
 
 
@@ -89,11 +91,38 @@ LACKS = {
 """What an account of Kaggle's cannot do, by the verb: why, and what to type instead."""
 
 
-class LackingError(UsageError):
-    """Raised for a verb that a host cannot offer, because of the kind of place that it is; see LACKS."""
+RENTED_LACKS = {
+    "init": (
+        "a table there needs no probe, and nothing can be probed before a machine is rented",
+        'a table, with a limit   [hosts.{host}]  kind = "lambda-cloud"  max_hours = 4     what is offered   launch offers',
+    ),
+    "sweep": (
+        "each machine there is rented for one run, and goes back with all that is left on it",
+        "what is rented   launch hosts     what nobody needs any more   launch reconcile",
+    ),
+    "drill": (
+        "a drill would rent a machine for each fault, and break it while you pay for it",
+        "the same on this machine   launch drill --host local     on a machine of yours   launch drill --host lab",
+    ),
+    "verify": (
+        "what it measures is kept on the machine for later launches, and a rented one is gone",
+        "its plan on this machine's CPU   launch verify --rehearse --profile a100_40gb --job …     what is rented   launch offers --host {host}",
+    ),
+}
+"""What an account where machines are rented cannot do, likewise."""
 
-    def __init__(self, host: str, verb: str, run: str = "RUN") -> None:
-        why, mend = LACKS[verb]
+
+class LackingError(UsageError):
+    """Raised for a verb that a host cannot offer, because of the kind of place that it is; see LACKS and RENTED_LACKS."""
+
+    def __init__(
+        self,
+        host: str,
+        verb: str,
+        run: str = "RUN",
+        lacks: Mapping[str, tuple[str, str]] = MappingProxyType(LACKS),
+    ) -> None:
+        why, mend = lacks[verb]
         super().__init__(f"{verb}: not on {host}: {why}\n  {mend.format(host=host, run=run)}")
         self.host, self.verb = host, verb
 
@@ -139,6 +168,10 @@ class UnreachableError(HostError):
 
 class ConnectionLostError(UnreachableError):
     """Raised when an open connection ends or misses its deadline."""
+
+
+class MachineGoneError(UnreachableError):
+    """Raised when the machine of a run was rented, and is rented no more: it never answers again."""
 
 
 class AuthRefusedError(HostError):

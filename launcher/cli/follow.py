@@ -40,7 +40,9 @@ def start_and_follow(start: Callable[[], Started], view: View, *, detach: bool) 
     if detach or signal_number is not None:
         started.desk.close()
         if tenant is not None:
-            say_who_keeps(tenant, mirror, view)
+            from launcher.runs.rent_handing import hand_over  # few runs are on a rented machine
+
+            hand_over(tenant, mirror, view)
         view.note(_detached(mirror))
         view.started(mirror.run)
         raise typer.Exit(Terminated.exit_code if signal_number == signal.SIGTERM else 0)
@@ -59,12 +61,14 @@ def follow_to_end(
         try:
             state = follow_sessions(host, mirror, view, desk, watch=_watch_of(tenant, view))
             if tenant is not None:
-                from launcher.runs.rent_ending import end_rent  # few runs are on a rented machine
+                from launcher.runs.rent_ending import end_rent
 
                 end_rent(tenant, mirror, state.state, view)
         except (KeyboardInterrupt, Terminated) as error:
             if tenant is not None:
-                say_who_keeps(tenant, mirror, view)
+                from launcher.runs.rent_handing import hand_over
+
+                hand_over(tenant, mirror, view)
             view.note(_detached(mirror))
             raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 0) from None
         except BrokenPipeError:  # the reader has closed the pipe, as `launch … | head` does
@@ -99,20 +103,6 @@ def _leave(state: RunState) -> None:
 
 def _watch_of(tenant: Tenant | None, view: View) -> Watch:
     return no_watch if tenant is None else functools.partial(tenant.watch, view)
-
-
-def say_who_keeps(tenant: Tenant, mirror: Mirror, view: View) -> None:
-    """Leave a rental to a process in the background, and say which, and what would end the rent from another machine."""
-    if tenant.is_keeper:  # it was to end: the machine here may be going down
-        view.note(
-            f"nobody looks after the rental now; {tenant.cost} so far, {tenant.price}   launch attach {mirror.short}"
-        )
-        tenant.release()
-        return
-    cron, words = tenant.cron_line, f"{tenant.cost} so far, {tenant.price}, at most until {tenant.until}"
-    keeper = tenant.hand_over(mirror)
-    view.note(f"process {keeper.pid} brings its files home, then ends the rent: {words}   {keeper.log}")
-    view.note(f"in case this machine goes down, for cron on another one that has the API key:   {cron}")
 
 
 def _detached(mirror: Mirror) -> str:

@@ -102,7 +102,11 @@ EnvFileOption = Annotated[
 ]
 SendSecretsFlag = Annotated[
     bool,
-    typer.Option("--yes", "-y", help="Send the secrets that the plan of another client's run names."),
+    typer.Option(
+        "--yes",
+        "-y",
+        help="Send the secrets that the plan of another client's run names, and rent what costs much, without asking.",
+    ),
 ]
 SecretOption = Annotated[
     list[str] | None,

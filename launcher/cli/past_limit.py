@@ -12,7 +12,7 @@ from pathlib import Path
 
 from launcher.values.clock import SystemClock
 
-_OVER = {"ended", "refused", "unseen"}
+_OVER = {"ended", "refused", "unseen", "dismissed"}
 
 
 def past_limit() -> str | None:

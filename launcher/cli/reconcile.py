@@ -28,6 +28,22 @@ def reconcile(
             help="End this instance of the account, whoever made it and whatever runs there.",
         ),
     ] = None,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            "--after",
+            metavar="TIME",
+            help="End what --adopt names from this time on, e.g. 2026-11-26T02:10Z. Until it is gone the exit code is 5.",
+        ),
+    ] = None,
+    dismiss: Annotated[
+        str | None,
+        typer.Option(
+            "--dismiss",
+            metavar="RUN",
+            help="Speak no more of what was rented for this run with a key that is lost. It may still be paid for.",
+        ),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """End rented machines that no run needs, after their runs' files have come home.
@@ -35,18 +51,32 @@ def reconcile(
     It compares the list of rentals on this machine with what the account has. A machine whose run goes on is looked after again. Only instances that carry a mark of this
     machine's rentals are ended, and those that --adopt names. The exit code is 1 if something of ours is still paid for and not needed.
 
+    A rental that was made with another API key, whose account this one's is not, can neither be seen nor ended. If that key is lost, look at the account's own page, then --dismiss it.
+
     Examples:
         launch reconcile --dry-run
         launch reconcile
         launch reconcile --adopt 0920582c7ff041399e34823a0be62549
+        launch reconcile --dismiss w8q2
     """
     from launcher.cli.plain_view import PlainView
     from launcher.cli.say import complain
-    from launcher.runs.rent_reconciling import reconcile_all
+    from launcher.errors import UsageError
+    from launcher.runs.rent_reconciling import Named, reconcile_all
     from launcher.runs.silent_view import SilentView
 
+    if dismiss is not None:
+        if dry_run or adopt or after is not None or as_json:
+            raise UsageError(
+                "reconcile: --dismiss goes with no other option\n  next   launch reconcile --dismiss RUN"
+            )
+        _dismiss(dismiss)
+        return
+    named = Named(adopt or (), None if after is None else _moment(after))
+    if named.after is not None and not named.instances:
+        raise UsageError("reconcile: --after is for what --adopt names\n  next   launch reconcile")
     view = SilentView() if as_json else PlainView()
-    reports = reconcile_all(adopt or (), view, dry_run=dry_run)
+    reports = reconcile_all(named, view, dry_run=dry_run)
     if as_json:
         from launcher.cli import json_shapes
         from launcher.cli.answer import answer
@@ -58,10 +88,49 @@ def reconcile(
         )
     else:
         _show(reports, dry_run=dry_run)
+    for row in _things(reports):
+        if row.verdict == "elsewhere" and row.run is not None:
+            complain(
+                f"{row.run}: its machine was rented with another API key, and may still be paid for: set LAMBDA_API_KEY to that one\n"
+                f"  if it is lost, and the account's page shows nothing   launch reconcile --dismiss {row.run.rpartition('-')[2]}",
+            )
     for path in _unreadable(reports):
         complain(f"{path} cannot be read: what it stands for may be paid for")
+    there = [one for one in named.instances if any(one in report.listed for report in reports)]
+    for one in named.instances:
+        if one not in there and not any(
+            one == ending.instance for report in reports for ending in report.done.ended
+        ):
+            complain(f"{one}: no account here has such an instance: it is gone, or another key's")
     if any(report.done.is_anything_left for report in reports):
         raise typer.Exit(1)
+    if there and not dry_run:
+        raise typer.Exit(5)
+
+
+def _dismiss(word: str) -> None:
+    from launcher.cli.say import say
+    from launcher.runs.rent_reconciling import dismiss
+    from launcher.values.lambda_cloud import PAGES
+
+    rental = dismiss(word)
+    what = f"instance {rental.instance}" if rental.instance is not None else "an instance"
+    say(
+        f"{rental.intent.run}: no command speaks of its rental any more; {what} of it may still be paid for",
+        f"  look at   {PAGES}/instances",
+    )
+
+
+def _moment(written: str) -> float:
+    """Return a time in seconds since 1970; without a zone it is this machine's. Raises UsageError."""
+    from datetime import datetime
+
+    from launcher.errors import UsageError
+
+    try:
+        return datetime.fromisoformat(written).timestamp()
+    except ValueError:
+        raise UsageError(f"--after {written}: expected a time such as 2026-11-26T02:10Z") from None
 
 
 def _unreadable(reports: list[Report]) -> list[str]:

@@ -60,6 +60,9 @@ def recover(
     With --host, a run of another host moves there: it is stopped, and goes on from its last checkpoint as a new run with
     the same global batch, seed and data order. Its curves continue.
 
+    If that is an account where machines are rented, one is rented for it, at the price that is shown. A run whose own rented
+    machine is gone moves from the newest checkpoint that is here.
+
     With --abandon, a run also moves if its own host does not answer: from the newest checkpoint that is here. The next
     command that reaches the old host ends the run there; until then it may train on, and launch ps shows both runs.
 
@@ -68,6 +71,7 @@ def recover(
         launch recover --all
         launch recover w8q2 --host lab
         launch recover w8q2 --host lab --abandon
+        launch recover w8q2 --host lambda --profile a100_40gb
     """
     from launcher.cli.screens import make_view
     from launcher.errors import UsageError

@@ -72,17 +72,19 @@ def show_rentals(rented: OpenRentals) -> None:
         Column("SO FAR", is_figure=True),
         Column("AN HOUR", is_figure=True, drop=1),
         Column("ENDS BY", drop=3),
+        Column("KEEPER"),
         Column("", 12, wraps=True),
     )
     rows = [
         (
-            one.rental.intent.run,
+            one.run,
             one.rental.intent.type,
             one.rental.intent.region,
             _clock(one.rental.since),
             dollars(one.cents),
             dollars(one.rental.intent.cents_per_hour),
             _clock(one.rental.intent.deadline),
+            "alive" if one.is_held else "none",
             one.doing,
         )
         for one in rented.rentals
@@ -104,7 +106,7 @@ def rental_row(one: OpenRental) -> RentalRow:
 
     intent = one.rental.intent
     return RentalRow(
-        run=intent.run,
+        run=one.run,
         type=intent.type,
         region=intent.region,
         instance=one.rental.instance,

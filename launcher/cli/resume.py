@@ -8,6 +8,7 @@ import typer
 
 from launcher.cli.options import (
     AcceptFlag,
+    CardOption,
     ColorOption,
     DetachFlag,
     EnvFileOption,
@@ -26,6 +27,7 @@ from launcher.cli.options import (
 def resume(
     run: RunWord,
     host: HostOption = None,
+    profile: CardOption = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -50,9 +52,13 @@ def resume(
     The new run is on the same host and starts from the newest complete checkpoint. It uses the code, data, model and precisions that are already there; nothing is sent. Its curves continue
     that run's. For a run that was interrupted, use launch attach.
 
+    If --host is an account where machines are rented, one is rented for the new run, with the same card if there is one; --profile
+    names another. Checkpoint, code and data go there.
+
     Examples:
         launch resume w8q2 --set steps=600
         launch resume last
+        launch resume w8q2 --host lambda --set steps=600
     """
     from launcher.cli.follow import start_and_follow
     from launcher.cli.screens import make_view
@@ -60,10 +66,9 @@ def resume(
     from launcher.runs.resuming import resume as start
 
     view = make_view(as_json, is_quiet=quiet)
+    request = ResumeRequest(settings or (), name, seconds(wait), env_files or (), sure, profile)
     start_and_follow(
-        lambda: start(
-            run, host, ResumeRequest(settings or (), name, seconds(wait), env_files or (), sure), view
-        ),
+        lambda: start(run, host, request, view),
         view,
         detach=detach,
     )

@@ -32,6 +32,7 @@ FITTING = {
     RentalState.ENDED: OPEN,
     RentalState.REFUSED: (RentalState.INTENT,),
     RentalState.UNSEEN: (RentalState.INTENT,),
+    RentalState.DISMISSED: OPEN,
 }
 """The states from which each may follow."""
 

@@ -24,6 +24,7 @@ from launcher.values.renting import (
     RentalState,
     Setup,
     dollars,
+    run_cents,
 )
 
 LAUNCHES = 3
@@ -127,6 +128,7 @@ class Renter:
         ids = dict.fromkeys([recorded] if recorded else [])
         try:
             listed = self.provider.instances()
+            self._note_gone_extras(rental.intent.run, listed)
             ids |= dict.fromkeys(one.id for one in listed if one.nonce == rental.nonce and one.is_billed)
         except ServiceError as error:
             if not is_passing(error) or not ids:
@@ -232,6 +234,7 @@ class Renter:
             is_other = other.nonce == rental.nonce and (first is None or other.id != first.id)
             if is_other and other.is_billed and other.state is not InstanceState.ENDING:
                 self._end_extra(rental, other.id)
+        self._note_gone_extras(rental.intent.run, instances)
         return first if first is None or first.is_billed else None
 
     def _listed(self) -> tuple[Instance, ...] | None:
@@ -256,6 +259,14 @@ class Renter:
     def _end_extra(self, rental: Rental, instance_id: str) -> None:
         self.ledger.note_extra(rental.nonce, instance_id)
         self._terminate(instance_id)
+
+    def _note_gone_extras(self, run: str, listed: Iterable[Instance]) -> None:
+        """Record what other instances of a run's launches have cost, once they are not listed any more."""
+        billed, now = {one.id for one in listed if one.is_billed}, self.clock.now()
+        for rental in self.ledger.rentals():
+            for extra in rental.extras if rental.intent.run == run else ():
+                if extra.cents is None and extra.id not in billed:
+                    self.ledger.note_extra(rental.nonce, extra.id, rental.time_cents(now))
 
     def _begin(self, ending: Ending) -> Ending:
         """Record that an instance is to be ended."""
@@ -284,7 +295,7 @@ class Renter:
 
     def _given_up(self, rental: Rental, reason: RentalReason, why: str) -> ServiceError:
         """End a rental that came to nothing; return the error that says so."""
-        ended = self.end(rental, reason)
-        cost = dollars(ended.cents_at(self.clock.now()))
+        self.end(rental, reason)
+        cost = dollars(run_cents(self.ledger.rentals(), rental.intent.run, self.clock.now()))
         words = f"{self.provider.name}: {rental.intent.type} for {rental.intent.run}: {why}; it was ended, and cost at most {cost}"
         return ServiceError(self.provider.name, reason, words)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from launcher.values.renting import OPEN, Instance, InstanceState, Rental, RentalState
+from launcher.values.renting import OPEN, Instance, InstanceState, Rental, RentalReason, RentalState
 
 SETTLE_S = 300.0
 """How long an instance of a launch without an answer may take to appear in the list."""
@@ -104,6 +104,24 @@ def first_of(rental: Rental, instances: Iterable[Instance]) -> Instance | None:
     return min(own, key=lambda one: (_FURTHER.index(one.state), one.ip is None, one.id), default=None)
 
 
+class Loss(NamedTuple):
+    """Why a machine that does not answer never will: the reason of its rental's end, and words."""
+
+    reason: RentalReason
+    words: str
+
+
+def loss(instance: Instance | None) -> Loss | None:
+    """Return why a machine that does not answer is lost, by what the provider lists; None if it may answer again."""
+    if instance is None or not instance.is_billed:
+        return Loss(RentalReason.GONE, "the provider does not list it any more")
+    if instance.state is InstanceState.PREEMPTED:
+        return Loss(RentalReason.PREEMPTED, "the provider has taken the machine away")
+    if instance.state is InstanceState.ENDING:
+        return Loss(RentalReason.GONE, "somebody else has ended it")
+    return None
+
+
 def is_late(instance: Instance, rental: Rental) -> bool:
     """Whether an instance came after its rental was given up or had ended: nobody will use it."""
     over = (RentalState.ENDED, RentalState.REFUSED, RentalState.UNSEEN)
@@ -126,6 +144,8 @@ def _ours(instance: Instance, rental: Rental, now: float, is_held: bool, is_want
         return Judged(Verdict.ORPHAN, "it came after its launch was given up", instance, rental)
     if now >= limit:
         return Judged(Verdict.DUE, "its time is up", instance, rental)
+    if rental.state is RentalState.DISMISSED:
+        return Judged(Verdict.STRANGER, "dismissed by you, until its time is up", instance, rental)
     if is_held:
         return Judged(Verdict.WANTED, "a process here looks after it", instance, rental)
     if rental.state is RentalState.ENDING:

@@ -7,19 +7,22 @@ farewell.py. Until then it may still train; nothing that it does from now on cou
 from __future__ import annotations
 
 import functools
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.filesize import decimal
 
-from launcher.errors import RunError, UnreachableError, UsageError
+from launcher.errors import MachineGoneError, RunError, UnreachableError, UsageError
 from launcher.runs import checkpoints_here, departures, sent_record
 from launcher.runs.arriving import (
     Arrival,
     Earlier,
+    Heir,
     MoveRequest,
     arrival,
     check_offered,
     connected,
+    give_up_elsewhere,
     go_on,
     refuse_succeeded,
     refuse_unresumable,
@@ -28,9 +31,10 @@ from launcher.runs.arriving import (
     taken_up,
 )
 from launcher.runs.farewell import root_of
+from launcher.runs.lost_machines import end_rental
 from launcher.runs.recovering import RecoverRequest, Recovery, recover_on
 from launcher.runs.run_desk import connect
-from launcher.runs.run_id import new_run_id
+from launcher.runs.tenancies import rented_for
 from launcher.values.answers import MovedTo
 
 if TYPE_CHECKING:
@@ -46,27 +50,61 @@ if TYPE_CHECKING:
 MOST_NAMED = 3
 
 
-def go_on_without(
+def check_without(
     mirror: Mirror, target: Host, request: MoveRequest, why: UnreachableError, view: View
+) -> None:
+    """Raise `why` unless it was asked to go on without a run's host, and RunError if what that takes is not here."""
+    if not _goes_without(request, why):
+        raise _explained(why, mirror, target)
+    if (intention := departures.intention_of(mirror)) is not None:
+        give_up_elsewhere(mirror, intention.to, view)
+    _refuse_ended(mirror, target)
+    sent_from_here(mirror, target)
+    newest_here(mirror, target)
+    refuse_unresumable(resumes=checkpoints_here.resumes(mirror), mirror=mirror, host=target.name)
+
+
+def go_on_without(
+    mirror: Mirror, target: Host, request: MoveRequest, why: UnreachableError, heir: Heir, view: View
 ) -> Recovery:
     """Have a run go on at another host while its own does not answer, if that was asked for, or was done before.
 
-    Raises `why`, with the flag that allows it, and what `move` raises.
+    A rented machine that is gone trains nothing any more: nobody has to ask for that then. Raises `why`, with the flag that
+    allows it, and what `move` raises.
     """
     intention = departures.intention_of(mirror)
-    if intention is None and not request.abandons:
+    if intention is None and not _goes_without(request, why):
         raise _explained(why, mirror, target)
     with connected(view, functools.partial(connect, target)) as new:
         if new.root_id == root_of(mirror):
             return recover_on(new, mirror, RecoverRequest(request.env_files, request.is_sure), view)
         earlier = Earlier()
         if intention is not None:
-            earlier = taken_up(new, mirror, intention.to, request, view)
+            earlier = taken_up(new, mirror, intention.to, target, request, view)
         if earlier.recovery is not None:
+            _settle(mirror, why, view)
             return earlier.recovery
-        if not request.abandons:
+        if not _goes_without(request, why):
             raise _explained(why, mirror, target)
-        return _abandon(new, _Errand(mirror, target, request, earlier.given_up), view)
+        recovery = _abandon(new, _Errand(mirror, target, request, heir, earlier.given_up), view)
+    _settle(mirror, why, view)
+    return recovery
+
+
+def _goes_without(request: MoveRequest, why: UnreachableError) -> bool:
+    return request.abandons or isinstance(why, MachineGoneError)
+
+
+def _settle(mirror: Mirror, why: UnreachableError, view: View) -> None:
+    """Say what may still train; a rented machine is not needed any more, and does not once it is gone."""
+    old, found = mirror.host().name, rented_for(mirror.run)
+    if isinstance(why, MachineGoneError):
+        view.note(str(why).splitlines()[0])
+        departures.note(mirror, settled=time.time())
+    elif found is not None and end_rental(found, "its run was abandoned", view) is not None:
+        departures.note(mirror, settled=time.time())
+    else:
+        view.note(f"{old} may still train {mirror.run}: the next command that reaches {old} ends it there")
 
 
 def _explained(why: UnreachableError, mirror: Mirror, target: Host) -> UnreachableError:
@@ -81,24 +119,26 @@ class _Errand(NamedTuple):
     mirror: Mirror
     target: Host
     request: MoveRequest
+    heir: Heir
     given_up: str | None
 
 
 def _abandon(new: Desk, errand: _Errand, view: View) -> Recovery:
-    mirror, target, request, given_up = errand
+    mirror, target, request, heir, given_up = errand
     old = mirror.host().name
     if root_of(mirror) is None:
         raise RunError(f"{mirror.run} cannot be abandoned: this client does not know the root that {old} has")
-    state = mirror.state()
-    refuse_succeeded(state.state if state is not None else None, mirror, target.name)
-    sent = _sent(mirror, target)
+    _refuse_ended(mirror, target)
+    sent = sent_from_here(mirror, target)
     with view.stage("read") as stage:
-        home = _home(mirror, target)  # first: of a run that was never followed, nothing else is known here
+        home = newest_here(
+            mirror, target
+        )  # first: of a run that was never followed, nothing else is known here
         refuse_unresumable(resumes=checkpoints_here.resumes(mirror), mirror=mirror, host=target.name)
         stage.text = f"{home.checkpoint.name}, step {home.checkpoint.step}: whole, as {old} sent it"
-    place = arrival(new, mirror, target, old, request, view)
+    place = arrival(new, mirror, target, old, request, heir, view)
     _check_contents(new, sent, mirror, target)
-    successor = MovedTo(run=new_run_id(place.plan.job), host=target.name, root=new.root_id)
+    successor = MovedTo(run=heir.id_of(place.plan.job), host=target.name, root=new.root_id)
     departure = departures.abandon(mirror, successor, given_up)
     return _begin(place, departure, home, sent)
 
@@ -108,15 +148,15 @@ def _begin(place: Arrival, departure: Departure, home: HomeCheckpoint, sent: Sen
     if departure.root != new.root_id:
         words = f"{mirror.run} has just been abandoned for {departure.host}, as {departure.run}, by another command"
         raise UsageError(f"{words}\n  that run   launch recover {departure.short} --host {departure.host}")
-    recovery = go_on(place, departure.run, home, functools.partial(_fill, place, home, sent))
-    old = mirror.host().name
-    place.contact.view.note(
-        f"{old} may still train {mirror.run}: the next command that reaches {old} ends it there"
-    )
-    return recovery
+    return go_on(place, departure.run, home, functools.partial(fill_from_here, place, home, sent))
 
 
-def _home(mirror: Mirror, target: Host) -> HomeCheckpoint:
+def _refuse_ended(mirror: Mirror, target: Host) -> None:
+    state = mirror.state()
+    refuse_succeeded(state.state if state is not None else None, mirror, target.name)
+
+
+def newest_here(mirror: Mirror, target: Host) -> HomeCheckpoint:
     """Return the newest whole checkpoint that is here. Raises RunError without one."""
     here = checkpoints_here.newest_whole(mirror)
     if here.newest is not None:
@@ -131,7 +171,7 @@ def _home(mirror: Mirror, target: Host) -> HomeCheckpoint:
     )
 
 
-def _sent(mirror: Mirror, target: Host) -> Sent:
+def sent_from_here(mirror: Mirror, target: Host) -> Sent:
     """Return what was sent for a run. Raises RunError if that is not on record here."""
     sent = sent_record.read(mirror)
     if sent is not None:
@@ -162,7 +202,7 @@ def _files(new: Desk, sent: Sent, missing: list[str], mirror: Mirror, target: Ho
     return [found.files[sha256] for sha256 in missing]
 
 
-def _fill(place: Arrival, home: HomeCheckpoint, sent: Sent, child: Mirror, stage: Stage) -> str:
+def fill_from_here(place: Arrival, home: HomeCheckpoint, sent: Sent, child: Mirror, stage: Stage) -> str:
     """Put the checkpoint, and code and data as they were sent, in place for a run; return what was sent, in words.
 
     The code comes last: a run without it never began, so that none goes on without the checkpoint.

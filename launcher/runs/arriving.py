@@ -14,20 +14,30 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
-from launcher.errors import AgentError, HostError, RunError, UnknownNameError, UsageError
+from launcher.errors import AgentError, HostError, RunError, UsageError
 from launcher.planning import job_of
-from launcher.runs import build_settings, departures, env_file, resolve, secret_values, sent_record
+from launcher.runs import (
+    build_settings,
+    checkpoints_here,
+    departures,
+    env_file,
+    resolve,
+    secret_values,
+    sent_record,
+)
 from launcher.runs.contact import Contact, pass_gate_when_free
 from launcher.runs.control import known_summary, summary_of
-from launcher.runs.launching import Filling, Resolved, begin, plan_with
+from launcher.runs.launching import Filling, Resolved, Started, begin, plan_with
+from launcher.runs.lost_machines import end_rental, look_for
 from launcher.runs.meter import Meter
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import choose_profile, describe, probe
 from launcher.runs.recovering import Outcome, RecoverRequest, Recovery, recover_on
 from launcher.runs.run_desk import connect
-from launcher.runs.run_id import RUN_ID
+from launcher.runs.run_id import RUN_ID, new_run_id
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.secret_consent import check_consent
+from launcher.runs.tenancies import rented_for
 from launcher.runs.tree import SizedFile, write_files
 from launcher.runs.verifiable import refuse_verification
 from launcher.runtimes import open_for_plan
@@ -55,6 +65,25 @@ class MoveRequest(NamedTuple):
     is_sure: bool = False
     wait_s: float = 0.0
     abandons: bool = False
+
+
+class Heir(NamedTuple):
+    """The id that a run's successor gets, None for a new one, and the plan that has been shown of it.
+
+    `derived_from` is the plan that its own is derived from, None for that of the run that it goes on with.
+    `expect` is called with its id before it is on record anywhere.
+    """
+
+    run: str | None = None
+    shown: Plan | None = None
+    derived_from: Plan | None = None
+    expect: Callable[[str], None] = lambda _run: None
+
+    def id_of(self, job: str) -> str:
+        """Return the successor's id."""
+        run = self.run or new_run_id(job)
+        self.expect(run)
+        return run
 
 
 class Arrival(NamedTuple):
@@ -97,7 +126,9 @@ class Earlier(NamedTuple):
     given_up: str | None = None
 
 
-def taken_up(new: Desk, mirror: Mirror, moved: MovedTo, request: MoveRequest, view: View) -> Earlier:
+def taken_up(
+    new: Desk, mirror: Mirror, moved: MovedTo, target: Host, request: MoveRequest, view: View
+) -> Earlier:
     """Go on with the successor of an earlier move; if it never began, see to it that it never will.
 
     Then the move is made again, here or at another host. Raises UsageError if the successor may be at another host, and
@@ -106,23 +137,30 @@ def taken_up(new: Desk, mirror: Mirror, moved: MovedTo, request: MoveRequest, vi
     check_successor(mirror, moved)
     short = moved.run.rpartition("-")[2]
     if moved.root != new.root_id:
-        if _is_known(mirror, moved) and _is_given_up(moved, view):
-            return Earlier(given_up=moved.run)
-        words = f"{mirror.run} was moved to {moved.host or 'another host'} as {moved.run}"
-        raise UsageError(
-            f"{words}\n  that run   launch recover {short} --host {shlex.quote(moved.host or 'HOST')}"
-        )
+        return Earlier(given_up=give_up_elsewhere(mirror, moved, view))
     if _give_up(new, moved, view):
         return Earlier(given_up=moved.run)
     heir, child = Mirror(moved.run, runs_folder()), known_summary(new, moved.run)
     if child.parent is None or child.parent.run != mirror.run:
         words = f"{mirror.host().name} says that {mirror.run} was moved to {new.host} as {moved.run}, but that run does not continue it"
         raise RunError(f"{words}\n  begin anew there   launch rerun {mirror.short} --host {request.host}")
-    heir.bind_seen(resolve.host(request.host), new.root_id, child.time)
+    heir.bind_seen(target, new.root_id, child.time)
     if is_terminal(child.state):
         words = f"{mirror.run} was moved to {new.host} as {moved.run}, which has {child.state}"
         raise UsageError(f"{words}\n  a new run from its last checkpoint   launch resume {short}")
     return Earlier(recover_on(new, heir, RecoverRequest(request.env_files, request.is_sure), view))
+
+
+def give_up_elsewhere(mirror: Mirror, moved: MovedTo, view: View) -> str:
+    """Give up a successor at another host, if it never began or is lost; return its id. Raises UsageError if it may go on."""
+    check_successor(mirror, moved)
+    if _is_known(mirror, moved) and _is_given_up(moved, view):
+        return moved.run
+    short = moved.run.rpartition("-")[2]
+    words = f"{mirror.run} was moved to {moved.host or 'another host'} as {moved.run}"
+    raise UsageError(
+        f"{words}\n  that run   launch recover {short} --host {shlex.quote(moved.host or 'HOST')}"
+    )
 
 
 def check_successor(mirror: Mirror, moved: MovedTo) -> None:
@@ -138,12 +176,29 @@ def _is_known(mirror: Mirror, moved: MovedTo) -> bool:
 
 
 def _is_given_up(moved: MovedTo, view: View) -> bool:
-    """Give up a successor at another host, if that answers and the successor never began; return whether it is given up."""
+    """Give up a successor at another host, if that answers and the successor never began; return whether it is given up.
+
+    One on a rented machine that is gone is lost, unless a checkpoint of it is here.
+    """
+    rented = rented_for(moved.run)
+    if rented is not None and not look_for(rented).rental.is_open:
+        return _is_lost(moved, view)
     try:
-        with connected(view, functools.partial(connect, resolve.host(moved.host))) as other:
-            return other.root_id == moved.root and _give_up(other, moved, view)
-    except (UnknownNameError, HostError):
+        host = resolve.host(moved.host) if rented is None else rented.tenancy.machine
+        with connected(view, functools.partial(connect, host)) as other:
+            is_given_up = other.root_id == moved.root and _give_up(other, moved, view)
+    except (UsageError, HostError):
         return False
+    if is_given_up and rented is not None:
+        end_rental(rented, "its run never began", view)
+    return is_given_up
+
+
+def _is_lost(moved: MovedTo, view: View) -> bool:
+    if checkpoints_here.newest_whole(Mirror(moved.run, runs_folder())).newest is not None:
+        return False
+    view.note(f"{moved.run}: its rented machine is gone, and no checkpoint of it is here")
+    return True
 
 
 def _give_up(desk: Desk, moved: MovedTo, view: View) -> bool:
@@ -157,24 +212,32 @@ def _give_up(desk: Desk, moved: MovedTo, view: View) -> bool:
     return desk.preparation.forgo(moved.run)
 
 
-def arrival(
-    new: Desk, mirror: Mirror, target: Host, sender: str, request: MoveRequest, view: View
-) -> Arrival:
-    """Find out whether a run can go on at a host. Raises what the gate raises, before anything is made there.
+def consented(
+    mirror: Mirror, before: Plan, target: Host, sender: str, request: MoveRequest, view: View
+) -> Mapping[str, str]:
+    """Return the secrets of a run that is to go on at another host, once the user agrees to send them.
 
     `sender` is the host whose word its plan is, if this client did not make it.
     """
-    before = mirror.whole_plan()
     refuse_verification(before, mirror)
-    job = job_of(before)
     if not request.is_sure:
         check_consent(before.secrets, mirror, sender, view, f"recover --host {target.name}")
-    secrets = secret_values.values(job, env_file.read_all(request.env_files))
+    return secret_values.values(job_of(before), env_file.read_all(request.env_files))
+
+
+def arrival(
+    new: Desk, mirror: Mirror, target: Host, sender: str, request: MoveRequest, heir: Heir, view: View
+) -> Arrival:
+    """Find out whether a run can go on at a host. Raises what the gate raises, before anything is made there."""
+    before = heir.derived_from or mirror.whole_plan()
+    secrets = consented(mirror, before, target, sender, request, view)
+    job = job_of(before)
     with view.stage("probe") as stage:
         facts = probe(new, target, job)
         stage.text = describe(facts)
     plan = _plan(before, target, facts, request.profile)
-    view.head(plan)
+    if heir.shown is None or plan.digest != heir.shown.digest:
+        view.head(plan)
     contact = Contact(target, new, job_of(plan), facts, view, deadline=time.monotonic() + request.wait_s)
     contact = pass_gate_when_free(contact, plan)
     new.preparation.check_sources(plan)
@@ -183,39 +246,50 @@ def arrival(
 
 def _plan(before: Plan, target: Host, facts: Facts, profile_name: str | None) -> Plan:
     """Return the plan of the run there: derived anew for its card; global batch, seed and schedule are those of the job."""
+    resolved = resolved_there(before, target, profile_name)
+    profile, _ = choose_profile(resolved.profiles, facts)
+    return plan_with(profile, resolved, facts, before.takes)
+
+
+def resolved_there(before: Plan, target: Host, profile_name: str | None) -> Resolved:
+    """Return what a launch of the same run at another host would ask for; its micro-batch is chosen anew."""
     job = job_of(before)
     job = job.model_copy(update={"batch": job.batch.model_copy(update={"micro": None})})
     named = () if profile_name is None else resolve.profiles_meant(profile_name)
-    profile, _ = choose_profile(named, facts)
     here = Path.cwd()
     task = resolve.Task(job, here, here, frozenset(), None, packages_from=before.packages_from)
-    resolved = Resolved(
-        target, named, task, "auto", before.model_facts, None, None, teacher=before.teacher_facts
-    )
-    return plan_with(profile, resolved, facts, before.takes)
+    return Resolved(target, named, task, "auto", before.model_facts, None, None, teacher=before.teacher_facts)
 
 
 def go_on(arrival: Arrival, run: str, home: HomeCheckpoint, fill: Callable[[Mirror, Stage], str]) -> Recovery:
     """Begin the successor under its id, with what `fill` puts in place, and leave it to itself."""
-    mirror, contact, plan, secrets = arrival
-    target, new, view = contact.host, contact.desk, contact.view
-    for passed in home.checkpoint.passed_over:
-        view.note(f"{passed.checkpoint} passed over: {passed.wrong}")
-    build = build_settings.read(target, os.environ)
-    with open_for_plan(new, target, plan, contact.facts, build) as runtime:
-        try:
-            started = begin(contact, runtime, plan, secrets, Filling("ship", fill), run)
-        except AgentError as error:
-            if error.code not in ("run-exists", "forgone"):
-                raise
-            words = f"{mirror.run} is being moved to {new.host} as {run} by another client"
-            again = f"launch recover {mirror.short} --host {target.name}"
-            raise RunError(f"{words}\n  look again   {again}") from error
+    mirror, new = arrival.mirror, arrival.contact.desk
+    try:
+        started = begin_there(arrival, run, home, fill)
+    except AgentError as error:
+        if error.code not in ("run-exists", "forgone"):
+            raise
+        words = f"{mirror.run} is being moved to {new.host} as {run} by another client"
+        again = f"launch recover {mirror.short} --host {arrival.contact.host.name}"
+        raise RunError(f"{words}\n  look again   {again}") from error
     started.interrupts.release()
-    with contextlib.suppress(OSError):  # without it, only `recover --abandon` is refused
-        sent_record.copy(mirror, started.mirror)
     words = f"from step {home.checkpoint.step} of {mirror.run}"
     return Recovery(run, new.host, Outcome.RECOVERED, State.RUNNING, words)
+
+
+def begin_there(
+    arrival: Arrival, run: str, home: HomeCheckpoint, fill: Callable[[Mirror, Stage], str]
+) -> Started:
+    """Begin a run that goes on with another one, under its id, with what `fill` puts in place."""
+    mirror, contact, plan, secrets = arrival
+    for passed in home.checkpoint.passed_over:
+        contact.view.note(f"{passed.checkpoint} passed over: {passed.wrong}")
+    build = build_settings.read(contact.host, os.environ)
+    with open_for_plan(contact.desk, contact.host, plan, contact.facts, build) as runtime:
+        started = begin(contact, runtime, plan, secrets, Filling("ship", fill), run)
+    with contextlib.suppress(OSError):  # without it, only `recover --abandon` is refused
+        sent_record.copy(mirror, started.mirror)
+    return started
 
 
 def send_checkpoint(new: Desk, mirror: Mirror, home: HomeCheckpoint, child: Mirror, stage: Stage) -> int:

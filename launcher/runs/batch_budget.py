@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,10 +14,10 @@ from launcher.runs.batch_queue import BatchQueue
 from launcher.runs.launching import understand
 from launcher.runs.rental_choice import choose, offers
 from launcher.runs.request import Request
-from launcher.runs.tenancies import rented
+from launcher.runs.tenancies import ledger
 from launcher.values.host import Host
 from launcher.values.lambda_settings import LambdaSettings
-from launcher.values.renting import dollars
+from launcher.values.renting import dollars, run_cents
 
 
 def rented_hosts(batch: Batch) -> list[Host]:
@@ -89,21 +90,12 @@ class Budget:
     def committed(self) -> tuple[int, int]:
         """Return what the batch's rentals have cost, and what those that are open may still cost, in cents."""
         runs = {item.run for item in self._queue.items() if item.run is not None}
-        spent = open_cents = 0
-        for machine in rented():
-            if machine.tenancy.run not in runs:
-                continue
-            rental = machine.rental
-            if rental.is_open:
-                open_cents += rental.cents_at(rental.intent.deadline)
-            else:
-                spent += rental.cents_at(rental.ended or rental.since)
-        return spent, open_cents
+        own = [rental for rental in ledger().rentals() if rental.intent.run in runs]
+        spent = sum(rental.cents_at(rental.ended or rental.since) for rental in own if not rental.is_open)
+        return spent, sum(rental.cents_at(rental.intent.deadline) for rental in own if rental.is_open)
 
 
 def cost_of(run: str) -> int | None:
-    """Return what the machines that were rented for a run have cost until now or their end, in cents; None without any."""
-    import time
-
-    found = [one.rental for one in rented() if one.tenancy.run == run]
-    return sum(one.cents_at(one.ended or time.time()) for one in found) if found else None
+    """Return what was rented for a run has cost until now, or its end, in cents; None if nothing was."""
+    rentals = ledger().rentals()
+    return run_cents(rentals, run, time.time()) if any(one.intent.run == run for one in rentals) else None

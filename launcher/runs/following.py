@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from launcher.errors import HostError, RunError, ServiceError, UnreachableError
+from launcher.errors import HostError, MachineGoneError, RunError, ServiceError, UnreachableError
 from launcher.hosts import Desk
 from launcher.runs import departures
 from launcher.runs.adapting import mending_command
@@ -94,6 +94,8 @@ def follow(
                         _bring_home(link, mirror, view, keeper, is_last_try=lost_pulls + 1 == LOST_LINKS)
                     keeper.finish(view)
                     return state
+            except MachineGoneError:
+                raise
             except UnreachableError as error:
                 desk = None
                 lost_pulls += has_ended

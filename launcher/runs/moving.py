@@ -21,14 +21,16 @@ from rich.filesize import decimal
 from launcher.errors import AgentError, RunError, UnreachableError
 from launcher.hosts import Desk
 from launcher.runs import departures, resolve
-from launcher.runs.abandoning import go_on_without
+from launcher.runs.abandoning import check_without, go_on_without
 from launcher.runs.arriving import (
     Earlier,
+    Heir,
     MoveRequest,
     arrival,
     check_offered,
     check_successor,
     connected,
+    give_up_elsewhere,
     go_on,
     refuse_succeeded,
     refuse_unresumable,
@@ -39,10 +41,11 @@ from launcher.runs.arriving import (
 from launcher.runs.checkpoint_pulling import LAST, WHOLE, HomeCheckpoint, pull_checkpoint
 from launcher.runs.control import known_summary, stop
 from launcher.runs.following import refresh
+from launcher.runs.lost_machines import reach
 from launcher.runs.mirror import Mirror
 from launcher.runs.recovering import RecoverRequest, Recovery, recover_on
-from launcher.runs.run_desk import connect, open_desk
-from launcher.runs.run_id import new_run_id
+from launcher.runs.rent_handing import end_rent_of_moved
+from launcher.runs.run_desk import connect
 from launcher.runs.tree import SizedFile
 from launcher.values.answers import MovedTo
 from launcher.values.checkpoint import SealedFile
@@ -57,14 +60,44 @@ if TYPE_CHECKING:
 def move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
     """Have a run of this client go on at another host; if it lies there, recover it there.
 
-    What can be refused is refused before the run is stopped. Raises UsageError, RefusedError, RunError and HostError.
+    What can be refused is refused before the run is stopped, and before a machine is rented. Raises UsageError,
+    RefusedError, RunError and HostError.
     """
     target = resolve.host(request.host)
     departures.check_readable(mirror)
+    if target.lambda_cloud is None:
+        return move_to(mirror, target, request, Heir(), view)
+    from launcher.runs.rented_move import move_to_rented  # few moves rent
+
+    return move_to_rented(mirror, target, request, view)
+
+
+def check_move(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> str:
+    """Return the host whose word a run's plan is; raise what a move is refused for, as far as the old host knows."""
     try:
-        desk = connected(view, functools.partial(open_desk, mirror.host(), mirror))
+        desk = connected(view, functools.partial(reach, mirror.host(), mirror))
     except UnreachableError as error:
-        return go_on_without(mirror, target, request, error, view)
+        check_without(mirror, target, request, error, view)
+        return mirror.host().name
+    with desk as old:
+        refresh(old, mirror)
+        refuse_succeeded(known_summary(old, mirror.run).state, mirror, target.name)
+        outlook = old.runs.outlook(mirror.run)
+        departure = departures.departure_of(mirror)
+        moved = outlook.moved or (departure.to if departure is not None else None)
+        if moved is not None:
+            give_up_elsewhere(mirror, moved, view)
+        refuse_unresumable(resumes=outlook.resumes, mirror=mirror, host=target.name)
+        check_checkpoint(old, mirror, target)
+        return old.host
+
+
+def move_to(mirror: Mirror, target: Host, request: MoveRequest, heir: Heir, view: View) -> Recovery:
+    """Do the same with a machine as the target. A rented one at which a run has gone on has its rent ended."""
+    try:
+        desk = connected(view, functools.partial(reach, mirror.host(), mirror))
+    except UnreachableError as error:
+        return go_on_without(mirror, target, request, error, heir, view)
     with desk as old:
         if request.abandons:
             view.note(f"{old.host} answers: this is an ordinary move, which stops the run there first")
@@ -76,11 +109,16 @@ def move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
         with connected(view, functools.partial(connect, target)) as new:
             if new.root_id == old.root_id:
                 return recover_on(new, mirror, RecoverRequest(request.env_files, request.is_sure), view)
-            earlier = taken_up(new, mirror, moved, request, view) if moved is not None else Earlier()
+            earlier = taken_up(new, mirror, moved, target, request, view) if moved is not None else Earlier()
             if earlier.recovery is not None:
+                end_rent_of_moved(mirror, view)
                 return earlier.recovery
             refuse_unresumable(resumes=outlook.resumes, mirror=mirror, host=target.name)
-            return _move(old, new, _Errand(mirror, summary, target, request, earlier.given_up), view)
+            recovery = _move(
+                old, new, _Errand(mirror, summary, target, request, heir, earlier.given_up), view
+            )
+    end_rent_of_moved(mirror, view)
+    return recovery
 
 
 _Tree = dict[str, dict[str, str | int]]
@@ -92,14 +130,15 @@ class _Errand(NamedTuple):
     summary: Summary
     target: Host
     request: MoveRequest
+    heir: Heir
     given_up: str | None
 
 
 def _move(old: Desk, new: Desk, errand: _Errand, view: View) -> Recovery:
     mirror, request, target = errand.mirror, errand.request, errand.target
     refresh(old, mirror)
-    place = arrival(new, mirror, target, old.host, request, view)
-    _checkpoint_at_hand(old, mirror, target)
+    place = arrival(new, mirror, target, old.host, request, errand.heir, view)
+    check_checkpoint(old, mirror, target)
     # From here on the run does not go on at its old host.
     if not is_terminal(errand.summary.state):
         with view.stage("stop") as stage:
@@ -114,19 +153,19 @@ def _move(old: Desk, new: Desk, errand: _Errand, view: View) -> Recovery:
     with view.stage("pull") as stage, _explained(old, mirror, target):
         home = pull_checkpoint(old, mirror, WHOLE, stage)
         stage.text = home.words
-    successor = MovedTo(run=new_run_id(place.plan.job), host=target.name, root=new.root_id)
+    successor = MovedTo(run=errand.heir.id_of(place.plan.job), host=target.name, root=new.root_id)
     departure = departures.intend(mirror, successor, errand.given_up)
     moved = old.runs.move(mirror.run, departure.to, departure.given_up)
     check_successor(mirror, moved)
     if moved.root != new.root_id:
         raise RunError(f"{mirror.run} has just been moved to {moved.host} as {moved.run} by another client")
     departures.note(mirror, run=moved.run)  # by another command of this client, maybe
-    recovery = go_on(place, moved.run, home, functools.partial(_fill, old, new, mirror, home))
+    recovery = go_on(place, moved.run, home, functools.partial(fill_from_old, old, new, mirror, home))
     departures.note(mirror, settled=time.time())
     return recovery
 
 
-def _checkpoint_at_hand(old: Desk, mirror: Mirror, target: Host) -> None:
+def check_checkpoint(old: Desk, mirror: Mirror, target: Host) -> None:
     """Raise RunError if the run has no checkpoint yet."""
     with _explained(old, mirror, target):
         old.runs.checkpoint(mirror.run, LAST)
@@ -150,7 +189,9 @@ def _explained(old: Desk, mirror: Mirror, target: Host) -> Iterator[None]:
 # what travels
 
 
-def _fill(old: Desk, new: Desk, mirror: Mirror, home: HomeCheckpoint, child: Mirror, stage: Stage) -> str:
+def fill_from_old(
+    old: Desk, new: Desk, mirror: Mirror, home: HomeCheckpoint, child: Mirror, stage: Stage
+) -> str:
     """Put the checkpoint, and code and data as they were sent to the old host, in place for a run; return what was sent, in words.
 
     The code comes last: a run without it never began, so that none goes on without the checkpoint.

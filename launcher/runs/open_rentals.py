@@ -11,6 +11,7 @@ from typing import NamedTuple
 from launcher.hosts.rental_ledger import Ledger, usual_folder
 from launcher.runs.tenancies import rented
 from launcher.values.renting import Rental, RentalState, dollars
+from launcher.values.tenancy import Tenancy
 
 RECONCILE = "launch reconcile"
 _DOING = {
@@ -25,7 +26,7 @@ class OpenRental(NamedTuple):
     """A rental that may cost something, whether a process here looks after it, and its cost so far in cents, at most.
 
     If nobody knows whether its launch made an instance, that is what the instance would have cost. `is_kept`: its table says
-    that it is not ended with its run.
+    that it is not ended with its run; `for_run` is whose machine it is now.
     """
 
     rental: Rental
@@ -33,6 +34,12 @@ class OpenRental(NamedTuple):
     cents: int
     is_past: bool
     is_kept: bool = False
+    for_run: str | None = None
+
+    @property
+    def run(self) -> str:
+        """The run that it is for; another one may have taken over the machine since it was rented."""
+        return self.for_run or self.rental.intent.run
 
     @property
     def is_unsettled(self) -> bool:
@@ -56,7 +63,9 @@ class OpenRental(NamedTuple):
         if not self.is_held and self.is_kept:
             return f"is kept until its limit; to end it   {RECONCILE} --adopt {self.rental.instance}"
         if not self.is_held:
-            return f"no process here ends it   launch attach {self.rental.intent.run.rpartition('-')[2]}     or   {RECONCILE}"
+            return (
+                f"no process here ends it   launch attach {self.run.rpartition('-')[2]}     or   {RECONCILE}"
+            )
         return None
 
 
@@ -69,7 +78,7 @@ class OpenRentals(NamedTuple):
     def warnings(self) -> list[str]:
         """Return a line for each thing that somebody should look at."""
         lines = [
-            f"{one.rental.intent.type} of {one.rental.intent.run}, {dollars(one.cents)} so far: {one.problem}"
+            f"{one.rental.intent.type} of {one.run}, {dollars(one.cents)} so far: {one.problem}"
             for one in self.rentals
             if one.problem is not None
         ]
@@ -80,15 +89,16 @@ def open_rentals(now: float) -> OpenRentals:
     """Return what may cost something, by the ledger."""
     book = Ledger(usual_folder())
     open_ones = [rental for rental in book.rentals() if rental.is_open]
-    kept = {one.rental.nonce for one in rented() if one.tenancy.keeps} if open_ones else set()
+    tenancies = {one.rental.nonce: one.tenancy for one in rented()} if open_ones else {}
     found = [
-        _of(rental, now, is_held=book.is_held(rental.nonce))._replace(is_kept=rental.nonce in kept)
+        _of(rental, tenancies.get(rental.nonce), now, is_held=book.is_held(rental.nonce))
         for rental in open_ones
     ]
     return OpenRentals(tuple(found), book.unreadable())
 
 
-def _of(rental: Rental, now: float, *, is_held: bool) -> OpenRental:
+def _of(rental: Rental, tenancy: Tenancy | None, now: float, *, is_held: bool) -> OpenRental:
     may_be_billed = rental.state is RentalState.INTENT
     cost = rental.time_cents(now) if may_be_billed else rental.cents_at(now)
-    return OpenRental(rental, is_held, cost, rental.is_past(now))
+    found = OpenRental(rental, is_held, cost, rental.is_past(now))
+    return found if tenancy is None else found._replace(is_kept=tenancy.keeps, for_run=tenancy.run)

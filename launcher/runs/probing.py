@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.errors import BadFileError, LaunchError, RunError
 from launcher.hosts import Desk
@@ -34,6 +34,9 @@ from launcher.values.kaggle_settings import KaggleSettings
 from launcher.values.model import CONFIG_KEYS
 from launcher.values.parsing import build
 from launcher.values.profile import Profile
+
+if TYPE_CHECKING:
+    from launcher.runs.rental_choice import OffersOnce
 
 NO_JOB = Job(name="none", command=("true",))
 """A job that needs nothing: a probe for it does not look for other interpreters, which takes time."""
@@ -122,6 +125,7 @@ def probe_all(hosts: Sequence[Host], deadline_s: float = PROBE_DEADLINE_S) -> It
     A host that hangs is given up together with its thread, and delays no other host.
     """
     answers: queue.SimpleQueue[Probed] = queue.SimpleQueue()
+    once = _offers_once(hosts)
     waiting = list(reversed(hosts))
     asked: dict[str, tuple[float, Host]] = {}
     while waiting or asked:
@@ -129,7 +133,7 @@ def probe_all(hosts: Sequence[Host], deadline_s: float = PROBE_DEADLINE_S) -> It
             host = waiting.pop()
             asked[host.name] = (time.monotonic() + deadline_s, host)
             threading.Thread(
-                target=lambda host: answers.put(_probe_alone(host)), args=(host,), daemon=True
+                target=lambda host: answers.put(_probe_alone(host, once)), args=(host,), daemon=True
             ).start()
         next_deadline, slowest = min(asked.values(), key=lambda pair: pair[0])
         try:
@@ -140,13 +144,21 @@ def probe_all(hosts: Sequence[Host], deadline_s: float = PROBE_DEADLINE_S) -> It
             yield probed
 
 
-def _probe_alone(host: Host) -> Probed:
+def _offers_once(hosts: Sequence[Host]) -> OffersOnce | None:
+    if not any(host.lambda_cloud is not None for host in hosts):
+        return None
+    from launcher.runs.rental_choice import OffersOnce  # few hosts rent
+
+    return OffersOnce()
+
+
+def _probe_alone(host: Host, once: OffersOnce | None) -> Probed:
     facts: Facts | None = None
     try:
         if host.kaggle is not None:
             return _probe_account(host, host.kaggle)
-        if host.lambda_cloud is not None:
-            return _probe_offers(host)
+        if once is not None and host.lambda_cloud is not None:
+            return _probe_offers(host, once)
         with connect(host) as desk:
             facts = probe(desk, host, NO_JOB)
         return Probed(host, facts, match_profile(facts, resolve.profiles().values()).name)
@@ -162,13 +174,13 @@ def _probe_account(host: Host, settings: KaggleSettings) -> Probed:
     return Probed(host, facts, choice.profiles[0].name, quota=quota.title)
 
 
-def _probe_offers(host: Host) -> Probed:
+def _probe_offers(host: Host, once: OffersOnce) -> Probed:
     """Ask what an account can rent; return what is expected of what would be. Raises LaunchError."""
     from launcher.planning.lambda_machines import expected_facts as expected_of_rental  # few hosts rent
-    from launcher.runs.rental_choice import choose, offer_words, offers
+    from launcher.runs.rental_choice import choose, offer_words
 
     named = resolve.profiles_meant(host.profile) if host.profile is not None else ()
-    choice = choose(host, named, None, NO_JOB, offers(host))
+    choice = choose(host, named, None, NO_JOB, once.offers(host))
     facts = expected_of_rental(host, choice.first)
     return Probed(host, facts, choice.first.profile.name, quota=offer_words(choice, choice.first))
 

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from launcher.errors import LaunchError, UsageError
 from launcher.hosts import Desk
 from launcher.planning import job_of
-from launcher.runs import build_settings, departures, env_file, following, secret_values
+from launcher.runs import build_settings, departures, env_file, following, resolve, secret_values, tenancies
 from launcher.runs.control import known_summary, listing, locate, summary_of
 from launcher.runs.evidence import diagnosis, words
+from launcher.runs.lost_machines import reach
 from launcher.runs.mirror import Mirror
-from launcher.runs.run_desk import open_desk
+from launcher.runs.runs_folder import runs_folder
 from launcher.runs.secret_consent import check_consent
 from launcher.runtimes import open_for_run
 from launcher.runtimes.runtime import Resumption
@@ -68,7 +69,7 @@ def recover(word: str, host_name: str | None, request: RecoverRequest, view: Vie
     host, mirror = locate(word, host_name)
     if words := departures.elsewhere(mirror):
         raise UsageError(words)
-    with open_desk(host, mirror) as desk:
+    with reach(host, mirror) as desk:
         return recover_on(desk, mirror, request, view)
 
 
@@ -78,10 +79,16 @@ def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> l
     A run whose host does not answer has failed to, whatever it was when it was last seen.
     """
     found = []
-    for row in listing(host_name, TO_RECOVER if host_name is not None else ()):
+    gone = tenancies.gone_machines()
+    is_machine = host_name is not None and resolve.host(host_name).lambda_cloud is None
+    for row in listing(host_name, TO_RECOVER if is_machine else ()):
         run, state = row.summary.run, row.summary.state
         if row.goes_on is not None:
             continue  # its successor is a row of its own
+        if run in gone and not is_terminal(state):
+            words = tenancies.gone(Mirror(run, runs_folder())) or ""
+            found.append(Recovery(run, row.host, Outcome.FAILED, state, words))
+            continue
         if row.is_unreachable:
             found.append(Recovery(run, row.host, Outcome.FAILED, "unreachable", row.problem or ""))
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from launcher.errors import AgentError, HostError, LaunchError, RunError, ServiceError, UnreachableError
 from launcher.hosts import Desk
@@ -14,7 +15,10 @@ from launcher.runs.run_desk import open_desk
 from launcher.runs.tenant import Tenant
 from launcher.runs.view import View
 from launcher.values.record import State, is_terminal
+from launcher.values.renting import RentalReason
 
+AGAIN_S = 60.0
+"""How long a process in the background waits before it tries again to bring files home."""
 NO_LIMIT = sys.maxsize
 """Everything comes home whatever its size: nothing can be fetched from a machine that is gone."""
 
@@ -48,23 +52,54 @@ def bring_home(desk: Desk, mirror: Mirror, state: str, view: View) -> None:
 
 
 def end_rent(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:
-    """Bring a run that is over home, and end its rent, unless the user keeps the machine.
+    """Bring a run that is over home, and end its rent; a machine that the user keeps has until its limit.
 
-    If its files do not come home, the machine is left, and that is said with what it costs.
+    If its files do not come home, the machine is left, and that is said with what it costs: a process in the background
+    tries again until the limit, which ends it all the same.
     """
     if not is_over(state):
         return
-    if tenant.tenancy.keeps:
-        view.note(_kept(tenant))
+    if tenant.tenancy.keeps and not tenant.is_past and not _keep(tenant, mirror, view):
         return
-    try:
-        _bring_home_over_lost_links(tenant, mirror, state, view)
-    except ServiceError:
-        raise  # the rent is over
-    except (HostError, RunError) as error:
-        view.note(_not_home(tenant, mirror, error))
-        return
-    tenant.end(f"the run has ended: {state}", view)
+    if _is_home(tenant, mirror, state, view):
+        tenant.end(RentalReason.LIMIT if tenant.is_past else f"the run has ended: {state}", view)
+
+
+def _keep(tenant: Tenant, mirror: Mirror, view: View) -> bool:
+    """Leave a machine to a process in the background until its limit; in that process, return True once that is there.
+
+    False means that the machine is not ours to end: it is left to that process, is gone, or is for another run.
+    """
+    if tenant.is_keeper:
+        return tenant.is_left_alone_until(lambda: tenant.is_past)
+    words, keeper = _kept(tenant), tenant.hand_over(mirror)
+    view.note(f"{words}; process {keeper.pid} does then   {keeper.log}")
+    return False
+
+
+def _is_home(tenant: Tenant, mirror: Mirror, state: str, view: View) -> bool:
+    """Bring a run home; return whether its machine may end, which a limit decides that is well past. Raises ServiceError."""
+    has_said = False
+    while True:
+        try:
+            _bring_home_over_lost_links(tenant, mirror, state, view)
+            return True
+        except ServiceError:
+            raise  # the rent is over
+        except (HostError, RunError) as error:
+            if not has_said:
+                view.note(_not_home(tenant, mirror, error))
+        if not tenant.is_keeper:
+            return False
+        has_said = True
+        if not tenant.is_left_alone_until(_is_time(tenant, tenant.renter.clock.now() + AGAIN_S)):
+            return False
+        if tenant.is_overdue:
+            return True
+
+
+def _is_time(tenant: Tenant, moment: float) -> Callable[[], bool]:
+    return lambda: tenant.is_overdue or tenant.renter.clock.now() >= moment
 
 
 def _bring_home_over_lost_links(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:
@@ -86,7 +121,7 @@ def _bring_home_over_lost_links(tenant: Tenant, mirror: Mirror, state: str, view
 def _kept(tenant: Tenant) -> str:
     """Return what is said of a machine that the user keeps."""
     return (
-        f"{tenant.host.name}: its machine is kept, as its table says: {tenant.cost} so far, {tenant.price}, until its limit"
+        f"{tenant.host.name}: its machine is kept, as its table says: {tenant.cost} so far, {tenant.price}, until its limit at {tenant.until}"
         f"   end it   launch reconcile --adopt {tenant.rental.instance}"
     )
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from launcher.errors import LaunchError, ServiceError, UnreachableError
+from launcher.errors import LaunchError, ServiceError, UnknownNameError, UnreachableError, UsageError
 from launcher.hosts.reconciler import Reconciled, reconcile, survey
 from launcher.hosts.rental_account import LambdaAccount, has_key, open_account
 from launcher.runs import resolve, tenancies
@@ -13,26 +14,67 @@ from launcher.runs.control import known_summary
 from launcher.runs.mirror import Mirror
 from launcher.runs.rent_ending import bring_home, end_rent, is_over
 from launcher.runs.run_desk import open_desk
+from launcher.runs.run_id import find
 from launcher.runs.tenancies import RentedMachine
 from launcher.runs.tenant import Tenant, take
 from launcher.runs.view import View
+from launcher.values.clock import SystemClock
 from launcher.values.lambda_settings import LambdaSettings
-from launcher.values.renting import RentalReason, RentalState
+from launcher.values.renting import Instance, Rental, RentalReason, RentalState
 
 
 class Report(NamedTuple):
-    """What became of the rentals of one account."""
+    """What became of the rentals of one account, and which instances it still has."""
 
     account: str
     done: Reconciled
+    listed: frozenset[str]
 
 
-def reconcile_all(adopted: Sequence[str], view: View, *, dry_run: bool) -> list[Report]:
+class Named(NamedTuple):
+    """Instances that the user wants ended, whoever's they are, and from which time on; None for now."""
+
+    instances: Sequence[str] = ()
+    after: float | None = None
+
+
+def reconcile_all(named: Named, view: View, *, dry_run: bool) -> list[Report]:
     """Reconcile every account that this user has rented at, or that a table here names.
 
     With `dry_run` nothing is changed. Raises BadFileError or ServiceAuthError without a key, and ServiceError.
     """
-    return [_reconcile(settings, adopted, view, dry_run=dry_run) for settings in _accounts(adopted)]
+    return [_reconcile(settings, named, view, dry_run=dry_run) for settings in _accounts(named.instances)]
+
+
+def dismiss(word: str) -> Rental:
+    """Have no command speak any more of the open rental for a run, which was made with a key that is lost.
+
+    Nothing is claimed about its machine. Raises UsageError if the key that is here could end it, UnknownNameError if nothing
+    open is for such a run, and ServiceError.
+    """
+    book, rented = tenancies.ledger(), [*tenancies.rented()]
+    open_ones = {rental.intent.run: rental for rental in book.rentals() if rental.is_open}
+    open_ones |= {one.tenancy.run: one.rental for one in rented if one.rental.is_open}
+    if not open_ones:
+        raise UnknownNameError(
+            "nothing is rented, as far as is known here\n  what the account has   launch reconcile"
+        )
+    found = open_ones[find(word, [*open_ones])]
+    tenancy = next((one.tenancy for one in rented if one.rental.nonce == found.nonce), None)
+    apis = [tenancy.settings.api] if tenancy is not None else tenancies.services()
+    if has_key() and any(_is_in_reach(found, api) for api in apis):
+        raise UsageError(
+            f"{found.intent.run}: the API key that is here can end its machine, so it is not dismissed\n  end it   launch reconcile"
+        )
+    return book.step(found.nonce, RentalState.DISMISSED, SystemClock().now(), why="dismissed by you")
+
+
+def _is_in_reach(rental: Rental, api: str) -> bool:
+    with contextlib.closing(open_account(LambdaSettings(api=api))) as account:
+        provider = account.renter.provider
+        if rental.intent.account == provider.account:
+            return True
+        return any(instance.nonce == rental.nonce for instance in provider.instances())
 
 
 def _accounts(adopted: Sequence[str]) -> list[LambdaSettings]:
@@ -44,27 +86,42 @@ def _accounts(adopted: Sequence[str]) -> list[LambdaSettings]:
     return [LambdaSettings(api=api) for api in found]
 
 
-def _reconcile(settings: LambdaSettings, adopted: Sequence[str], view: View, *, dry_run: bool) -> Report:
+def _reconcile(settings: LambdaSettings, named: Named, view: View, *, dry_run: bool) -> Report:
     account = open_account(settings)
     renter = account.renter
+    is_early = named.after is not None and renter.clock.now() < named.after
+    adopted = () if is_early else named.instances
     try:
-        found = [one for one in tenancies.rented() if _is_at(one, account)]
+        listed = renter.provider.instances()
+        found = [one for one in tenancies.rented() if _is_at(one, account, listed)]
         if dry_run:
-            wanted = {one.tenancy.run for one in found if tenancies.mirror_of(one.tenancy) is not None}
+            wanted = {one.rental.intent.run for one in found if tenancies.mirror_of(one.tenancy) is not None}
             judged = survey(renter, wanted, adopted)
-            return Report(renter.provider.account, Reconciled((), judged, renter.ledger.unreadable()))
+            done = Reconciled((), judged, renter.ledger.unreadable())
+            return Report(renter.provider.account, done, _ids(listed))
         wanted = {
-            one.tenancy.run for one in found if one.rental.instance not in adopted and _goes_on(one, view)
+            one.rental.intent.run
+            for one in found
+            if one.rental.instance not in adopted and _goes_on(one, view)
         }
-        return Report(renter.provider.account, reconcile(renter, wanted, adopted))
+        done = reconcile(renter, wanted, adopted)
+        left = (one.instance for one in done.judged if one.instance is not None)
+        return Report(renter.provider.account, done, _ids(left))
     finally:
         account.close()
 
 
-def _is_at(found: RentedMachine, account: LambdaAccount) -> bool:
-    """Whether a machine of ours is ready at an account, so that a run may be there."""
+def _ids(instances: Iterable[Instance]) -> frozenset[str]:
+    return frozenset(instance.id for instance in instances if instance.is_billed)
+
+
+def _is_at(found: RentedMachine, account: LambdaAccount, listed: Iterable[Instance]) -> bool:
+    """Whether a machine of ours is ready at an account, so that a run may be there. An account may have a new key."""
     rental = found.rental
-    return rental.state is RentalState.READY and rental.intent.account == account.renter.provider.account
+    is_here = rental.intent.account == account.renter.provider.account
+    return rental.state is RentalState.READY and (
+        is_here or any(instance.nonce == rental.nonce for instance in listed)
+    )
 
 
 def _goes_on(found: RentedMachine, view: View) -> bool:

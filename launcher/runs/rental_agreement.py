@@ -5,17 +5,23 @@ All of this comes before anything is rented, and costs nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from launcher.planning import check
 from launcher.planning.lambda_machines import expected_facts
+from launcher.planning.offers import fits
 from launcher.runs import cards, resolve
 from launcher.runs.contact import settle
-from launcher.runs.launching import Resolved, plan_of
+from launcher.runs.launching import Resolved
 from launcher.runs.rental_choice import RentalChoice, choose, confirm, offers, say_price
-from launcher.runs.request import Request
 from launcher.runs.view import View
+from launcher.values.facts import Facts
 from launcher.values.plan import Plan
+from launcher.values.profile import Profile
+
+PlanFor = Callable[[Profile, Facts], Plan]
+"""Makes the plan for a card, and what is expected of the machine."""
 
 
 class Agreement(NamedTuple):
@@ -25,8 +31,12 @@ class Agreement(NamedTuple):
     plan: Plan
 
 
-def agree(resolved: Resolved, request: Request, view: View) -> Agreement:
+def agree(
+    resolved: Resolved, plan_for: PlanFor, view: View, *, like: Sequence[Profile] = (), is_sure: bool
+) -> Agreement:
     """Return what will do for a launch, once it has passed the gate and its cost is agreed to.
+
+    `like` are profiles that are preferred, if they are offered and none is named.
 
     Raises RefusedError for a plan that cannot work, a limit that is missing or too small, and for no; HostError if the
     service does not answer. Nothing is rented then.
@@ -34,14 +44,15 @@ def agree(resolved: Resolved, request: Request, view: View) -> Agreement:
     host = resolved.host
     with view.stage("offers") as stage:
         offered = offers(host)
-        choice = choose(host, resolved.profiles, resolved.gpus, resolved.job, offered)
+        named = resolved.profiles or [one for one in like if any(fits(offer, one) for offer in offered)]
+        choice = choose(host, named, resolved.gpus, resolved.job, offered)
         free = sum(bool(choice.regions_of(one)) for one in choice.found)
         stage.text = f"{len(offered)} types, {len(choice.found)} will do, {free or 'none'} of them free"
     facts = expected_facts(host, choice.first)
-    plan = plan_of(choice.first.profile, resolved, facts)
+    plan = plan_for(choice.first.profile, facts)
     view.head(plan)
     found = [*cards.findings(resolved.gpus, plan, facts), *check(plan, facts, host, resolve.wheels())]
     settle(found, view)
     say_price(choice, view)
-    confirm(choice, view, is_sure=request.is_sure)
+    confirm(choice, view, is_sure=is_sure)
     return Agreement(choice, plan)

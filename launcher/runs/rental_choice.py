@@ -2,7 +2,7 @@
 
 `agree` of rental_agreement.py takes all steps before the rent, none of which costs anything:
 
-    choice = agree(resolved, request, view).choice
+    choice = agree(resolved, plan_for, view, is_sure=…).choice
                                                 offers, plan and gate by what is expected, price, question
     choice.candidates()                         what to try, in that order; raises CardBusyError if none is free
     choice.renewed(offers(host))                the same by new offers, after no capacity; never what costs more
@@ -14,11 +14,13 @@ for that profile from a probe of the machine. Costs are in cents.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.errors import RefusedError, UsageError
+from launcher.errors import LaunchError, RefusedError, UsageError
 from launcher.hosts.call_pace import usual_pace
 from launcher.hosts.lambda_provider import LambdaProvider
 from launcher.hosts.lambda_service import log_in
@@ -106,6 +108,27 @@ def offers(host: Host, clock: Clock | None = None) -> tuple[Offer, ...]:
         return LambdaProvider(service).offers()
     finally:
         service.close()
+
+
+class OffersOnce:
+    """Asks each account for its offers once, however many hosts are of it; threads may share this."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked: dict[str, Future[tuple[Offer, ...]]] = {}
+
+    def offers(self, host: Host) -> tuple[Offer, ...]:
+        """Return what a host's account can rent. Raises what `offers` raises."""
+        api = settings_of(host).api
+        with self._lock:
+            is_first = api not in self._asked
+            answer = self._asked.setdefault(api, Future())
+        if is_first:
+            try:
+                answer.set_result(offers(host))
+            except LaunchError as error:
+                answer.set_exception(error)
+        return answer.result()
 
 
 def offering_host(name: str | None) -> Host:

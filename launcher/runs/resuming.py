@@ -38,6 +38,7 @@ from launcher.runs.mirror import Mirror
 from launcher.runs.probing import describe, probe
 from launcher.runs.run_desk import open_desk
 from launcher.runs.secret_consent import check_consent
+from launcher.runs.tenancies import RentedMachine, rented_for
 from launcher.runs.verifiable import refuse_verification
 from launcher.runtimes import open_for_run
 from launcher.values.host import Host
@@ -47,6 +48,7 @@ from launcher.values.plan import Plan
 from launcher.values.record import State, Summary, is_terminal
 
 if TYPE_CHECKING:
+    from launcher.runs.rented_resume import Kept
     from launcher.runs.view import View
 
 FILE = "--set"
@@ -73,7 +75,8 @@ _TABLES = {"batch": ("global", "micro"), "data": ("train", "eval")}
 class ResumeRequest(NamedTuple):
     """What a command line asks for: changes KEY=VALUE, the run's name, how long it may wait, and files with its secrets.
 
-    `is_sure`: a plan that the host sent may name secrets.
+    `is_sure`: a plan that the host sent may name secrets, and what is rented may cost much. `profile` is the card of a machine
+    that is rented.
     """
 
     settings: Sequence[str] = ()
@@ -81,6 +84,7 @@ class ResumeRequest(NamedTuple):
     wait_s: float = 0.0
     env_files: Sequence[str] = ()
     is_sure: bool = False
+    profile: str | None = None
 
 
 def resume(word: str, host_name: str | None, request: ResumeRequest, view: View) -> Started:
@@ -89,7 +93,35 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
     Raises UsageError for a key that such a run cannot have, RunError or InterruptedRunError for a run that cannot be
     gone on with, RefusedError by the gate. When it raises, nothing is left on the host, as for a launch.
     """
-    host, parent = locate(word, host_name)
+    target = None if host_name is None else resolve.host(host_name)
+    if target is None or target.lambda_cloud is None:
+        if request.profile is not None:
+            raise UsageError(
+                "--profile: a run is resumed on the card of its host; it is for a machine that is rented\n  e.g.   launch resume RUN --host lambda --profile a100_40gb"
+            )
+        host, parent = locate(word, host_name)
+    else:
+        host, parent = locate(word, None)
+    kept = rented_for(parent.run)
+    if target is not None and target.lambda_cloud is not None and not _is_kept_at(kept, target):
+        from launcher.runs.rented_resume import resume_on_rented  # few runs are on a rented machine
+
+        return resume_on_rented(parent, target, request, view)
+    if kept is not None and kept.rental.is_open:
+        from launcher.runs.rented_resume import resume_on_kept
+
+        return resume_on_kept(kept, parent, lambda heir: _resume(host, parent, request, view, heir))
+    return _resume(host, parent, request, view)
+
+
+def _is_kept_at(found: RentedMachine | None, target: Host) -> bool:
+    return found is not None and found.rental.is_open and found.tenancy.machine.name == target.name
+
+
+def _resume(
+    host: Host, parent: Mirror, request: ResumeRequest, view: View, kept: Kept | None = None
+) -> Started:
+    """Resume a run on its own host. On a machine that is kept, `kept` hears of the new run before it is there."""
     check_settings(request.settings, host)
     name = None if request.name is None else resolve.checked_name(request.name)
     given = env_file.read_all(request.env_files)
@@ -97,9 +129,12 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
         desk = open_desk(host, parent)
         stage.text = desk.about
     try:
-        summary = _ended(desk, parent, request)
-        _refuse_moved(desk, parent)
+        summary = known_summary(desk, parent.run)
+        check_ended(summary, parent, request)
+        refuse_moved(desk, parent)
         refresh(desk, parent)
+        if kept is not None:
+            kept.bring_home(desk, summary.state, view)
         before = parent.whole_plan()
         refuse_verification(before, parent)
         plan = changed_plan(before, request.settings, name, host)
@@ -123,7 +158,8 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
             inherit = functools.partial(_inherit, desk, parent, host, view, keys)
             contact = contact._replace(host=host)
             filling = Filling("resume", lambda child, _stage: inherit(child))
-            started = begin(contact, runtime, plan, secrets, filling)
+            run = None if kept is None else kept.new_run(plan.job)
+            started = begin(contact, runtime, plan, secrets, filling, run)
         with contextlib.suppress(OSError):  # without it, only `recover --abandon` is refused
             sent_record.copy(parent, started.mirror)
         return started
@@ -182,9 +218,8 @@ def changed_plan(parent: Plan, settings: Sequence[str], name: str | None, host: 
     return changed(parent, job, keys, host.name)
 
 
-def _ended(desk: Desk, parent: Mirror, request: ResumeRequest) -> Summary:
-    """Return the summary of a run whose state allows it to be resumed."""
-    summary = known_summary(desk, parent.run)
+def check_ended(summary: Summary, parent: Mirror, request: ResumeRequest) -> None:
+    """Raise InterruptedRunError, RunError or UsageError for a run whose state does not allow it to be resumed."""
     short = parent.short
     state = summary.state
     if state in (State.INTERRUPTED, State.WAITING):
@@ -202,10 +237,9 @@ def _ended(desk: Desk, parent: Mirror, request: ResumeRequest) -> Summary:
             f"{parent.run} has succeeded: there is nothing left to do\n"
             f"  train on   launch resume {short} --set {more}"
         )
-    return summary
 
 
-def _refuse_moved(desk: Desk, parent: Mirror) -> None:
+def refuse_moved(desk: Desk, parent: Mirror) -> None:
     """Raise UsageError for a run that goes on elsewhere: it would be trained twice from there."""
     if words := departures.elsewhere(parent):
         raise UsageError(words)

@@ -11,6 +11,7 @@ from launcher.hosts import Desk, Line
 from launcher.runs import departures
 from launcher.runs.mirror import Mirror
 from launcher.runs.runs_folder import runs_folder
+from launcher.runs.tenancies import check_rented
 from launcher.values.host import Host
 
 Opening = Callable[[Host], Desk]
@@ -48,8 +49,10 @@ def connect(host: Host, opening: Opening | None = None) -> Desk:
 def open_desk(host: Host, mirror: Mirror, opening: Opening | None = None) -> Desk:
     """Connect to the host of a run and return its desk; close it, or use it in a `with`.
 
-    Raises HostError that says what to do, OtherRootError for a host that has another root.
+    Raises HostError that says what to do, MachineGoneError for a rented machine that was given back, OtherRootError for a
+    host that has another root.
     """
+    check_rented(mirror)
     desk = connect(host, opening)
     try:
         mirror.check_root(host.name, desk.root_id)

@@ -5,17 +5,19 @@ The ledger says what is rented; beside it lies a rental's tenancy, which says ho
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ValidationError
 
+from launcher.errors import MachineGoneError
 from launcher.hosts.rental_ledger import Ledger, usual_folder
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.whole_file import write_durably
-from launcher.values.renting import Rental, dollars
+from launcher.values.record import is_terminal
+from launcher.values.renting import Rental, RentalState, dollars, run_cents
 from launcher.values.tenancy import Tenancy
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ TENANCY = "tenancy.json"
 KNOWN_HOSTS = "known_hosts"
 SERVICES = "services"
 SETUP_LOG, KEEPER_LOG = "setup.log", "keeper.log"
+ASKED = "asked"
+"""The file by which a command asks a process that only keeps a machine to give it up."""
 
 
 class RentedMachine(NamedTuple):
@@ -33,6 +37,16 @@ class RentedMachine(NamedTuple):
 
     rental: Rental
     tenancy: Tenancy
+
+    @property
+    def runs(self) -> tuple[str, str]:
+        """The run that it was rented for, and the one that it is for: another one may have taken over the machine."""
+        return self.rental.intent.run, self.tenancy.run
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is known that the machine is rented no more. Of one that was dismissed that is not known."""
+        return not self.rental.is_open and self.rental.state is not RentalState.DISMISSED
 
     @property
     def price(self) -> str:
@@ -73,10 +87,10 @@ def rented() -> Iterator[RentedMachine]:
 
 
 def rented_for(run: str) -> RentedMachine | None:
-    """Return the newest rental for a run, over or not; None if its machine was not rented here."""
+    """Return the newest rental that was for a run, over or not; None if its machine was not rented here."""
     if not usual_folder().is_dir():
         return None
-    return next((one for one in reversed([*rented()]) if one.tenancy.run == run), None)
+    return next((one for one in reversed([*rented()]) if run in one.runs), None)
 
 
 def tenant_for(mirror: Mirror, view: View) -> Tenant | None:
@@ -85,7 +99,7 @@ def tenant_for(mirror: Mirror, view: View) -> Tenant | None:
     Raises BadFileError or ServiceAuthError without a key for its account.
     """
     found = rented_for(mirror.run)
-    if found is None or not found.rental.is_open:
+    if found is None or not found.rental.is_open or found.tenancy.run != mirror.run:
         return None
     from launcher.runs.tenant import take
 
@@ -103,7 +117,7 @@ def leave_to_keeper(mirror: Mirror) -> None:
     Raises BadFileError or ServiceAuthError without a key for its account.
     """
     found = rented_for(mirror.run)
-    if found is None or not found.rental.is_open:
+    if found is None or not found.rental.is_open or found.tenancy.run != mirror.run:
         return
     from launcher.runs.tenant import take
 
@@ -114,24 +128,31 @@ def leave_to_keeper(mirror: Mirror) -> None:
 def gone(mirror: Mirror) -> str | None:
     """Return what became of a run's machine if that is rented no more, what it cost, and what can be done; else None."""
     found = rented_for(mirror.run)
-    if found is None or found.rental.is_open:
+    if found is None or not found.is_gone:
         return None
-    short = mirror.short
-    mend = f"what is here   launch logs {short}     go on elsewhere   launch recover {short} --host HOST --abandon"
-    return f"{mirror.run}: {_why_gone(found)}\n  {mend}"
+    short, state, host = mirror.short, mirror.state(), found.tenancy.machine.name
+    has_ended = state is not None and is_terminal(state.state)
+    mend = f"what is here   launch logs {short}     go on elsewhere   launch {'resume' if has_ended else 'recover'} {short} --host {host}"
+    return f"{mirror.run}: {_why_gone(found, ledger().rentals())}\n  {mend}"
+
+
+def check_rented(mirror: Mirror) -> None:
+    """Raise MachineGoneError for a run whose machine was rented, and is rented no more: its address may be another's."""
+    if (words := gone(mirror)) is not None:
+        raise MachineGoneError(mirror.host().name, words)
 
 
 def gone_machines() -> dict[str, str]:
     """Return what became of the machines that are rented no more, in one line each, by the run that they were for."""
     if not usual_folder().is_dir():
         return {}
-    newest = {one.tenancy.run: one for one in rented()}
-    return {run: _why_gone(one) for run, one in newest.items() if not one.rental.is_open}
+    newest, rentals = {run: one for one in rented() for run in one.runs}, ledger().rentals()
+    return {run: _why_gone(one, rentals) for run, one in newest.items() if one.is_gone}
 
 
-def _why_gone(found: RentedMachine) -> str:
+def _why_gone(found: RentedMachine, rentals: Sequence[Rental]) -> str:
     rental = found.rental
-    cost = dollars(rental.cents_at(rental.ended or rental.since))
+    cost = dollars(run_cents(rentals, rental.intent.run, rental.ended or rental.since))
     return f"its rented machine is gone: {rental.why or 'ended'}; it cost at most {cost}"
 
 

@@ -6,25 +6,34 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
-from launcher.errors import HostError, ServiceError, UnreachableError
+from launcher.errors import HostError, ServiceAuthError, ServiceError, UnreachableError
 from launcher.hosts.rental import is_passing
 from launcher.hosts.rental_account import LambdaAccount, open_account
 from launcher.hosts.renter import Rented, Renter
-from launcher.planning.reconciling import GRACE_S, first_of
+from launcher.planning.reconciling import GRACE_S, first_of, loss
 from launcher.runs import tenancies
 from launcher.runs.mirror import Mirror
+from launcher.runs.runs_folder import runs_folder
 from launcher.runs.view import View
 from launcher.values.host import Host
+from launcher.values.lambda_cloud import PAGES
 from launcher.values.renting import (
     Instance,
-    InstanceState,
     Rental,
     RentalReason,
     dollars,
+    run_cents,
 )
 from launcher.values.tenancy import Tenancy
+
+LOOK_S = 1.0
+YIELD_S = 10.0
+"""How long a process that only keeps a machine has to give it up."""
+OTHER_KEY = "other-key"
 
 
 class Keeper(NamedTuple):
@@ -64,8 +73,9 @@ class Tenant:
 
     @property
     def cost(self) -> str:
-        """What has been paid until now, at most."""
-        return dollars(self.rental.cents_at(self.renter.clock.now()))
+        """What all machines of the run have cost until now, at most."""
+        others = [one for one in self.renter.ledger.rentals() if one.nonce != self.nonce]
+        return dollars(run_cents([self.rental, *others], self.tenancy.run, self.renter.clock.now()))
 
     @property
     def price(self) -> str:
@@ -78,15 +88,29 @@ class Tenant:
         return self.rental.is_past(self.renter.clock.now())
 
     @property
+    def is_overdue(self) -> bool:
+        """Whether its time is up, and the time that it takes to bring files home."""
+        return self.renter.clock.now() >= self.rental.intent.deadline + GRACE_S
+
+    @property
     def until(self) -> str:
         """When the rent is over at the latest, by this machine's clock."""
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(self.rental.intent.deadline))
 
     @property
     def cron_line(self) -> str:
-        """The line of a crontab that ends the rent, once it is over, from a machine without our ledger."""
-        when = time.strftime("%M %H %d %m *", time.localtime(self.rental.intent.deadline + GRACE_S))
-        return f"{when} launch reconcile --adopt {self.rental.instance}"
+        """The line of a crontab that ends the rent, once it is over, from a machine without our ledger, and then removes itself."""
+        instance, until = self.rental.instance, self.rental.intent.deadline + GRACE_S
+        after = time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(until + 60))
+        minute = int(until // 60) % 60
+        ends = f"launch reconcile --adopt {instance} --after {after}"
+        return f"{minute} * * * * {ends} && crontab -l | grep -v {instance} | crontab -"
+
+    def take_in(self, run: str) -> None:
+        """Have the machine be for another run from now on, which is not on it yet. Raises OSError."""
+        if run != self.tenancy.run:
+            self.tenancy = self.tenancy.model_copy(update={"run": run, "runs": str(runs_folder())})
+            tenancies.write(self.renter.ledger.place(self.nonce), self.tenancy)
 
     # while its run goes on
 
@@ -95,10 +119,10 @@ class Tenant:
 
         Raises ServiceError, with what was paid, once the rent is over: the run goes no further on this machine.
         """
-        rental, now = self.rental, self.renter.clock.now()
+        rental = self.rental
         if not rental.is_open:
             raise self._over(rental.why or RentalReason.GONE, "its rent was ended by another command")
-        if now >= rental.intent.deadline + GRACE_S:
+        if self.is_overdue:
             self._end(RentalReason.LIMIT)
             raise self._over(RentalReason.LIMIT, "its time was up, and its run had not ended")
         if error is None:
@@ -113,22 +137,16 @@ class Tenant:
 
     def _judge(self, instance: Instance | None, view: View) -> None:
         """Deal with what the provider says of a machine that does not answer."""
-        if instance is None or not instance.is_billed:
-            self._end(RentalReason.GONE)
-            raise self._over(RentalReason.GONE, "the provider does not list it any more")
-        if instance.state is InstanceState.PREEMPTED:
-            self._end(RentalReason.PREEMPTED)
-            raise self._over(RentalReason.PREEMPTED, "the provider has taken the machine away")
-        if instance.state is InstanceState.ENDING:
-            self._end(RentalReason.GONE)
-            raise self._over(RentalReason.GONE, "somebody else has ended it")
-        if not instance.is_ready and instance.word not in self._said:
+        if (lost := loss(instance)) is not None:
+            self._end(lost.reason)
+            raise self._over(*lost)
+        if instance is not None and not instance.is_ready and instance.word not in self._said:
             self._said.add(instance.word)
             short = self.tenancy.run.rpartition("-")[2]
             view.note(
                 f"{self.host.name}: the provider says that the machine is '{instance.word}'; {self.cost} so far, {self.price}"
                 f"   end it   launch reconcile --adopt {instance.id}"
-                f"   go on elsewhere   launch recover {short} --host HOST --abandon"
+                f"   go on elsewhere   launch recover {short} --host {self.host.name} --abandon"
             )
 
     def _over(self, reason: str, why: str) -> ServiceError:
@@ -136,8 +154,21 @@ class Tenant:
         run = self.tenancy.run
         short = run.rpartition("-")[2]
         words = f"{self.host.name}: {run}: {why}; it cost at most {self.cost}"
-        mend = f"from a checkpoint that is here   launch recover {short} --host HOST --abandon"
+        mend = f"from a checkpoint that is here   launch recover {short} --host {self.host.name}"
         return ServiceError(self.host.name, reason, f"{words}\n  {mend}")
+
+    def is_left_alone_until(self, condition: Callable[[], bool]) -> bool:
+        """Wait for a condition; return False as soon as the rent is over, or another command asks for the machine."""
+        asked = self._asked
+        while not condition():
+            if not self.rental.is_open or asked.exists():
+                return False
+            time.sleep(LOOK_S)
+        return True
+
+    @property
+    def _asked(self) -> Path:
+        return self.renter.ledger.place(self.nonce) / tenancies.ASKED
 
     # its end
 
@@ -192,7 +223,10 @@ class Tenant:
 
 
 def take(found: tenancies.RentedMachine) -> Tenant | None:
-    """Look after a rental from now on; None if another process does. Raises BadFileError or ServiceAuthError."""
+    """Look after a rental from now on; None if another process does.
+
+    Raises BadFileError, and ServiceAuthError without a key for its account: with another one it would seem to be gone.
+    """
     ledger, nonce = tenancies.ledger(), found.rental.nonce
     inherited = ledger.inherited(nonce)
     lock = inherited or ledger.take(nonce)
@@ -200,7 +234,42 @@ def take(found: tenancies.RentedMachine) -> Tenant | None:
         return None
     try:
         account = open_account(found.tenancy.settings)
+        try:
+            _check_is_of(account, found)
+        except BaseException:
+            account.close()
+            raise
     except BaseException:
         lock.release()
         raise
     return Tenant(account, Rented(found.rental, lock), found.tenancy, is_keeper=inherited is not None)
+
+
+def take_idle(found: tenancies.RentedMachine) -> Tenant | None:
+    """Do the same with a machine that a process in the background only keeps until its limit: that gives it up when asked."""
+    place = tenancies.ledger().place(found.rental.nonce)
+    asked = place / tenancies.ASKED
+    try:
+        asked.touch()
+        until = time.monotonic() + YIELD_S
+        while (tenant := take(found)) is None and time.monotonic() < until:
+            time.sleep(LOOK_S / 4)
+        return tenant
+    finally:
+        asked.unlink(missing_ok=True)
+
+
+def _check_is_of(account: LambdaAccount, found: tenancies.RentedMachine) -> None:
+    """Raise ServiceAuthError unless a machine was rented with this key, or the key's account has it all the same."""
+    provider, rental = account.renter.provider, found.rental
+    if rental.intent.account == provider.account:
+        return
+    if any(instance.nonce == rental.nonce for instance in provider.instances()):
+        return
+    name, short = found.tenancy.machine.name, found.tenancy.run.rpartition("-")[2]
+    raise ServiceAuthError(
+        name,
+        OTHER_KEY,
+        f"{name}: the machine of {found.tenancy.run} was rented with another API key, whose account this one's is not\n"
+        f"  set LAMBDA_API_KEY to that key     or, if it is lost, and you have looked at {PAGES}/instances   launch reconcile --dismiss {short}",
+    )

@@ -7,6 +7,7 @@ matched by the rental's nonce, which the instance carries in its name and in a t
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, NamedTuple
 
@@ -119,7 +120,10 @@ class Intent(Record):
 
 
 class RentalState(StrEnum):
-    """How far a rental is. REFUSED: the provider said no. UNSEEN: no answer, and no instance of it in the time it had."""
+    """How far a rental is. REFUSED: the provider said no. UNSEEN: no answer, and no instance of it in the time it had.
+
+    DISMISSED: the user does not want to hear of it any more; whether it has ended nobody here knows.
+    """
 
     INTENT = "intent"
     LAUNCHED = "launched"
@@ -128,6 +132,7 @@ class RentalState(StrEnum):
     ENDED = "ended"
     REFUSED = "refused"
     UNSEEN = "unseen"
+    DISMISSED = "dismissed"
 
 
 class RentalReason(StrEnum):
@@ -197,6 +202,11 @@ class Rental(Record):
         return own + sum(
             self.time_cents(now) if extra.cents is None else extra.cents for extra in self.extras
         )
+
+
+def run_cents(rentals: Iterable[Rental], run: str, now: float) -> int:
+    """Return what all launches for a run have cost at most until a moment: one may have been made again."""
+    return sum(rental.cents_at(now) for rental in rentals if rental.intent.run == run)
 
 
 def cents(seconds: float, cents_per_hour: int) -> int:

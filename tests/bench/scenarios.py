@@ -1,4 +1,4 @@
-"""Tables of what tests record of themselves when they are run at their full counts: `make links`, `make kills`, `make faults`, `make moves`, `make segments`, `make batches`, `make orders`, `make large`, `make long`."""
+"""Tables of what tests record of themselves when they are run at their full counts: `make links`, `make kills`, `make faults`, `make moves`, `make segments`, `make rents`, `make batches`, `make orders`, `make large`, `make long`."""
 
 from __future__ import annotations
 
@@ -115,6 +115,36 @@ TABLES = {
         "counted by the stand-ins. The last item may only run on the host that is down, and is still queued.\n",
         {"done": "batch", "kills": "kills", "hosts": "runs", "once": "once"},
     ),
+    "rents": Table(
+        "rents",
+        "Killed clients that rent",
+        (
+            "tests/runs/test_renting_kills.py",
+            "tests/runs/test_renting_at_once.py",
+            "tests/hosts/test_rental_kills.py",
+        ),
+        {"LAUNCH_RENTS": "20"},
+        "A client is killed by SIGKILL at a point of a rent at the stand-in for Lambda Cloud, and two reconciles at once come after it.\n"
+        "Then nothing of ours lives, by the stand-in's own account of starts, ends and cents. The rows of `launch`, `reconcile` and\n"
+        "keepers are end to end: each instance is a machine with an sshd of its own, and what a run has finished is home, by the\n"
+        "sha256sum of the dead machine's disk. Those of *a renter* and *a reconciler* are of `launcher/hosts/renter.py` in a process\n"
+        "of its own, without a machine. A request is killed, in turn, before it is accepted, which it then is not; before its answer\n"
+        "is sent; and up to 0.3 s after that. *Killed* are those that had not ended by themselves. *Doubled* are runs that had two\n"
+        "instances at the same time: none had them after the first two reconciles. *Bill* is by the stand-in, *ledger* what the\n"
+        "ledger says that it cost at most, *second* the part of that for second instances; each instance's cost is in it.\n",
+        {
+            "where": "who",
+            "point": "killed at",
+            "killed": "killed",
+            "started": "started",
+            "ended": "ended",
+            "touched": "strangers touched",
+            "doubled": "doubled",
+            "billed": "bill",
+            "known": "ledger",
+            "extra": "second",
+        },
+    ),
     "orders": Table(
         "orders",
         "Orders",
@@ -155,8 +185,9 @@ TABLES = {
 
 
 def rows(table: Table, report: Path) -> Iterator[str]:
-    """Yield a line of the table for each test that recorded what it did."""
-    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - pytest has just written it
+    """Yield a line of the table for each test that recorded what it did, file by file."""
+    cases = ET.parse(report).iter("testcase")  # noqa: S314 - pytest has just written it
+    for case in sorted(cases, key=lambda case: case.get("classname", "")):
         said = {one.get("name"): one.get("value") for one in case.iter("property")}
         if "test" in table.columns:
             name = f"`{case.get('classname', '').removeprefix('tests.')}::{case.get('name')}`"

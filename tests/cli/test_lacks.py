@@ -1,4 +1,4 @@
-"""What an account of Kaggle's cannot do: each verb says so at once, with what to type instead. Nothing is asked of a service."""
+"""What an account cannot do: each verb says so at once, with what to type instead. Nothing is asked of a service."""
 
 import shlex
 import time
@@ -6,10 +6,11 @@ import time
 import pytest
 from testbed.client import Client
 
-from launcher.errors import LACKS, LackingError, UsageError
+from launcher.errors import LACKS, RENTED_LACKS, LackingError, UsageError
 from launcher.runs.mirror import Mirror
 from launcher.values.host import KAGGLE, LOCAL, Host
 from launcher.values.lacking import check_has
+from launcher.values.lambda_settings import LambdaSettings
 
 RUN = "261125-sft-aaaa11"
 SAID = {
@@ -24,6 +25,17 @@ SAID = {
     "init --host kaggle": ("needs no table", "launch --host kaggle -- python train.py"),
     "drill --host kaggle": ("a drill hurts a run", "launch drill --host local"),
     "verify --host kaggle --profile t4x2": ("gone with it", "launch verify --host local --rehearse"),
+}
+TABLE = '[hosts.cloud]\nkind = "lambda-cloud"\nmax_hours = 4\n'
+SAID_OF_RENTED = {
+    "sweep --host cloud": ("goes back with all", "launch reconcile"),
+    "drill --host cloud": ("break it while you pay for it", "launch drill --host local"),
+    "drill --host cloud --dry-run": ("break it while you pay for it", "launch drill --host local"),
+    "drill --host cloud --profile a100_40gb --fault agent-killed": (
+        "while you pay",
+        "launch drill --host local",
+    ),
+    "verify --host cloud --profile a100_40gb": ("a rented one is gone", "launch verify --rehearse"),
 }
 
 
@@ -43,6 +55,32 @@ def test_a_verb_that_the_place_lacks_says_why_and_what_to_type(desk, line):
     assert why in done.stderr
     assert command in done.stderr.splitlines()[-1]
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("line", SAID_OF_RENTED)
+def test_an_account_that_rents_lacks_what_would_rent_for_nothing(desk, line):
+    """Without a key, and with one that must not be sent: it is refused before any service is asked."""
+    desk.script(TABLE, "launch.toml")
+    done = desk.run(*shlex.split(line))
+    why, command = SAID_OF_RENTED[line]
+    assert done.returncode == 2, done.stderr
+    assert f"{line.split()[0]}: not on cloud: " in done.stderr
+    assert why in done.stderr
+    assert command in done.stderr.splitlines()[-1]
+    assert done.stdout == ""
+    assert not (desk.home / ".local" / "share" / "launch" / "rentals").exists()
+
+
+def test_init_for_an_account_that_rents_proposes_a_table(desk):
+    """It is in the user's own file: a project's would be there already."""
+    (desk.project / "launch.toml").unlink(missing_ok=True)
+    own = desk.home / ".config" / "launch" / "hosts.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text(TABLE)
+    done = desk.run("init", "--host", "cloud")
+    assert done.returncode == 2
+    assert 'kind = "lambda-cloud"' in done.stderr.splitlines()[-1]
+    own.unlink()
 
 
 def test_stop_without_credentials_says_so_before_it_asks_anything(desk):
@@ -67,4 +105,13 @@ def test_a_machine_lacks_none_of_it(verb):
         check_has(KAGGLE, verb)
     assert isinstance(caught.value, UsageError)
     assert (caught.value.host, caught.value.verb, caught.value.exit_code) == ("kaggle", verb, 2)
+    assert "{" not in str(caught.value)
+
+
+@pytest.mark.parametrize("verb", RENTED_LACKS)
+def test_an_account_that_rents_lacks_it(verb):
+    host = Host(name="cloud", kind="lambda-cloud", lambda_cloud=LambdaSettings())
+    with pytest.raises(LackingError) as caught:
+        check_has(host, verb)
+    assert (caught.value.host, caught.value.verb, caught.value.exit_code) == ("cloud", verb, 2)
     assert "{" not in str(caught.value)

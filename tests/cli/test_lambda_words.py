@@ -285,6 +285,24 @@ def test_the_hosts_show_what_would_be_rented_and_its_price(person, service):
     assert "RENTED FOR" not in text
 
 
+def test_hosts_of_one_account_are_one_call(person, service):
+    """Several tables with their own limits: the offers are asked for once, also if that fails."""
+    launch_toml = person.project / "launch.toml"
+    one = launch_toml.read_text()
+    launch_toml.write_text(
+        "".join([one, *(one.replace("hosts.r", f"hosts.r{number}") for number in range(4))])
+    )
+    rows = {row["host"]: row for row in json.loads(person.ok("hosts", "--json"))["hosts"]}
+    assert {rows[name]["quota"] for name in ("r", "r0", "r1", "r2", "r3")} == {rows["r"]["quota"]}
+    assert rows["r"]["quota"]
+    assert len(service.of("types")) == 1
+    service.fail("types", "status", status=503)
+    rows = {row["host"]: row for row in json.loads(person.ok("hosts", "--json"))["hosts"]}
+    assert [name for name, row in rows.items() if "503" in (row["problem"] or "")] == [
+        "r", "r0", "r1", "r2", "r3",
+    ]  # fmt: skip
+
+
 def test_an_account_that_does_not_answer_fails_nobody_else(person, service):
     service.fail("types", "status", status=503)
     rows = {row["host"]: row for row in json.loads(person.ok("hosts", "--json"))["hosts"]}
@@ -334,6 +352,9 @@ def test_the_hosts_show_what_is_rented_and_what_nobody_ends(person):
     text = person.ok("hosts")
     lines = [line for line in text.splitlines() if line.startswith(RUN)]
     assert [line.rpartition("  ")[2] for line in lines] == ["in use", "in use", "unsettled", "in use"]
+    assert [line.split()[-3 if line.endswith("in use") else -2] for line in lines] == [
+        "none", "alive", "none", "none",
+    ]  # fmt: skip
     assert all(
         f"${one['cents'] / 100:,.2f}" in line for one, line in zip(shown["rentals"], lines, strict=True)
     )

@@ -2,15 +2,18 @@
 
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from testbed import lambda_client
 from testbed.client import until
 
+import launcher
 from launcher.hosts.call_pace import MOST_WAIT_S, Pace, back_off_s, usual_pace
 from launcher.values.clock import SystemClock
 
@@ -126,6 +129,18 @@ def test_back_offs_grow_to_a_limit_and_are_as_long_as_asked():
     """10, 20, 40, 80, 120, 120, and a little more."""
     assert [back_off_s(count, None, Highest()) for count in range(1, 7)] == [11, 21, 41, 81, 121, 121]
     assert back_off_s(1, 300, Highest()) == 301
+
+
+def test_nothing_that_rents_waits_by_another_clock_than_it_is_given():
+    """So no test waits for a boot, a list or a spacing."""
+    rents = re.compile(r"hosts\.(renter|reconciler|rental|call_pace|lambda_)|values\.clock")
+    texts = {
+        path.name: path.read_text()
+        for path in Path(launcher.__file__).parent.rglob("*.py")
+        if rents.search(path.read_text())
+    }
+    assert texts.keys() >= {"call_pace.py", "renter.py", "reconciler.py", "lambda_service.py", "tenant.py"}
+    assert [name for name, text in texts.items() if "time.sleep" in text or "from time import" in text] == []
 
 
 def test_this_machine_s_clock_tells_the_time():

@@ -1,17 +1,24 @@
 """SIGKILL for a client that rents, at each request and each wait for the disk: after two reconciles at once nothing is left.
 
-The witness is the stand-in for Lambda Cloud: which instances live, whose end was asked for, what all of it has cost.
+The witness is the stand-in for Lambda Cloud: which instances live, whose end was asked for, what each has cost. No machine is
+booted behind an instance; with machines see tests/runs/test_renting_kills.py. `make rents` has each point twenty times.
 """
 
 import itertools
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from testbed import lambda_client
+from testbed.lambda_service import LambdaService
+from testbed.rents import ROUNDS, Tally, Witness
+from testbed.sim_clock import SimClock
 
 from launcher.hosts.reconciler import reconcile
 from launcher.values.renting import RentalState
@@ -19,81 +26,107 @@ from launcher.values.renting import RentalState
 SYNCS = 7
 """Waits for the disk from intent to ended: three for the intent with its folders, then one a step."""
 RUN_B = "261122-other-aaaaaa"
+WHERE = "a renter"
 
 pytestmark = pytest.mark.slow(reason="each case starts a client and kills it")
 
 
+class Round(NamedTuple):
+    """An account, a folder for its clients, and two instances that are not ours, one of which looks as if it were."""
+
+    stand_in: LambdaService
+    folder: Path
+    strangers: list
+    dice: random.Random
+    turn: int
+
+    def drive(self, *words):
+        """Start a client."""
+        key = self.stand_in.state.accounts[0].key
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        argv = [sys.executable, lambda_client.__file__, self.stand_in.base, key, str(self.folder), *words]
+        return subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL)
+
+    def renter(self):
+        """Return a renter of this process."""
+        return lambda_client.renter(self.stand_in.base, self.stand_in.state.accounts[0].key, self.folder)
+
+    def rentals(self):
+        """Return what is in the ledger."""
+        return lambda_client.Ledger(self.folder / "rentals").rentals()
+
+    def reconcile_twice_at_once(self):
+        """Return what a third one found."""
+        renters, found = [self.renter() for _ in range(2)], []
+        threads = [threading.Thread(target=lambda one=one: found.append(reconcile(one))) for one in renters]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(found) == 2
+        return reconcile(renters[0])
+
+    def judge(self, *, waits_longer=False):
+        """After reconciling, nothing of ours lives by the stand-in's account, and no stranger's was touched.
+
+        With `waits_longer` an instance may come after that, which the next reconcile ends.
+        """
+        witness = Witness(self.stand_in, self.strangers)
+        done = self.reconcile_twice_at_once()
+        witness.check_single()
+        self.stand_in.state.clock.sleep(300)  # what was under way until now has come
+        if waits_longer:
+            done = reconcile(self.renter())
+        witness.check_over(self.rentals())
+        assert not done.is_anything_billed
+        return witness
+
+
 @pytest.fixture
-def strangers(lambda_service):
-    """Two instances that are not ours, one of which looks as if it were."""
-    (account,) = lambda_service.state.accounts
-    tags = {"launch:run": lambda_client.RUN, "launch:nonce": "abcdefghijkl"}
-    return [
-        lambda_service.state.stranger(account, "research"),
-        lambda_service.state.stranger(account, "x", tags),
-    ]
+def each_round(tmp_path, request):
+    """The rounds of a point."""
+
+    def rounds():
+        dice = random.Random(request.node.name)
+        for turn in range(ROUNDS):
+            folder = tmp_path / str(turn)
+            folder.mkdir()
+            with LambdaService(SimClock(folder / "clock")) as stand_in:
+                state, account = stand_in.state, stand_in.account()
+                tags = {"launch:run": lambda_client.RUN, "launch:nonce": "abcdefghijkl"}
+                strangers = [state.stranger(account, "research"), state.stranger(account, "x", tags)]
+                yield Round(stand_in, folder, strangers, dice, turn)
+
+    return rounds()
 
 
-def drive(stand_in, folder, *words):
-    key = stand_in.state.accounts[0].key
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    argv = [sys.executable, lambda_client.__file__, stand_in.base, key, str(folder), *words]
-    return subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL)
-
-
-def reconcile_twice_at_once(stand_in, folder):
-    renters = [lambda_client.renter(stand_in.base, stand_in.state.accounts[0].key, folder) for _ in range(2)]
-    found = []
-    threads = [threading.Thread(target=lambda one=one: found.append(reconcile(one))) for one in renters]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 2
-    return reconcile(renters[0])
-
-
-def check(stand_in, folder, strangers):
-    """After reconciling, nothing of ours lives by the stand-in's account, and no stranger's was touched."""
-    done = reconcile_twice_at_once(stand_in, folder)
-    stand_in.state.clock.sleep(300)  # what was under way until now has come
-    assert {one.id for one in stand_in.alive()} == {one.id for one in strangers}
-    assert not stand_in.terminated() & {one.id for one in strangers}
-    assert not done.is_anything_billed
-    rentals = lambda_client.Ledger(folder / "rentals").rentals()
-    assert not [rental for rental in rentals if rental.is_open]
-    now = stand_in.state.clock.now()
-    bill = stand_in.state.cents() - sum(one.cents(now) for one in strangers)
-    assert bill <= sum(rental.cents_at(now) for rental in rentals)
-    assert stand_in.state.violations == []
-    launched = {one.tag("launch:nonce") for one in stand_in.state.machines.values()} - {"", "abcdefghijkl"}
-    assert launched <= {rental.nonce for rental in rentals}
-
-
-def test_a_client_that_nobody_kills(lambda_service, tmp_path, strangers):
+def test_a_client_that_nobody_kills(each_round):
     """It waits for the disk as often as the cases below count on."""
-    assert drive(lambda_service, tmp_path, f"kill=before:{SYNCS + 1}", "rent").wait() == 0
-    assert lambda_client.Ledger(tmp_path / "rentals").rentals()[0].state is RentalState.ENDED
-    check(lambda_service, tmp_path, strangers)
+    one = next(each_round)
+    assert one.drive(f"kill=before:{SYNCS + 1}", "rent").wait() == 0
+    assert one.rentals()[0].state is RentalState.ENDED
+    one.judge()
 
 
 @pytest.mark.parametrize("number", range(1, SYNCS + 1))
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_a_wait_for_the_disk(lambda_service, tmp_path, strangers, when, number):
+def test_killed_at_a_wait_for_the_disk(each_round, record_property, when, number):
     """Whatever of the ledger was written, its instance is found and ended."""
-    assert drive(lambda_service, tmp_path, f"kill={when}:{number}", "rent").wait() == -signal.SIGKILL
-    check(lambda_service, tmp_path, strangers)
+    tally = Tally()
+    for one in each_round:
+        assert one.drive(f"kill={when}:{number}", "rent").wait() == -signal.SIGKILL
+        tally.add(one.judge(), one.rentals(), killed=True)
+    tally.record(record_property, WHERE, f"{when} wait {number} for the disk")
 
 
 REQUESTS = [("launch", 1), ("instances", 1), ("instances", 2), ("instances", 12), ("terminate", 1)]
 """Which call of its kind: a launch, looks while it boots, the end."""
+CASES = [(call, number, how) for call, number in REQUESTS for how in ("not accepted", "accepted", "answered")]
 
 
-@pytest.mark.parametrize("how", ["not accepted", "accepted", "accepted later", "answered"])
-@pytest.mark.parametrize(("call", "number"), REQUESTS, ids=str)
-def test_killed_at_a_request(lambda_service, tmp_path, strangers, call, number, how):
-    """Before it is accepted, which it then is, is not, or is minutes later; or before the answer is read."""
-    counts = itertools.count(1)
+def killed_at(one, call, number, how):
+    """Let a client be killed at the Nth call of a kind; return its exit code."""
+    counts, state = itertools.count(1), one.stand_in.state
 
     def kill(line, *, phase):
         if line["call"] != call or phase != ("after" if how == "answered" else "before"):
@@ -102,51 +135,93 @@ def test_killed_at_a_request(lambda_service, tmp_path, strangers, call, number, 
             return False
         child.kill()
         child.wait()
-        if how == "accepted later" and call == "launch":
-            state = lambda_service.state
+        if how == "accepted later":
             state.late.append((state.clock.now() + 250, state.accounts[0], line["body"]))
         return how in ("not accepted", "accepted later")
 
-    lambda_service.before = lambda line: kill(line, phase="before")
-    lambda_service.after = lambda line: kill(line, phase="after")
-    child = drive(lambda_service, tmp_path, "rent")
-    assert child.wait() == -signal.SIGKILL
-    check(lambda_service, tmp_path, strangers)
+    one.stand_in.before = lambda line: kill(line, phase="before")
+    one.stand_in.after = lambda line: kill(line, phase="after")
+    child = one.drive("rent")
+    return child.wait()
+
+
+@pytest.mark.parametrize(("call", "number", "how"), [*CASES, ("launch", 1, "accepted later")])
+def test_killed_at_a_request(each_round, record_property, call, number, how):
+    """Before it is accepted, which it then is, is not, or is minutes later; or before the answer is read."""
+    tally = Tally()
+    for one in each_round:
+        assert killed_at(one, call, number, how) == -signal.SIGKILL
+        tally.add(one.judge(), one.rentals(), killed=True)
+    tally.record(record_property, WHERE, f"{call} {number}, {how}")
 
 
 @pytest.mark.parametrize("fault", ["lost", "double"])
 @pytest.mark.parametrize("number", [3, 4, 5, 6, 7])
-def test_killed_after_a_launch_that_went_wrong(lambda_service, tmp_path, strangers, fault, number):
+def test_killed_after_a_launch_that_went_wrong(each_round, record_property, fault, number):
     """Its answer was lost, or it made two instances."""
-    if fault == "lost":
-        lambda_service.fail("launch", "lost")
-    lambda_service.state.is_doubled = fault == "double"
-    drive(lambda_service, tmp_path, f"kill=after:{number}", "rent").wait()
-    check(lambda_service, tmp_path, strangers)
+    tally = Tally()
+    for one in each_round:
+        if fault == "lost":
+            one.stand_in.fail("launch", "lost")
+        one.stand_in.state.is_doubled = fault == "double"
+        code = one.drive(f"kill=after:{number}", "rent").wait()
+        tally.add(one.judge(), one.rentals(), killed=code == -signal.SIGKILL)
+    words = "two instances for one call" if fault == "double" else "its answer was lost"
+    tally.record(record_property, WHERE, f"{words}: after wait {number} for the disk")
+
+
+def test_killed_after_a_launch_that_was_made_again(each_round, record_property):
+    """The first one's instance comes half a minute after it was given up: it is ended by the next look, whoever's that is."""
+    tally = Tally()
+    for one in each_round:
+        one.stand_in.fail("launch", "late", wait_s=330)
+        number = one.dice.randrange(4, 10)
+        code = one.drive(f"kill=after:{number}", "rent").wait()
+        tally.add(one.judge(waits_longer=True), one.rentals(), killed=code == -signal.SIGKILL)
+    point = "no answer, an instance 330 s later, launched again: after wait 4 to 9 for the disk"
+    tally.record(record_property, WHERE, point)
+
+
+@pytest.mark.parametrize("number", range(1, SYNCS + 1))
+def test_two_clients_at_once_are_killed(each_round, record_property, number):
+    """Both at the same wait for the disk, while they share a ledger and a pace."""
+    tally = Tally()
+    for one in each_round:
+        when = "before" if one.turn % 2 else "after"
+        both = [one.drive(f"kill={when}:{number}", f"rent={run}") for run in (lambda_client.RUN, RUN_B)]
+        assert {child.wait() for child in both} <= {-signal.SIGKILL, 0}  # the first one makes the folders
+        killed = [child for child in both if child.returncode]
+        tally.add(one.judge(), one.rentals(), killed=bool(killed))
+    tally.record(record_property, f"two at once of {WHERE[2:]}", f"wait {number} for the disk: both")
 
 
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_reconcile_that_is_killed_is_made_again(lambda_service, tmp_path, strangers, when, number):
+def test_a_reconcile_that_is_killed_is_made_again(each_round, record_property, when, number):
     """At each step that it records."""
-    drive(lambda_service, tmp_path, "kill=before:4", "rent").wait()
-    assert len(lambda_service.alive()) == 3
-    assert drive(lambda_service, tmp_path, f"kill={when}:{number}", "reconcile").wait() == -signal.SIGKILL
-    check(lambda_service, tmp_path, strangers)
+    tally = Tally()
+    for one in each_round:
+        one.drive("kill=before:4", "rent").wait()
+        assert len(one.stand_in.alive()) == 3
+        assert one.drive(f"kill={when}:{number}", "reconcile").wait() == -signal.SIGKILL
+        tally.add(one.judge(), one.rentals(), killed=True)
+    tally.record(record_property, "a reconciler", f"{when} wait {number} for the disk")
 
 
-def test_a_client_that_lives_keeps_its_instance(lambda_service, tmp_path, strangers):
+def test_a_client_that_lives_keeps_its_instance(each_round):
     """While another one's, that was killed, is ended by two reconciles."""
-    living = lambda_client.renter(lambda_service.base, lambda_service.state.accounts[0].key, tmp_path)
+    one = next(each_round)
+    living = one.renter()
     deadline = living.clock.now() + 8 * 3600
     rental, lock = living.rent(
         lambda_client.offer(), lambda_client.REGION, RUN_B, deadline, lambda_client.SETUP
     )
-    drive(lambda_service, tmp_path, "kill=after:4", "rent").wait()
-    assert len(lambda_service.alive()) == 4
-    reconcile_twice_at_once(lambda_service, tmp_path)
-    assert {one.id for one in lambda_service.alive()} == {rental.instance, *(one.id for one in strangers)}
+    one.drive("kill=after:4", "rent").wait()
+    assert len(one.stand_in.alive()) == 4
+    one.reconcile_twice_at_once()
+    strangers = {stranger.id for stranger in one.strangers}
+    assert {instance.id for instance in one.stand_in.alive()} == {rental.instance, *strangers}
     assert living.wait_until_ready(rental, 900, lambda *_: None).id == rental.instance
     living.end(rental, "done")
     lock.release()
-    check(lambda_service, tmp_path, strangers)
+    one.judge()

@@ -1,88 +1,156 @@
-"""SIGKILL for `launch` at each request of a rent, from the first to the last: after two reconciles at once nothing is left.
+"""SIGKILL for `launch` at each point of a rent, from the first request to the last: after two reconciles at once nothing is left.
 
-The witness is the stand-in's own account: which instances live, whose end was asked for.
+The witness is the stand-in's own account: which instances live, whose end was asked for, what each has cost. What a run has
+finished is home, by the sha256sum of the dead machines' disks. `make rents` has each point twenty times.
 """
 
-import itertools
-import signal
-
 import pytest
-from testbed.client import until
+from testbed.client import is_gone, until
+from testbed.rent_rounds import CALLS, FILES, LAUNCH, rounds
+from testbed.rents import HOWS, MOST_LATER_S, Killer, Tally, kill
+from testbed.two_hosts import killed_after
 
-TRAIN = 'import os; os.makedirs("out"); open("out/weights", "w").write("w")\n'
-REQUESTS = 11
-"""The offers, our key twice, the launch, four looks while it boots, and at the end the list, the end, the list."""
-IN_CI = {(4, "unheard"), (4, "accepted"), (8, "accepted"), (10, "unheard"), (10, "accepted")}
-CASES = [
-    pytest.param(number, how, id=f"{number}-{how}", marks=[] if (number, how) in IN_CI else pytest.mark.long)
-    for number, how in itertools.product(range(1, REQUESTS + 1), ("unheard", "accepted"))
+pytestmark = [
+    pytest.mark.testbed,
+    pytest.mark.slow(reason="each round rents a machine and reconciles three times"),
 ]
+REQUESTS = range(1, len(CALLS) + 1)
+
+
+def points(all_of_them, *in_ci):
+    """Leave all but some to `make long`."""
+    return [pytest.param(one, marks=[] if one in in_ci else pytest.mark.long) for one in all_of_them]
+
+
+def how_of(one, number):
+    """Take turns."""
+    return HOWS[(number + one.turn) % len(HOWS)]
 
 
 @pytest.fixture
-def project(lambda_cloud):
-    """A project with a script, an account with somebody else's instance, and machines that boot quickly."""
-    lambda_cloud.client.script(TRAIN)
-    habits = lambda_cloud.service.state.habits
-    habits.boot_s, habits.end_s = 15, 4
-    (account,) = lambda_cloud.service.state.accounts
-    lambda_cloud.service.state.stranger(account, "research")
-    return lambda_cloud
+def each_round(tmp_path, request):
+    """The rounds of a point."""
+    return rounds(tmp_path, request.node.name)
 
 
-def launch(project):
-    words = ("--host", "rented", "--profile", "a100_40gb", "--", "python3", "train.py")
-    return project.client.start(*words)
-
-
-def check(project):
-    """After reconciling, nothing of ours lives, and the stranger's was not touched."""
-    for one in [project.client.start("reconcile") for _ in range(2)]:
-        one.communicate(timeout=120)
-    last = project.client.run("reconcile", "--json")
-    project.until_gone()  # a process may look after a run that was under way
-    project.clock.sleep(300)
-    assert [one.body["name"] for one in project.service.alive()] == ["research"]
-    assert last.returncode == 0, last.stderr
-    assert not project.service.terminated() & {
-        one.id for one in project.service.state.machines.values() if one.body["name"] == "research"
-    }
-    until(lambda: not project.keepers(), "the end of what looked after a run")
-    assert project.client.run("reconcile").returncode == 0
-    assert not [rental for rental in project.rentals() if rental.is_open]
-    assert project.service.state.violations == []
-
-
-def test_a_launch_that_nobody_kills(project):
-    """It makes as many requests as the cases below count on."""
-    process = launch(project)
+def test_a_launch_that_nobody_kills(each_round):
+    """It makes the requests that the cases below count on, and the witness sees its files."""
+    one = next(each_round)
+    process = one.launch()
     _, said = process.communicate(timeout=120)
     assert process.returncode == 0, said
-    calls = [line["call"] for line in project.service.calls]
-    assert calls == [
-        *("types", "keys", "add_key", "launch", *["instances"] * 4),
-        *("instances", "terminate", "instances"),
-    ]
-    check(project)
+    assert tuple(line["call"] for line in one.service.calls) == CALLS
+    ((run, there),) = one.finished().items()
+    assert len([*there.iterdir()]) == len([*(one.client.runs / run / "outputs" / "out").iterdir()]) == FILES
+    one.judge()
+    (one.client.runs / run / "outputs" / "out" / "7").unlink()
+    assert one.lost() == [f"{run}: 7"]
 
 
-@pytest.mark.parametrize(("number", "how"), CASES)
-def test_killed_at_a_request(project, number, how):
-    """Before it is accepted, which it then is not, or once it is and before its answer is sent."""
-    counts = itertools.count(1)
-    phase = "before" if how == "unheard" else "after"
+@pytest.mark.parametrize("number", points(REQUESTS, 4, 10))
+def test_killed_at_a_request(each_round, record_property, number):
+    """Before it is accepted, which it then is not; before its answer is sent; or a little later."""
+    tally = Tally()
+    for one in each_round:
+        how = how_of(one, number)
+        killer = Killer(one.service, number, how, one.dice)
+        process = one.launch()
+        killer.begin(process.pid)
+        process.communicate(timeout=120)
+        killer.end()
+        was_killed = process.returncode == -9
+        assert was_killed or how == "answered"  # a little later it may have ended
+        one.judge()
+        one.add_to(tally, killed=was_killed)
+    tally.record(record_property, "`launch`", f"request {number}, {CALLS[number - 1]}")
 
-    def kill(_line, *, now):
-        if now != phase or next(counts) != number:
-            return False
-        process.kill()
-        process.wait()
-        return how == "unheard"
 
-    project.service.before = lambda line: kill(line, now="before")
-    project.service.after = lambda line: kill(line, now="after")
-    process = launch(project)
-    process.communicate(timeout=120)
-    assert process.returncode == -signal.SIGKILL
-    project.service.before = project.service.after = lambda _line: False
-    check(project)
+@pytest.mark.parametrize("stage", points(["login", "probe", "ship", "start"], "start"))
+def test_killed_after_a_stage(each_round, record_property, stage):
+    """Up to 0.3 s after it."""
+    tally = Tally()
+    for one in each_round:
+        process = one.launch()
+        killed_after(process, stage, one.dice.uniform(0.0, MOST_LATER_S) if one.turn else 0.0)
+        one.judge()
+        one.add_to(tally, killed=process.returncode == -9)
+    tally.record(record_property, "`launch`", f"up to 0.3 s after stage {stage}")
+
+
+def test_killed_while_files_come_home(each_round, record_property):
+    """Once some of them are here."""
+    tally = Tally()
+    for one in each_round:
+        process = one.launch()
+        one.until_home(one.dice.randrange(1, FILES // 2))
+        kill(process.pid)
+        process.communicate()
+        assert process.returncode == -9
+        one.judge()
+        one.add_to(tally, killed=True)
+    tally.record(record_property, "`launch`", "while files come home")
+
+
+KEEPER = ("instances", "terminate", "instances")
+
+
+@pytest.mark.parametrize("number", points(range(len(KEEPER) + 1), 2))
+def test_a_keeper_is_killed(each_round, record_property, number):
+    """At a request of its end of the rent, or before that, while files come home: two reconciles do what is left."""
+    tally = Tally()
+    for one in each_round:
+        one.client.ok("--detach", *LAUNCH, "wait")
+        (pid,) = one.cloud.keepers()
+        killer = Killer(one.service, number, how_of(one, number), one.dice)
+        killer.begin(pid)
+        one.cloud.go()
+        was_killed = False
+        if number == 0:
+            one.until_home(one.dice.randrange(1, FILES // 2))
+            was_killed = kill(pid)
+        until(lambda pid=pid: is_gone(pid), "the keeper's end")
+        killer.end()
+        one.judge()
+        one.add_to(tally, killed=was_killed or killer.has_killed)
+    point = f"request {number}, {KEEPER[number - 1]}" if number else "while files come home"
+    tally.record(record_property, "the keeper of a detached run", point)
+
+
+@pytest.mark.parametrize("number", points([4, 5, 6, 8], 5))
+def test_killed_after_a_launch_that_made_two(each_round, record_property, number):
+    """One of them is ended by the client, or by the reconciles; what both have cost is in the ledger."""
+    tally = Tally()
+    for one in each_round:
+        one.service.state.is_doubled = True
+        how = "accepted" if number == 4 else how_of(one, number)
+        killer = Killer(one.service, number, how, one.dice)
+        process = one.launch()
+        killer.begin(process.pid)
+        process.communicate(timeout=120)
+        killer.end()
+        one.judge()
+        one.add_to(tally, killed=process.returncode == -9)
+    assert tally.doubled == tally.rounds
+    tally.record(record_property, "`launch`", f"two instances for one call: request {number}")
+
+
+@pytest.mark.parametrize("look", points([0, 1, 3], 0))
+def test_killed_at_a_launch_whose_instance_comes_late(each_round, record_property, look):
+    """At the launch itself, or at a look for its instance, which comes 250 s later: the reconciles wait for it, and end it."""
+    tally = Tally()
+    for one in each_round:
+        if look:
+            one.service.fail("launch", "late", wait_s=250)
+            how = how_of(one, look)
+            killer = Killer(one.service, (4 if how == "unheard" else 3) + look, how, one.dice)
+        else:
+            killer = Killer(one.service, 4, "unheard", one.dice, then=lambda one=one: one.let_come_late(250))
+        process = one.launch()
+        killer.begin(process.pid)
+        process.communicate(timeout=120)
+        killer.end()
+        one.judge()
+        assert len(one.witness.ours) == 1
+        one.add_to(tally, killed=process.returncode == -9)
+    where = f"look {look} for it" if look else "the launch"
+    tally.record(record_property, "`launch`", f"no answer, an instance 250 s later: {where}")

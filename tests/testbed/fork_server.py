@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 PACKAGES = ("cli", "planning", "hosts", "runs", "runtimes", "values")
 LIBRARIES = ("matplotlib.figure", "matplotlib.backends.backend_agg", "rich.live", "rich.table", "fabric")
@@ -134,6 +135,11 @@ def _become_client(request: dict[str, object], out: int, err: int) -> None:
     os.environ.clear()
     os.environ.update(request["env"])  # type: ignore[arg-type]
     time.tzset()
+    if os.environ.get("SIM_CLOCK"):
+        sys.path.append(str(Path(__file__).resolve().parents[1]))
+        from testbed.sim_clock import wait_by_it
+
+        wait_by_it()
     sys.argv = ["-c", *request["words"]]  # type: ignore[misc]
     from launcher.cli import main
 

@@ -1,6 +1,6 @@
 """Our client of the stand-in for Lambda Cloud, by a simulated clock; as a program, one that rents, waits and ends.
 
-    python lambda_client.py BASE KEY FOLDER [kill=before:N|after:N] rent | launch=COUNT | reconcile
+    python lambda_client.py BASE KEY FOLDER [kill=before:N|after:N] rent[=RUN] | launch=COUNT | reconcile
 
 With `kill` it kills itself at its Nth wait for the disk, before or after that. Processes that share a folder share the
 clock, the pace and the ledger.
@@ -102,7 +102,7 @@ def main() -> None:
         elif verb == "reconcile":
             print(reconcile(renter(base, key, Path(folder))).is_anything_billed)
         else:
-            rent_and_end(renter(base, key, Path(folder)))
+            rent_and_end(renter(base, key, Path(folder)), value or RUN)
 
 
 if __name__ == "__main__":

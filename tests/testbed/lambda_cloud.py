@@ -39,7 +39,7 @@ class LambdaCloud:
     def table(self, **more: object) -> None:
         """Write the table of the host `rented`, with more keys."""
         keys = {"kind": "lambda-cloud", "api": self.service.base, "max_hours": 4, **more}
-        lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
+        lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items() if value is not None]
         self._tables[:1] = ["\n".join(["[hosts.rented]", *lines, ""])]
         self._write()
 
@@ -74,10 +74,11 @@ class LambdaCloud:
         """Return the processes on this machine that hold a lock of the client's rentals."""
         folder = str(self.client.home / ".local" / "share" / "launch" / "rentals")
         found = set()
-        for link in Path("/proc").glob("[0-9]*/fd/*"):
-            with contextlib.suppress(OSError):
-                if os.readlink(link).startswith(folder) and int(link.parts[2]) != os.getpid():
-                    found.add(int(link.parts[2]))
+        for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+                if pid != os.getpid() and any(link.startswith(folder) for link in links):
+                    found.add(pid)
         return sorted(found)
 
     def end_keepers(self) -> None:

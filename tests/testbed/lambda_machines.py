@@ -125,6 +125,7 @@ class Instances:
         self.folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
         self.folder.chmod(0o755)
         self.honours_host_key = True
+        self.files: set[str] = set()  # of the home of each machine that boots from now on
         self.machines: dict[str, InstanceMachine] = {}
         self._cards = Cards(self.folder / "cards")
         self._cards.put(card)
@@ -157,6 +158,8 @@ class Instances:
         names = one.body["ssh_key_names"]
         keys = [key["public_key"] for key in account.keys.values() if key["name"] in names]
         commands = machine.apply(one.body.get("user_data", ""), keys, honours_host_key=self.honours_host_key)
+        for name in self.files:
+            (machine.homes / USER / name).touch()
         rc = machine.homes / USER / ".bashrc"
         rc.write_text(f'export PATH="{self._cards.folder}:$PATH"\n')
         if self._say is not None and not self.breaks_engine:

@@ -171,6 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
             "call": call,
             "time": service.state.clock.now(),
             "path": self.path,
+            "port": self.client_address[1],
             "auth": kind,
             "accepted": False,
         }

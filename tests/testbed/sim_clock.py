@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import sys
 from pathlib import Path
 
 START = 1_800_000_000.0
@@ -32,3 +33,18 @@ class SimClock:
             os.pwrite(descriptor, struct.pack("d", now + seconds), 0)
         finally:
             os.close(descriptor)
+
+
+def wait_by_it() -> None:
+    """Let all of this process wait by the clock in the file SIM_CLOCK, also what has been imported."""
+    from launcher.values import clock
+
+    system = clock.SystemClock
+
+    class FileClock(SimClock):
+        def __init__(self) -> None:
+            super().__init__(Path(os.environ["SIM_CLOCK"]))
+
+    for module in [*sys.modules.values()]:
+        if getattr(module, "SystemClock", None) is system:
+            module.SystemClock = FileClock  # type: ignore[attr-defined]

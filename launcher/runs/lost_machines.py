@@ -1,0 +1,72 @@
+"""Rented machines that do not answer: whether the provider still has one, and the end of a rent that nobody needs any more."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from launcher.errors import BadFileError, HostError, HostKeyError, MachineGoneError, UnreachableError
+from launcher.hosts.rental_account import open_account
+from launcher.planning.reconciling import first_of, loss
+from launcher.runs.run_desk import open_desk
+from launcher.runs.tenancies import RentedMachine, check_rented, rented_for
+from launcher.values.renting import Rental, dollars
+
+if TYPE_CHECKING:
+    from launcher.hosts import Desk
+    from launcher.runs.mirror import Mirror
+    from launcher.runs.view import View
+    from launcher.values.host import Host
+
+
+def reach(host: Host, mirror: Mirror) -> Desk:
+    """Open the desk of a run. If its machine is rented and does not answer, its provider is asked whether it is gone.
+
+    Raises MachineGoneError then, with what it cost, and what `open_desk` raises.
+    """
+    try:
+        return open_desk(host, mirror)
+    except MachineGoneError:
+        raise
+    except (UnreachableError, HostKeyError):  # the address may be another customer's by now
+        if (found := rented_for(mirror.run)) is not None:
+            look_for(found)
+        check_rented(mirror)
+        raise
+
+
+def end_rental(found: RentedMachine, why: str, view: View) -> Rental | None:
+    """End a rent whatever is on its machine, and whoever looks after it; None if that failed, which is said.
+
+    The process that looks after it, if there is one, finds that out by itself.
+    """
+    try:
+        with view.stage("end") as stage, contextlib.closing(open_account(found.tenancy.settings)) as account:
+            stage.progress(
+                f"the rent of {found.tenancy.machine.name}'s machine for {found.rental.intent.run}"
+            )
+            ended = account.renter.end(found.rental, why)
+            cost = dollars(ended.cents_at(account.renter.clock.now()))
+            stage.text = f"the machine of {found.rental.intent.run} is gone; it cost at most {cost}"
+            return ended
+    except (HostError, BadFileError, OSError) as error:
+        view.note(f"{error}")
+        return None
+
+
+def look_for(found: RentedMachine) -> RentedMachine:
+    """Ask the provider for a machine, and record the end of its rent if it is lost; return the machine as it is now.
+
+    A provider that does not answer, and another key than the one that it was rented with, change nothing.
+    """
+    if not found.rental.is_open:
+        return found
+    with (
+        contextlib.suppress(HostError, BadFileError),
+        contextlib.closing(open_account(found.tenancy.settings)) as account,
+    ):
+        renter = account.renter
+        lost = loss(first_of(found.rental, renter.provider.instances()))
+        if lost is not None and found.rental.intent.account == renter.provider.account:
+            return found._replace(rental=renter.end(found.rental, lost.reason))
+    return found

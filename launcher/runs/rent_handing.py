@@ -1,0 +1,48 @@
+"""A rent is handed on: to a process in the background, which brings the run's files home and ends it; or nobody needs it."""
+
+from __future__ import annotations
+
+from launcher.errors import HostError, LaunchError
+from launcher.runs import tenancies
+from launcher.runs.mirror import Mirror
+from launcher.runs.tenant import Tenant
+from launcher.runs.view import View
+
+
+def hand_over(tenant: Tenant, mirror: Mirror, view: View) -> None:
+    """Leave a rental to a process in the background, and say which, and what would end the rent from another machine."""
+    if tenant.is_keeper:  # it was to end: the machine here may be going down
+        view.note(
+            f"nobody looks after the rental now; {tenant.cost} so far, {tenant.price}   launch attach {mirror.short}"
+        )
+        tenant.release()
+        return
+    cron, words = tenant.cron_line, f"{tenant.cost} so far, {tenant.price}, at most until {tenant.until}"
+    keeper = tenant.hand_over(mirror)
+    view.note(f"process {keeper.pid} brings its files home, then ends the rent: {words}   {keeper.log}")
+    view.note(
+        f"in case this machine goes down, a line for crontab -e on another one that has the API key; it goes once the machine has gone:   {cron}"
+    )
+
+
+def leave(tenant: Tenant, view: View) -> None:
+    """End the rent of a launch that failed, unless its run may have begun: then it is looked after."""
+    mirror = tenancies.mirror_of(tenant.tenancy)
+    if mirror is None:
+        tenant.give_up(view)
+        tenant.release()
+        return
+    keeper = tenant.hand_over(mirror)
+    view.note(
+        f"{mirror.run} may have begun: process {keeper.pid} looks after it, and ends the rent   {keeper.log}"
+    )
+
+
+def end_rent_of_moved(mirror: Mirror, view: View) -> None:
+    """Have the rent of a run's machine ended, if it is rented: the run has ended there, and goes on elsewhere."""
+    try:
+        tenancies.leave_to_keeper(mirror)
+    except (HostError, LaunchError, OSError) as error:
+        view.note(
+            f"{str(error).splitlines()[0]}: the machine of {mirror.run} is still rented   launch reconcile"
+        )

@@ -1,0 +1,194 @@
+"""A run that goes on from the checkpoint of one that has ended, on a machine that is rented for it, or that was kept.
+
+The checkpoint, the code and the data of the earlier run come from its host, or from here if its machine is gone.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from launcher.errors import MachineGoneError, RunError, UsageError
+from launcher.runs import checkpoints_here, departures, job_variables, resolve
+from launcher.runs.abandoning import fill_from_here, newest_here, sent_from_here
+from launcher.runs.arriving import (
+    Heir,
+    MoveRequest,
+    arrival,
+    begin_there,
+    connected,
+    consented,
+    refuse_unresumable,
+)
+from launcher.runs.checkpoint_pulling import WHOLE, HomeCheckpoint, pull_checkpoint
+from launcher.runs.contact import settle
+from launcher.runs.control import known_summary, remembered
+from launcher.runs.following import refresh
+from launcher.runs.job_check import on_end_findings, undeclared
+from launcher.runs.lost_machines import reach
+from launcher.runs.moving import check_checkpoint, fill_from_old
+from launcher.runs.rent_ending import bring_home
+from launcher.runs.rent_handing import leave
+from launcher.runs.rented_move import rented_like
+from launcher.runs.resuming import changed_plan, check_ended, check_settings, refuse_moved
+from launcher.runs.run_desk import connect, open_desk
+from launcher.runs.run_id import new_run_id
+from launcher.runs.tenancies import RentedMachine, mirror_of
+from launcher.runs.tenant import Tenant, take_idle
+from launcher.values.record import is_terminal
+
+if TYPE_CHECKING:
+    from launcher.hosts import Desk
+    from launcher.runs.arriving import Arrival
+    from launcher.runs.launching import Started
+    from launcher.runs.mirror import Mirror
+    from launcher.runs.resuming import ResumeRequest
+    from launcher.runs.view import Stage, View
+    from launcher.values.host import Host
+    from launcher.values.plan import Plan
+
+
+class _Source(NamedTuple):
+    """The host whose word a run's plan is, its checkpoint, which is here, and what puts all of it in place."""
+
+    host: str
+    home: HomeCheckpoint
+    fill: Callable[[Arrival, Mirror, Stage], str]
+
+
+def resume_on_rented(parent: Mirror, target: Host, request: ResumeRequest, view: View) -> Started:
+    """Rent a machine, and start a run there that goes on where a run has ended. Raises what `resume` and a launch raise."""
+    check_settings(request.settings, target)
+    name = None if request.name is None else resolve.checked_name(request.name)
+    source = _source(parent, target, request, view)
+    before = parent.whole_plan()
+    plan = changed_plan(before, request.settings, name, target)
+    _check_steps(plan, source.home, parent)
+    against = undeclared(plan.settings, before.settings, parent.run)
+    settle([*against, *job_variables.findings(plan.variables), *on_end_findings(plan.on_end)], view)
+    asked = MoveRequest(target.name, request.profile, request.env_files, request.is_sure, request.wait_s)
+    consented(parent, plan, target, source.host, asked, view)
+    tenant, shown = rented_like(plan, target, asked, view)
+    try:
+        heir = Heir(tenant.tenancy.run, shown, plan)
+        started = _begin(parent, tenant, source, asked._replace(is_sure=True), heir, view)
+    except BaseException:
+        leave(tenant, view)
+        raise
+    return started._replace(tenant=tenant)
+
+
+def _source(parent: Mirror, target: Host, request: ResumeRequest, view: View) -> _Source:
+    """Have all at hand that a run left: on its host, or here. Raises what `resume` raises for a run."""
+    try:
+        desk = connected(view, functools.partial(reach, parent.host(), parent))
+    except MachineGoneError as error:
+        return _source_here(parent, target, request, error)
+    with desk as old:
+        check_ended(known_summary(old, parent.run), parent, request)
+        refuse_moved(old, parent)
+        refresh(old, parent)
+        refuse_unresumable(resumes=old.runs.outlook(parent.run).resumes, mirror=parent, host=target.name)
+        check_checkpoint(old, parent, target)
+        with view.stage("pull") as stage:
+            home = pull_checkpoint(old, parent, WHOLE, stage)
+            stage.text = home.words
+        return _Source(old.host, home, functools.partial(_fill_from_host, parent, home))
+
+
+def _source_here(parent: Mirror, target: Host, request: ResumeRequest, why: MachineGoneError) -> _Source:
+    """Find what a run left whose machine is gone. Raises `why` if it had not ended."""
+    if words := departures.elsewhere(parent):
+        raise UsageError(words)
+    summary = remembered(parent)
+    if not is_terminal(summary.state):
+        raise why
+    check_ended(summary, parent, request)
+    sent, home = sent_from_here(parent, target), newest_here(parent, target)
+    refuse_unresumable(resumes=checkpoints_here.resumes(parent), mirror=parent, host=target.name)
+    return _Source(
+        parent.host().name,
+        home,
+        lambda place, child, stage: fill_from_here(place, home, sent, child, stage),
+    )
+
+
+def _fill_from_host(parent: Mirror, home: HomeCheckpoint, place: Arrival, child: Mirror, stage: Stage) -> str:
+    with open_desk(parent.host(), parent) as old:
+        return fill_from_old(old, place.contact.desk, parent, home, child, stage)
+
+
+def _check_steps(plan: Plan, home: HomeCheckpoint, parent: Mirror) -> None:
+    if plan.steps is not None and home.checkpoint.step >= plan.steps:
+        raise UsageError(
+            f"{parent.run}: its checkpoint is of step {home.checkpoint.step}, and there are {plan.steps} steps: nothing is left to do\n"
+            f"  train on   launch resume {parent.short} --set steps=…"
+        )
+
+
+def _begin(
+    parent: Mirror, tenant: Tenant, source: _Source, asked: MoveRequest, heir: Heir, view: View
+) -> Started:
+    """Start the run on the machine that was rented for it."""
+    desk = connected(view, functools.partial(connect, tenant.host))
+    try:
+        place = arrival(desk, parent, tenant.host, source.host, asked, heir, view)
+        fill = functools.partial(source.fill, place)
+        return begin_there(place, heir.id_of(place.plan.job), source.home, fill)
+    except BaseException:
+        desk.close()
+        raise
+
+
+class Kept:
+    """A machine that was kept after its run had ended, for the next one."""
+
+    def __init__(self, tenant: Tenant, parent: Mirror) -> None:
+        """Use it for what goes on with the run that it was for."""
+        self._tenant, self._parent = tenant, parent
+
+    def bring_home(self, desk: Desk, state: str, view: View) -> None:
+        """Bring home what the earlier run left: whoever ends the rent will look after the new one alone."""
+        bring_home(desk, self._parent, state, view)
+
+    def new_run(self, job: str) -> str:
+        """Return the id of the new run, whose machine it is from now on."""
+        run = new_run_id(job)
+        self._tenant.take_in(run)
+        return run
+
+
+def resume_on_kept(found: RentedMachine, parent: Mirror, start: Callable[[Kept], Started]) -> Started:
+    """Start a run on the kept machine of the one that it goes on with; the rent is the new run's from then on.
+
+    Raises RunError for a machine that is not kept, UsageError if another process looks after it.
+    """
+    again = f"on another machine   launch resume {parent.short} --host …     once this one is gone"
+    if not found.tenancy.keeps:
+        raise RunError(
+            f"{parent.run}: its rented machine is not kept: it ends once all has come home\n"
+            f"  have it end   launch attach {parent.short}     then   launch resume {parent.short} --host {found.tenancy.machine.name}"
+        )
+    tenant = take_idle(found)
+    if tenant is None:
+        raise UsageError(f"{parent.run}: another process here looks after its rented machine\n  {again}")
+    former = tenant.tenancy.run
+    try:
+        started = start(Kept(tenant, parent))
+    except BaseException:
+        if (mirror := mirror_of(tenant.tenancy)) is not None and mirror.run != former:
+            tenant.hand_over(mirror)  # it may have begun
+        else:
+            tenant.take_in(former)
+            _keep(tenant)
+        raise
+    return started._replace(tenant=tenant)
+
+
+def _keep(tenant: Tenant) -> None:
+    """Leave a kept machine to a process in the background again, until its limit."""
+    if (mirror := mirror_of(tenant.tenancy)) is not None:
+        tenant.hand_over(mirror)
+    else:
+        tenant.release()
