@@ -17,7 +17,7 @@ from launcher.runs.request import Request
 from launcher.runs.tenancies import ledger
 from launcher.values.host import Host
 from launcher.values.lambda_settings import LambdaSettings
-from launcher.values.renting import dollars, run_cents
+from launcher.values.renting import Rental, dollars, run_cents
 
 
 def rented_hosts(batch: Batch) -> list[Host]:
@@ -92,7 +92,13 @@ class Budget:
         runs = {item.run for item in self._queue.items() if item.run is not None}
         own = [rental for rental in ledger().rentals() if rental.intent.run in runs]
         spent = sum(rental.cents_at(rental.ended or rental.since) for rental in own if not rental.is_open)
-        return spent, sum(rental.cents_at(rental.intent.deadline) for rental in own if rental.is_open)
+        return spent, sum(_most(rental) for rental in own if rental.is_open)
+
+
+def _most(rental: Rental) -> int:
+    """Return what an open rental may still have cost at its limit, also one of which nobody knows yet whether it began."""
+    deadline = rental.intent.deadline
+    return max(rental.cents_at(deadline), rental.time_cents(deadline))
 
 
 def cost_of(run: str) -> int | None:
