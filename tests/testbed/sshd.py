@@ -177,7 +177,8 @@ class SshHost:
         """Return how many TCP connections to the daemon are established, as the kernel lists them."""
         local = f"{int.from_bytes(socket.inet_aton(ADDRESS), 'little'):08X}:{self.port:04X}"
         rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        return sum(row[1] == local and row[3] == "01" for row in rows)
+        # A row may be listed twice, if the list changes while it is read.
+        return len({row[2] for row in rows if row[1] == local and row[3] == "01"})
 
     def connections(self) -> set[int]:
         """Return the pids of the daemon's processes, one for each open connection."""
