@@ -17,7 +17,7 @@ from launcher.runs.request import Request
 from launcher.runs.tenancies import ledger
 from launcher.values.host import Host
 from launcher.values.lambda_settings import LambdaSettings
-from launcher.values.renting import Rental, dollars, run_cents
+from launcher.values.renting import Rental, dollars
 
 
 def rented_hosts(batch: Batch) -> list[Host]:
@@ -75,24 +75,26 @@ class Budget:
                 self._promised.pop(number, None)
 
     def _check(self, host: str, cents: int) -> None:
-        spent, open_cents = self.committed()
-        most, promised = round((self._most or 0.0) * 100), sum(self._promised.values())
-        if spent + open_cents + promised + cents <= most:
+        spent, open_cents, launched = self._committed()
+        most = round((self._most or 0.0) * 100)
+        open_cents += sum(promise for number, promise in self._promised.items() if number not in launched)
+        if spent + open_cents + cents <= most:
             return
         words = (
-            f"{host}: max_cost = {self._most:g} of the batch: {dollars(spent)} spent, {dollars(open_cents + promised)} promised, "
+            f"{host}: max_cost = {self._most:g} of the batch: {dollars(spent)} spent, {dollars(open_cents)} promised, "
             f"and this item may cost {dollars(cents)}"
         )
-        if open_cents + promised > 0:
+        if open_cents > 0:
             raise CardBusyError(words, "the batch's own runs")
         raise RefusedError(words)
 
-    def committed(self) -> tuple[int, int]:
-        """Return what the batch's rentals have cost, and what those that are open may still cost, in cents."""
-        runs = {item.run for item in self._queue.items() if item.run is not None}
+    def _committed(self) -> tuple[int, int, set[int]]:
+        """Return what the batch's rentals have cost, what those that are open may cost, in cents, and the items that have some."""
+        runs = self._queue.runs()
         own = [rental for rental in ledger().rentals() if rental.intent.run in runs]
         spent = sum(rental.cents_at(rental.ended or rental.since) for rental in own if not rental.is_open)
-        return spent, sum(_most(rental) for rental in own if rental.is_open)
+        open_cents = sum(_most(rental) for rental in own if rental.is_open)
+        return spent, open_cents, {runs[rental.intent.run] for rental in own}
 
 
 def _most(rental: Rental) -> int:
@@ -101,7 +103,10 @@ def _most(rental: Rental) -> int:
     return max(rental.cents_at(deadline), rental.time_cents(deadline))
 
 
-def cost_of(run: str) -> int | None:
-    """Return what was rented for a run has cost until now, or its end, in cents; None if nothing was."""
-    rentals = ledger().rentals()
-    return run_cents(rentals, run, time.time()) if any(one.intent.run == run for one in rentals) else None
+def costs(queue: BatchQueue) -> dict[int, int]:
+    """Return what was rented for each item has cost until now, or its end, in cents; nothing for one without a rental."""
+    runs, found, now = queue.runs(), dict[int, int](), time.time()
+    for rental in ledger().rentals():
+        if (number := runs.get(rental.intent.run)) is not None:
+            found[number] = found.get(number, 0) + rental.cents_at(rental.ended or now)
+    return found

@@ -52,6 +52,7 @@ CREATE TABLE item (
     tried TEXT NOT NULL DEFAULT '[]',
     changed REAL NOT NULL
 );
+CREATE TABLE run (run TEXT PRIMARY KEY, item INTEGER NOT NULL) WITHOUT ROWID;
 """
 _COLUMNS = "number, name, request, hosts, point, state, run, host, outcome, why, tried, changed"
 
@@ -178,11 +179,13 @@ class BatchQueue:
             "changed": time.time(),
         }
         changes = ", ".join(f"{key} = :{key}" for key in values)
-        with self._errors():
+        with self._errors(), self._transaction():
             done = self._data.execute(
                 f"UPDATE item SET {changes} WHERE number = :number AND state = :before",  # noqa: S608 - our own words
                 {**values, "number": item.number, "before": item.state},
             ).rowcount
+            if done == 1 and run is not None:
+                self._data.execute("INSERT OR IGNORE INTO run VALUES (?, ?)", (run, item.number))
         if done != 1:
             raise RunError(
                 f"{self.name}: {item.name} is not {item.state} any more: another process has changed it"
@@ -201,18 +204,27 @@ class BatchQueue:
 
     def note(self, reasons: Mapping[int, str | None]) -> None:
         """Put on record what items wait for, by their numbers."""
+        with self._errors(), self._transaction():
+            self._data.executemany(
+                "UPDATE item SET why = ? WHERE number = ?", [(why, number) for number, why in reasons.items()]
+            )
+
+    def runs(self) -> dict[str, int]:
+        """Return all runs that were ever drawn for an item, also those that never began, with the item's number."""
         with self._errors():
-            self._data.execute("BEGIN")
-            try:
-                self._data.executemany(
-                    "UPDATE item SET why = ? WHERE number = ?",
-                    [(why, number) for number, why in reasons.items()],
-                )
-                self._data.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    self._data.execute("ROLLBACK")
-                raise
+            return dict(self._data.execute("SELECT run, item FROM run"))
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Make changes all or none."""
+        self._data.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._data.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                self._data.execute("ROLLBACK")
+            raise
 
     def _value(self, key: str) -> str:
         row = self._data.execute("SELECT value FROM batch WHERE key = ?", (key,)).fetchone()

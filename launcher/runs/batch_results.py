@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.errors import HostError, RunError
-from launcher.runs.batch_budget import cost_of
+from launcher.runs.batch_budget import costs
 from launcher.runs.batch_item import request_of
 from launcher.runs.batch_queue import BatchQueue
 from launcher.runs.comparing import ComparedRun, compare, draw
@@ -59,7 +59,7 @@ def write_results(queue: BatchQueue) -> Results:
     problems: list[str] = []
     table: Path | None = queue.folder / RESULTS
     try:
-        write_whole(queue.folder / RESULTS, _csv(items, compared).encode())
+        write_whole(queue.folder / RESULTS, _csv(items, compared, costs(queue)).encode())
     except OSError as error:
         problems.append(f"{table}: {error.strerror}")
         table = None
@@ -83,7 +83,7 @@ def _goal(best: str | None) -> tuple[str | None, Goal | None]:
     return metric, "min" if goal == "min" else "max"
 
 
-def _csv(items: Sequence[Item], compared: Mapping[str, ComparedRun]) -> str:
+def _csv(items: Sequence[Item], compared: Mapping[str, ComparedRun], cents: Mapping[int, int]) -> str:
     """Return the table as text: what each item was, and the final and the best value of each metric that has a best."""
     settings = {item.number: _settings(item) for item in items}
     keys = [*dict.fromkeys(key for found in settings.values() for key in found)]
@@ -102,7 +102,7 @@ def _csv(items: Sequence[Item], compared: Mapping[str, ComparedRun]) -> str:
         found = [run.metrics.get(name) if run is not None else None for name in metrics]
         writer.writerow(
             [
-                *map(_cell, _first(item, run)),
+                *map(_cell, _first(item, run, cents.get(item.number))),
                 *map(_cell, values),
                 *(cell for one in found for cell in _pair(one)),
             ]
@@ -110,9 +110,8 @@ def _csv(items: Sequence[Item], compared: Mapping[str, ComparedRun]) -> str:
     return out.getvalue()
 
 
-def _first(item: Item, run: ComparedRun | None) -> list[Any]:
+def _first(item: Item, run: ComparedRun | None, cents: int | None) -> list[Any]:
     reason = (item.why or "").splitlines()
-    cents = cost_of(item.run) if item.run is not None else None
     return [
         item.name,
         item.run,

@@ -74,3 +74,26 @@ def test_a_worker_that_is_killed_pushes_and_rents_nothing_twice(
     begun = [rental for rental in lambda_cloud.rentals() if rental.state != "refused"]
     assert {rental.intent.run for rental in begun} == {run}
     assert len(lambda_cloud.service.of("launch")) == len(begun) == 1
+
+
+def test_what_is_rented_stays_within_the_limit_of_the_batch(made, lambda_cloud):
+    """As long as one machine might cost nearly all of it, there is one at a time, by the stand-in's own account."""
+    items = made.items(2, host="rented", profile="a100_40gb")
+    done = made.client.run("batch", made.write(items, max_cost=8.5), "--yes", timeout=300)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "$7.96 promised, and this item may cost $7.96" in done.stdout
+    first, second = sorted(lambda_cloud.rentals(), key=lambda rental: rental.intent.time)
+    assert first.ended <= second.intent.time
+    assert sum(rental.cents for rental in (first, second)) <= 850
+
+
+def test_a_limit_that_one_machine_may_break_rents_nothing(made, lambda_cloud):
+    """The item is refused with what it may cost; without any limit nothing is even asked."""
+    file = made.write(made.items(1, host="rented", profile="a100_40gb"))
+    done = made.client.run("batch", file)
+    assert done.returncode == 2
+    assert "--max-cost 20" in done.stderr
+    done = made.client.run("batch", file, "--max-cost", "0.01")
+    assert done.returncode == 3, done.stderr + done.stdout
+    assert "max_cost = 0.01 of the batch" in done.stdout
+    assert lambda_cloud.service.of("launch") == []
