@@ -5,6 +5,7 @@ All of this comes before anything is rented, and costs nothing.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from launcher.planning.lambda_machines import expected_facts
 from launcher.planning.offers import fits
 from launcher.runs import cards, resolve
 from launcher.runs.contact import settle
+from launcher.runs.key_stays import check_key_stays
 from launcher.runs.launching import Resolved
 from launcher.runs.rental_choice import RentalChoice, choose, confirm, offers, say_price
 from launcher.runs.view import View
@@ -38,10 +40,13 @@ def agree(
 
     `like` are profiles that are preferred, if they are offered and none is named.
 
-    Raises RefusedError for a plan that cannot work, a limit that is missing or too small, and for no; HostError if the
-    service does not answer. Nothing is rented then.
+    Raises RefusedError for a plan that cannot work, a limit that is missing or too small, and for no; UsageError for a job that
+    would take this person's key along; HostError if the service does not answer. Nothing is rented then.
     """
     host = resolved.host
+    check_key_stays(
+        host.name, resolved.job, {name: os.environ.get(name, "") for name in resolved.job.secrets}
+    )
     with view.stage("offers") as stage:
         offered = offers(host)
         named = resolved.profiles or [one for one in like if any(fits(offer, one) for offer in offered)]
