@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from launcher.runs.tenant import Tenant
     from launcher.runs.view import View
 
-AGAIN_S = 60.0
-"""How long the process in the background waits after a failure."""
-DENIED = 25
+FIRST_PAUSE_S, LAST_PAUSE_S = 60.0, 300.0
+"""How long the process in the background waits after a first failure, and at most if it stays the same."""
+DENIED = 8
 """How often in a row it may be denied: a key that is revoked does not come back."""
 
 
@@ -48,7 +48,7 @@ def keep(follow: Callable[[], None], tenant: Tenant, mirror: Mirror, view: View)
     """
     from launcher.runs.rent_ending import end_at_limit
 
-    denied, said = 0, ""
+    denied, said, pause_s = 0, "", FIRST_PAUSE_S
     while True:
         try:
             follow()
@@ -58,6 +58,7 @@ def keep(follow: Callable[[], None], tenant: Tenant, mirror: Mirror, view: View)
             if not tenant.rental.is_open or denied == DENIED:
                 raise
             words = str(error).splitlines()[0]
+            pause_s = min(2 * pause_s, LAST_PAUSE_S) if words == said else FIRST_PAUSE_S
             with contextlib.suppress(OSError):  # its log may be on a full disk
                 if words != said:
                     view.note(f"{words}; {tenant.cost} so far, {tenant.price}")
@@ -65,5 +66,5 @@ def keep(follow: Callable[[], None], tenant: Tenant, mirror: Mirror, view: View)
         if tenant.is_overdue:
             with contextlib.suppress(LaunchError):  # it says so, and is tried again
                 end_at_limit(tenant, mirror, view)
-        if not tenant.is_left_alone_for(AGAIN_S):
+        if not tenant.is_left_alone_for(pause_s):
             return
