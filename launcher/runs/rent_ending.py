@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Iterable
 
 from launcher.errors import AgentError, HostError, LaunchError, RunError, ServiceError, UnreachableError
 from launcher.hosts import Desk
 from launcher.runs.checkpoint_pulling import WHOLE, pull_checkpoint
 from launcher.runs.control import known_summary
-from launcher.runs.following import LOST_LINKS, pause, refresh
+from launcher.runs.following import LOST_LINKS, by_number, checkpoint_of, pause, refresh
 from launcher.runs.mirror import Mirror
-from launcher.runs.pulling import Choice, came, pull, shown_path
+from launcher.runs.pulling import Choice, Pulled, came, pull, shown_path
 from launcher.runs.run_desk import open_desk
 from launcher.runs.tenant import Tenant
 from launcher.runs.view import View
+from launcher.values.output import Output
 from launcher.values.record import State, is_terminal
 from launcher.values.renting import RentalReason
 
+OLDER_BYTES = 20_000_000_000
+"""So much of a script's older checkpoints comes home: it costs a few minutes of the rent."""
 NO_LIMIT = sys.maxsize
 """Everything comes home whatever its size: nothing can be fetched from a machine that is gone."""
 
@@ -30,17 +34,20 @@ def is_over(state: str) -> bool:
 def bring_home(desk: Desk, mirror: Mirror, state: str, view: View) -> None:
     """Bring everything home that a run made on a machine that will be gone, and prove it by the host's own digests.
 
-    Of a run that has not succeeded that includes its newest whole checkpoint, if it has one. Raises RunError if something
+    Of a run that has not succeeded that includes its newest whole checkpoint, if it has one, and of any run the checkpoints
+    of a script that saves its own. Raises RunError if something
     cannot be sent or does not fit here, and HostError.
     """
     refresh(desk, mirror)
     with view.stage("home") as stage:
         pulled = pull(desk, mirror, Choice(NO_LIMIT), stage)
-        if pulled.left_out:
-            path, why = min(pulled.left_out.items())
-            more = f", and {len(pulled.left_out) - 1} more" if len(pulled.left_out) > 1 else ""
-            raise RunError(f"{mirror.run}: {shown_path(path)} cannot be brought home: {why}{more}")
+        _check_all_came(mirror, pulled)
         words = [came(pulled)]
+        chosen, others = own_checkpoints(pulled.checkpoints)
+        if chosen:
+            own = pull(desk, mirror, Choice(NO_LIMIT, tuple(chosen)), stage)
+            _check_all_came(mirror, own)
+            words.append(f"{', '.join(chosen)}: {came(own)}")
         if state != State.SUCCEEDED:
             try:
                 words.append(pull_checkpoint(desk, mirror, WHOLE, stage).words)
@@ -48,6 +55,35 @@ def bring_home(desk: Desk, mirror: Mirror, state: str, view: View) -> None:
                 if error.code != "no-checkpoint":
                     raise
         stage.text = "; ".join([*words, "each as its machine has it"])
+    if others:
+        view.note(f"older checkpoints are left behind, and go with the machine: {', '.join(others)}")
+
+
+def _check_all_came(mirror: Mirror, pulled: Pulled) -> None:
+    if pulled.left_out:
+        path, why = min(pulled.left_out.items())
+        more = f", and {len(pulled.left_out) - 1} more" if len(pulled.left_out) > 1 else ""
+        raise RunError(f"{mirror.run}: {shown_path(path)} cannot be brought home: {why}{more}")
+
+
+def own_checkpoints(files: Iterable[Output]) -> tuple[list[str], list[str]]:
+    """Return the checkpoints that a script saved by itself and that come home, and those that do not.
+
+    They may be all that it has made. The newest of each series comes, and older ones as long as they are not too large.
+    """
+    sizes: dict[str, int] = {}
+    for file in files:
+        if not file.path.startswith("checkpoints/"):  # of those that launcher has sealed one is enough
+            folder = checkpoint_of(file.path)
+            sizes[folder] = sizes.get(folder, 0) + file.size
+    newest = {by_number(folder)[0]: folder for folder in sorted(sizes, key=by_number)}
+    left, chosen = OLDER_BYTES, set(newest.values())
+    for folder in sorted(sizes.keys() - chosen, key=lambda one: -by_number(one)[1]):
+        left -= sizes[folder]
+        if left < 0:
+            break
+        chosen.add(folder)
+    return sorted(chosen, key=by_number), sorted(sizes.keys() - chosen, key=by_number)
 
 
 def end_rent(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:

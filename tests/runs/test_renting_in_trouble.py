@@ -9,6 +9,9 @@ import pytest
 from testbed.client import until
 from testbed.lambda_cloud import KEY
 
+from launcher.runs import rent_ending
+from launcher.values.output import Output
+
 ON_RENTED = ("--host", "rented", "--profile", "a100_40gb")
 TRAIN = """
 import os, sys, time
@@ -125,10 +128,10 @@ def test_files_that_cannot_come_home_are_tried_again_until_the_limit(project):
     assert "not all is here" in done.stderr, done.stderr
     assert "goes on trying" in done.stderr
     project.until_gone()
+    until(lambda: not project.keepers(), "the keeper's end")
     (rental,) = project.rentals()
     assert rental.state == "ended"
     assert rental.ended >= rental.intent.deadline
-    until(lambda: not project.keepers(), "the keeper's end")
     assert weights(project, rental.intent.run).read_text() == "w"
 
 
@@ -376,3 +379,44 @@ def test_a_wrong_id_to_adopt_is_said(project):
     """Else one would think that it has been ended."""
     done = project.client.run("reconcile", "--adopt", "0123456789abcdef")
     assert "0123456789abcdef is not in the list" in done.stderr
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_script_s_own_checkpoints_come_home(project, code):
+    """As a Trainer of Hugging Face saves them: they may be all that there is, whether it succeeds or fails."""
+    project.client.script(
+        f"""
+import os, sys
+for number in (5, 10):
+    os.makedirs(f"out/checkpoint-{{number}}")
+    open(f"out/checkpoint-{{number}}/model.safetensors", "w").write("m" * 1000)
+sys.exit({code})
+"""
+    )
+    done = project.client.run(*ON_RENTED, "--", "python3", "train.py")
+    assert done.returncode == code
+    (rental,) = project.rentals()
+    assert rental.state == "ended"
+    out = project.client.runs / rental.intent.run / "outputs" / "out"
+    for number in (5, 10):
+        assert (out / f"checkpoint-{number}" / "model.safetensors").read_text() == "m" * 1000
+
+
+def test_the_newest_of_each_series_of_checkpoints_comes_home(monkeypatch):
+    """Older ones only as long as they are small together; of launcher's own one is enough, which comes another way."""
+    monkeypatch.setattr(rent_ending, "OLDER_BYTES", 25)
+    paths = [
+        *(f"code/out/checkpoint-{number}/{name}" for number in (9, 10, 100, 1000) for name in "ab"),
+        "code/out/checkpoint-best/a",
+        "artifacts/checkpoint-3/a",
+        "checkpoints/step-7/a",
+    ]
+    files = [Output(path=path, size=10, kind="checkpoint", changed_ns=0) for path in paths]
+    chosen, others = rent_ending.own_checkpoints(files)
+    assert chosen == [
+        "artifacts/checkpoint-3",
+        "out/checkpoint-100",
+        "out/checkpoint-1000",
+        "out/checkpoint-best",
+    ]
+    assert others == ["out/checkpoint-9", "out/checkpoint-10"]
