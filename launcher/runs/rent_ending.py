@@ -35,8 +35,7 @@ def bring_home(desk: Desk, mirror: Mirror, state: str, view: View) -> None:
     """Bring everything home that a run made on a machine that will be gone, and prove it by the host's own digests.
 
     Of a run that has not succeeded that includes its newest whole checkpoint, if it has one, and of any run the checkpoints
-    of a script that saves its own. Raises RunError if something
-    cannot be sent or does not fit here, and HostError.
+    of a script that saves its own. Raises RunError if something cannot be sent or does not fit here, and HostError.
     """
     refresh(desk, mirror)
     with view.stage("home") as stage:
@@ -143,7 +142,7 @@ def look_after(tenant: Tenant, mirror: Mirror) -> str:
     cost, price, until = tenant.cost, tenant.price, tenant.until
     keeper = tenant.hand_over(mirror)
     return (
-        f"process {keeper.pid} goes on trying to bring its files home until {until}, then its machine is ended: "
+        f"process {keeper.pid} goes on trying to bring home what is missing, and to end its machine, at the latest after {until}: "
         f"{cost} so far, {price}   {keeper.log}"
     )
 
