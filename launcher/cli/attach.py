@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from launcher.cli.options import (
     AcceptFlag,
     ColorOption,
@@ -11,6 +13,12 @@ from launcher.cli.options import (
     RunWord,
     VerboseFlag,
 )
+
+if TYPE_CHECKING:
+    from launcher.runs.mirror import Mirror
+    from launcher.runs.tenant import Tenant
+    from launcher.runs.view import View
+    from launcher.values.host import Host
 
 
 def attach(
@@ -27,13 +35,10 @@ def attach(
     Examples:
         launch attach last
     """
-    from launcher.cli.follow import follow_to_end, show_end
+    from launcher.cli.follow import show_end
+    from launcher.cli.keeping import handing_over, keep
     from launcher.cli.screens import make_view
-    from launcher.errors import UnreachableError
-    from launcher.runs import departures
     from launcher.runs.control import locate
-    from launcher.runs.recovering import Outcome, recover_to_follow
-    from launcher.runs.run_desk import open_desk
     from launcher.runs.tenancies import gone, tenant_for
 
     view = make_view(as_json, is_quiet=quiet)
@@ -41,6 +46,21 @@ def attach(
     if words := gone(mirror):
         show_end(mirror, view, words)
     tenant = tenant_for(mirror, view)
+    if tenant is not None and tenant.is_keeper:
+        keep(lambda: _follow(place, mirror, view, tenant), tenant, mirror, view)
+        return
+    with handing_over(tenant, mirror, view):
+        _follow(place, mirror, view, tenant)
+
+
+def _follow(place: Host, mirror: Mirror, view: View, tenant: Tenant | None) -> None:
+    """Go on with the run if it does not, and follow it to its end."""
+    from launcher.cli.follow import follow_to_end
+    from launcher.errors import UnreachableError
+    from launcher.runs import departures
+    from launcher.runs.recovering import Outcome, recover_to_follow
+    from launcher.runs.run_desk import open_desk
+
     desk = None
     elsewhere = departures.elsewhere(mirror)
     try:

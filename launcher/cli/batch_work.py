@@ -128,7 +128,11 @@ def work(queue: BatchQueue, *, as_json: bool) -> int:
         _tell_results(queue)
     for line in who_works(queue, items):
         complain(line)
-    return Terminated.exit_code if batching.left_by == signal.SIGTERM else exit_code(items, outcome)
+    return (
+        Terminated.exit_code
+        if batching.left_by in (signal.SIGTERM, signal.SIGHUP)
+        else exit_code(items, outcome)
+    )
 
 
 def _tell_results(queue: BatchQueue) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from launcher.cli.keeping import handing_over
 from launcher.cli.signals import Terminated
-from launcher.errors import RunError
+from launcher.errors import RunError, ServiceError
 from launcher.hosts import Desk
 from launcher.runs.evidence import doubt
 from launcher.runs.following import Watch, finish, no_watch
@@ -20,6 +21,7 @@ from launcher.runs.sessions import follow_sessions, has_sessions
 from launcher.runs.view import View
 from launcher.values.host import Host
 from launcher.values.record import RunState, State, is_terminal
+from launcher.values.renting import RentalReason
 
 if TYPE_CHECKING:
     from launcher.runs.launching import Started
@@ -57,13 +59,20 @@ def follow_to_end(
     If its machine is rented and `tenant` looks after it, its files come home and the rent is ended then. Who detaches
     leaves that to a process in the background.
     """
-    with contextlib.closing(view):
+    with contextlib.closing(view), handing_over(tenant, mirror, view):
         try:
             state = follow_sessions(host, mirror, view, desk, watch=_watch_of(tenant, view))
             if tenant is not None:
                 from launcher.runs.rent_ending import end_rent
 
                 end_rent(tenant, mirror, state.state, view)
+        except ServiceError as error:
+            if tenant is None or error.reason != RentalReason.LIMIT or not tenant.rental.is_open:
+                raise
+            from launcher.runs.rent_ending import end_at_limit
+
+            end_at_limit(tenant, mirror, view)
+            raise tenant.over(RentalReason.LIMIT, "its time was up") from None
         except (KeyboardInterrupt, Terminated) as error:
             if tenant is not None:
                 from launcher.runs.rent_handing import hand_over

@@ -25,13 +25,22 @@ def past_limit() -> str | None:
 
 def _may_be_past(path: Path) -> bool:
     try:
-        lines = path.read_bytes().splitlines()
-        if json.loads(lines[0])["deadline"] > _now():
+        first, *later = path.read_bytes().splitlines()
+        if json.loads(first)["deadline"] > _now():
             return False
-        kinds = {json.loads(line)["kind"] for line in lines[1:]}
     except (OSError, ValueError, LookupError, TypeError):
         return False  # `launch reconcile` reports it
+    kinds = {_kind(line) for line in later}
     return not kinds & _OVER or "extra" in kinds
+
+
+def _kind(line: bytes) -> str:
+    """Return the kind of a line; empty if it was cut off, which does not count."""
+    try:
+        kind = json.loads(line)["kind"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ""
+    return kind if isinstance(kind, str) else ""
 
 
 def _words(nonces: list[str]) -> str | None:
@@ -39,9 +48,11 @@ def _words(nonces: list[str]) -> str | None:
     from launcher.values.renting import dollars
 
     ledger, now = Ledger(usual_folder()), _now()
-    past = [rental for rental in ledger.rentals() if rental.nonce in nonces and rental.is_past(now)]
+    known = {rental.nonce: rental for rental in ledger.rentals()}
+    past = [known[nonce] for nonce in nonces if nonce in known and known[nonce].is_past(now)]
     if not past:
-        return None
+        damaged = [nonce for nonce in nonces if nonce not in known]
+        return "what is rented beyond its limit cannot be read   launch reconcile" if damaged else None
     cost = dollars(sum(rental.cents_at(now) for rental in past))
     runs = ", ".join(rental.intent.run for rental in past[:3]) + (", …" if len(past) > 3 else "")
     return f"rented beyond its limit, {cost} so far, for {runs}   launch reconcile"

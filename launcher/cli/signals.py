@@ -1,4 +1,4 @@
-"""Handle SIGTERM, and Ctrl-Z while the cursor is hidden."""
+"""Handle SIGTERM and SIGHUP, and Ctrl-Z while the cursor is hidden."""
 
 from __future__ import annotations
 
@@ -16,19 +16,24 @@ SHOW, HIDE, CLEAR_LINE = b"\x1b[?25h", b"\x1b[?25l", b"\r\x1b[2K"
 
 
 class Terminated(BaseException):
-    """Raised by SIGTERM, so that a command ends as it does on Ctrl-C."""
+    """Raised by SIGTERM, and by SIGHUP when the terminal is closed, so that a command ends as it does on Ctrl-C."""
 
     exit_code = 128 + signal.SIGTERM
 
 
 def heed_sigterm() -> None:
-    """Make the first SIGTERM raise Terminated; the next one ends the process immediately."""
+    """Make the first SIGTERM or SIGHUP raise Terminated; the next SIGTERM ends the process immediately.
+
+    `nohup` has SIGHUP ignored, and it stays so. What a closed terminal sends again is ignored.
+    """
 
     def end(number: int, _frame: object) -> None:
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else signal.SIG_DFL)
         raise Terminated
 
     signal.signal(signal.SIGTERM, end)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, end)
 
 
 @contextlib.contextmanager

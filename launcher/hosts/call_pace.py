@@ -12,16 +12,20 @@ import json
 import os
 import random
 import re
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from platformdirs.unix import Unix
 
-from launcher.values.clock import Clock
+from launcher.values.clock import Clock, look_again_after
 
 MOST_WAIT_S = 600.0
 """No mark makes a client wait longer: a clock that was set back would leave one far in the future."""
+STUCK_S = MOST_WAIT_S + 300.0
+"""A holder of a lock may wait as long as that, and then make its call."""
+LOOK_S = 0.01
 FIRST_BACK_OFF_S, MOST_BACK_OFF_S = 10.0, 120.0
 """What SkyPilot waits after a first 429, and our largest wait."""
 
@@ -47,7 +51,7 @@ class Pace:
 
     @contextmanager
     def turn(self, *, is_launch: bool = False) -> Iterator[Turn]:
-        """Wait for this call's turn; the call is made inside. Raises OSError if the files cannot be written."""
+        """Wait for this call's turn; the call is made inside."""
         with ExitStack() as stack:
             if is_launch:
                 stack.enter_context(self._gate("launches", self._launch_s))
@@ -55,10 +59,15 @@ class Pace:
 
     @contextmanager
     def _gate(self, what: str, spacing_s: float) -> Iterator[Turn]:
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(self._folder / f"{self._name}.{what}", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = os.open(self._folder / f"{self._name}.{what}", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError:  # nothing can be shared: it keeps its distance to its own calls at least
+            self._clock.sleep(spacing_s)
+            yield Turn()
+            return
+        try:
+            _lock(descriptor)
             until = _Mark.read(descriptor).free_at(self._clock.now(), spacing_s)
             while (wait_s := until - self._clock.now()) > 0:
                 self._clock.sleep(wait_s)
@@ -71,6 +80,25 @@ class Pace:
                 _Mark(now, now + turn.hold_s, is_under_way=False).write(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    """Wait for the lock of a gate, but no longer than STUCK_S while nobody makes a call: its holder may have been stopped.
+
+    A call without the lock may come too early, which is refused and made again; one that is never made may cost money.
+    """
+    mark, since = b"", time.monotonic()
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            pass
+        if (now := os.pread(descriptor, 4096, 0)) != mark:
+            mark, since = now, time.monotonic()
+        if time.monotonic() - since > STUCK_S:
+            return
+        look_again_after(LOOK_S)
 
 
 class Turn:
@@ -116,5 +144,6 @@ class _Mark:
 
     def write(self, descriptor: int) -> None:
         data = json.dumps([self._last, self._hold, self._is_under_way]).encode()
-        os.pwrite(descriptor, data, 0)
-        os.ftruncate(descriptor, len(data))
+        with suppress(OSError):  # a full disk keeps no call
+            os.pwrite(descriptor, data, 0)
+            os.ftruncate(descriptor, len(data))

@@ -14,8 +14,11 @@ import secrets
 from pathlib import Path
 from typing import NamedTuple
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from launcher.errors import BadFileError
 
 LOGIN_KEY = "login_key"
 
@@ -57,7 +60,7 @@ class LoginKey(NamedTuple):
 
 
 def login_key(folder: Path) -> LoginKey:
-    """Return the key in a folder, which is made once; of two clients that make it, one is first. Raises OSError."""
+    """Return the key in a folder, which is made once; of two clients that make it, one is first. Raises OSError, BadFileError."""
     file = folder / LOGIN_KEY
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -67,6 +70,8 @@ def login_key(folder: Path) -> LoginKey:
         try:
             with os.fdopen(descriptor, "w") as out:
                 out.write(made.private)
+                out.flush()
+                os.fsync(out.fileno())
             with contextlib.suppress(FileExistsError):
                 os.link(part, file)
         finally:
@@ -82,5 +87,11 @@ def same_key(public: str, other: str) -> bool:
 def _public_of(file: Path) -> str:
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-    key = load_ssh_private_key(file.read_bytes(), None)
+    try:
+        key = load_ssh_private_key(file.read_bytes(), None)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise BadFileError(
+            f"{file}: launcher's key for rented machines is damaged\n"
+            "  if nothing is rented, which   launch hosts   shows, remove the file: another one is made"
+        ) from error
     return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()

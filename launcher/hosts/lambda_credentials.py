@@ -36,6 +36,10 @@ class LambdaKey:
         """Return a text without the key, in case that the service repeats it."""
         return text.replace(self._secret, "***")
 
+    def is_in(self, text: str) -> bool:
+        """Whether a text holds the key."""
+        return self._secret in text
+
     def fingerprint(self, base: str) -> str:
         """Return eight digits that stand for this key at a service: no call tells the name of its account."""
         return hashlib.sha256(f"launcher\0{base}\0{self._secret}".encode()).hexdigest()[:8]
@@ -81,6 +85,8 @@ def _key_in(text: str, path: Path) -> str:
 def _private_text(path: Path) -> str | None:
     """Return the text of a file that only its owner can read; None if it is missing."""
     try:
+        if path.exists() and not path.is_file():
+            raise BadFileError(f"lambda: {path} is not a regular file")  # a pipe could keep one waiting
         with path.open() as file:
             about = os.fstat(file.fileno())
             if stat.S_IMODE(about.st_mode) & 0o077:

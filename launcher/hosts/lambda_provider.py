@@ -8,6 +8,7 @@ from launcher.planning.offers import card_memory
 from launcher.values.lambda_cloud import LambdaInstance, NewInstance, TypeOffer
 from launcher.values.lambda_cloud import LambdaReason as Reason
 from launcher.values.renting import TAGS, Instance, InstanceState, Intent, Offer, Setup, nonce_in
+from launcher.values.text import printable
 
 STATES = {
     "booting": InstanceState.BOOTING,
@@ -19,6 +20,8 @@ STATES = {
 }
 """Ours for each status that is documented. Any other is UNKNOWN: still billed, and never ready."""
 NONCE_TAG = TAGS[1]
+MOST_WORDS = 100
+"""So many characters of the service's own words are shown."""
 
 
 class LambdaProvider:
@@ -54,6 +57,15 @@ class LambdaProvider:
         """Return every instance of the account."""
         return tuple(_instance(listed) for listed in self._service.instances())
 
+    def instance(self, instance_id: str) -> Instance | None:
+        """Return one instance of the account; None if there is none."""
+        try:
+            return _instance(self._service.instance(instance_id))
+        except ServiceError as error:
+            if error.reason != Reason.NOT_FOUND:
+                raise
+            return None
+
     def terminate(self, instance_id: str) -> None:
         """Ask for the end of an instance; one that does not exist is no error."""
         try:
@@ -65,10 +77,10 @@ class LambdaProvider:
 
 def _offer(found: TypeOffer) -> Offer:
     about = found.instance_type
-    card, memory_gb = card_memory(about.name, about.gpu_description)
+    card, memory_gb = card_memory(about.name, printable(about.gpu_description)[:MOST_WORDS])
     return Offer(
         type=about.name,
-        title=about.description or about.name,
+        title=printable(about.description)[:MOST_WORDS] or about.name,
         card=card,
         cards=about.specs.gpus,
         memory_gb=memory_gb,
@@ -85,11 +97,17 @@ def _instance(listed: LambdaInstance) -> Instance:
     return Instance(
         id=listed.id,
         state=STATES.get(listed.status, InstanceState.UNKNOWN),
-        word=listed.status,
-        nonce=listed.tag(NONCE_TAG) or nonce_in(listed.name),
-        name=listed.name,
+        word=printable(listed.status)[:MOST_WORDS],
+        nonce=_nonce(listed),
+        name=printable(listed.name)[:MOST_WORDS],
         ip=listed.ip or None,
         region=listed.region.name if listed.region is not None else "",
         type=about.name if about is not None else "",
         cents_per_hour=about.price_cents_per_hour if about is not None else None,
     )
+
+
+def _nonce(listed: LambdaInstance) -> str:
+    """Return the mark of a launch: its tag's, or its name's if there is no tag, or one that was cut off."""
+    tagged, named = listed.tag(NONCE_TAG), nonce_in(listed.name)
+    return named if named.startswith(tagged) else tagged

@@ -14,6 +14,7 @@ import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from pydantic import ValidationError
 
@@ -114,7 +115,11 @@ class LambdaService:
                 raise self._unsettled(what, Reason(error.failure), str(error)) from None
             raise self._lost(what, error) from None
         meaning = self._meaning(reply)
-        if reply.status >= 500 or (meaning is not None and meaning.reason is Reason.UPSTREAM):
+        if (
+            reply.status >= 500
+            or reply.status == 408
+            or (meaning is not None and meaning.reason is Reason.UPSTREAM)
+        ):
             reason = Reason.SERVER_ERROR if meaning is None else meaning.reason
             raise self._unsettled(what, reason, f"it answered {reply.status}")
         self._check(reply, what)
@@ -130,12 +135,13 @@ class LambdaService:
     def instance(self, instance_id: str) -> LambdaInstance:
         """Return an instance. Raises ServiceError with NOT_FOUND if there is none."""
         what = f"the instance {instance_id}"
-        return self._one(LambdaInstance, "GET", f"instances/{instance_id}", None, what)
+        return self._one(LambdaInstance, "GET", f"instances/{quote(instance_id, safe='')}", None, what)
 
     def rename(self, instance_id: str, name: str) -> LambdaInstance:
         """Give an instance another name."""
         what = f"renaming the instance {instance_id}"
-        return self._one(LambdaInstance, "POST", f"instances/{instance_id}", {"name": name}, what)
+        path = f"instances/{quote(instance_id, safe='')}"
+        return self._one(LambdaInstance, "POST", path, {"name": name}, what)
 
     def terminate(self, instance_id: str) -> None:
         """Ask for the end of an instance, which also ends its bill. Look in `instances` until it has gone."""

@@ -6,13 +6,13 @@ end an instance twice is to end it, and each step of the ledger is made once.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from launcher.hosts.renter import POLL_S, Ending, Renter
 from launcher.planning.reconciling import ENDED, Judged, Verdict, judge
-from launcher.values.renting import RentalState
+from launcher.values.renting import Instance, Rental, RentalState
 
 
 class Reconciled(NamedTuple):
@@ -39,15 +39,27 @@ def survey(renter: Renter, wanted: Collection[str] = (), adopted: Collection[str
     # In this order: a rental that is opened meanwhile is not known here, and its instance counts as a stranger's.
     rentals = renter.ledger.rentals()
     held = {rental.nonce for rental in rentals if renter.ledger.is_held(rental.nonce)}
+    instances = renter.provider.instances()
     return judge(
         rentals,
-        renter.provider.instances(),
+        (*instances, *_unlisted(renter, rentals, instances)),
         account=renter.provider.account,
         now=renter.clock.now(),
         held=held,
         wanted=wanted,
         adopted=adopted,
     )
+
+
+def _unlisted(renter: Renter, rentals: Iterable[Rental], instances: Iterable[Instance]) -> Iterator[Instance]:
+    """Yield the instances of open rentals that are there though the list lacks them: by the list alone they would be gone."""
+    listed = {instance.id for instance in instances}
+    for rental in rentals:
+        is_here = rental.intent.account == renter.provider.account
+        if rental.is_open and is_here and rental.instance is not None and rental.instance not in listed:
+            found = renter.provider.instance(rental.instance)
+            if found is not None:
+                yield found
 
 
 def reconcile(
@@ -97,4 +109,6 @@ def _record(renter: Renter, judged: Judged) -> None:
 def _is_billed(judged: Judged) -> bool:
     if judged.verdict in (Verdict.UNSETTLED, Verdict.ELSEWHERE):
         return True
-    return judged.instance is not None and judged.verdict is not Verdict.STRANGER
+    return judged.instance is not None and (
+        judged.verdict is not Verdict.STRANGER or (judged.rental is not None and judged.rental.is_open)
+    )

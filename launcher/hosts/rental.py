@@ -34,6 +34,9 @@ class Provider(Protocol):
     def instances(self) -> tuple[Instance, ...]:
         """Return every instance of the account. Raises ServiceError."""
 
+    def instance(self, instance_id: str) -> Instance | None:
+        """Return one instance of the account; None if there is none. Raises ServiceError."""
+
     def terminate(self, instance_id: str) -> None:
         """Ask for the end of an instance; one that does not exist is no error. Raises ServiceError."""
 

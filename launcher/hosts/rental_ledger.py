@@ -72,12 +72,14 @@ class Ledger:
                 os.close(descriptor)
             _sync_folder(self._folder)
         except OSError as error:
-            why = error.strerror or error
-            raise RefusedError(
-                f"{self._folder}: an instance is recorded here before it is rented, and that failed: {why}\n"
-                "  nothing was rented; make room or set the folder's permissions, then try again"
-            ) from error
+            mend = "nothing was rented; make room or set the folder's permissions, then try again"
+            raise RefusedError(f"{self.words(error)}\n  {mend}") from error
         return lock
+
+    def words(self, error: Exception) -> str:
+        """Return what is said when it cannot be written or read."""
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
+        return f"{self._folder}: what is rented is recorded here first, and that failed: {why}"
 
     def take(self, nonce: str) -> Lock | None:
         """Look after a rental from now on; None if another process does."""
@@ -141,6 +143,13 @@ class Ledger:
         with self._locked(nonce) as (descriptor, rental):
             if rental.missing_since is not None:
                 return rental
+            _append(descriptor, line)
+            return _after(rental, line)
+
+    def note_price(self, nonce: str, cents_per_hour: int) -> Rental:
+        """Record that an hour costs something else than was offered."""
+        line = {"kind": "price", "cents_per_hour": cents_per_hour}
+        with self._locked(nonce) as (descriptor, rental):
             _append(descriptor, line)
             return _after(rental, line)
 
@@ -235,10 +244,13 @@ def _read(path: Path) -> Rental | None:
         raise BadFileError(
             f"{path} holds no rental: it may be a newer launcher's\n  its instance, if any, is in the provider's list"
         ) from None
-    for text in rest:
-        if _is_json(text):  # else a write was cut off
-            rental = _after(rental, json.loads(text))
-    return rental
+    try:
+        for text in rest:
+            if _is_json(text):  # else a write was cut off
+                rental = _after(rental, json.loads(text))
+        return Rental.model_validate(dict(rental))
+    except (LookupError, TypeError, ValidationError):
+        raise BadFileError(f"{path}: a line of it is damaged: what it records may be billed") from None
 
 
 def _read_or_none(path: Path) -> Rental | None:
@@ -268,6 +280,9 @@ def _after(rental: Rental, line: dict[str, Any]) -> Rental:
     kind, time = line.get("kind"), line.get("time", rental.intent.time)
     if kind == "missing":
         return rental.model_copy(update={"missing_since": time})
+    if kind == "price":
+        intent = {**rental.intent.model_dump(), "cents_per_hour": line["cents_per_hour"]}
+        return rental.model_copy(update={"intent": Intent.model_validate(intent)})
     if kind == "extra":
         known = {extra.id: extra for extra in rental.extras}
         known[line["instance"]] = Extra(line["instance"], line.get("cents"))

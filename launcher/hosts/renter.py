@@ -5,15 +5,17 @@ Whatever happens in between, to the answers or to this process, `reconcile` can 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from launcher.errors import ServiceError, UnsettledError
+from launcher.errors import BadFileError, RefusedError, ServiceError, UnsettledError
 from launcher.hosts.rental import Provider, is_passing
 from launcher.hosts.rental_ledger import Ledger, new_nonce
-from launcher.planning.reconciling import SETTLE_S, first_of, is_late
+from launcher.planning.reconciling import SETTLE_S, UNMARKED, first_of, is_late, is_of, owner_of
 from launcher.remote.record.locks import Lock
 from launcher.values.clock import Clock
+from launcher.values.lambda_cloud import LambdaReason
 from launcher.values.renting import (
     Instance,
     InstanceState,
@@ -30,6 +32,8 @@ from launcher.values.renting import (
 LAUNCHES = 3
 """How many launches without an answer, and without an instance, are made for one rental."""
 POLL_S, BOOT_POLL_S = 5.0, 10.0
+FORBIDDEN = (LambdaReason.UNAUTHORIZED, LambdaReason.FORBIDDEN, LambdaReason.ACCOUNT_INACTIVE)
+"""Reasons for which no end is worth another try."""
 END_S = 600.0
 """How long an instance may be listed after its end was asked for."""
 
@@ -56,6 +60,27 @@ class Renter:
         """`client` is what this machine is called in the tags of its instances."""
         self.provider, self.ledger, self.clock = provider, ledger, clock
         self._client = client
+        self._unwritten: dict[str, Rental] = {}
+
+    def known(self, rental: Rental) -> Rental:
+        """Return a rental as the ledger has it now, or as it is known here if that cannot be read or written any more."""
+        if rental.nonce in self._unwritten:
+            return self._unwritten[rental.nonce]
+        with contextlib.suppress(OSError, BadFileError):
+            return self.ledger.rental(rental.nonce)
+        return rental
+
+    def cost(self, rental: Rental) -> str:
+        """Return what all machines that were rented for a rental's run have cost until now, at most."""
+        others = [one for one in self.ledger.rentals() if one.nonce != rental.nonce]
+        return dollars(run_cents([rental, *others], rental.intent.run, self.clock.now()))
+
+    def find(self, rental: Rental) -> Instance | None:
+        """Return a rental's instance; None if the account has it no more. Raises ServiceError."""
+        found = first_of(rental, self.provider.instances())
+        if found is None and rental.instance is not None:
+            return self.provider.instance(rental.instance)  # a list may lack what is there
+        return found
 
     def rent(self, offer: Offer, region: str, run: str, deadline: float, setup: Setup) -> Rented:
         """Launch an instance for a run, and return it as soon as the provider has accepted it.
@@ -105,6 +130,13 @@ class Renter:
             now = self.clock.now()
             instance = self._look_for(rental)
             report(rental, instance)
+            if (
+                instance is not None
+                and (price := instance.cents_per_hour or 0) > rental.intent.cents_per_hour
+            ):
+                offered, rental = rental.intent.cents_per_hour, self.ledger.note_price(rental.nonce, price)
+                why = f"an hour costs {dollars(price)}, and not {dollars(offered)} as was offered"
+                raise self._given_up(rental, RentalReason.PRICE, why)
             if instance is not None and instance.is_ready:
                 self.ledger.step(rental.nonce, RentalState.READY, self.clock.now())
                 return instance
@@ -124,20 +156,31 @@ class Renter:
 
         Raises ServiceError if one is still billed.
         """
-        recorded = self.ledger.rental(rental.nonce).instance or rental.instance
-        ids = dict.fromkeys([recorded] if recorded else [])
+        rental = self.known(rental)
+        ids = dict.fromkeys([rental.instance] if rental.instance else [])
         try:
             listed = self.provider.instances()
             self._note_gone_extras(rental.intent.run, listed)
-            ids |= dict.fromkeys(one.id for one in listed if one.nonce == rental.nonce and one.is_billed)
+            unmarked = [one.id for one in listed if one.id in ids and not is_of(one, rental)]
+            ids |= dict.fromkeys(one.id for one in listed if is_of(one, rental) and one.is_billed)
         except ServiceError as error:
             if not is_passing(error) or not ids:
                 raise
+            unmarked = []
+        for one in unmarked:
+            del ids[one]  # the answer to the launch may have been wrong
         left = self.end_all([Ending(one, why, rental) for one in ids])
-        ended = self.ledger.rental(rental.nonce)
+        ended = self.known(rental)
+        cost = self.cost(ended)
+        if unmarked:
+            raise ServiceError(
+                self.provider.name,
+                RentalReason.STILL_BILLED,
+                f"{self.provider.name}: {unmarked[0]} is left alone: {UNMARKED}; {cost} so far if it is yours\n"
+                f"  look at the provider's page; to end it   launch reconcile --adopt {unmarked[0]}",
+            )
         if left:
             names = ", ".join(ending.instance for ending in left)
-            cost = dollars(ended.cents_at(self.clock.now()))
             raise ServiceError(
                 self.provider.name,
                 RentalReason.STILL_BILLED,
@@ -150,15 +193,23 @@ class Renter:
         """End some instances; return those that are still listed when the time is up.
 
         An answer to a call is not believed: the list says when an instance has gone, and one that has not begun to end is
-        asked for again.
+        asked for again. One that is refused, or a ledger that cannot be written, keeps none of the others. Raises
+        ServiceError once nothing is left but what the account may not end.
         """
         left = {ending.instance: self._begin(ending) for ending in endings}
         until = self.clock.now() + limit_s
         is_ending, is_known = set[str](), set[str]()
         while left:
+            forbidden: dict[str, ServiceError] = {}
             for instance_id in left.keys() - is_ending:
-                if self._terminate(instance_id):
+                try:
+                    self.provider.terminate(instance_id)
                     is_known.add(instance_id)
+                except ServiceError as error:  # another one than these may be over in a moment
+                    if error.reason in FORBIDDEN:
+                        forbidden[instance_id] = error
+            if forbidden and forbidden.keys() == left.keys():
+                raise next(iter(forbidden.values()))
             self.clock.sleep(POLL_S)
             listed = self._listed()
             if listed is not None:
@@ -172,9 +223,9 @@ class Renter:
 
     def end_late(self, instances: Iterable[Instance], rentals: Iterable[Rental]) -> None:
         """Ask for the end of instances whose launches were given up before they appeared."""
-        by_nonce = {rental.nonce: rental for rental in rentals}
+        known = tuple(rentals)
         for instance in instances:
-            rental = by_nonce.get(instance.nonce)
+            rental = owner_of(instance, known)
             if (
                 rental is not None
                 and is_late(instance, rental)
@@ -190,12 +241,17 @@ class Renter:
         except UnsettledError as error:
             return self._settle(intent, error)
         except ServiceError as error:
-            self.ledger.step(intent.nonce, RentalState.REFUSED, self.clock.now(), why=error.reason)
+            with contextlib.suppress(OSError):
+                self.ledger.step(intent.nonce, RentalState.REFUSED, self.clock.now(), why=error.reason)
             raise
-        rental = self.ledger.step(intent.nonce, RentalState.LAUNCHED, self.clock.now(), instance=ids[0])
-        for other in ids[1:]:
-            self._end_extra(rental, other)
-        return rental
+        now = self.clock.now()
+        try:
+            return self.ledger.step(intent.nonce, RentalState.LAUNCHED, now, instance=ids[0])
+        except (OSError, BadFileError) as error:
+            rental = Rental(intent=intent, state=RentalState.LAUNCHED, instance=ids[0], launched=now)
+            self._unwritten[intent.nonce] = rental
+            self.end(rental, "it could not be recorded")
+            raise RefusedError(f"{self.ledger.words(error)}\n  what was rented is gone again") from error
 
     def _settle(self, intent: Intent, lost: UnsettledError) -> Rental | None:
         """Look for the instance of a launch without an answer; return None once it has had its time.
@@ -210,7 +266,7 @@ class Renter:
             if instances is not None and (first := first_of(rental, instances)) is not None:
                 rental = self.ledger.step(intent.nonce, RentalState.LAUNCHED, now, instance=first.id)
                 for other in instances:
-                    if other.nonce == intent.nonce and other.id != first.id and other.is_billed:
+                    if is_of(other, rental) and other.id != first.id and other.is_billed:
                         self._end_extra(rental, other.id)
                 return rental
             if instances is not None and now >= began + SETTLE_S:
@@ -228,10 +284,10 @@ class Renter:
                 return None
             self.clock.sleep(POLL_S)
         self.end_late(instances, rentals)
-        current = next(one for one in rentals if one.nonce == rental.nonce)
+        current = next((one for one in rentals if one.nonce == rental.nonce), rental)
         first = first_of(current, instances)
         for other in instances:
-            is_other = other.nonce == rental.nonce and (first is None or other.id != first.id)
+            is_other = is_of(other, current) and (first is None or other.id != first.id)
             if is_other and other.is_billed and other.state is not InstanceState.ENDING:
                 self._end_extra(rental, other.id)
         self._note_gone_extras(rental.intent.run, instances)
@@ -263,24 +319,27 @@ class Renter:
     def _note_gone_extras(self, run: str, listed: Iterable[Instance]) -> None:
         """Record what other instances of a run's launches have cost, once they are not listed any more."""
         billed, now = {one.id for one in listed if one.is_billed}, self.clock.now()
-        for rental in self.ledger.rentals():
-            for extra in rental.extras if rental.intent.run == run else ():
-                if extra.cents is None and extra.id not in billed:
-                    self.ledger.note_extra(rental.nonce, extra.id, rental.time_cents(now))
+        with contextlib.suppress(OSError, BadFileError):  # a later command finds out again
+            for rental in self.ledger.rentals():
+                for extra in rental.extras if rental.intent.run == run else ():
+                    if extra.cents is None and extra.id not in billed:
+                        self.ledger.note_extra(rental.nonce, extra.id, rental.time_cents(now))
 
     def _begin(self, ending: Ending) -> Ending:
         """Record that an instance is to be ended."""
         if ending.rental is None:
             return ending
-        rental = self.ledger.step(
-            ending.rental.nonce,
-            RentalState.ENDING,
-            self.clock.now(),
-            instance=ending.rental.instance or ending.instance,
-            why=ending.why,
-        )
-        if rental.instance != ending.instance:
-            rental = self.ledger.note_extra(rental.nonce, ending.instance)
+        rental = ending.rental
+        with contextlib.suppress(OSError, BadFileError):  # it is ended all the same
+            rental = self.ledger.step(
+                rental.nonce,
+                RentalState.ENDING,
+                self.clock.now(),
+                instance=rental.instance or ending.instance,
+                why=ending.why,
+            )
+            if rental.instance != ending.instance:
+                rental = self.ledger.note_extra(rental.nonce, ending.instance)
         return ending._replace(rental=rental)
 
     def _finish(self, ending: Ending) -> None:
@@ -288,14 +347,19 @@ class Renter:
         rental, now = ending.rental, self.clock.now()
         if rental is None:
             return
-        if rental.instance == ending.instance:
-            self.ledger.step(rental.nonce, RentalState.ENDED, now, cents=rental.time_cents(now))
-        else:
-            self.ledger.note_extra(rental.nonce, ending.instance, rental.time_cents(now))
+        cost = rental.time_cents(now)
+        try:
+            if rental.instance == ending.instance:
+                self.ledger.step(rental.nonce, RentalState.ENDED, now, cents=cost)
+            else:
+                self.ledger.note_extra(rental.nonce, ending.instance, cost)
+        except (OSError, BadFileError):  # a later command finds out again
+            over = {"state": RentalState.ENDED, "ended": now, "cents": cost, "why": ending.why}
+            if rental.instance == ending.instance:
+                self._unwritten[rental.nonce] = rental.model_copy(update=over)
 
     def _given_up(self, rental: Rental, reason: RentalReason, why: str) -> ServiceError:
         """End a rental that came to nothing; return the error that says so."""
-        self.end(rental, reason)
-        cost = dollars(run_cents(self.ledger.rentals(), rental.intent.run, self.clock.now()))
+        cost = self.cost(self.end(rental, reason))
         words = f"{self.provider.name}: {rental.intent.type} for {rental.intent.run}: {why}; it was ended, and cost at most {cost}"
         return ServiceError(self.provider.name, reason, words)

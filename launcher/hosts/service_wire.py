@@ -66,7 +66,7 @@ class Reply(NamedTuple):
             return None
         try:
             return json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
 
@@ -75,7 +75,7 @@ class ServiceWire:
 
     def __init__(self, base: str) -> None:
         """Raises UsageError unless it is HTTPS, or this machine's own loopback."""
-        import requests
+        from launcher.hosts.answer_limit import OneAnswerSession
 
         parts = urlsplit(base)
         if parts.username or (parts.scheme != "https" and parts.hostname not in LOOPBACK):
@@ -85,7 +85,7 @@ class ServiceWire:
         self.where = parts.hostname or base
         self._base = base.rstrip("/")
         self._known: set[str] = set()
-        self._session = requests.Session()
+        self._session = OneAnswerSession(CALL_S)
         self._session.trust_env = False  # it would read ~/.netrc, and let it win over our header
         self._session.headers["User-Agent"] = "launcher"
 
@@ -216,9 +216,6 @@ def _pieces(response: requests.Response) -> Iterator[bytes]:
     import urllib3
 
     failed: WireError | None = None
-    if response.is_redirect:  # `requests` has read its body, though it was not to follow it
-        yield response.content
-        return
     try:
         while piece := response.raw.read1(PIECE_BYTES, decode_content=True):
             yield piece

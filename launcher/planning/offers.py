@@ -15,6 +15,7 @@ from pydantic import Field
 
 from launcher.errors import CardBusyError, RefusedError
 from launcher.values.base import Written
+from launcher.values.lambda_settings import LONGEST_HOURS
 from launcher.values.parsing import unknown_name
 from launcher.values.profile import Profile
 from launcher.values.renting import Offer, cents, dollars
@@ -40,7 +41,7 @@ _FAMILIES = {
 class Limits(Written):
     """What a rental may take at most; one of them is needed."""
 
-    max_hours: Annotated[float, Field(gt=0, le=24 * 365)] | None = None
+    max_hours: Annotated[float, Field(gt=0, le=LONGEST_HOURS)] | None = None
     max_cents: Annotated[int, Field(gt=0)] | None = None
 
 
@@ -249,7 +250,7 @@ def _unfit(host: str, listed: Sequence[Offer], wish: Wish) -> RefusedError:
 
 def _limit_s(offer: Offer, limits: Limits) -> float:
     """Return how long an offer may be rented: in whole minutes, as it is billed."""
-    hours = [] if limits.max_hours is None else [limits.max_hours]
+    hours = [LONGEST_HOURS] if limits.max_hours is None else [limits.max_hours]
     if limits.max_cents is not None:
         hours.append(limits.max_cents / offer.cents_per_hour)
     return int(min(hours) * 60 + 1e-6) * 60.0

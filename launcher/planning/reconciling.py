@@ -40,6 +40,8 @@ class Verdict(StrEnum):
     ELSEWHERE = "elsewhere"
 
 
+UNMARKED = "the answer to a launch of ours named it, and it carries no mark of launcher's"
+"""Why an instance is left alone though our ledger has its id."""
 ENDED = (Verdict.DUE, Verdict.ORPHAN, Verdict.ADOPTED)
 """The verdicts whose instances are to be ended."""
 
@@ -71,20 +73,51 @@ def judge(
     by_nonce = {rental.nonce: rental for rental in rentals}
     billed = [instance for instance in instances if instance.is_billed]
     first = {nonce: first_of(rental, billed) for nonce, rental in by_nonce.items()}
-    found = []
+    found, unmarked = [], set()
     for instance in billed:
-        rental = by_nonce.get(instance.nonce) if instance.nonce else None
+        rental = owner_of(instance, rentals)
+        named_by = next((one for one in rentals if one.is_open and one.instance == instance.id), None)
         if instance.id in adopted:
-            found.append(Judged(Verdict.ADOPTED, "named by you", instance, rental))
+            found.append(Judged(Verdict.ADOPTED, "named by you", instance, rental or named_by))
+        elif rental is None and named_by is not None:
+            unmarked.add(named_by.nonce)
+            found.append(Judged(Verdict.STRANGER, UNMARKED, instance, named_by))
         elif rental is None:
             found.append(_stranger(instance))
         elif first[rental.nonce] != instance:
             found.append(Judged(Verdict.ORPHAN, "its launch made another instance too", instance, rental))
         else:
             found.append(_ours(instance, rental, now, rental.nonce in held, rental.intent.run in wanted))
-    missing = [rental for rental in rentals if rental.is_open and first[rental.nonce] is None]
+    missing = [
+        rental
+        for rental in rentals
+        if rental.is_open and first[rental.nonce] is None and rental.nonce not in unmarked
+    ]
     found += [_missing(rental, account, now, rental.nonce in held) for rental in missing]
     return tuple(found)
+
+
+def is_of(instance: Instance, rental: Rental) -> bool:
+    """Whether an instance is a rental's.
+
+    It carries the rental's mark, and is what was launched: a mark may be copied to another instance. Once it was seen with
+    its mark, which `ready` records, its id says so too: a person may rename it.
+    """
+    if rental.ready is not None and instance.id == rental.instance:
+        return True
+    intent = rental.intent
+    is_alike = instance.type in ("", intent.type) and instance.region in ("", intent.region)
+    return instance.nonce == rental.nonce and (is_alike or _is_extra(instance, rental))
+
+
+def owner_of(instance: Instance, rentals: Iterable[Rental]) -> Rental | None:
+    """Return the rental of which an instance is; None for a stranger's."""
+    return next((rental for rental in rentals if is_of(instance, rental)), None)
+
+
+def has_any_of(instances: Iterable[Instance], rental: Rental) -> bool:
+    """Whether an account has an instance of a rental, whichever of its keys it was rented with."""
+    return any(is_of(instance, rental) for instance in instances)
 
 
 def first_of(rental: Rental, instances: Iterable[Instance]) -> Instance | None:
@@ -93,11 +126,7 @@ def first_of(rental: Rental, instances: Iterable[Instance]) -> Instance | None:
     It is the recorded one. Without a record it is the older one: the provider does not tell when an instance was launched,
     so that is the one that has come further, then the one with the lower id, which every client finds alike.
     """
-    own = [
-        instance
-        for instance in instances
-        if instance.nonce == rental.nonce and not _is_extra(instance, rental)
-    ]
+    own = [instance for instance in instances if is_of(instance, rental) and not _is_extra(instance, rental)]
     recorded = [instance for instance in own if instance.id == rental.instance]
     if recorded or rental.instance is not None:
         return next(iter(recorded), None)
@@ -125,7 +154,7 @@ def loss(instance: Instance | None) -> Loss | None:
 def is_late(instance: Instance, rental: Rental) -> bool:
     """Whether an instance came after its rental was given up or had ended: nobody will use it."""
     over = (RentalState.ENDED, RentalState.REFUSED, RentalState.UNSEEN)
-    return instance.is_billed and instance.nonce == rental.nonce and rental.state in over
+    return instance.is_billed and is_of(instance, rental) and rental.state in over
 
 
 def _is_extra(instance: Instance, rental: Rental) -> bool:

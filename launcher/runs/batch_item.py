@@ -187,8 +187,10 @@ def give_up_machine(run: str, view: View) -> None:
     from launcher.runs.tenant import take
 
     if (tenant := take(found)) is not None:
-        tenant.give_up(view)
-        tenant.release()
+        try:
+            tenant.give_up(view, RunError(f"{run} never began on its machine"))
+        finally:
+            tenant.release()
 
 
 def _put_back(queue: BatchQueue, item: Item, verdict: Verdict, words: str) -> Attempt:

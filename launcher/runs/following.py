@@ -213,7 +213,7 @@ def what_stayed(pulled: Pulled, host: str, mirror: Mirror) -> list[str]:
         )
     if checkpoints := checkpoints_left(pulled, mirror):
         size = decimal(sum(file.size for file in checkpoints))
-        folders = sorted({_checkpoint_of(file.path) for file in checkpoints}, key=_by_number)
+        folders = sorted({checkpoint_of(file.path) for file in checkpoints}, key=by_number)
         more = f" and {len(folders) - 3} more" if len(folders) > 3 else ""
         lines.append(
             f"checkpoints stay on {host}: {', '.join(folders[-3:])}{more} ({size})   launch pull {short} {folders[-1]}"
@@ -241,7 +241,7 @@ def _listed(files: list[Output]) -> str:
     return ", ".join(words) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
 
 
-def _checkpoint_of(path: str) -> str:
+def checkpoint_of(path: str) -> str:
     """Return the checkpoint's folder that a file is in, as it is named to pull it."""
     parts = path.split("/")
     if parts[0] == "checkpoints":
@@ -250,8 +250,8 @@ def _checkpoint_of(path: str) -> str:
     return shown_path("/".join(parts[: depth + 1]))
 
 
-def _by_number(folder: str) -> tuple[str, int]:
-    """Sort `checkpoint-9` before `checkpoint-12`."""
+def by_number(folder: str) -> tuple[str, int]:
+    """Return the name and the number of a checkpoint's folder, which sort `checkpoint-9` before `checkpoint-12`."""
     name = folder.rstrip("0123456789")
     return name, int(folder[len(name) :] or 0)
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM held back while a run starts, until what follows the run can answer them.
+"""Ctrl-C, SIGTERM and SIGHUP held back while a run starts, until what follows the run can answer them.
 
 Signals belong to the main thread: another thread that starts runs holds none back.
 """
@@ -9,7 +9,7 @@ import signal
 from types import FrameType
 from typing import Protocol
 
-_HELD = (signal.SIGINT, signal.SIGTERM)
+_HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts(Protocol):
@@ -27,17 +27,23 @@ class NoInterrupts:
 
 
 class HeldInterrupts:
-    """Hold back both signals from now until `release`, and remember the first that came."""
+    """Hold back these signals from now until `release`, and remember the first that came."""
 
     def __init__(self) -> None:
         self.first: int | None = None
-        self._before = [signal.signal(number, self._note) for number in _HELD]
+        held = [number for number in _HELD if number != signal.SIGHUP or not _is_ignored(number)]
+        self._before = [(number, signal.signal(number, self._note)) for number in held]
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self.first = self.first or number
 
     def release(self) -> int | None:
         """Restore the handlers; return the signal that came, None if none did."""
-        for number, handler in zip(_HELD, self._before, strict=True):
+        for number, handler in self._before:
             signal.signal(number, handler)
         return self.first
+
+
+def _is_ignored(number: int) -> bool:
+    """Whether a signal is ignored, as `nohup` has SIGHUP."""
+    return signal.getsignal(number) == signal.SIG_IGN

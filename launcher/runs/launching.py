@@ -59,6 +59,7 @@ from launcher.runs.env_file import HiddenValues
 from launcher.runs.held_interrupts import HeldInterrupts, Interrupts
 from launcher.runs.hook_note import hook_note
 from launcher.runs.kaggle_account import say_if_new
+from launcher.runs.key_stays import check_key_stays
 from launcher.runs.loading import Load, load
 from launcher.runs.mirror import Mirror
 from launcher.runs.probing import choose_profile, describe, probe
@@ -198,6 +199,8 @@ def launch(
         check_has(host, "verify")
     settle(session_check.refusals(task, host), view)
     secrets = secret_values.values(task.job, resolved.values)
+    if host.lambda_cloud is not None:
+        check_key_stays(host.name, task.job, secrets)
     if task.said:
         view.note(task.said)
     settle([*job_check.findings(task), *secret_values.findings(resolved.values)], view)

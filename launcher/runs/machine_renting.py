@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.errors import CardBusyError, HostError, HostKeyError, ServiceError
+from launcher.errors import CardBusyError, HostError, HostKeyError, RefusedError, ServiceError
 from launcher.hosts.instance_keys import login_key, new_key, user_data
 from launcher.hosts.instance_login import Login, log_in
 from launcher.hosts.new_keys import NEW_KEYS
+from launcher.hosts.rental import is_passing
 from launcher.hosts.rental_account import LambdaAccount, open_account, registered_key
 from launcher.hosts.rental_ledger import usual_folder
 from launcher.hosts.renter import Rented
@@ -57,6 +58,9 @@ def rent(order: Order, view: View) -> Tenant:
     account = open_account(order.settings)
     try:
         return _Renting(order, account, view).rent()
+    except OSError as error:
+        account.close()
+        raise RefusedError(account.renter.ledger.words(error)) from error
     except BaseException:
         account.close()
         raise
@@ -71,18 +75,22 @@ class _Renting:
         self._host_key = new_key()
 
     def rent(self) -> Tenant:
-        with self._view.stage("rent") as stage:
-            held, candidate = self._first_free(stage)
-            stage.text = self._words(held.rental, candidate)
-        tenant = Tenant(self._account, held, self._tenancy(held.rental, None))
+        tenant = None
         try:
+            with self._view.stage("rent") as stage:
+                held, candidate = self._first_free(stage)
+                tenant = Tenant(self._account, held, self._tenancy(held.rental, None))
+                stage.text = self._words(held.rental, candidate)
             with self._view.stage("boot") as stage:
                 instance = self._boot(held.rental, candidate, stage)
             tenant.tenancy = self._tenancy(held.rental, instance)
             self._prepare(tenant, held.rental.since + boot_limit_s(candidate.priced.offer.cards))
-        except BaseException:
-            tenant.give_up(self._view)
-            tenant.release()
+        except BaseException as error:
+            if tenant is not None:
+                try:
+                    tenant.give_up(self._view, error)
+                finally:
+                    tenant.release()
             raise
         return tenant
 
@@ -113,6 +121,10 @@ class _Renting:
         try:
             return self._order.find_again()
         except CardBusyError:
+            return ()
+        except ServiceError as error:
+            if not is_passing(error):
+                raise
             return ()
 
     def _nothing_free(
@@ -146,7 +158,7 @@ class _Renting:
                 continue
             with contextlib.suppress(HostError, OSError):
                 self._renter.end(rental, "the launch was interrupted")
-            if self._renter.ledger.rental(rental.nonce).is_open:
+            if self._renter.known(rental).is_open:
                 self._view.note("an instance of the interrupted launch may still appear   launch reconcile")
 
     def _setup(self) -> Setup:

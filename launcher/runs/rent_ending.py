@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable
 
 from launcher.errors import AgentError, HostError, LaunchError, RunError, ServiceError, UnreachableError
 from launcher.hosts import Desk
 from launcher.runs.checkpoint_pulling import WHOLE, pull_checkpoint
-from launcher.runs.following import LOST_LINKS, pause, refresh
+from launcher.runs.control import known_summary
+from launcher.runs.following import LOST_LINKS, by_number, checkpoint_of, pause, refresh
 from launcher.runs.mirror import Mirror
-from launcher.runs.pulling import Choice, came, pull, shown_path
+from launcher.runs.pulling import Choice, Pulled, came, pull, shown_path
 from launcher.runs.run_desk import open_desk
 from launcher.runs.tenant import Tenant
 from launcher.runs.view import View
+from launcher.values.output import Output
 from launcher.values.record import State, is_terminal
 from launcher.values.renting import RentalReason
 
-AGAIN_S = 60.0
-"""How long a process in the background waits before it tries again to bring files home."""
+OLDER_BYTES = 20_000_000_000
+"""So much of a script's older checkpoints comes home: it costs a few minutes of the rent."""
 NO_LIMIT = sys.maxsize
 """Everything comes home whatever its size: nothing can be fetched from a machine that is gone."""
 
@@ -31,17 +34,19 @@ def is_over(state: str) -> bool:
 def bring_home(desk: Desk, mirror: Mirror, state: str, view: View) -> None:
     """Bring everything home that a run made on a machine that will be gone, and prove it by the host's own digests.
 
-    Of a run that has not succeeded that includes its newest whole checkpoint, if it has one. Raises RunError if something
-    cannot be sent or does not fit here, and HostError.
+    Of a run that has not succeeded that includes its newest whole checkpoint, if it has one, and of any run the checkpoints
+    of a script that saves its own. Raises RunError if something cannot be sent or does not fit here, and HostError.
     """
     refresh(desk, mirror)
     with view.stage("home") as stage:
         pulled = pull(desk, mirror, Choice(NO_LIMIT), stage)
-        if pulled.left_out:
-            path, why = min(pulled.left_out.items())
-            more = f", and {len(pulled.left_out) - 1} more" if len(pulled.left_out) > 1 else ""
-            raise RunError(f"{mirror.run}: {shown_path(path)} cannot be brought home: {why}{more}")
+        _check_all_came(mirror, pulled)
         words = [came(pulled)]
+        chosen, others = own_checkpoints(pulled.checkpoints)
+        if chosen:
+            own = pull(desk, mirror, Choice(NO_LIMIT, tuple(chosen)), stage)
+            _check_all_came(mirror, own)
+            words.append(f"{', '.join(chosen)}: {came(own)}")
         if state != State.SUCCEEDED:
             try:
                 words.append(pull_checkpoint(desk, mirror, WHOLE, stage).words)
@@ -49,20 +54,59 @@ def bring_home(desk: Desk, mirror: Mirror, state: str, view: View) -> None:
                 if error.code != "no-checkpoint":
                     raise
         stage.text = "; ".join([*words, "each as its machine has it"])
+    if others:
+        view.note(f"older checkpoints are left behind, and go with the machine: {', '.join(others)}")
+
+
+def _check_all_came(mirror: Mirror, pulled: Pulled) -> None:
+    if pulled.left_out:
+        path, why = min(pulled.left_out.items())
+        more = f", and {len(pulled.left_out) - 1} more" if len(pulled.left_out) > 1 else ""
+        raise RunError(f"{mirror.run}: {shown_path(path)} cannot be brought home: {why}{more}")
+
+
+def own_checkpoints(files: Iterable[Output]) -> tuple[list[str], list[str]]:
+    """Return the checkpoints that a script saved by itself and that come home, and those that do not.
+
+    They may be all that it has made. The newest of each series comes, and older ones as long as they are not too large.
+    """
+    sizes: dict[str, int] = {}
+    for file in files:
+        if not file.path.startswith("checkpoints/"):  # of those that launcher has sealed one is enough
+            folder = checkpoint_of(file.path)
+            sizes[folder] = sizes.get(folder, 0) + file.size
+    newest = {by_number(folder)[0]: folder for folder in sorted(sizes, key=by_number)}
+    left, chosen = OLDER_BYTES, set(newest.values())
+    for folder in sorted(sizes.keys() - chosen, key=lambda one: -by_number(one)[1]):
+        left -= sizes[folder]
+        if left < 0:
+            break
+        chosen.add(folder)
+    return sorted(chosen, key=by_number), sorted(sizes.keys() - chosen, key=by_number)
 
 
 def end_rent(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:
     """Bring a run that is over home, and end its rent; a machine that the user keeps has until its limit.
 
-    If its files do not come home, the machine is left, and that is said with what it costs: a process in the background
-    tries again until the limit, which ends it all the same.
+    If its files do not come home, that is said with what the machine costs, and a process in the background goes on trying.
+    In that process it raises RunError then.
     """
     if not is_over(state):
         return
     if tenant.tenancy.keeps and not tenant.is_past and not _keep(tenant, mirror, view):
         return
-    if _is_home(tenant, mirror, state, view):
-        tenant.end(RentalReason.LIMIT if tenant.is_past else f"the run has ended: {state}", view)
+    try:
+        _bring_home_over_lost_links(tenant, mirror, state, view)
+    except ServiceError:
+        raise  # the rent is over
+    except (HostError, RunError) as error:
+        words = f"{tenant.host.name}: its machine is not ended, since not all is here: {str(error).splitlines()[0]}"
+        if tenant.is_keeper:
+            raise RunError(words) from error  # it tries again
+        view.note(f"{words}   to lose the rest   launch reconcile --adopt {tenant.rental.instance}")
+        view.note(look_after(tenant, mirror))
+        return
+    tenant.end(RentalReason.LIMIT if tenant.is_past else f"the run has ended: {state}", view)
 
 
 def _keep(tenant: Tenant, mirror: Mirror, view: View) -> bool:
@@ -77,29 +121,30 @@ def _keep(tenant: Tenant, mirror: Mirror, view: View) -> bool:
     return False
 
 
-def _is_home(tenant: Tenant, mirror: Mirror, state: str, view: View) -> bool:
-    """Bring a run home; return whether its machine may end, which a limit decides that is well past. Raises ServiceError."""
-    has_said = False
-    while True:
-        try:
-            _bring_home_over_lost_links(tenant, mirror, state, view)
-            return True
-        except ServiceError:
-            raise  # the rent is over
-        except (HostError, RunError) as error:
-            if not has_said:
-                view.note(_not_home(tenant, mirror, error))
-        if not tenant.is_keeper:
-            return False
-        has_said = True
-        if not tenant.is_left_alone_until(_is_time(tenant, tenant.renter.clock.now() + AGAIN_S)):
-            return False
-        if tenant.is_overdue:
-            return True
+def end_at_limit(tenant: Tenant, mirror: Mirror, view: View) -> None:
+    """End a rent whose time is up though its run has not ended; before that, bring home what there is.
+
+    What cannot come is lost, which is said. Raises ServiceError if the machine is still billed.
+    """
+    try:
+        with open_desk(tenant.host, mirror) as desk:
+            bring_home(desk, mirror, known_summary(desk, mirror.run).state, view)
+    except (LaunchError, OSError) as error:
+        with contextlib.suppress(OSError):  # as of a log on a full disk
+            view.note(
+                f"{mirror.run}: not all came home before its machine is ended: {str(error).splitlines()[0]}"
+            )
+    tenant.end(RentalReason.LIMIT, view)
 
 
-def _is_time(tenant: Tenant, moment: float) -> Callable[[], bool]:
-    return lambda: tenant.is_overdue or tenant.renter.clock.now() >= moment
+def look_after(tenant: Tenant, mirror: Mirror) -> str:
+    """Leave a rental to a process in the background; return what is said about it. Raises ServiceError."""
+    cost, price, until = tenant.cost, tenant.price, tenant.until
+    keeper = tenant.hand_over(mirror)
+    return (
+        f"process {keeper.pid} goes on trying to bring home what is missing, and to end its machine, at the latest after {until}: "
+        f"{cost} so far, {price}   {keeper.log}"
+    )
 
 
 def _bring_home_over_lost_links(tenant: Tenant, mirror: Mirror, state: str, view: View) -> None:
@@ -123,13 +168,4 @@ def _kept(tenant: Tenant) -> str:
     return (
         f"{tenant.host.name}: its machine is kept, as its table says: {tenant.cost} so far, {tenant.price}, until its limit at {tenant.until}"
         f"   end it   launch reconcile --adopt {tenant.rental.instance}"
-    )
-
-
-def _not_home(tenant: Tenant, mirror: Mirror, error: LaunchError) -> str:
-    """Return what is said when a machine is left because its files did not come home."""
-    words = str(error).splitlines()[0]
-    return (
-        f"{tenant.host.name}: its machine is not ended, since not all is here: {words}; {tenant.cost} so far, {tenant.price}"
-        f"   try again   launch attach {mirror.short}     or lose them   launch reconcile --adopt {tenant.rental.instance}"
     )

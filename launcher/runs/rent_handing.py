@@ -25,12 +25,14 @@ def hand_over(tenant: Tenant, mirror: Mirror, view: View) -> None:
     )
 
 
-def leave(tenant: Tenant, view: View) -> None:
+def leave(tenant: Tenant, view: View, failure: BaseException) -> None:
     """End the rent of a launch that failed, unless its run may have begun: then it is looked after."""
     mirror = tenancies.mirror_of(tenant.tenancy)
     if mirror is None:
-        tenant.give_up(view)
-        tenant.release()
+        try:
+            tenant.give_up(view, failure)
+        finally:
+            tenant.release()
         return
     keeper = tenant.hand_over(mirror)
     view.note(

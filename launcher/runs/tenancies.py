@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ValidationError
 
-from launcher.errors import MachineGoneError
+from launcher.errors import BadFileError, MachineGoneError
 from launcher.hosts.rental_ledger import Ledger, usual_folder
 from launcher.runs.json_file import read_json
 from launcher.runs.mirror import Mirror
 from launcher.runs.whole_file import write_durably
+from launcher.values.lambda_settings import API, LambdaSettings
 from launcher.values.record import is_terminal
 from launcher.values.renting import Rental, RentalState, dollars, run_cents
 from launcher.values.tenancy import Tenancy
@@ -71,11 +72,18 @@ def remember_service(api: str) -> None:
 
 
 def services() -> list[str]:
-    """Return the addresses of the services at which this user has rented."""
+    """Return the addresses of the services at which this user has rented. Raises BadFileError for a damaged file."""
+    path = usual_folder() / SERVICES
     try:
-        return (usual_folder() / SERVICES).read_text().split()
+        found = path.read_text().split()
+        return [LambdaSettings(api=one).api for one in found]
     except FileNotFoundError:
         return []
+    except (OSError, ValueError):
+        raise BadFileError(
+            f"{path}: the addresses of the services where something is rented cannot be read\n"
+            f"  write them there, one a line; usually   {API}"
+        ) from None
 
 
 def rented() -> Iterator[RentedMachine]:
@@ -160,6 +168,17 @@ def mirror_of(tenancy: Tenancy) -> Mirror | None:
     """Return the mirror of a rental's run; None if its folder is gone, or the run never began."""
     mirror = Mirror(tenancy.run, Path(tenancy.runs))
     return mirror if (mirror.folder / "client.json").is_file() else None
+
+
+def damage(book: Ledger, rental: Rental) -> str | None:
+    """Return why nobody knows here whether a rental's run still needs it; None if it is known."""
+    path = book.place(rental.nonce) / TENANCY
+    if not path.exists():
+        return None  # it was not rented for long enough to have a run
+    tenancy = _read(book, rental)
+    if tenancy is None:
+        return f"{path} cannot be read"
+    return None if Path(tenancy.runs).is_dir() else f"{tenancy.runs}, the folder of its run, is not there"
 
 
 def _read(book: Ledger, rental: Rental) -> Tenancy | None:

@@ -10,15 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.errors import HostError, ServiceAuthError, ServiceError, UnreachableError
+from launcher.errors import BadFileError, HostError, ServiceAuthError, ServiceError, UnreachableError
 from launcher.hosts.rental import is_passing
 from launcher.hosts.rental_account import LambdaAccount, open_account
 from launcher.hosts.renter import Rented, Renter
-from launcher.planning.reconciling import GRACE_S, first_of, loss
+from launcher.planning.reconciling import GRACE_S, has_any_of, loss
 from launcher.runs import tenancies
 from launcher.runs.mirror import Mirror
 from launcher.runs.runs_folder import runs_folder
 from launcher.runs.view import View
+from launcher.values.clock import look_again_after
 from launcher.values.host import Host
 from launcher.values.lambda_cloud import PAGES
 from launcher.values.renting import (
@@ -26,7 +27,6 @@ from launcher.values.renting import (
     Rental,
     RentalReason,
     dollars,
-    run_cents,
 )
 from launcher.values.tenancy import Tenancy
 
@@ -53,8 +53,9 @@ class Tenant:
         self._account, self._lock = account, held.lock
         self.is_keeper = is_keeper
         self.nonce, self.tenancy = held.rental.nonce, tenancy
+        self._known = held.rental
         self._said: set[str] = set()
-        self._is_released = False
+        self.is_released = False
 
     @property
     def host(self) -> Host:
@@ -68,14 +69,14 @@ class Tenant:
 
     @property
     def rental(self) -> Rental:
-        """The rental as the ledger has it now."""
-        return self.renter.ledger.rental(self.nonce)
+        """The rental as the ledger has it now, or as it was last known here."""
+        self._known = self.renter.known(self._known)
+        return self._known
 
     @property
     def cost(self) -> str:
-        """What all machines of the run have cost until now, at most."""
-        others = [one for one in self.renter.ledger.rentals() if one.nonce != self.nonce]
-        return dollars(run_cents([self.rental, *others], self.tenancy.run, self.renter.clock.now()))
+        """What all machines of the run that it was rented for have cost until now, at most."""
+        return self.renter.cost(self.rental)
 
     @property
     def price(self) -> str:
@@ -89,8 +90,13 @@ class Tenant:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether its time is up, and the time that it takes to bring files home."""
+        """Whether its time is up for so long that it is ended, whatever its run does and whether its files are home."""
         return self.renter.clock.now() >= self.rental.intent.deadline + GRACE_S
+
+    @property
+    def still_rented(self) -> str:
+        """What is said when this process ends, and the rent does not."""
+        return f"{self.host.name}: its machine is still rented: {self.cost} so far, {self.price}   launch reconcile"
 
     @property
     def until(self) -> str:
@@ -117,29 +123,29 @@ class Tenant:
     def watch(self, view: View, error: UnreachableError | None = None) -> None:
         """Look whether the machine is still there, if its link is lost, and whether its time is up.
 
-        Raises ServiceError, with what was paid, once the rent is over: the run goes no further on this machine.
+        Raises ServiceError, with what was paid, once the rent is over: the run goes no further on this machine. With the
+        reason `limit` it has still to be ended.
         """
         rental = self.rental
         if not rental.is_open:
-            raise self._over(rental.why or RentalReason.GONE, "its rent was ended by another command")
+            raise self.over(rental.why or RentalReason.GONE, "its rent was ended by another command")
         if self.is_overdue:
-            self._end(RentalReason.LIMIT)
-            raise self._over(RentalReason.LIMIT, "its time was up, and its run had not ended")
+            raise self.over(RentalReason.LIMIT, "its time was up")
         if error is None:
             return
         try:
-            instances = self.renter.provider.instances()
+            found = self.renter.find(rental)
         except ServiceError as unanswered:
             if not is_passing(unanswered):
                 raise
             return  # the network here may be down
-        self._judge(first_of(rental, instances), view)
+        self._judge(found, view)
 
     def _judge(self, instance: Instance | None, view: View) -> None:
         """Deal with what the provider says of a machine that does not answer."""
         if (lost := loss(instance)) is not None:
             self._end(lost.reason)
-            raise self._over(*lost)
+            raise self.over(*lost)
         if instance is not None and not instance.is_ready and instance.word not in self._said:
             self._said.add(instance.word)
             short = self.tenancy.run.rpartition("-")[2]
@@ -149,7 +155,7 @@ class Tenant:
                 f"   go on elsewhere   launch recover {short} --host {self.host.name} --abandon"
             )
 
-    def _over(self, reason: str, why: str) -> ServiceError:
+    def over(self, reason: str, why: str) -> ServiceError:
         """Return the error that says why a run goes no further on this machine."""
         run = self.tenancy.run
         short = run.rpartition("-")[2]
@@ -157,14 +163,22 @@ class Tenant:
         mend = f"from a checkpoint that is here   launch recover {short} --host {self.host.name}"
         return ServiceError(self.host.name, reason, f"{words}\n  {mend}")
 
-    def is_left_alone_until(self, condition: Callable[[], bool]) -> bool:
+    def is_left_alone_until(
+        self, condition: Callable[[], bool], wait: Callable[[float], None] = look_again_after
+    ) -> bool:
         """Wait for a condition; return False as soon as the rent is over, or another command asks for the machine."""
         asked = self._asked
         while not condition():
             if not self.rental.is_open or asked.exists():
                 return False
-            time.sleep(LOOK_S)
+            wait(LOOK_S)
         return True
+
+    def is_left_alone_for(self, seconds: float) -> bool:
+        """Do the same for so long."""
+        clock = self.renter.clock
+        until = clock.now() + seconds
+        return self.is_left_alone_until(lambda: clock.now() >= until, clock.sleep)
 
     @property
     def _asked(self) -> Path:
@@ -174,29 +188,67 @@ class Tenant:
 
     def end(self, why: str, view: View) -> None:
         """End the rent; return once the provider does not list the machine any more. Raises ServiceError if it still does."""
+        try:
+            self._end_as_stage(why, view)
+        except OSError:  # of a terminal that was closed, or a log on a full disk: it is ended all the same
+            self._end(why)
+
+    def _end_as_stage(self, why: str, view: View) -> None:
         with view.stage("end") as stage:
             stage.progress(f"the rent of {self.host.name}'s machine")
-            ended = self._end(why)
+            try:
+                ended = self._end(why)
+            except ServiceError as error:
+                if error.reason == RentalReason.STILL_BILLED:
+                    raise
+                words = f"{error}\n  {self.still_rented}"
+                raise type(error)(error.host, error.reason, words, error.retry_s) from error
             minutes = (ended.ended or self.renter.clock.now()) - ended.since
             stage.text = f"the machine is gone: {minutes / 60:.0f} minutes, at most {self.cost}"
 
-    def give_up(self, view: View) -> None:
-        """End the rent after a failure, and say what was paid. A failure of that is only said: the first one is raised."""
+    def give_up(self, view: View, failure: BaseException) -> None:
+        """End the rent after a failure, and say what was paid.
+
+        If that fails too it is only said, since the first failure is raised. Raises ServiceError if the first one was an
+        interrupt, or another one comes: who interrupts is not to believe that nothing is left.
+        """
         if not self.rental.is_open:
             return
+        words = self.still_rented  # if it is interrupted
         try:
             self.end("the launch failed", view)
+            words = ""
         except (HostError, OSError) as error:
-            view.note(f"{error}")
+            words = str(error)
+        finally:
+            if words and not isinstance(sys.exception() or failure, Exception):
+                raise ServiceError(self.host.name, RentalReason.STILL_BILLED, words) from None
+        if words:
+            view.note(words)
 
     def _end(self, why: str) -> Rental:
         return self.renter.end(self.rental, why)
 
     def hand_over(self, mirror: Mirror) -> Keeper:
-        """Leave the rental to a process in the background, which follows the run and ends the rent. Raises OSError.
+        """Leave the rental to a process in the background, which follows the run and ends the rent.
 
-        It is the same as `launch attach`, in a session of its own, with the rental's lock from its first moment.
+        It is the same as `launch attach`, in a session of its own, with the rental's lock from its first moment. Raises
+        ServiceError if it cannot be started.
         """
+        try:
+            return self._hand_over(mirror)
+        except (OSError, BadFileError) as error:
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
+            words = (
+                f"{self.still_rented}\n  no process could be left that ends it: {why}\n"
+                f"  to lose what its run made   launch reconcile --adopt {self.rental.instance}"
+            )
+            raise ServiceError(self.host.name, RentalReason.STILL_BILLED, words) from error
+        finally:
+            self.release()
+
+    def _hand_over(self, mirror: Mirror) -> Keeper:
+        self.renter.ledger.rental(self.nonce)  # it finds the rental there
         log = self.renter.ledger.place(self.nonce) / tenancies.KEEPER_LOG
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = self._lock.fileno()
@@ -211,13 +263,12 @@ class Tenant:
                 pass_fds=(descriptor,),
                 start_new_session=True,
             )
-        self.release()
         return Keeper(process.pid, str(log))
 
     def release(self) -> None:
         """Look after it no more. Once is enough."""
-        if not self._is_released:
-            self._is_released = True
+        if not self.is_released:
+            self.is_released = True
             self._lock.release()
             self._account.close()
 
@@ -253,7 +304,7 @@ def take_idle(found: tenancies.RentedMachine) -> Tenant | None:
         asked.touch()
         until = time.monotonic() + YIELD_S
         while (tenant := take(found)) is None and time.monotonic() < until:
-            time.sleep(LOOK_S / 4)
+            look_again_after(LOOK_S / 4)
         return tenant
     finally:
         asked.unlink(missing_ok=True)
@@ -264,7 +315,7 @@ def _check_is_of(account: LambdaAccount, found: tenancies.RentedMachine) -> None
     provider, rental = account.renter.provider, found.rental
     if rental.intent.account == provider.account:
         return
-    if any(instance.nonce == rental.nonce for instance in provider.instances()):
+    if has_any_of(provider.instances(), rental):
         return
     name, short = found.tenancy.machine.name, found.tenancy.run.rpartition("-")[2]
     raise ServiceAuthError(

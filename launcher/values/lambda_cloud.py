@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
@@ -18,6 +18,12 @@ TAG_KEY = re.compile(r"[a-z][a-z0-9:-]+")
 TAG_KEY_CHARACTERS, TAG_VALUE_CHARACTERS = 55, 128
 USER_DATA_BYTES = 1_000_000
 HOSTNAME = r"^[a-z0-9][0-9a-z-]{0,62}$"
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
+"""An id, or a name of the service's own, which is shown, typed in commands and sent back: no other characters are read."""
+Address = Annotated[str, Field(pattern=r"^[0-9A-Fa-f.:]{2,45}$")]
+MostCents = Annotated[int, Field(gt=0, le=100_000_000)]
+MostCards = Annotated[int, Field(ge=0, le=4096)]
+Size = Annotated[int, Field(ge=0, le=1_000_000_000)]
 PROVIDER = "provider/"
 """The prefix of a code that comes from a service behind Lambda's own: its outages, quotas and empty racks."""
 
@@ -180,26 +186,26 @@ class NewInstance(Written):
 class Region(Record):
     """A place where Lambda has machines."""
 
-    name: str
+    name: Word
     description: str = ""
 
 
 class Specs(Record):
     """The size of an instance type."""
 
-    gpus: Annotated[int, Field(ge=0)]
-    vcpus: int = 0
-    memory_gib: int = 0
-    storage_gib: int = 0
+    gpus: MostCards
+    vcpus: Size = 0
+    memory_gib: Size = 0
+    storage_gib: Size = 0
 
 
 class InstanceType(Record):
     """A type of instance. `gpu_description` is the card with its memory, e.g. `H100 (80 GB SXM5)`."""
 
-    name: str
+    name: Word
     description: str = ""
     gpu_description: str = ""
-    price_cents_per_hour: Annotated[int, Field(gt=0)]
+    price_cents_per_hour: MostCents
     specs: Specs
 
 
@@ -220,8 +226,8 @@ class Tag(Record):
 class TypeName(Record):
     """What an instance says of its type."""
 
-    name: str = ""
-    price_cents_per_hour: int | None = None
+    name: Word | Literal[""] = ""
+    price_cents_per_hour: MostCents | None = None
 
 
 class LambdaInstance(Record):
@@ -230,10 +236,10 @@ class LambdaInstance(Record):
     The token and address of its Jupyter, which are credentials, are not read.
     """
 
-    id: Annotated[str, Field(min_length=1)]
+    id: Word
     status: str = ""
     name: str = ""
-    ip: str | None = None
+    ip: Address | Literal[""] | None = None
     private_ip: str | None = None
     region: Region | None = None
     instance_type: TypeName | None = None
@@ -279,4 +285,4 @@ class Image(Record):
 class Launched(Record):
     """The answer to a launch."""
 
-    instance_ids: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+    instance_ids: Annotated[list[Word], Field(min_length=1)]

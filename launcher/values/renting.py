@@ -142,6 +142,7 @@ class RentalReason(StrEnum):
     PREEMPTED = "preempted"
     GONE = "gone"
     LIMIT = "limit"
+    PRICE = "price"
     STILL_BILLED = "still-billed"
 
 

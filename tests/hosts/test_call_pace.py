@@ -14,6 +14,7 @@ from testbed import lambda_client
 from testbed.client import until
 
 import launcher
+from launcher.hosts import call_pace
 from launcher.hosts.call_pace import MOST_WAIT_S, Pace, back_off_s, usual_pace
 from launcher.values.clock import SystemClock
 
@@ -160,3 +161,24 @@ def test_the_usual_pace_lies_in_this_user_s_state(tmp_path, sim_clock, monkeypat
             pass
     names = sorted(path.name for path in (tmp_path / "launch" / "pace").iterdir())
     assert names == ["127.0.0.1-8080-api-v1.requests", "cloud.lambda.ai-api-v1.requests"]
+
+
+def test_a_client_that_was_stopped_in_its_turn_holds_others_for_a_while_only(
+    tmp_path, sim_clock, monkeypatch
+):
+    """As by Ctrl-Z: one of the others may have to end what costs money."""
+    monkeypatch.setattr(call_pace, "STUCK_S", 0.2)
+    pace = Pace(tmp_path, "lambda", sim_clock)
+    with pace.turn(), pace.turn():
+        pass
+
+
+def test_a_pace_that_cannot_be_kept_lets_calls_through(tmp_path, sim_clock):
+    """Nothing can be written there; calls keep their distance to each other."""
+    (tmp_path / "file").write_text("")
+    pace = Pace(tmp_path / "file" / "pace", "lambda", sim_clock)
+    before = sim_clock.now()
+    for _ in range(2):
+        with pace.turn(is_launch=True):
+            pass
+    assert sim_clock.now() - before >= 24

@@ -1,5 +1,6 @@
 """Whose key is used for Lambda Cloud, from which file, and that its value shows nowhere."""
 
+import os
 import pickle
 
 import pytest
@@ -79,3 +80,12 @@ def test_a_key_is_in_no_repr_and_is_not_pickled():
     assert key.fingerprint("https://a") != key.fingerprint("https://b")
     with pytest.raises(TypeError):
         pickle.dumps(key)
+
+
+def test_a_pipe_in_the_place_of_a_file_is_refused(tmp_path):
+    """Nobody may ever write to it."""
+    path = tmp_path / ".lambda_cloud" / "lambda_keys"
+    path.parent.mkdir()
+    os.mkfifo(path)
+    with pytest.raises(BadFileError, match="not a regular file"):
+        find_key({}, tmp_path)

@@ -131,6 +131,7 @@ def test_a_refusal_without_a_documented_code_goes_by_its_status(
         ({"kind": "accepted", "status": 502}, True),
         ({"kind": "accepted", "status": 500, "code": "global/internal-error"}, True),
         ({"kind": "accepted", "status": 400, "code": "provider/internal-unavailable"}, True),
+        ({"kind": "accepted", "status": 408}, True),
         ({"kind": "cut"}, False),
         ({"kind": "status", "status": 503}, False),
         ({"kind": "broken"}, False),

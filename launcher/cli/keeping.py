@@ -1,0 +1,70 @@
+"""See to it that the rent of a run's machine ends, whatever ends the command that looks after it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from launcher.errors import LaunchError, ServiceAuthError
+
+if TYPE_CHECKING:
+    from launcher.runs.mirror import Mirror
+    from launcher.runs.tenant import Tenant
+    from launcher.runs.view import View
+
+FIRST_PAUSE_S, LAST_PAUSE_S = 60.0, 300.0
+"""How long the process in the background waits after a first failure, and at most if it stays the same."""
+DENIED = 8
+"""How often in a row it may be denied: a key that is revoked does not come back."""
+
+
+@contextlib.contextmanager
+def handing_over(tenant: Tenant | None, mirror: Mirror, view: View) -> Iterator[None]:
+    """Leave the rental to a process in the background if the block fails, as on a full disk; it tries again.
+
+    Without a key that would help nobody, and only the cost is said.
+    """
+    try:
+        yield
+    except (LaunchError, OSError) as error:
+        if tenant is None or tenant.is_keeper or tenant.is_released or not tenant.rental.is_open:
+            raise
+        if isinstance(error, ServiceAuthError):
+            view.note(tenant.still_rented)
+            tenant.release()
+        else:
+            from launcher.runs.rent_ending import look_after
+
+            view.note(look_after(tenant, mirror))
+        raise
+
+
+def keep(follow: Callable[[], None], tenant: Tenant, mirror: Mirror, view: View) -> None:
+    """Follow a run until its rent has ended; try again after each failure. Once the time is up, end the rent all the same.
+
+    It returns too if another command asks for the machine. Raises LaunchError or OSError if the rent ended without the run's
+    end, or the key is accepted no more.
+    """
+    from launcher.runs.rent_ending import end_at_limit
+
+    denied, said, pause_s = 0, "", FIRST_PAUSE_S
+    while True:
+        try:
+            follow()
+            return
+        except (LaunchError, OSError) as error:
+            denied = denied + 1 if isinstance(error, ServiceAuthError) else 0
+            if not tenant.rental.is_open or denied == DENIED:
+                raise
+            words = str(error).splitlines()[0]
+            pause_s = min(2 * pause_s, LAST_PAUSE_S) if words == said else FIRST_PAUSE_S
+            with contextlib.suppress(OSError):  # its log may be on a full disk
+                if words != said:
+                    view.note(f"{words}; {tenant.cost} so far, {tenant.price}")
+            said = words
+        if tenant.is_overdue:
+            with contextlib.suppress(LaunchError):  # it says so, and is tried again
+                end_at_limit(tenant, mirror, view)
+        if not tenant.is_left_alone_for(pause_s):
+            return

@@ -1,0 +1,86 @@
+"""Connections whose answers begin in time: a limit for each read alone is renewed by whoever sends a byte now and then."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.connection import HTTPConnection, HTTPSConnection
+
+
+class OneAnswerSession(requests.Session):
+    """A session for which a redirect is an answer like any other: its body is not read as long as nobody asks for it."""
+
+    def __init__(self, answer_s: float) -> None:
+        """Let the head of an answer take so many seconds."""
+        super().__init__()
+        for scheme in ("http://", "https://"):
+            self.mount(scheme, _Adapter(answer_s))
+
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """Return that there is none."""
+
+
+@contextlib.contextmanager
+def _cut_after(connection: HTTPConnection, seconds: float) -> Iterator[None]:
+    """Cut a connection if the block takes longer. Raises TimeoutError then."""
+    is_cut = threading.Event()
+
+    def cut() -> None:
+        is_cut.set()
+        with contextlib.suppress(OSError, TypeError):  # TypeError: it has been closed
+            socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)  # below TLS, whose own farewell waits
+
+    timer = threading.Timer(seconds, cut)
+    timer.daemon = True
+    try:
+        timer.start()  # Ctrl-C may come here too, and a timer that is left would cut a later call
+        yield
+    finally:
+        timer.cancel()
+        if is_cut.is_set():
+            raise TimeoutError(f"no answer within {seconds:.0f} s")
+
+
+class _Adapter(HTTPAdapter):
+    """Makes such connections, also to a proxy."""
+
+    def __init__(self, answer_s: float) -> None:
+        self._pools = _pools(answer_s)
+        super().__init__()
+
+    def init_poolmanager(self, *values: Any, **named: Any) -> None:
+        super().init_poolmanager(*values, **named)
+        self.poolmanager.pool_classes_by_scheme = self._pools
+
+    def proxy_manager_for(self, proxy: str, **named: Any) -> Any:
+        manager = super().proxy_manager_for(proxy, **named)
+        if not proxy.lower().startswith("socks"):  # which has classes of its own
+            manager.pool_classes_by_scheme = self._pools
+        return manager
+
+
+def _pools(answer_s: float) -> dict[str, type[HTTPConnectionPool]]:
+    class Plain(HTTPConnection):
+        def getresponse(self) -> Any:
+            with _cut_after(self, answer_s):
+                return super().getresponse()
+
+    class Secure(HTTPSConnection):
+        def getresponse(self) -> Any:
+            with _cut_after(self, answer_s):
+                return super().getresponse()
+
+    class PlainPool(HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class SecurePool(HTTPSConnectionPool):
+        ConnectionCls = Secure
+
+    return {"http": PlainPool, "https": SecurePool}

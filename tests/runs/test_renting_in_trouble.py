@@ -1,0 +1,422 @@
+"""A rented machine in bad luck: keys that change, folders that go away, full disks, second interrupts: no data and no orphan is left."""
+
+import contextlib
+import re
+import shutil
+import signal
+
+import pytest
+from testbed.client import until
+from testbed.lambda_cloud import KEY
+
+from launcher.runs import rent_ending
+from launcher.values.output import Output
+
+ON_RENTED = ("--host", "rented", "--profile", "a100_40gb")
+TRAIN = """
+import os, sys, time
+os.makedirs("out", exist_ok=True)
+open("out/weights", "w").write("w" * 1000)
+print("begun", flush=True)
+while "wait" in sys.argv and not os.path.exists("/home/ubuntu/go"): time.sleep(0.05)
+"""
+NEW_KEY = "secret_alice_0000111122223333444"
+
+
+@pytest.fixture
+def project(lambda_cloud):
+    """A project with a script."""
+    lambda_cloud.client.script(TRAIN)
+    return lambda_cloud
+
+
+def weights(project, run):
+    return project.client.runs / run / "outputs" / "out" / "weights"
+
+
+def killed(project):
+    """Start a run on a rented machine, and kill the client that follows it; return its rental."""
+    process = project.started("--", "python3", "train.py", "wait")
+    process.kill()
+    process.communicate()
+    return project.rentals()[-1]
+
+
+def replace_key(project):
+    """Give the account another key, and the client too."""
+    project.service.state.accounts[0].key = NEW_KEY
+    project.client.variables["LAMBDA_API_KEY"] = NEW_KEY
+
+
+def test_a_key_that_was_replaced_costs_no_data(project):
+    """`launch reconcile` with the new one leaves a machine whose run goes on, and brings home what is over."""
+    rental = killed(project)
+    replace_key(project)
+    said = project.client.run("reconcile")
+    assert [one.id for one in project.service.alive()] == [rental.instance], said.stderr
+    project.go()
+    project.until_gone()
+    assert weights(project, rental.intent.run).read_text() == "w" * 1000
+    until(lambda: not project.keepers(), "the keeper's end")
+
+
+@pytest.mark.parametrize("what", ["runs", "tenancy"])
+def test_a_run_of_which_nothing_is_known_here_keeps_its_machine_until_the_limit(project, what):
+    """The folder of the runs is not there just now, or a record is damaged: it is said, and nothing is ended before."""
+    rental = killed(project)
+    away = project.client.project / "away"
+    tenancy = project.ledger.place(rental.nonce) / "tenancy.json"
+    if what == "runs":
+        project.client.runs.rename(away)
+    else:
+        tenancy.write_text("{")
+    done = project.client.run("reconcile")
+    assert "left until its limit" in done.stderr
+    assert [one.id for one in project.service.alive()] == [rental.instance]
+    project.clock.sleep(5 * 3600)
+    project.client.run("reconcile")
+    assert project.ours() == []
+
+
+def test_a_second_ctrl_c_does_not_hide_what_is_still_rented(project):
+    """The machine is being ended: whoever does not wait for that hears what it costs and what ends it."""
+    pressed = []
+
+    def interrupt(line):
+        if line["call"] == ("terminate" if pressed else "instances"):
+            pressed.append(process.send_signal(signal.SIGINT))
+
+    project.service.before = interrupt
+    project.service.fail("terminate", "status", status=503, times=1000)
+    process = project.client.start(*ON_RENTED, "--", "python3", "train.py")
+    _, said = process.communicate(timeout=90)
+    assert len(project.ours()) == 1
+    assert "nothing is left" not in said
+    assert re.search(r"still rented: \$0\.\d\d so far.*launch reconcile", said), said
+    assert process.returncode == 4
+    project.service.before = lambda _line: None
+    project.service._faults.clear()
+    assert project.client.run("reconcile").returncode == 0
+    assert project.ours() == []
+
+
+def test_an_end_that_the_key_does_not_allow_says_what_goes_on_being_paid(project):
+    """The files are home; the machine is not ended."""
+    process = project.started("--", "python3", "train.py", "wait")
+    project.service.state.accounts[0].key = NEW_KEY
+    project.go()
+    _, said = process.communicate(timeout=90)
+    assert process.returncode == 4
+    assert re.search(r"still rented: \$0\.\d\d so far", said), said
+    assert weights(project, project.rentals()[0].intent.run).exists()
+    assert not project.keepers()
+    assert len(project.ours()) == 1
+    replace_key(project)
+    assert project.client.run("attach", "last").returncode == 0
+    assert project.ours() == []
+
+
+def test_files_that_cannot_come_home_are_tried_again_until_the_limit(project):
+    """The follower says so and leaves it to a process, which ends the machine once its time is up."""
+    project.table(max_hours=0.25)
+    project.service.state.habits.boot_s = 15
+    (project.client.project / "train.py").write_text(
+        'import os; os.makedirs("out"); open("out/weights", "w").write("w"); os.mkfifo("out/pipe"); os.mkdir("out/no")\n'
+        'open("out/no/no", "w").write("x"); os.chmod("out/no", 0)\n'
+    )
+    done = project.client.run(*ON_RENTED, "--", "python3", "train.py")
+    assert "not all is here" in done.stderr, done.stderr
+    assert "goes on trying" in done.stderr
+    project.until_gone()
+    until(lambda: not project.keepers(), "the keeper's end")
+    (rental,) = project.rentals()
+    assert rental.state == "ended"
+    assert rental.ended >= rental.intent.deadline
+    assert weights(project, rental.intent.run).read_text() == "w"
+
+
+def test_a_clock_that_jumps_ahead_costs_no_data(project):
+    """The time seems to be up in the middle of a run: what there is comes home before the machine is ended."""
+    process = project.started("--", "python3", "train.py", "wait")
+    project.clock.sleep(24 * 3600)
+    _, said = process.communicate(timeout=90)
+    assert process.returncode == 4
+    assert "its time was up" in said
+    assert project.ours() == []
+    (rental,) = project.rentals()
+    assert weights(project, rental.intent.run).read_text() == "w" * 1000
+    assert f"at most ${rental.cents / 100:.2f}" in said
+
+
+def test_a_list_that_lacks_a_machine_once_does_not_end_it(project):
+    """Its link is lost, and the list does not have it: it is asked for by its id first."""
+    process = project.started("--", "python3", "train.py", "wait")
+    looked = []
+
+    def lacks(line):
+        if line["call"] == "instance":
+            looked.append(line)
+        if line["call"] == "instances" and not looked:
+            project.service.fail("instances", "answer", data=[])
+
+    project.service.before = lacks
+    project.instances.newest.enter("pkill", "-f", "sshd: ubuntu")
+    until(lambda: looked, "a look for the instance", timeout=60)
+    project.go()
+    _, said = process.communicate(timeout=90)
+    assert process.returncode == 0, said
+    assert weights(project, project.rentals()[0].intent.run).exists()
+    assert project.ours() == []
+
+
+def test_a_ledger_that_is_removed_while_its_run_goes_on(project):
+    """Whoever follows the run still brings it home and ends the rent."""
+    process = project.started("--", "python3", "train.py", "wait")
+    (rental,) = project.rentals()
+    for path in project.ledger.place("x").parent.glob("*.jsonl"):
+        path.unlink()
+    project.go()
+    _, said = process.communicate(timeout=90)
+    assert project.ours() == [], said
+    assert process.returncode == 0, said
+    assert weights(project, rental.intent.run).exists()
+
+
+def test_a_folder_of_rentals_that_is_removed_is_said(project):
+    """With it went what the machine is known by, so nothing can come home: how to end it is said."""
+    process = project.started("--", "python3", "train.py", "wait")
+    (rental,) = project.rentals()
+    shutil.rmtree(project.ledger.place("x").parent)
+    project.go()
+    _, said = process.communicate(timeout=90)
+    assert process.returncode == 4
+    assert re.search(r"still rented: \$0\.\d\d so far", said), said
+    assert f"launch reconcile --adopt {rental.instance}" in said
+    assert project.client.run("reconcile", "--adopt", rental.instance).returncode == 0
+    assert project.ours() == []
+
+
+def test_a_keeper_that_cannot_be_started_is_said(project):
+    """Its log cannot be written: the machine is said to be still rented."""
+    process = project.started("--", "python3", "train.py", "wait")
+    (rental,) = project.rentals()
+    (project.ledger.place(rental.nonce) / "keeper.log").mkdir()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert "Traceback" not in said
+    assert process.returncode == 4
+    assert re.search(r"still rented: \$0\.\d\d so far", said), said
+    assert f"--adopt {rental.instance}" in said
+
+
+def test_a_service_that_is_gone_keeps_no_reconcile_of_another(project):
+    """Both were rented at; the error of the first one is raised at the end."""
+    rental = killed(project)
+    services = project.ledger.place("services")
+    services.write_text(f"http://127.0.0.1:9/api/v1\n{services.read_text()}")
+    project.clock.sleep(5 * 3600)
+    done = project.client.run("reconcile")
+    assert done.returncode == 4
+    assert project.ours() == []
+    assert project.ledger.rental(rental.nonce).state == "ended"
+    services.write_text("not an address\n")
+    done = project.client.run("reconcile")
+    assert done.returncode == 2
+    assert "services" in done.stderr
+
+
+def test_a_line_that_was_cut_off_hides_no_limit(project):
+    """The warning of every verb comes all the same."""
+    rental = killed(project)
+    path = project.ledger.place(f"{rental.nonce}.jsonl")
+    path.write_bytes(path.read_bytes() + b'{"kind": "end\n')
+    project.clock.sleep(5 * 3600)
+    assert "rented beyond its limit" in project.client.run("profile", "list").stderr
+    path.write_bytes(path.read_bytes() + b'{"kind": "extra"}\n')
+    assert "beyond its limit cannot be read" in project.client.run("profile", "list").stderr
+
+
+def test_a_wait_outlasts_an_outage(project):
+    """Of the service, while nothing is free."""
+    kinds = project.service.state.kinds
+    for name in ("gpu_1x_a100", "gpu_1x_a100_sxm4"):
+        kinds[name].free.clear()
+
+    def later(line):
+        count = len(project.service.of("types"))
+        if line["call"] == "types" and count in (3, 4):
+            project.service.fail("types", "status", status=503)
+        if line["call"] == "types" and count == 6:
+            kinds["gpu_1x_a100"].free["us-west-1"] = 1
+
+    project.service.before = later
+    done = project.client.run(*ON_RENTED, "--wait=1h", "--", "python3", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert project.ours() == []
+
+
+@pytest.mark.parametrize("how", ["secret", "env-file", "other name", "variable", "words"])
+def test_the_key_never_goes_to_a_machine(project, how):
+    """Whoever hands it to the job, by whatever name, is refused before anything is rented."""
+    (project.client.project / "my.env").write_text(
+        f"{'WHATEVER' if how == 'other name' else 'LAMBDA_API_KEY'}='x {KEY}'\n"
+    )
+    words = {
+        "secret": ("--secret", "LAMBDA_API_KEY"),
+        "variable": ("-e", f"SETTING=x{KEY}x"),
+        "words": (),
+    }.get(how, ("--env-file", "my.env"))
+    more = (KEY,) if how == "words" else ()
+    done = project.client.run(*ON_RENTED, *words, "--", "python3", "train.py", *more)
+    assert done.returncode in (2, 3), done.stderr
+    assert KEY not in done.stdout + done.stderr
+    assert project.service.of("launch") == []
+
+
+def test_a_limit_of_any_size_can_be_said(project):
+    """A cost that allows ages is a year, and the times of it can be shown."""
+    project.table(max_hours=1e3, max_cost=1e30)
+    project.client.ok(*ON_RENTED, "--dry-run", "--", "python3", "train.py")
+    text = (project.client.project / "launch.toml").read_text().replace("max_hours = 1000.0\n", "")
+    (project.client.project / "launch.toml").write_text(text)
+    said = project.client.run("--yes", "--detach", *ON_RENTED, "--", "python3", "train.py")
+    assert said.returncode == 0, said.stderr
+    assert "at most $17,432.40" in said.stderr
+    project.until_gone()
+    until(lambda: not project.keepers(), "the keeper's end")
+
+
+def test_a_price_that_rises_between_offer_and_launch(project):
+    """What was agreed to is not exceeded: it is ended before the run begins."""
+
+    def rise(line):
+        if line["call"] == "launch":
+            project.service.state.kinds["gpu_1x_a100"].cents = 1990
+
+    project.service.before = rise
+    done = project.client.run(*ON_RENTED, "--", "python3", "train.py")
+    assert done.returncode == 4
+    assert "an hour costs $19.90, and not $1.99" in done.stderr
+    assert project.ours() == []
+    assert not [*project.client.runs.glob("2*")]
+
+
+def test_a_project_file_that_breaks_while_its_run_goes_on(project):
+    """The process that is left behind needs it no more."""
+    process = project.started("--", "python3", "train.py", "wait")
+    (project.client.project / "launch.toml").write_text("[hosts\n")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    project.go()
+    project.until_gone()
+    (rental,) = project.rentals()
+    assert weights(project, rental.intent.run).exists()
+    until(lambda: not project.keepers(), "the keeper's end")
+
+
+def test_a_disk_that_fills_up_while_a_run_is_followed(project, small_disk):
+    """The follower fails, and says who tries again; once there is room all comes home, and the rent ends."""
+    project.client.runs.symlink_to(small_disk)
+    process = project.started("--", "python3", "train.py", "wait")
+    filler = small_disk / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
+    project.go()
+    _, said = process.communicate(timeout=90)
+    assert "Traceback" not in said
+    assert re.search(r"goes on trying .* \$0\.\d\d so far", said), said
+    assert len(project.ours()) == 1
+    filler.unlink()
+    project.until_gone()
+    until(lambda: not project.keepers(), "the keeper's end")
+    (rental,) = project.rentals()
+    assert weights(project, rental.intent.run).read_text() == "w" * 1000
+    assert rental.ended < rental.intent.deadline
+
+
+def test_a_terminal_that_is_closed_leaves_a_keeper(project):
+    """SIGHUP is as Ctrl-C; before the run began what was rented is ended."""
+    process = project.started("--", "python3", "train.py", "wait")
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=60)
+    (rental,) = project.rentals()
+    assert project.ledger.is_held(rental.nonce)
+    project.go()
+    project.until_gone()
+    until(lambda: not project.keepers(), "the keeper's end")
+    assert weights(project, rental.intent.run).exists()
+    done = []
+
+    def hang_up(line):
+        if line["call"] == "instances" and not done:
+            done.append(process.send_signal(signal.SIGHUP))
+
+    project.service.after = hang_up
+    process = project.client.start(*ON_RENTED, "--", "python3", "train.py")
+    process.communicate(timeout=60)
+    assert project.ours() == []
+
+
+def test_a_reader_that_goes_away_while_it_boots_leaves_no_machine(project):
+    """As `launch … 2>&1 | head` does: what is said goes nowhere, and the rent is ended."""
+    process = project.client.start(*ON_RENTED, "--", "python3", "train.py")
+    closed = []
+
+    def close(line):
+        if line["call"] == "launch":
+            closed.append(process.stderr.close())
+
+    project.service.after = close
+    process.stdout.read()
+    process.wait(timeout=60)
+    assert closed
+    assert project.ours() == []
+    assert not [rental for rental in project.rentals() if rental.is_open]
+
+
+def test_a_wrong_id_to_adopt_is_said(project):
+    """Else one would think that it has been ended."""
+    done = project.client.run("reconcile", "--adopt", "0123456789abcdef")
+    assert "0123456789abcdef is not in the list" in done.stderr
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_script_s_own_checkpoints_come_home(project, code):
+    """As a Trainer of Hugging Face saves them: they may be all that there is, whether it succeeds or fails."""
+    project.client.script(
+        f"""
+import os, sys
+for number in (5, 10):
+    os.makedirs(f"out/checkpoint-{{number}}")
+    open(f"out/checkpoint-{{number}}/model.safetensors", "w").write("m" * 1000)
+sys.exit({code})
+"""
+    )
+    done = project.client.run(*ON_RENTED, "--", "python3", "train.py")
+    assert done.returncode == code
+    (rental,) = project.rentals()
+    assert rental.state == "ended"
+    out = project.client.runs / rental.intent.run / "outputs" / "out"
+    for number in (5, 10):
+        assert (out / f"checkpoint-{number}" / "model.safetensors").read_text() == "m" * 1000
+
+
+def test_the_newest_of_each_series_of_checkpoints_comes_home(monkeypatch):
+    """Older ones only as long as they are small together; of launcher's own one is enough, which comes another way."""
+    monkeypatch.setattr(rent_ending, "OLDER_BYTES", 25)
+    paths = [
+        *(f"code/out/checkpoint-{number}/{name}" for number in (9, 10, 100, 1000) for name in "ab"),
+        "code/out/checkpoint-best/a",
+        "artifacts/checkpoint-3/a",
+        "checkpoints/step-7/a",
+    ]
+    files = [Output(path=path, size=10, kind="checkpoint", changed_ns=0) for path in paths]
+    chosen, others = rent_ending.own_checkpoints(files)
+    assert chosen == [
+        "artifacts/checkpoint-3",
+        "out/checkpoint-100",
+        "out/checkpoint-1000",
+        "out/checkpoint-best",
+    ]
+    assert others == ["out/checkpoint-9", "out/checkpoint-10"]
