@@ -4,6 +4,7 @@ The witness is the stand-in for Lambda Cloud: which instances live, whose end wa
 booted behind an instance; with machines see tests/runs/test_renting_kills.py. `make rents` has each point twenty times.
 """
 
+import contextlib
 import itertools
 import os
 import random
@@ -84,7 +85,7 @@ class Round(NamedTuple):
 
 @pytest.fixture
 def each_round(tmp_path, request):
-    """The rounds of a point."""
+    """The rounds of a point; what one that fails has started is ended."""
 
     def rounds():
         dice = random.Random(request.node.name)
@@ -97,7 +98,8 @@ def each_round(tmp_path, request):
                 strangers = [state.stranger(account, "research"), state.stranger(account, "x", tags)]
                 yield Round(stand_in, folder, strangers, dice, turn)
 
-    return rounds()
+    with contextlib.closing(rounds()) as made:
+        yield made
 
 
 def test_a_client_that_nobody_kills(each_round):

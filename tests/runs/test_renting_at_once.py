@@ -3,6 +3,8 @@
 Who lives through it keeps its machine, and brings its files home. The witness is as in test_renting_kills.py.
 """
 
+import contextlib
+
 import pytest
 from testbed.rent_rounds import CALLS, rounds
 from testbed.rents import HOWS, WHOLE_ROUNDS, Killer, Tally, kill
@@ -16,8 +18,9 @@ IN_CI = {4, "run-3"}
 
 @pytest.fixture
 def each_round(tmp_path, request):
-    """The rounds of a point."""
-    return rounds(tmp_path, request.node.name)
+    """The rounds of a point; what one that fails has started is ended."""
+    with contextlib.closing(rounds(tmp_path, request.node.name)) as made:
+        yield made
 
 
 def how_of(one, number):

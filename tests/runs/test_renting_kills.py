@@ -4,6 +4,8 @@ The witness is the stand-in's own account: which instances live, whose end was a
 finished is home, by the sha256sum of the dead machines' disks. `make rents` has each point several times.
 """
 
+import contextlib
+
 import pytest
 from testbed.client import is_gone, until
 from testbed.rent_rounds import CALLS, FILES, LAUNCH, rounds
@@ -29,8 +31,9 @@ def how_of(one, number):
 
 @pytest.fixture
 def each_round(tmp_path, request):
-    """The rounds of a point."""
-    return rounds(tmp_path, request.node.name)
+    """The rounds of a point; what one that fails has started is ended."""
+    with contextlib.closing(rounds(tmp_path, request.node.name)) as made:
+        yield made
 
 
 def test_a_launch_that_nobody_kills(each_round):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -110,7 +110,7 @@ class Round:
         tally.add(self.witness, self.cloud.rentals(), killed=killed)
 
 
-def rounds(folder: Path, name: str) -> Iterator[Round]:
+def rounds(folder: Path, name: str) -> Generator[Round]:
     """Yield the rounds of a point."""
     dice = random.Random(name)
     for turn in range(WHOLE_ROUNDS):
