@@ -29,11 +29,11 @@ def attach(
     """
     from launcher.cli.follow import follow_to_end, show_end
     from launcher.cli.screens import make_view
-    from launcher.errors import UnreachableError
+    from launcher.errors import MachineGoneError, UnreachableError
     from launcher.runs import departures
     from launcher.runs.control import locate
+    from launcher.runs.lost_machines import reach
     from launcher.runs.recovering import Outcome, recover_to_follow
-    from launcher.runs.run_desk import open_desk
     from launcher.runs.tenancies import gone, tenant_for
 
     view = make_view(as_json, is_quiet=quiet)
@@ -44,7 +44,7 @@ def attach(
     desk = None
     elsewhere = departures.elsewhere(mirror)
     try:
-        desk = open_desk(place, mirror)
+        desk = reach(place, mirror)
         if elsewhere is not None:
             view.note(elsewhere)
         elif tenant is not None and tenant.is_past:
@@ -56,6 +56,8 @@ def attach(
                 else " was interrupted or waiting; its leftover processes have been ended, and it continues"
             )
             view.note(f"{mirror.run}{what}")
+    except MachineGoneError as error:
+        show_end(mirror, view, str(error))
     except UnreachableError as error:
         if elsewhere is not None:
             raise UnreachableError(error.host, f"{error}\n  {elsewhere}") from error
