@@ -75,7 +75,7 @@ class Tenant:
     def cost(self) -> str:
         """What all machines of the run have cost until now, at most."""
         others = [one for one in self.renter.ledger.rentals() if one.nonce != self.nonce]
-        return dollars(run_cents([self.rental, *others], self.tenancy.run, self.renter.clock.now()))
+        return dollars(run_cents([self.rental, *others], self.rental.intent.run, self.renter.clock.now()))
 
     @property
     def price(self) -> str:
